@@ -1,0 +1,1 @@
+"""Rows of the schema to pictures, and the one-file HTML report."""

@@ -1,0 +1,97 @@
+"""What the pods (or this machine) look like for a point: image, hosts, network, resources, volumes, node selection.
+
+A suite entry names these keys beside `params`; a permutation reaches them with dotted names (`network.host`). Points of one
+shape may share pods. The keys and their meaning are in the JSON schema (`perfdag plan --schema`).
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from perfdag.units import Size
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?$")]
+Quantity = str | int | float
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Network(_Strict):
+    """The network that is measured."""
+
+    host: bool | None = Field(None, description="true: the host's network; false: the pod network; unset: the pod network on a cluster, the host's here")
+    name: Name | None = Field(None, description="a Multus network, `namespace/name`")
+    default: bool = Field(False, description="the Multus network replaces the default one instead of being an extra interface")
+    interface: str | None = Field(None, max_length=15, description="interface whose address is measured, where the network is an extra one")
+    mtu: int | None = Field(None, ge=576, le=65535, description="MTU in bytes, set inside the pod (needs privileges: [mtu])")
+    family: Literal["ipv4", "ipv6"] = Field("ipv4", description="address family that is measured")
+
+
+class Cpus(_Strict):
+    """CPU lists as taskset takes them, for example `0` or `2-3`."""
+
+    server: str | None = Field(None, pattern=r"^[0-9]+([,-][0-9]+)*$")
+    client: str | None = Field(None, pattern=r"^[0-9]+([,-][0-9]+)*$")
+
+
+class Hosts(_Strict):
+    """How many hosts a sample uses and where they stand."""
+
+    count: int = Field(1, ge=1, le=4096)
+    placement: Literal["any", "spread", "packed"] = Field("any", description="spread: each host on a node of its own; packed: all on one node")
+    exclusive: bool = Field(False, description="no other measuring pod of the cluster on the nodes used")
+    pairs: str | None = Field(None, pattern=r"^(all|ring|random [1-9][0-9]*)$", description="measure node pairs inside one gang: all, ring or `random N`")
+    parallel_pairs: int = Field(1, ge=1, description="disjoint pairs measured at once; more than 1 is labelled concurrent")
+    cpus: Cpus = Cpus()
+
+
+class Volume(_Strict):
+    """The storage that is measured: an ephemeral claim a pod (RWO), a claim all pods share (RWX), a hostPath or an emptyDir."""
+
+    kind: Literal["claim", "hostPath", "emptyDir"] = "claim"
+    storage_class: Name | None = None
+    size: Size = Field(1 << 30, description="bytes, or text such as 5GiB")
+    access: Literal["ReadWriteOnce", "ReadWriteMany"] = "ReadWriteOnce"
+    mode: Literal["Filesystem", "Block"] = "Filesystem"
+    path: str | None = Field(None, pattern=r"^/", description="hostPath: the folder on the node")
+    medium: Literal["", "Memory"] = Field("", description="emptyDir: Memory for a tmpfs")
+    claim: Name | None = Field(None, description="an existing claim, used and not deleted; recorded as reused")
+
+
+class Toleration(_Strict):
+    key: str | None = None
+    operator: Literal["Exists", "Equal"] = "Equal"
+    value: str | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+
+
+class Shape(_Strict):
+    """One kind of pod. Two points of equal shape can be measured in the same pods."""
+
+    image: str | None = Field(None, description="image of the pods; unset: the benchmark's own")
+    hosts: Hosts = Hosts()
+    network: Network = Network()
+    resources: dict[Name, Quantity] = Field({}, description="requests and limits of a measuring pod, device resources included")
+    hugepages: dict[Name, Quantity] = {}
+    shm: Size | None = Field(None, description="size of /dev/shm, a tmpfs")
+    volume: Volume | None = None
+    node_selector: dict[str, str] = {}
+    zones: list[str] = []
+    tolerations: list[Toleration] = []
+    privileges: list[Literal["mtu", "rdma"]] = Field([], description="what the pods may do beyond `restricted`; only these pods run as uid 0")
+    scheduler: Literal["default", "volcano"] = "default"
+    runtime_class: Name | None = None
+
+
+SHAPE_KEYS = frozenset(Shape.model_fields)
+
+
+def merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """`above` laid over `below`: mappings are merged key by key, any other value (lists included) replaces."""
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged

@@ -1,0 +1,99 @@
+"""Quantities as people write them: `10s`, `5m`, `4KiB`, `1MB`, `10Gbit/s`; inside perfdag they are seconds, bytes and bit/s."""
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, WithJsonSchema
+
+_QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]*)\s*")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_BINARY = {f"{prefix}i": 2 ** (10 * power) for power, prefix in enumerate(("K", "M", "G", "T", "P"), start=1)}
+_BYTES = {
+    **{f"{p}B": factor for p, factor in _DECIMAL.items()},
+    **{f"{p}B": factor for p, factor in _BINARY.items()},
+    **_BINARY,
+    "KB": 10**3,
+    "": 1,
+}
+_BITS = {f"{p}bit/s": factor for p, factor in _DECIMAL.items()} | {"": 1, "Kbit/s": 10**3}
+
+
+def _read(text: Any, units: dict[str, Any], what: str, examples: str) -> float:
+    if isinstance(text, bool) or not isinstance(text, str | int | float):
+        raise ValueError(f"a {what} is a number or text such as {examples}")
+    if isinstance(text, str):
+        found = _QUANTITY.fullmatch(text)
+        if found is None:
+            raise ValueError(f"not a {what}: {text!r}; write it as {examples}")
+        if found[2] not in units:
+            known = ", ".join(unit for unit in units if unit)
+            raise ValueError(f"unknown unit {found[2]!r} in {text!r}; a {what} takes {known}")
+        value = float(found[1]) * units[found[2]]
+    else:
+        value = float(text)
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"a {what} cannot be {text!r}; it is zero or more")
+    return value
+
+
+def seconds(text: Any) -> float:
+    """Seconds from `10s`, `500ms`, `5m`, `2h` or a bare number of seconds. Raises ValueError with the allowed units."""
+    return _read(text, _SECONDS, "duration", "10s, 500ms, 5m")
+
+
+def size_bytes(text: Any) -> int:
+    """Bytes from `4KiB`, `1MB` (10^6), `1GiB`, `4Ki` or a bare number of bytes. Raises ValueError with the allowed units."""
+    return round(_read(text, _BYTES, "size", "4KiB, 1MB, 1GiB"))
+
+
+def bits_per_second(text: Any) -> float:
+    """Bit/s from `10Gbit/s`, `500Mbit/s` or a bare number. Raises ValueError with the allowed units."""
+    return _read(text, _BITS, "bit rate", "10Gbit/s, 500Mbit/s")
+
+
+def _positive(value: float) -> float:
+    if value <= 0:
+        raise ValueError("must be more than zero")
+    return value
+
+
+_TEXT_OR_NUMBER = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}]}
+Duration = Annotated[float, BeforeValidator(seconds), WithJsonSchema(_TEXT_OR_NUMBER)]
+PositiveDuration = Annotated[float, BeforeValidator(lambda v: _positive(seconds(v))), WithJsonSchema(_TEXT_OR_NUMBER)]
+Size = Annotated[int, BeforeValidator(size_bytes), WithJsonSchema(_TEXT_OR_NUMBER)]
+BitRate = Annotated[float, BeforeValidator(bits_per_second), WithJsonSchema(_TEXT_OR_NUMBER)]
+
+
+def short_seconds(value: float) -> str:
+    """A duration for people: `850 ms`, `12.3 s`, `4 min 10 s`, `2 h 5 min`."""
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
+    if value < 60:
+        return f"{value:.1f} s"
+    if value < 3600:
+        return f"{int(value // 60)} min {int(value % 60)} s"
+    return f"{int(value // 3600)} h {int(value % 3600 // 60)} min"
+
+
+_SCALED = {"bit/s": 1000, "B/s": 1000, "1/s": 1000, "B": 1024}
+
+
+def short(value: float | None, unit: str) -> str:
+    """A value with its unit for people, four significant digits: `23.41 Gbit/s`, `812.0 us`, `4.096 kB/s`; none is `-`."""
+    if value is None:
+        return "-"
+    if unit == "s":
+        for limit, factor, name in ((1e-3, 1e6, "us"), (1.0, 1e3, "ms")):
+            if abs(value) < limit:
+                return f"{value * factor:.4g} {name}"
+        return f"{value:.4g} s"
+    if unit in _SCALED and abs(value) >= 1000:
+        base = _SCALED[unit]
+        prefixes = ("", "Ki", "Mi", "Gi", "Ti", "Pi") if base == 1024 else ("", "k", "M", "G", "T", "P")
+        scaled, power = value, 0
+        while abs(scaled) >= base and power < len(prefixes) - 1:
+            scaled, power = scaled / base, power + 1
+        joined = f"{prefixes[power]}{unit}" if unit != "1/s" else f"{prefixes[power]}/s"
+        return f"{scaled:.4g} {joined}"
+    return f"{value:.4g}" if unit == "1" else f"{value:.4g} {'/s' if unit == '1/s' else unit}"

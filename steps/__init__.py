@@ -1,0 +1,1 @@
+"""What runs inside a container: one module a benchmark, and the lead, peer and plan steps."""

@@ -1,0 +1,1 @@
+"""Hera: how steps become Argo WorkflowTemplates, CronWorkflows and RBAC. No benchmark by name."""
