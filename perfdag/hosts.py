@@ -1,0 +1,341 @@
+"""Hosts: where a benchmark's commands run. A benchmark never knows whether a host is this machine or a pod on another node."""
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal, Protocol
+
+from perfdag.benchmark import Failed
+
+Proto = Literal["tcp", "udp"]
+Argv = Sequence[str]
+_LISTEN, _UDP_OPEN = "0A", "07"
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A command that ended: `code` is negative for a signal, `seconds` is wall time on a monotonic clock."""
+
+    argv: list[str]
+    code: int
+    stdout: str
+    stderr: str
+    seconds: float
+    timed_out: bool = False
+
+    def tail(self, limit: int = 400) -> str:
+        """The end of what it said, stderr first, for a row's error."""
+        said = self.stderr.strip() or self.stdout.strip()
+        return said if len(said) <= limit else "..." + said[-limit:]
+
+    def check(self, what: str) -> "Finished":
+        """Itself, or Failed with the exit code and the tail of what it said."""
+        if self.timed_out:
+            raise Failed(f"{what} did not end within {self.seconds:.1f} s: {self.tail()}", self.texts())
+        if self.code != 0:
+            raise Failed(f"{what} exited {self.code}: {self.tail()}", self.texts())
+        return self
+
+    def texts(self) -> dict[str, str]:
+        """Its outputs by name, for the raw part of a sample."""
+        return {"stdout": self.stdout, "stderr": self.stderr}
+
+
+class Server(Protocol):
+    """A command that keeps running beside the sample; ended by `stop` or on leaving the `with` block."""
+
+    def __enter__(self) -> "Server": ...
+    def __exit__(self, *_: object) -> None: ...
+    def stop(self, grace: float = 2.0) -> Finished:
+        """End it (SIGTERM, after `grace` seconds SIGKILL, the whole process group) and return what it said. Safe to call twice."""
+        ...
+
+    def wait(self, timeout: float) -> Finished:
+        """Wait up to `timeout` seconds for it to end by itself, then stop it."""
+        ...
+
+
+class Host(Protocol):
+    """A machine or pod where commands run."""
+
+    @property
+    def name(self) -> str:
+        """Node name (on this machine: the host name)."""
+        ...
+
+    @property
+    def address(self) -> str:
+        """Address on the measured network."""
+        ...
+
+    def run(
+        self, argv: Argv, *, timeout: float, env: Mapping[str, str] | None = None, cwd: str | None = None, cpus: str | None = None, stdin: bytes | None = None
+    ) -> Finished:
+        """Run to the end in a process group of its own; the group is killed at `timeout` seconds."""
+        ...
+
+    def serve(
+        self,
+        argv: Argv,
+        *,
+        port: int | None = None,
+        proto: Proto = "tcp",
+        ready: float = 10.0,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        cpus: str | None = None,
+    ) -> Server:
+        """Start a server and wait until `port` is in the socket table (never by connecting). Raises Failed with its stderr."""
+        ...
+
+    def free_port(self, proto: Proto = "tcp") -> int:
+        """A port nobody listens on now."""
+        ...
+
+    def which(self, program: str) -> str | None:
+        """Path of a program on this host, or None."""
+        ...
+
+    def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """Write a file, making its folder."""
+        ...
+
+    def get(self, path: str) -> bytes:
+        """Read a file. Raises Failed where it is not there."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file or a folder with all in it; absent is fine."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """Provenance of this host: kernel, CPU, memory, NIC ... (perfdag.facts)."""
+        ...
+
+
+def _die_with_parent() -> None:  # pragma: no cover - runs in the child between fork and exec
+    os.setsid()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def descendants(pid: int) -> list[int]:
+    """Process ids below `pid` now, found by parent id, so those that left its process group are in it too."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    found, queue = [], [pid]
+    while queue:
+        below = children.get(queue.pop(), [])
+        found += below
+        queue += below
+    return found
+
+
+def _signal_tree(pid: int, number: signal.Signals) -> None:
+    for each in descendants(pid):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(each, number)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+def _listening(port: int, proto: Proto) -> bool:
+    tables = [Path(f"/proc/net/{proto}"), Path(f"/proc/net/{proto}6")]
+    wanted = _LISTEN if proto == "tcp" else _UDP_OPEN
+    if not tables[0].exists():  # no /proc (macOS): a port that cannot be bound is taken
+        return not _bindable(port, proto)
+    for table in tables:
+        with contextlib.suppress(OSError):
+            for line in table.read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == wanted and int(fields[1].rpartition(":")[2], 16) == port:
+                    return True
+    return False
+
+
+def _bindable(port: int, proto: Proto) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM if proto == "tcp" else socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+        return True
+
+
+class LocalProcess:
+    """A server on this machine (see Server)."""
+
+    def __init__(self, argv: list[str], popen: "subprocess.Popen[bytes]", out: IO[bytes], err: IO[bytes]) -> None:
+        self.argv, self._popen, self._out, self._err = argv, popen, out, err
+        self._start = time.monotonic()
+        self._finished: Finished | None = None
+
+    def __enter__(self) -> "LocalProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def alive(self) -> bool:
+        return self._popen.poll() is None
+
+    def stop(self, grace: float = 2.0) -> Finished:
+        if self._finished is None:
+            timed_out = False
+            if self.alive():
+                _signal_tree(self._popen.pid, signal.SIGTERM)
+                try:
+                    self._popen.wait(grace)
+                except subprocess.TimeoutExpired:
+                    timed_out = True
+            _signal_tree(self._popen.pid, signal.SIGKILL)
+            self._finish(timed_out)
+        assert self._finished is not None
+        return self._finished
+
+    def wait(self, timeout: float) -> Finished:
+        try:
+            self._popen.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return self.stop()
+        return self.stop(0)
+
+    def _finish(self, timed_out: bool) -> None:
+        self._popen.wait()
+        texts = []
+        for stream in (self._out, self._err):
+            stream.seek(0)
+            texts.append(stream.read().decode(errors="replace"))
+            stream.close()
+        self._finished = Finished(self.argv, self._popen.returncode, texts[0], texts[1], time.monotonic() - self._start, timed_out)
+
+
+class LocalHost:
+    """This machine (or this pod). Commands run in a session of their own and die with perfdag, kill -9 included."""
+
+    def __init__(self, address: str = "127.0.0.1", name: str | None = None) -> None:
+        self._address, self._name = address, name or socket.gethostname()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    def _start(self, argv: Argv, env: Mapping[str, str] | None, cwd: str | None, cpus: str | None, stdin: Any, out: Any, err: Any) -> "subprocess.Popen[bytes]":
+        full = ["taskset", "-c", cpus, *argv] if cpus else list(argv)
+        # LC_ALL: tools print numbers and words by locale, parsers read one form
+        environment = {**os.environ, "LC_ALL": "C.UTF-8", **(env or {})}
+        # PDEATHSIG fires when the thread that forked ends, so only the main thread may ask for it
+        before = _die_with_parent if threading.current_thread() is threading.main_thread() else None
+        try:
+            return subprocess.Popen(
+                full, env=environment, cwd=cwd, stdin=stdin, stdout=out, stderr=err, preexec_fn=before, start_new_session=before is None
+            )
+        except FileNotFoundError as error:
+            raise Failed(f"{full[0]}: not found on {self.name}") from error
+        except OSError as error:
+            raise Failed(f"{full[0]}: cannot be started on {self.name}: {error.strerror}") from error
+
+    def run(
+        self, argv: Argv, *, timeout: float, env: Mapping[str, str] | None = None, cwd: str | None = None, cpus: str | None = None, stdin: bytes | None = None
+    ) -> Finished:
+        start = time.monotonic()
+        popen = self._start(argv, env, cwd, cpus, subprocess.PIPE if stdin is not None else subprocess.DEVNULL, subprocess.PIPE, subprocess.PIPE)
+        timed_out = False
+        try:
+            try:
+                out, err = popen.communicate(stdin, timeout)
+            except subprocess.TimeoutExpired:
+                timed_out = True
+                _signal_tree(popen.pid, signal.SIGKILL)
+                out, err = popen.communicate()
+        except BaseException:
+            _signal_tree(popen.pid, signal.SIGKILL)
+            popen.wait()
+            raise
+        seconds = time.monotonic() - start
+        return Finished(list(argv), popen.returncode, out.decode(errors="replace"), err.decode(errors="replace"), seconds, timed_out)
+
+    def serve(
+        self,
+        argv: Argv,
+        *,
+        port: int | None = None,
+        proto: Proto = "tcp",
+        ready: float = 10.0,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        cpus: str | None = None,
+    ) -> LocalProcess:
+        # files, not pipes: a server that talks a lot must not block on a full pipe nobody reads
+        out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - closed when it ends
+        server = LocalProcess(list(argv), self._start(argv, env, cwd, cpus, subprocess.DEVNULL, out, err), out, err)
+        try:
+            if port is not None:
+                self._await_listening(server, port, proto, ready)
+        except BaseException:
+            server.stop(0)
+            raise
+        return server
+
+    def _await_listening(self, server: LocalProcess, port: int, proto: Proto, ready: float) -> None:
+        deadline = time.monotonic() + ready
+        pause = 0.001
+        while not _listening(port, proto):
+            if not server.alive():
+                finished = server.stop(0)
+                raise Failed(f"{server.argv[0]} ended (exit {finished.code}) before it listened on {proto} port {port}: {finished.tail()}")
+            if time.monotonic() > deadline:
+                raise Failed(f"{server.argv[0]} did not listen on {proto} port {port} within {ready:g} s: {server.stop(0).tail()}")
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.05)
+
+    def free_port(self, proto: Proto = "tcp") -> int:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM if proto == "tcp" else socket.SOCK_DGRAM) as probe:
+            probe.bind(("", 0))
+            return int(probe.getsockname()[1])
+
+    def which(self, program: str) -> str | None:
+        return shutil.which(program)
+
+    def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+        target.chmod(mode)
+
+    def get(self, path: str) -> bytes:
+        try:
+            return Path(path).read_bytes()
+        except OSError as error:
+            raise Failed(f"{path} on {self.name}: {error.strerror}") from error
+
+    def remove(self, path: str) -> None:
+        target = Path(path)
+        if target.is_dir() and not target.is_symlink():
+            shutil.rmtree(target, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                target.unlink()
+
+    def facts(self) -> dict[str, Any]:
+        from perfdag.facts import gather
+
+        return gather()

@@ -1,0 +1,96 @@
+"""The one schema of results: one row is one metric of one sample, or one sample that yielded none.
+
+Columns, grouped: identity, run, value, outcome, time, where, provenance. All columns are nullable in Arrow; the schema only ever
+gains nullable columns at its end. Units are SI base units in a column of their own; `better` is stored, never guessed.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+SCHEMA_VERSION = 1
+_TEXT, _TIME = pa.string(), pa.timestamp("us", tz="UTC")
+
+SAMPLES: pa.Schema = pa.schema(
+    [
+        ("schema_version", pa.int16()),
+        # identity: what is measured
+        ("suite", _TEXT),
+        ("entry", _TEXT),
+        ("benchmark", _TEXT),
+        ("benchmark_version", _TEXT),
+        ("point", _TEXT),
+        ("params", _TEXT),  # canonical JSON, as requested, defaults filled in
+        ("shape", _TEXT),  # canonical JSON
+        ("coords", _TEXT),  # canonical JSON, as the tool produced them: message_bytes, direction ...
+        ("metric", _TEXT),
+        ("stat", _TEXT),  # value, mean, p50, p99, max ...
+        ("series_id", _TEXT),
+        ("env_class", _TEXT),  # hardware only; a column to compare, not part of series_id
+        # run: which measurement of it
+        ("run_id", _TEXT),
+        ("trigger", _TEXT),  # manual, cron, confirm, ab
+        ("variant", _TEXT),  # A or B of an `ab` run
+        ("batch", pa.int32()),
+        ("repetition", pa.int16()),
+        ("phase", _TEXT),  # warmup or measure
+        ("order_index", pa.int32()),
+        ("attempt", pa.int16()),
+        ("subject", _TEXT),  # pod, VMI, rank or device; null: the whole
+        ("sample_id", _TEXT),
+        # value
+        ("value", pa.float64()),
+        ("unit", _TEXT),
+        ("better", _TEXT),  # higher, lower, none
+        ("headline", pa.bool_()),
+        ("n", pa.int64()),  # observations behind the value
+        # outcome
+        ("status", _TEXT),  # ok, failed, invalid, missing, skipped
+        ("error", _TEXT),
+        ("noise", _TEXT),  # why the sample may be contaminated; null: it was not
+        # time: the clock of the node that measured
+        ("started_at", _TIME),
+        ("finished_at", _TIME),
+        # where
+        ("cluster", _TEXT),
+        ("nodes", pa.list_(pa.string())),
+        ("env", _TEXT),  # canonical JSON
+        # provenance
+        ("perfdag_version", _TEXT),
+        ("git_sha", _TEXT),
+        ("image_digest", _TEXT),
+        ("tool", _TEXT),
+        ("command", _TEXT),
+        ("raw_uri", _TEXT),
+        ("workflow_uid", _TEXT),
+    ]
+)
+STATUSES = ("ok", "failed", "invalid", "missing", "skipped")
+
+
+def canonical(value: Any) -> str:
+    """Canonical JSON: keys sorted, no spaces, a float that is a whole number written as an int (so `10` and `10.0` are one)."""
+    return orjson.dumps(_whole(value), option=orjson.OPT_SORT_KEYS).decode()
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    if isinstance(value, Mapping):
+        return {key: _whole(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_whole(each) for each in value]
+    return value
+
+
+def digest(*parts: str) -> str:
+    """16 hexadecimal digits of SHA-256 over the parts, separated so that no two lists collide by joining."""
+    return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:16]
+
+
+def series_id(suite: str, point: str, benchmark_version: str, coords: str, metric: str, stat: str) -> str:
+    """Identity of a series over runs: what is measured, not where or with which kernel."""
+    return digest(suite, point, benchmark_version, coords, metric, stat)

@@ -1,0 +1,207 @@
+"""Change points in the history of one series: divisive energy statistic, permutation tests, robust effect gate.
+
+The statistic is the two-sample energy distance of Szekely and Rizzo on |x_i - x_j|, split recursively as in E-divisive
+(Matteson and James 2014). Two rules are our own: no level shorter than three runs, so that one bad night is no level,
+and no change smaller than `min_effect` or three robust standard errors. Deterministic: the seed is the series' name.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from perfdag.stats.robust import SIGMA_OF_MAD, Array, Scale, scale_for
+
+HEAD = 8
+"""Fewest runs of the first level."""
+TAIL = 3
+"""Fewest runs of any later level."""
+WINDOW = 60
+"""Runs looked at together; a longer history is walked in overlapping windows."""
+STRIDE = 40
+MIN_EFFECT = 0.05
+GATE = 3.0
+"""Robust standard errors that a change must exceed."""
+LOOSE = (99, 5)
+"""(permutations, exceedances allowed): p <= 0.06 proposes a split."""
+STRICT = (999, 1)
+"""p <= 0.002 keeps it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of level: `index` is the first run of the new level in the values as given (dropped ones counted).
+
+    `effect` is relative (0.1 is +10 %) or in the metric's unit on an absolute scale; `before` and `after` are the
+    medians of the two levels in the unit of the values, `noise` the robust sigma around both on the scale used, and
+    `low`, `high` the effect minus and plus two standard errors.
+    """
+
+    index: int
+    effect: float
+    before: float
+    after: float
+    n_before: int
+    n_after: int
+    noise: float
+    low: float
+    high: float
+
+
+def change_points(
+    values: ArrayLike,
+    series_id: str,
+    *,
+    min_effect: float = MIN_EFFECT,
+    absolute: bool = False,
+    tail: int = TAIL,
+) -> list[Change]:
+    """Return the changes of level of a series of run medians, oldest first.
+
+    `values`: one number a run, oldest first, NaN for a run that failed (dropped, never filled). All positive: relative
+    changes on the log scale; otherwise relative to |median|; `absolute`: in the metric's unit. `min_effect` is on the
+    same footing. Fewer than 8 + 3 values: no change can be shown, the list is empty.
+    """
+    given = np.asarray(values, dtype=np.float64).ravel()
+    kept = np.flatnonzero(np.isfinite(given))
+    finite = given[kept]
+    if finite.size < HEAD + tail or np.ptp(finite) == 0:
+        return []
+    scale = scale_for(finite, absolute)
+    x = scale.apply(finite)
+    rng = np.random.default_rng(zlib.crc32(f"{series_id}:{x.size}".encode()))
+    cuts = _merge(x, _proposals(x, tail, rng), scale.gate(min_effect), rng)
+    edges = zip([0, *cuts], cuts, [*cuts[1:], x.size], strict=False)
+    return [_describe(finite, x, scale, kept, *edge) for edge in edges]
+
+
+def _proposals(x: Array, tail: int, rng: np.random.Generator) -> list[int]:
+    """Propose splits; in a long history, those of windows that overlap by 20 runs, near-duplicates dropped."""
+    if x.size <= WINDOW:
+        return _divide(x, 0, x.size, tail, rng)
+    found: set[int] = set()
+    starts = [*range(0, x.size - WINDOW, STRIDE), x.size - WINDOW]
+    for start in starts:
+        part = x[start : start + WINDOW]
+        found.update(start + k for k in _divide(part, 0, WINDOW, tail, rng))
+    cuts: list[int] = []
+    for k in sorted(found):
+        if not cuts or k - cuts[-1] >= tail:
+            cuts.append(k)
+    return cuts
+
+
+def _divide(x: Array, a: int, b: int, tail: int, rng: np.random.Generator) -> list[int]:
+    """Split x[a:b] at its best place while a loose permutation test allows, recursively."""
+    ks = np.arange(HEAD if a == 0 else tail, b - a - tail + 1)
+    if not ks.size:
+        return []
+    steps = _steps(x[a:b])
+    observed = _energies(steps[None], ks)[0]
+    best = int(observed.argmax())
+    if not _any_split_beats_chance(steps, ks, float(observed[best]), rng):
+        return []
+    k = a + int(ks[best])
+    return [*_divide(x, a, k, tail, rng), k, *_divide(x, k, b, tail, rng)]
+
+
+def _steps(x: Array) -> Array:
+    """Return the centred empirical distribution steps of n values, shape (n, n - 1), scaled for `_energies`.
+
+    On the line the energy distance of two samples is 2 * integral (F - G)^2, so with g the gaps between the sorted
+    values, N_r how many lie at or below gap r and c_r how many of those are among the first k, splitting after k values
+    gives 2 n / (k (n - k)) * sum_r g_r (c_r - k N_r / n)^2: a running sum of these rows, squared.
+    """
+    order = np.sort(x)
+    below = x[:, None] <= order[None, :-1]
+    steps: Array = (below - below.mean(axis=0)) * np.sqrt(np.diff(order))
+    return steps
+
+
+def _energies(rows: Array, ks: np.ndarray) -> Array:
+    """Return the energy statistic after ks values of each ordering of steps, shape (P, n, n - 1); (P, len(ks))."""
+    n = rows.shape[1]
+    sums = rows.cumsum(axis=1)[:, ks[0] - 1 : ks[-1]]
+    result: Array = 2 * n / (ks * (n - ks)) * np.einsum("pkr,pkr->pk", sums, sums)
+    return result
+
+
+def _any_split_beats_chance(steps: Array, ks: np.ndarray, observed: float, rng: np.random.Generator) -> bool:
+    """Permutation test of the best split, given up as soon as too many permutations do as well."""
+    permutations, allowed = LOOSE
+    n, bar, exceeded = len(steps), observed * (1 - 1e-9), 0
+    for chunk in (9, 16, permutations - 25):
+        order = np.argsort(rng.random((chunk, n)), axis=1)
+        exceeded += int((_energies(steps[order], ks).max(axis=1) >= bar).sum())
+        if exceeded > allowed:
+            return False
+    return True
+
+
+def _split_beats_chance(x: Array, k: int, rng: np.random.Generator) -> bool:
+    """Permutation test of one given split: each permutation is a random choice of the k values on the left."""
+    permutations, allowed = STRICT
+    steps = _steps(x)
+    bar, exceeded = float((steps[:k].sum(axis=0) ** 2).sum()) * (1 - 1e-9), 0
+    for chunk in (60, permutations - 60):
+        left = np.argpartition(rng.random((chunk, x.size)), k - 1, axis=1)[:, :k]
+        chosen = np.zeros((chunk, x.size))
+        np.put_along_axis(chosen, left, 1.0, axis=1)
+        sums = chosen @ steps
+        exceeded += int((np.einsum("pr,pr->p", sums, sums) >= bar).sum())
+        if exceeded > allowed:
+            return False
+    return True
+
+
+def _judge(left: Array, right: Array, gate: float) -> tuple[float, float, float]:
+    """Return (effect over its gate, difference of the medians, robust noise) of two neighbouring levels."""
+    middle_left, middle_right = float(np.median(left)), float(np.median(right))
+    residuals = np.concatenate([left - middle_left, right - middle_right])
+    noise = float(SIGMA_OF_MAD * np.median(np.abs(residuals)))
+    difference = middle_right - middle_left
+    bar = max(gate, GATE * noise * math.sqrt(1 / left.size + 1 / right.size))
+    return abs(difference) / bar if bar else 0.0, difference, noise
+
+
+def _sides(x: Array, a: int, k: int, b: int) -> tuple[Array, Array]:
+    """Return the two levels beside a cut, each no longer than a window."""
+    return x[max(a, k - WINDOW) : k], x[k : min(b, k + WINDOW)]
+
+
+def _merge(x: Array, cuts: list[int], gate: float, rng: np.random.Generator) -> list[int]:
+    """Delete the weakest cut until every one passes the gate and the strict test between its neighbours."""
+    while cuts:
+        edges = list(zip([0, *cuts], cuts, [*cuts[1:], x.size], strict=False))
+        scores = [_judge(*_sides(x, *edge), gate)[0] for edge in edges]
+        bad = [i for i, score in enumerate(scores) if score < 1]
+        if not bad:
+            for i, edge in enumerate(edges):
+                left, right = _sides(x, *edge)
+                if not _split_beats_chance(np.concatenate([left, right]), left.size, rng):
+                    bad.append(i)
+        if not bad:
+            break
+        del cuts[min(bad, key=lambda i: scores[i])]
+    return cuts
+
+
+def _describe(values: Array, x: Array, scale: Scale, kept: np.ndarray, a: int, k: int, b: int) -> Change:
+    left, right = _sides(x, a, k, b)
+    _, difference, noise = _judge(left, right, 0.0)
+    error = 2 * noise * math.sqrt(math.pi / 2 * (1 / left.size + 1 / right.size))
+    return Change(
+        index=int(kept[k]),
+        effect=scale.effect(difference),
+        before=float(np.median(values[k - left.size : k])),
+        after=float(np.median(values[k : k + right.size])),
+        n_before=k - a,
+        n_after=b - k,
+        noise=noise,
+        low=scale.effect(difference - error),
+        high=scale.effect(difference + error),
+    )

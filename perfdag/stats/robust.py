@@ -1,0 +1,150 @@
+"""Median, spread and noise floor of a few values, with scales on which relative changes add."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+SIGMA_OF_MAD = 1.4826
+"""Standard deviation of a normal sample over its median absolute deviation (1 / Phi^-1(3/4))."""
+
+INTERVAL_FROM = 6
+"""Fewest values whose minimum and maximum cover the median with at least 95 % (1 - 2 / 2**6 = 96.9 %)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """What stands beside a median: `low` and `high` in the unit of the values, and what they are.
+
+    `kind` is "range" (minimum to maximum, `coverage` None) or "interval" (order statistics around the median that
+    cover the true median with probability `coverage`, whatever the distribution).
+    """
+
+    low: float
+    high: float
+    kind: Literal["range", "interval", "none"]
+    coverage: float | None
+    n: int
+
+    def words(self) -> str:
+        """Say in a few words what the band is, for a legend or a table's heading."""
+        if self.kind == "interval" and self.coverage is not None:
+            return f"{self.coverage * 100:.0f} % interval of the median, n={self.n}"
+        return f"range, n={self.n}" if self.kind == "range" else "no values"
+
+
+def finite(values: ArrayLike) -> Array:
+    """Return the finite values as a flat float array; None and NaN (failed samples) are dropped, never filled."""
+    array = np.asarray(values, dtype=np.float64).ravel()
+    return array[np.isfinite(array)]
+
+
+def median(values: ArrayLike) -> float:
+    """Return the median of the finite values, NaN where there is none."""
+    array = finite(values)
+    return float(np.median(array)) if array.size else math.nan
+
+
+def binomial_tail(n: int, k: int, p: float = 0.5) -> float:
+    """Return P(Binomial(n, p) <= k), exact sum."""
+    return math.fsum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k + 1)) if k >= 0 else 0.0
+
+
+def median_ranks(n: int, coverage: float = 0.95) -> tuple[int, int, float] | None:
+    """Return (low, high, coverage) ranks, counted from 1, of the narrowest symmetric interval of the median.
+
+    The interval from the k-th smallest to the k-th largest of n values covers the median with probability
+    1 - 2 P(Binomial(n, 1/2) <= k - 1) (David and Nagaraja, Order Statistics, 7.1). None where even the minimum and
+    maximum cover less than `coverage`.
+    """
+    best = None
+    # Beyond this rank the coverage is far below 95 %; above 1 000 values the normal approximation is exact enough.
+    if n > 1000:
+        k = max(1, math.floor(n / 2 - 1.96 * math.sqrt(n) / 2))
+        return k, n + 1 - k, math.erf((n / 2 - k + 0.5) / (math.sqrt(n) / 2) / math.sqrt(2))
+    for k in range(1, n // 2 + 1):
+        covered = 1 - 2 * binomial_tail(n, k - 1)
+        if covered < coverage:
+            break
+        best = (k, n + 1 - k, covered)
+    return best
+
+
+def spread(values: ArrayLike) -> Spread:
+    """Return the range of fewer than six values, the order-statistic interval of the median of six or more."""
+    array = np.sort(finite(values))
+    n = int(array.size)
+    if n == 0:
+        return Spread(math.nan, math.nan, "none", None, 0)
+    ranks = median_ranks(n) if n >= INTERVAL_FROM else None
+    if ranks is None:
+        return Spread(float(array[0]), float(array[-1]), "range", None, n)
+    low, high, coverage = ranks
+    return Spread(float(array[low - 1]), float(array[high - 1]), "interval", coverage, n)
+
+
+def robust_sigma(values: ArrayLike) -> float:
+    """Return 1.4826 times the median absolute deviation, in the unit of the values; NaN below two values."""
+    array = finite(values)
+    return float(SIGMA_OF_MAD * np.median(np.abs(array - np.median(array)))) if array.size >= 2 else math.nan
+
+
+def cv(values: ArrayLike) -> float:
+    """Return the coefficient of variation (standard deviation over |mean|, n - 1), NaN where it is not defined."""
+    array = finite(values)
+    if array.size < 2 or array.mean() == 0:
+        return math.nan
+    return float(array.std(ddof=1) / abs(array.mean()))
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How values become numbers whose differences are effects.
+
+    "log": differences of logarithms, for positive values. "relative": values over `unit` (the size of their median),
+    for series that touch zero or go below. "absolute": the values themselves, for ratios such as a loss of 0 to 1.
+    """
+
+    kind: Literal["log", "relative", "absolute"]
+    unit: float = 1.0
+
+    def apply(self, values: ArrayLike) -> Array:
+        """Return the values on this scale."""
+        array = np.asarray(values, dtype=np.float64)
+        return np.log(array) if self.kind == "log" else array / self.unit
+
+    def gate(self, min_effect: float) -> float:
+        """Return the smallest effect worth a verdict (relative, or in the metric's unit if absolute) on this scale."""
+        return math.log1p(min_effect) if self.kind == "log" else min_effect
+
+    def effect(self, difference: float) -> float:
+        """Return a difference on this scale as a relative change (0.1 is +10 %), or in the metric's unit if absolute."""
+        return math.expm1(difference) if self.kind == "log" else difference
+
+
+def scale_for(values: Sequence[float] | Array, absolute: bool = False) -> Scale:
+    """Return the scale on which to analyse finite values: log if all are positive, else relative to |median|."""
+    array = finite(values)
+    if absolute:
+        return Scale("absolute")
+    if array.size and array.min() > 0:
+        return Scale("log")
+    size = float(np.abs(array).mean()) if array.size else 0.0
+    middle = abs(float(np.median(array))) if array.size else 0.0
+    return Scale("relative", middle or size or 1.0)
+
+
+def noise_floor(run_medians: ArrayLike, absolute: bool = False) -> float:
+    """Return the robust spread of run medians: 1.4826 MAD of their logarithms (0.02 is about 2 %).
+
+    On a series that touches zero, relative to its median; `absolute` gives the metric's own unit. NaN below two runs.
+    """
+    array = finite(run_medians)
+    return robust_sigma(scale_for(array, absolute).apply(array)) if array.size >= 2 else math.nan
