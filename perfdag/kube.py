@@ -5,7 +5,8 @@
         async for event in kube.watch(pods, "default", labels="app=web"):
             ...
 
-From synchronous code: `run(work)` opens a client, awaits `work(kube)` and closes it. Every failure is a KubeError of one line.
+From synchronous code: `run(work)` opens a client, awaits `work(kube)` and closes it. Every failure is a KubeError of
+one line.
 API conventions: https://kubernetes.io/docs/reference/using-api/api-concepts/
 """
 
@@ -66,8 +67,10 @@ class Resource:
 
 @dataclass(slots=True)
 class Event:
-    """One change. `type` is ADDED, MODIFIED, DELETED or BOOKMARK; `received_ns` is time.monotonic_ns() when its bytes arrived;
-    `listed` is true where a list told of it (the first one, or the one after a 410), so the change itself was not seen."""
+    """One change. `type` is ADDED, MODIFIED, DELETED or BOOKMARK; `received_ns` is time.monotonic_ns() when its bytes
+    arrived;
+    `listed` is true where a list told of it (the first one, or the one after a 410), so the change itself was not
+    seen."""
 
     type: str
     object: Object
@@ -78,8 +81,10 @@ class Event:
 class Kube:
     """A client of one API server; an async context manager.
 
-    `connections` bounds the requests in flight (watches and logs come on top), `timeout` is in seconds for one request, `retries`
-    how often 429, 5xx, a timeout or a broken connection is tried again. `counts` counts requests, retries by cause and relists.
+    `connections` bounds the requests in flight (watches and logs come on top), `timeout` is in seconds for one
+    request, `retries`
+    how often 429, 5xx, a timeout or a broken connection is tried again. `counts` counts requests, retries by cause
+    and relists.
     """
 
     def __init__(
@@ -134,7 +139,8 @@ class Kube:
         timeout: float | None = None,
         retries: int | None = None,
     ) -> tuple[int, Mapping[str, str], bytes]:
-        """One request, tried again on 429, 5xx, timeout and broken connection; returns status, headers and body of a 2xx answer.
+        """One request, tried again on 429, 5xx, timeout and broken connection; returns status, headers and body of a
+        2xx answer.
 
         Raises KubeError for any other answer. Retry-After is obeyed; `retries=0` hands every failure on.
         """
@@ -253,7 +259,10 @@ class Kube:
     # kinds
 
     async def resource(self, api_version: str, kind: str) -> Resource:
-        """Where `kind` of `api_version` is served; remembered. Raises KubeError (404, `NoKind`) where the cluster does not have it."""
+        """Where `kind` of `api_version` is served; remembered.
+
+        Raises KubeError (404, `NoKind`) where the cluster does not have it.
+        """
         found = self._resources.get((api_version, kind))
         if found:
             return found
@@ -303,7 +312,10 @@ class Kube:
         fields: str = "",
         accept: str | None = None,
     ) -> AsyncIterator[tuple[list[Object], str]]:
-        """A collection in pages of 500: items and resourceVersion. Without a namespace: all namespaces. Raises KubeError."""
+        """A collection in pages of 500: items and resourceVersion.
+
+        Without a namespace: all namespaces. Raises KubeError.
+        """
         params = {"limit": str(PAGE)} | _selectors(labels, fields)
         while True:
             _, _, data = await self.raw("GET", resource.path(namespace), params=params, accept=accept)
@@ -325,7 +337,10 @@ class Kube:
         ]
 
     async def create(self, body: Object, namespace: str | None = None) -> Object:
-        """Create the object. Raises KubeError (409, AlreadyExists). An own create whose answer was lost is not a conflict."""
+        """Create the object.
+
+        Raises KubeError (409, AlreadyExists). An own create whose answer was lost is not a conflict.
+        """
         path = await self._path(body, namespace, named=False)
         before = self.counts.total() - self.counts["requests"]
         try:
@@ -340,7 +355,10 @@ class Kube:
             raise
 
     async def apply(self, body: Object, namespace: str | None = None, *, force: bool = True) -> Object:
-        """Server-side apply, as field manager `perfdag`. Raises KubeError (409, Conflict, where another manager owns a field and force is false)."""
+        """Server-side apply, as field manager `perfdag`.
+
+        Raises KubeError (409, Conflict, where another manager owns a field and force is false).
+        """
         path = await self._path(body, namespace, named=True)
         params = {"fieldManager": FIELD_MANAGER, "force": "true" if force else "false"}
         return await self.request("PATCH", path, json=body, params=params, content_type=APPLY_PATCH)
@@ -370,7 +388,10 @@ class Kube:
         grace: int | None = None,
         propagation: str = "Background",
     ) -> bool:
-        """Delete an object; false where it was not there. `grace` is in seconds. Returns before it is gone. Raises KubeError."""
+        """Delete an object; false where it was not there.
+
+        `grace` is in seconds. Returns before it is gone. Raises KubeError.
+        """
         try:
             await self.request(
                 "DELETE", resource.path(namespace or self.namespace, name), json=_delete_options(grace, propagation)
@@ -391,7 +412,11 @@ class Kube:
         grace: int | None = None,
         propagation: str = "Background",
     ) -> None:
-        """Delete all objects of a namespace (cluster-wide kinds: of the cluster) with these labels, which must be given. Raises KubeError."""
+        """Delete all objects of a namespace (cluster-wide kinds: of the cluster) with these labels, which must be
+        given.
+
+        Raises KubeError.
+        """
         if not labels and not fields:
             raise ValueError("delete_collection wants a selector")
         params, body = _selectors(labels, fields), _delete_options(grace, propagation)
@@ -432,8 +457,9 @@ class Kube:
     ) -> AsyncIterator[Event]:
         """Changes without end: what is there now (`listed`), then every change, over reconnects.
 
-        With `resource_version` it goes on from there without a list. A 410 lists again: objects seen before and gone since come
-        as DELETED with their metadata only. Without a namespace: all namespaces. Raises KubeError for what a retry cannot mend.
+        With `resource_version` it goes on from there without a list. A 410 lists again: objects seen before and gone
+        since come as DELETED with their metadata only. Without a namespace: all namespaces. Raises KubeError for what
+        a retry cannot mend.
         """
         accept = f"{METADATA.replace('{}', 'List')},{JSON}" if metadata_only else None
         known: dict[str, tuple[str, str]] = {}
@@ -441,10 +467,8 @@ class Kube:
         while True:
             if version is None:
                 present: dict[str, tuple[str, str]] = {}
-                async for items, version in self.pages(
-                    resource, namespace, labels=labels, fields=fields, accept=accept
-                ):
-                    now = time.monotonic_ns()
+                async for items, at in self.pages(resource, namespace, labels=labels, fields=fields, accept=accept):
+                    now, version = time.monotonic_ns(), at
                     for item in items:
                         present[item["metadata"]["uid"]] = _place(item)
                         yield Event("ADDED", item, now, listed=True)
@@ -464,12 +488,13 @@ class Kube:
                 if error.status == 410:
                     version = None
                     self.counts["relist 410"] += 1
-                elif error.status not in (0, 429) and error.status < 500:
+                    self.counts["watch reconnects"] += 1
+                    continue
+                failures += 1
+                transient = error.status in (0, 401, 429) or error.status >= 500
+                if not transient or failures > max(self._retries, 1):
                     raise
-                elif (failures := failures + 1) > max(self._retries, 1):
-                    raise
-                else:
-                    await asyncio.sleep(min(MAX_BACKOFF, 0.1 * 2**failures))
+                await asyncio.sleep(min(MAX_BACKOFF, 0.1 * 2**failures))
             self.counts["watch reconnects"] += 1
 
     async def _follow(
@@ -529,7 +554,8 @@ class Kube:
 
 
 def _unbounded() -> Any:
-    """aiohttp's own timeout off: one asyncio.timeout bounds connecting, sending and reading together, and costs less."""
+    """aiohttp's own timeout off: one asyncio.timeout bounds connecting, sending and reading together, and costs
+    less."""
     global _NO_TIMEOUT
     if _NO_TIMEOUT is None:
         import aiohttp
@@ -570,7 +596,10 @@ def _retry_after(headers: Mapping[str, str], data: bytes) -> float:
 
 
 def run(work: Callable[[Kube], Awaitable[T]], **options: Any) -> T:
-    """Open a client (`options` as for Kube), await `work(kube)`, close it; for synchronous callers. Raises KubeError and what `work` raises."""
+    """Open a client (`options` as for Kube), await `work(kube)`, close it; for synchronous callers.
+
+    Raises KubeError and what `work` raises.
+    """
 
     async def opened() -> T:
         async with Kube(**options) as kube:

@@ -28,7 +28,8 @@ TOKEN_LIFE = 60.0
 class KubeError(Exception):
     """A failure of the cluster or of the way to it, in one line: what, where, and what to do.
 
-    `status` is the HTTP status, 0 where there was no answer; `reason` is the API server's own word (NotFound, Forbidden,
+    `status` is the HTTP status, 0 where there was no answer; `reason` is the API server's own word (NotFound,
+    Forbidden,
     AlreadyExists ...), `Config` or `Unreachable`; `details` is the server's Status object where there is one.
     """
 
@@ -47,7 +48,10 @@ def config_error(message: str, hint: str = "") -> KubeError:
 
 @dataclass
 class Credentials:
-    """What proves who we are. `header()` is asked for before each request; it costs nothing while the token is fresh."""
+    """What proves who we are.
+
+    `header()` is asked for before each request; it costs nothing while the token is fresh.
+    """
 
     token: str = ""
     token_file: Path | None = None
@@ -137,7 +141,10 @@ class Cluster:
     client_pem: tuple[str, str] | None = None
 
     def tls(self) -> ssl.SSLContext | bool:
-        """The TLS context of a connection (False: plain HTTP). Raises KubeError for a certificate that cannot be read."""
+        """The TLS context of a connection (False: plain HTTP).
+
+        Raises KubeError for a certificate that cannot be read.
+        """
         if not self.server.startswith("https:"):
             return False
         try:
@@ -197,7 +204,8 @@ def _in_pod() -> Cluster:
 
 
 def _from_files(paths: list[Path], context: str | None) -> Cluster:
-    """Merge as kubectl does: the first file that names a thing wins; relative paths are relative to the file they stand in."""
+    """Merge as kubectl does: the first file that names a thing wins; relative paths are relative to the file they
+    stand in."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -281,19 +289,20 @@ def _pem(entry: dict[str, Any], key: str, path: Path) -> str | None:
             raise config_error(f"{key}-data in {path} is not base64 of a PEM text") from None
     if file := entry.get(key):
         try:
-            return (path.parent / file).read_text()
+            return (path.parent / str(file)).read_text()
         except (OSError, UnicodeDecodeError) as error:
             raise config_error(f"{key} of {path} cannot be read: {error}") from None
     return None
 
 
 def _environment_proxy(server: str) -> str | None:
-    """The proxy of the environment for this server, asked once (NO_PROXY takes names, suffixes, addresses and CIDRs, as in Go)."""
+    """The proxy of the environment for this server, asked once (NO_PROXY takes names, suffixes, addresses and CIDRs,
+    as in Go)."""
     from urllib.request import getproxies, proxy_bypass
 
     parts = urlsplit(server)
     host = parts.hostname or ""
-    proxy = getproxies().get(parts.scheme)
+    proxy: str | None = getproxies().get(parts.scheme)
     if not proxy or host == "localhost" or proxy_bypass(host):
         return None
     try:

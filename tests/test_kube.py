@@ -1,0 +1,451 @@
+"""The Kubernetes client: configuration offline, retries and watches against a fake API server, the rest against a real one."""
+
+import asyncio
+import base64
+import json
+import os
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import web
+
+from perfdag.kube import METADATA, Event, Kube, KubeError, Resource, run
+from perfdag.kubeconfig import Cluster, Credentials, load
+
+PODS = Resource("v1", "Pod", "pods", True)
+PEM = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+
+
+def kubeconfig(path: Path, user: dict[str, Any], cluster: dict[str, Any] | None = None, name: str = "one") -> str:
+    document = {
+        "current-context": name,
+        "clusters": [{"name": name, "cluster": {"server": "https://127.0.0.1:1/", **(cluster or {})}}],
+        "users": [{"name": name, "user": user}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name, "namespace": "here"}}],
+    }
+    path.write_text(yaml.safe_dump(document))
+    return str(path)
+
+
+class TestConfig:
+    async def test_token_and_ca_data(self, tmp_path: Path) -> None:
+        ca = {"certificate-authority-data": base64.b64encode(PEM.encode()).decode()}
+        cluster = load(kubeconfig=kubeconfig(tmp_path / "c", {"token": "abc"}, ca))
+        assert (cluster.server, cluster.namespace, cluster.ca) == ("https://127.0.0.1:1", "here", PEM)
+        assert await cluster.credentials.header() == "Bearer abc"
+
+    async def test_files_are_relative_to_the_kubeconfig(self, tmp_path: Path) -> None:
+        for name, text in (("ca", PEM), ("crt", "C"), ("key", "K"), ("token", "t1\n")):
+            (tmp_path / name).write_text(text)
+        user = {"client-certificate": "crt", "client-key": "key", "tokenFile": "token"}
+        cluster = load(kubeconfig=kubeconfig(tmp_path / "c", user, {"certificate-authority": "ca"}))
+        assert cluster.client_pem == ("C", "K")
+        assert cluster.ca == PEM
+        assert await cluster.credentials.header() == "Bearer t1"
+        (tmp_path / "token").write_text("t2")
+        assert await cluster.credentials.header() == "Bearer t1", "a fresh token is not read for each request"
+        cluster.credentials.expires = 0
+        assert await cluster.credentials.header() == "Bearer t2"
+
+    async def test_exec_plugin_gets_its_arguments_and_is_asked_once(self, tmp_path: Path) -> None:
+        plugin = tmp_path / "plugin"
+        plugin.write_text(
+            '#!/bin/sh\necho x >> "$COUNT"\n'
+            'printf \'{"kind":"ExecCredential","status":{"token":"%s","expirationTimestamp":"2999-01-01T00:00:00Z"}}\' "$1"\n'
+        )
+        plugin.chmod(0o755)
+        spec = {"apiVersion": "client.authentication.k8s.io/v1", "command": "./plugin", "args": ["a b;c"]}
+        spec["env"] = [{"name": "COUNT", "value": str(tmp_path / "count")}]
+        cluster = load(kubeconfig=kubeconfig(tmp_path / "c", {"exec": spec}))
+        assert await cluster.credentials.header() == "Bearer a b;c"
+        assert await cluster.credentials.header() == "Bearer a b;c"
+        assert (tmp_path / "count").read_text() == "x\n"
+
+    async def test_exec_plugin_that_is_missing_or_fails(self, tmp_path: Path) -> None:
+        spec = {"apiVersion": "v1", "command": "no-such-plugin", "installHint": "get it there"}
+        with pytest.raises(KubeError, match=r"no-such-plugin.*get it there"):
+            await load(kubeconfig=kubeconfig(tmp_path / "c", {"exec": spec})).credentials.header()
+        with pytest.raises(KubeError, match=r"ended with 1"):
+            await load(
+                kubeconfig=kubeconfig(tmp_path / "c", {"exec": {**spec, "command": "false"}})
+            ).credentials.header()
+
+    def test_several_files_merge_and_the_first_wins(self, tmp_path: Path) -> None:
+        both = os.pathsep.join(
+            (kubeconfig(tmp_path / "a", {"token": "a"}), kubeconfig(tmp_path / "b", {"token": "b"}, name="two"))
+        )
+        assert load(kubeconfig=both).credentials.token == "a"
+        assert load("two", both).credentials.token == "b"
+        with pytest.raises(KubeError, match=r"no context 'three'.*it has: one, two"):
+            load("three", both)
+
+    @pytest.mark.parametrize(
+        ("text", "told"),
+        [
+            ("{", "cannot read the kubeconfig"),
+            ("[1]", "is not a kubeconfig"),
+            ("{}", "no current-context"),
+            ("current-context: x", "no context 'x'"),
+        ],
+    )
+    def test_a_bad_file_is_one_clear_line(self, tmp_path: Path, text: str, told: str) -> None:
+        (tmp_path / "c").write_text(text)
+        with pytest.raises(KubeError, match=told) as caught:
+            load(kubeconfig=str(tmp_path / "c"))
+        assert "\n" not in str(caught.value)
+        assert (caught.value.status, caught.value.reason) == (0, "Config")
+
+    def test_bad_base64_and_missing_file_are_named(self, tmp_path: Path) -> None:
+        with pytest.raises(KubeError, match=r"certificate-authority-data"):
+            load(kubeconfig=kubeconfig(tmp_path / "c", {}, {"certificate-authority-data": "%%%"}))
+        with pytest.raises(KubeError, match=r"client-key"):
+            load(kubeconfig=kubeconfig(tmp_path / "c", {"client-key": "nowhere"}))
+
+    def test_no_cluster_at_all(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+        monkeypatch.delenv("KUBECONFIG", raising=False)
+        with pytest.raises(KubeError, match=r"set KUBECONFIG"):
+            load()
+        with pytest.raises(KubeError, match=r"no kubeconfig at"):
+            load(kubeconfig=str(tmp_path / "none"))
+
+    async def test_in_a_pod(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, text in (("token", "pod"), ("namespace", "mine"), ("ca.crt", PEM)):
+            (tmp_path / name).write_text(text)
+        monkeypatch.setattr("perfdag.kubeconfig.SERVICE_ACCOUNT", tmp_path)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.delenv("KUBECONFIG", raising=False)
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+        cluster = load()
+        assert (cluster.server, cluster.namespace) == ("https://[fd00::1]:443", "mine")
+        assert await cluster.credentials.header() == "Bearer pod"
+
+    def test_proxy_of_the_environment(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+        monkeypatch.setenv("NO_PROXY", "192.0.2.0/24")
+        for server, proxy in (("https://192.0.2.7", None), ("https://198.51.100.7", "http://127.0.0.1:9")):
+            assert load(kubeconfig=kubeconfig(tmp_path / "c", {}, {"server": server})).proxy == proxy
+
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@pytest.fixture
+async def fake() -> AsyncIterator[Callable[[Answer], Awaitable[Cluster]]]:
+    """Serve one handler for every path on loopback; gives the Cluster to reach it."""
+    runners: list[web.AppRunner] = []
+
+    async def serve(answer: Answer) -> Cluster:
+        app = web.Application()
+        app.router.add_route("*", "/{tail:.*}", answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        runners.append(runner)
+        port = runner.addresses[0][1]
+        return Cluster(f"http://127.0.0.1:{port}", "fake", "default", Credentials(), "test")
+
+    yield serve
+    for runner in runners:
+        await runner.cleanup()
+
+
+def pod(name: str, version: int) -> dict[str, Any]:
+    return {"metadata": {"name": name, "namespace": "default", "uid": name, "resourceVersion": str(version)}}
+
+
+class TestRetries:
+    async def test_429_waits_as_told_and_is_counted(self, fake: Any) -> None:
+        asked: list[float] = []
+
+        async def answer(_: web.Request) -> web.Response:
+            asked.append(time.monotonic())
+            if len(asked) == 1:
+                return web.json_response({"kind": "Status"}, status=429, headers={"Retry-After": "1"})
+            return web.json_response({"ok": 1})
+
+        async with Kube(await fake(answer)) as kube:
+            assert await kube.request("GET", "/x") == {"ok": 1}
+            assert kube.counts["retry 429"] == 1
+        assert asked[1] - asked[0] >= 1.0
+
+    async def test_5xx_and_timeouts_are_retried_then_told(self, fake: Any) -> None:
+        async def broken(request: web.Request) -> web.Response:
+            if request.path == "/slow":
+                await asyncio.sleep(1)
+            return web.Response(status=503, text="overloaded\nline two")
+
+        async with Kube(await fake(broken), retries=2, timeout=0.1) as kube:
+            with pytest.raises(KubeError, match=r"HTTP 503 overloaded line two") as caught:
+                await kube.request("GET", "/x")
+            assert caught.value.status == 503
+            assert kube.counts["retry 503"] == 2
+            with pytest.raises(KubeError, match=r"no answer in 0.1 s"):
+                await kube.request("GET", "/slow")
+            assert kube.counts["retry timeout"] == 2
+
+    async def test_nobody_listens(self) -> None:
+        cluster = Cluster("http://127.0.0.1:1", "gone", "default", Credentials(), "test")
+        async with Kube(cluster, retries=0) as kube:
+            with pytest.raises(KubeError, match=r"is the cluster up.*'gone'"):
+                await kube.request("GET", "/x")
+
+    async def test_a_refused_token_is_read_again_once(self, fake: Any, tmp_path: Path) -> None:
+        (tmp_path / "token").write_text("old")
+
+        async def answer(request: web.Request) -> web.Response:
+            good = request.headers["Authorization"] == "Bearer new"
+            (tmp_path / "token").write_text("new")
+            return web.json_response({}, status=200 if good else 401)
+
+        cluster = await fake(answer)
+        cluster.credentials.token_file = tmp_path / "token"
+        async with Kube(cluster) as kube:
+            assert await kube.request("GET", "/x") == {}
+
+    async def test_a_create_whose_answer_was_lost_is_not_a_conflict(self, fake: Any) -> None:
+        posts = 0
+
+        async def answer(request: web.Request) -> web.Response:
+            nonlocal posts
+            if request.method == "GET" and request.path == "/api/v1":
+                return web.json_response({"resources": [{"name": "pods", "kind": "Pod", "namespaced": True}]})
+            if request.method == "GET":
+                return web.json_response({"metadata": {"name": "a", "managedFields": [{"manager": "perfdag"}]}})
+            posts += 1
+            if posts == 1:
+                await asyncio.sleep(0.5)
+            return web.json_response({"kind": "Status", "reason": "AlreadyExists", "message": "there"}, status=409)
+
+        async with Kube(await fake(answer), timeout=0.2) as kube:
+            made = await kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}})
+            assert made["metadata"]["name"] == "a"
+            with pytest.raises(KubeError, match=r"there"):
+                await kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}})
+
+
+class TestWatch:
+    async def test_410_relists_and_tells_what_vanished(self, fake: Any) -> None:
+        lists = 0
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            nonlocal lists
+            if "watch" not in request.query:
+                lists += 1
+                items = [pod("a", 1), pod("b", 2)] if lists == 1 else [pod("b", 7), pod("c", 8)]
+                return web.json_response({"metadata": {"resourceVersion": str(2 if lists == 1 else 9)}, "items": items})
+            stream = web.StreamResponse()
+            await stream.prepare(request)
+            if request.query["resourceVersion"] == "2":
+                await stream.write(json.dumps({"type": "MODIFIED", "object": pod("b", 3)}).encode()[:20])
+                await asyncio.sleep(0.05)  # a change may come in two pieces
+                await stream.write(json.dumps({"type": "MODIFIED", "object": pod("b", 3)}).encode()[20:] + b"\n")
+                return stream
+            if request.query["resourceVersion"] == "3":
+                gone = {
+                    "type": "ERROR",
+                    "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "old"},
+                }
+                await stream.write(json.dumps(gone).encode() + b"\n")
+                return stream
+            await stream.write(json.dumps({"type": "BOOKMARK", "object": pod("", 11)}).encode() + b"\n")
+            await stream.write(json.dumps({"type": "DELETED", "object": pod("c", 12)}).encode() + b"\n")
+            await asyncio.sleep(5)
+            return stream
+
+        seen: list[tuple[str, str, bool]] = []
+        async with Kube(await fake(answer)) as kube:
+            async for event in kube.watch(PODS, "default"):
+                seen.append((event.type, event.object["metadata"]["name"], event.listed))
+                if event.object["metadata"].get("resourceVersion") == "12":
+                    break
+            assert kube.counts["relist 410"] == 1
+        assert seen == [
+            ("ADDED", "a", True),
+            ("ADDED", "b", True),
+            ("MODIFIED", "b", False),
+            ("ADDED", "b", True),
+            ("ADDED", "c", True),
+            ("DELETED", "a", True),
+            ("BOOKMARK", "", False),
+            ("DELETED", "c", False),
+        ]
+
+    async def test_a_broken_connection_goes_on_where_it_was(self, fake: Any) -> None:
+        asked: list[str] = []
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            if "watch" not in request.query:
+                return web.json_response({"metadata": {"resourceVersion": "1"}, "items": []})
+            asked.append(request.query["resourceVersion"])
+            stream = web.StreamResponse()
+            await stream.prepare(request)
+            version = int(request.query["resourceVersion"]) + 1
+            await stream.write(json.dumps({"type": "ADDED", "object": pod(f"p{version}", version)}).encode() + b"\n")
+            assert request.transport
+            await asyncio.sleep(0.02)
+            request.transport.abort()
+            return stream
+
+        names: list[str] = []
+        async with Kube(await fake(answer)) as kube:
+            async for event in kube.watch(PODS):
+                names.append(event.object["metadata"]["name"])
+                if len(names) == 5:
+                    break
+        assert names == ["p2", "p3", "p4", "p5", "p6"]
+        assert asked == ["1", "2", "3", "4", "5"]
+
+    async def test_a_refusal_is_raised(self, fake: Any) -> None:
+        async def answer(_: web.Request) -> web.Response:
+            message = 'pods is forbidden: User "x" cannot list resource "pods"'
+            return web.json_response({"kind": "Status", "reason": "Forbidden", "message": message}, status=403)
+
+        async with Kube(await fake(answer)) as kube:
+            with pytest.raises(KubeError, match=r"cannot list.*grant it"):
+                async for _ in kube.watch(PODS):
+                    pass
+
+
+def test_paths() -> None:
+    vmi = Resource("kubevirt.io/v1", "VirtualMachineInstance", "virtualmachineinstances", True)
+    assert vmi.path("a", "b", "status") == "/apis/kubevirt.io/v1/namespaces/a/virtualmachineinstances/b/status"
+    assert Resource("v1", "Node", "nodes", False).path("ignored", "n") == "/api/v1/nodes/n"
+    assert PODS.path() == "/api/v1/pods"
+    assert METADATA.format("List").startswith("application/json;as=PartialObjectMetadataList;")
+
+
+def test_import_is_light() -> None:
+    """Importing the client pulls in neither yaml nor aiohttp, so that a verb's --help stays fast."""
+    import subprocess
+    import sys
+
+    code = "import sys, perfdag.kube; print(sorted({'aiohttp', 'yaml', 'pydantic'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+@pytest.fixture
+async def namespace() -> AsyncIterator[str]:
+    """A namespace of our own on the cluster of KUBECONFIG, deleted afterwards."""
+    if "KUBECONFIG" not in os.environ:
+        pytest.skip("KUBECONFIG is not set: no cluster to test against")
+    name = f"perfdag-test-{uuid.uuid4().hex[:8]}"
+    async with Kube() as kube:
+        namespaces = await kube.resource("v1", "Namespace")
+        await kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        yield name
+        await kube.delete(namespaces, name)
+
+
+def config_map(name: str, **data: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": {"t": "1"}}, "data": data}
+
+
+@pytest.mark.cluster
+class TestCluster:
+    async def test_life_of_an_object(self, namespace: str) -> None:
+        async with Kube() as kube:
+            maps = await kube.resource("v1", "ConfigMap")
+            made = await kube.create(config_map("a", x="1"), namespace)
+            assert made["metadata"]["uid"]
+            with pytest.raises(KubeError) as caught:
+                await kube.create(config_map("a"), namespace)
+            assert (caught.value.status, caught.value.reason) == (409, "AlreadyExists")
+            applied = await kube.apply(config_map("a", x="2"), namespace)
+            assert applied["data"] == {"x": "2"}
+            patched = await kube.patch(maps, "a", {"data": {"y": "3"}}, namespace)
+            assert patched["data"] == {"x": "2", "y": "3"}
+            assert (await kube.get(maps, "a", namespace))["data"]["y"] == "3"
+            assert await kube.delete(maps, "a", namespace)
+            assert not await kube.delete(maps, "a", namespace)
+
+    async def test_lists_are_paged_and_collections_deleted(self, namespace: str) -> None:
+        async with Kube(connections=20) as kube:
+            maps = await kube.resource("v1", "ConfigMap")
+            await asyncio.gather(*(kube.create(config_map(f"m{i}"), namespace) for i in range(1100)))
+            pages = [len(items) async for items, _ in kube.pages(maps, namespace, labels="t=1")]
+            assert pages == [500, 500, 100]
+            assert len(await kube.list(maps, namespace, labels="t=1")) == 1100
+            await kube.delete_collection(maps, namespace, labels="t=1")
+            assert await kube.list(maps, namespace, labels="t=1") == []
+            with pytest.raises(ValueError, match=r"selector"):
+                await kube.delete_collection(maps, namespace, labels="")
+
+    async def test_watch_sees_every_change(self, namespace: str) -> None:
+        async with Kube() as kube:
+            maps = await kube.resource("v1", "ConfigMap")
+            await kube.create(config_map("first"), namespace)
+            seen: list[Event] = []
+
+            async def follow() -> None:
+                async for event in kube.watch(maps, namespace, labels="t=1"):
+                    seen.append(event)
+                    if event.type == "DELETED":
+                        return
+
+            task = asyncio.create_task(follow())
+            await asyncio.sleep(0.3)
+            await kube.create(config_map("second"), namespace)
+            await kube.delete(maps, "second", namespace)
+            await asyncio.wait_for(task, 10)
+            kinds = [(event.type, event.object["metadata"]["name"], event.listed) for event in seen]
+            assert kinds == [("ADDED", "first", True), ("ADDED", "second", False), ("DELETED", "second", False)]
+            assert "data" not in seen[0].object or seen[0].object["kind"] == "ConfigMap"
+
+    async def test_metadata_only(self, namespace: str) -> None:
+        async with Kube() as kube:
+            maps = await kube.resource("v1", "ConfigMap")
+            await kube.create(config_map("a", x="1"), namespace)
+            async for event in kube.watch(maps, namespace, labels="t=1", metadata_only=True):
+                assert event.object["metadata"]["name"] == "a"
+                assert "data" not in event.object
+                break
+
+    async def test_unknown_kind_group_and_missing_name(self) -> None:
+        async with Kube() as kube:
+            with pytest.raises(KubeError, match=r"install its CustomResourceDefinition"):
+                await kube.resource("nobody.example.com/v1", "Thing")
+            with pytest.raises(KubeError, match=r"no kind 'Podd' in v1; it has: .*Pod"):
+                await kube.resource("v1", "Podd")
+            with pytest.raises(KubeError, match=r"no metadata.name"):
+                await kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": {}})
+
+    async def test_no_right_is_told_with_what_to_grant(self, namespace: str) -> None:
+        async with Kube() as kube:
+            account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "weak"}}
+            await kube.create(account, namespace)
+            body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+            answer = await kube.request("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/weak/token", json=body)
+            weak = load()
+            weak.credentials = Credentials(token=answer["status"]["token"], expires=float("inf"))
+        async with Kube(weak) as kube:
+            with pytest.raises(KubeError, match=r"cannot list resource.*grant it") as caught:
+                await kube.list(PODS, namespace)
+            assert caught.value.status == 403
+
+    async def test_scale(self, namespace: str) -> None:
+        label = {"matchLabels": {"a": "b"}}
+        pods = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "none"}]}}
+        body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}}
+        async with Kube() as kube:
+            await kube.create({**body, "spec": {"replicas": 0, "selector": label, "template": pods}}, namespace)
+            deployments = await kube.resource("apps/v1", "Deployment")
+            await kube.scale(deployments, "d", 0, namespace)
+            assert (await kube.get(deployments, "d", namespace))["spec"]["replicas"] == 0
+
+    def test_run_from_synchronous_code(self) -> None:
+        if "KUBECONFIG" not in os.environ:
+            pytest.skip("KUBECONFIG is not set: no cluster to test against")
+
+        async def version(kube: Kube) -> str:
+            return str((await kube.request("GET", "/version"))["gitVersion"])
+
+        assert run(version).startswith("v")
