@@ -80,7 +80,14 @@ class Host(Protocol):
         ...
 
     def run(
-        self, argv: Argv, *, timeout: float, env: Mapping[str, str] | None = None, cwd: str | None = None, cpus: str | None = None, stdin: bytes | None = None
+        self,
+        argv: Argv,
+        *,
+        timeout: float,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        cpus: str | None = None,
+        stdin: bytes | None = None,
     ) -> Finished:
         """Run to the end in a process group of its own; the group is killed at `timeout` seconds."""
         ...
@@ -238,7 +245,16 @@ class LocalHost:
     def address(self) -> str:
         return self._address
 
-    def _start(self, argv: Argv, env: Mapping[str, str] | None, cwd: str | None, cpus: str | None, stdin: Any, out: Any, err: Any) -> "subprocess.Popen[bytes]":
+    def _start(
+        self,
+        argv: Argv,
+        env: Mapping[str, str] | None,
+        cwd: str | None,
+        cpus: str | None,
+        stdin: Any,
+        out: Any,
+        err: Any,
+    ) -> "subprocess.Popen[bytes]":
         full = ["taskset", "-c", cpus, *argv] if cpus else list(argv)
         # LC_ALL: tools print numbers and words by locale, parsers read one form
         environment = {**os.environ, "LC_ALL": "C.UTF-8", **(env or {})}
@@ -246,7 +262,14 @@ class LocalHost:
         before = _die_with_parent if threading.current_thread() is threading.main_thread() else None
         try:
             return subprocess.Popen(
-                full, env=environment, cwd=cwd, stdin=stdin, stdout=out, stderr=err, preexec_fn=before, start_new_session=before is None
+                full,
+                env=environment,
+                cwd=cwd,
+                stdin=stdin,
+                stdout=out,
+                stderr=err,
+                preexec_fn=before,
+                start_new_session=before is None,
             )
         except FileNotFoundError as error:
             raise Failed(f"{full[0]}: not found on {self.name}") from error
@@ -254,10 +277,25 @@ class LocalHost:
             raise Failed(f"{full[0]}: cannot be started on {self.name}: {error.strerror}") from error
 
     def run(
-        self, argv: Argv, *, timeout: float, env: Mapping[str, str] | None = None, cwd: str | None = None, cpus: str | None = None, stdin: bytes | None = None
+        self,
+        argv: Argv,
+        *,
+        timeout: float,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        cpus: str | None = None,
+        stdin: bytes | None = None,
     ) -> Finished:
         start = time.monotonic()
-        popen = self._start(argv, env, cwd, cpus, subprocess.PIPE if stdin is not None else subprocess.DEVNULL, subprocess.PIPE, subprocess.PIPE)
+        popen = self._start(
+            argv,
+            env,
+            cwd,
+            cpus,
+            subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+            subprocess.PIPE,
+            subprocess.PIPE,
+        )
         timed_out = False
         try:
             try:

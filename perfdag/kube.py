@@ -151,9 +151,7 @@ class Kube:
         while True:
             try:
                 async with self._slots:
-                    status, headers, data = await self._once(
-                        method, path, params, body, content_type, accept, timeout or self._timeout
-                    )
+                    status, headers, data = await self._once(method, path, params, body, content_type, accept, timeout or self._timeout)
             except TimeoutError:
                 failure = KubeError(
                     0,
@@ -192,9 +190,7 @@ class Kube:
     ) -> Object:
         """One request with a JSON body and a JSON answer. Raises KubeError."""
         body = None if json is None else orjson.dumps(json)
-        _, _, data = await self.raw(
-            method, path, params=params, body=body, content_type=content_type, timeout=timeout, retries=retries
-        )
+        _, _, data = await self.raw(method, path, params=params, body=body, content_type=content_type, timeout=timeout, retries=retries)
         answer: Object = orjson.loads(data) if data else {}
         return answer
 
@@ -234,9 +230,7 @@ class Kube:
 
         if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
             hint = f"check certificate-authority in {self.cluster.source}"
-            return KubeError(
-                0, "Certificate", f"the certificate of {self.cluster.server} is not accepted: {error}", hint
-            )
+            return KubeError(0, "Certificate", f"the certificate of {self.cluster.server} is not accepted: {error}", hint)
         hint = f"is the cluster up, and is context {self.cluster.context!r} the right one?"
         text = str(error) or type(error).__name__
         return KubeError(0, "Unreachable", f"no answer from {self.cluster.server}: {text}", hint)
@@ -276,9 +270,7 @@ class Kube:
             raise KubeError(404, "NoKind", f"the cluster does not serve {api_version} ({kind})", hint) from None
         for entry in served:
             if "/" not in entry["name"]:
-                self._resources[api_version, entry["kind"]] = Resource(
-                    api_version, entry["kind"], entry["name"], entry["namespaced"]
-                )
+                self._resources[api_version, entry["kind"]] = Resource(api_version, entry["kind"], entry["name"], entry["namespaced"])
         if (api_version, kind) not in self._resources:
             kinds = ", ".join(sorted({entry["kind"] for entry in served if "/" not in entry["name"]}))
             raise KubeError(404, "NoKind", f"the cluster has no kind {kind!r} in {api_version}", f"it has: {kinds}")
@@ -289,9 +281,7 @@ class Kube:
         metadata = body.get("metadata") or {}
         name = metadata.get("name")
         if "apiVersion" not in body or "kind" not in body:
-            raise KubeError(
-                0, "Config", f"the object {name or '?'} has no apiVersion or no kind", "add them to the manifest"
-            )
+            raise KubeError(0, "Config", f"the object {name or '?'} has no apiVersion or no kind", "add them to the manifest")
         if not name and (named or not metadata.get("generateName")):
             raise KubeError(0, "Config", f"the {body['kind']} has no metadata.name", "add it to the manifest")
         resource = await self.resource(body["apiVersion"], body["kind"])
@@ -328,13 +318,9 @@ class Kube:
                 return
             params["continue"] = more
 
-    async def list(
-        self, resource: Resource, namespace: str | None = None, *, labels: str = "", fields: str = ""
-    ) -> "list[Object]":
+    async def list(self, resource: Resource, namespace: str | None = None, *, labels: str = "", fields: str = "") -> "list[Object]":
         """All objects of a collection. Without a namespace: of all namespaces. Raises KubeError."""
-        return [
-            item async for items, _ in self.pages(resource, namespace, labels=labels, fields=fields) for item in items
-        ]
+        return [item async for items, _ in self.pages(resource, namespace, labels=labels, fields=fields) for item in items]
 
     async def create(self, body: Object, namespace: str | None = None) -> Object:
         """Create the object.
@@ -375,9 +361,7 @@ class Kube:
     ) -> Object:
         """Patch an object (a merge patch unless `content_type` says otherwise) or its subresource. Raises KubeError."""
         path = resource.path(namespace or self.namespace, name, subresource)
-        return await self.request(
-            "PATCH", path, json=patch, params={"fieldManager": FIELD_MANAGER}, content_type=content_type
-        )
+        return await self.request("PATCH", path, json=patch, params={"fieldManager": FIELD_MANAGER}, content_type=content_type)
 
     async def delete(
         self,
@@ -393,9 +377,7 @@ class Kube:
         `grace` is in seconds. Returns before it is gone. Raises KubeError.
         """
         try:
-            await self.request(
-                "DELETE", resource.path(namespace or self.namespace, name), json=_delete_options(grace, propagation)
-            )
+            await self.request("DELETE", resource.path(namespace or self.namespace, name), json=_delete_options(grace, propagation))
         except KubeError as error:
             if error.status == 404:
                 return False
@@ -504,9 +486,7 @@ class Kube:
         life = random.randint(WATCH_SECONDS - 50, WATCH_SECONDS)
         params = {"watch": "1", "allowWatchBookmarks": "true", "resourceVersion": version, "timeoutSeconds": str(life)}
         accept = f"{METADATA.replace('{}', '')},{JSON}" if metadata_only else None
-        async for line, received in self._lines(
-            resource.path(namespace), params | _selectors(labels, fields), accept, life + 30.0
-        ):
+        async for line, received in self._lines(resource.path(namespace), params | _selectors(labels, fields), accept, life + 30.0):
             change = orjson.loads(line)
             if change["type"] == "ERROR":
                 told = change["object"]

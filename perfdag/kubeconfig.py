@@ -33,9 +33,7 @@ class KubeError(Exception):
     AlreadyExists ...), `Config` or `Unreachable`; `details` is the server's Status object where there is one.
     """
 
-    def __init__(
-        self, status: int, reason: str, message: str, hint: str = "", details: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, status: int, reason: str, message: str, hint: str = "", details: Mapping[str, Any] | None = None) -> None:
         self.status, self.reason, self.message, self.hint = status, reason, message, hint
         self.details = dict(details or {})
         super().__init__(f"{message}; {hint}" if hint else message)
@@ -87,9 +85,7 @@ class Credentials:
             if "clientCertificateData" in status:
                 self.certificate = (status["clientCertificateData"], status.get("clientKeyData", ""))
             until = status.get("expirationTimestamp")
-            self.expires = (
-                datetime.fromisoformat(until.replace("Z", "+00:00")).timestamp() - 10 if until else float("inf")
-            )
+            self.expires = datetime.fromisoformat(until.replace("Z", "+00:00")).timestamp() - 10 if until else float("inf")
 
 
 async def _run_plugin(plugin: dict[str, Any]) -> dict[str, Any]:
@@ -112,9 +108,7 @@ async def _run_plugin(plugin: dict[str, Any]) -> dict[str, Any]:
     except TimeoutError:
         process.kill()
         await process.wait()
-        raise config_error(
-            f"the credential plugin {argv[0]!r} gave no answer in 60 s", "run it by hand; it may want a login"
-        ) from None
+        raise config_error(f"the credential plugin {argv[0]!r} gave no answer in 60 s", "run it by hand; it may want a login") from None
     if process.returncode:
         last = err.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
         raise config_error(f"the credential plugin {argv[0]!r} ended with {process.returncode}: {last[0]}")
@@ -156,17 +150,13 @@ class Cluster:
             context.verify_mode = ssl.CERT_NONE
         pem = self.credentials.certificate or self.client_pem
         if pem:
-            with tempfile.NamedTemporaryFile(
-                "w", suffix=".pem"
-            ) as file:  # ssl reads a key from a file only; the file is 0600
+            with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:  # ssl reads a key from a file only; the file is 0600
                 file.write(pem[0].rstrip("\n") + "\n" + pem[1])
                 file.flush()
                 try:
                     context.load_cert_chain(file.name)
                 except (ssl.SSLError, OSError) as error:
-                    raise config_error(
-                        f"the client certificate or key of {self.source} cannot be read: {error}"
-                    ) from None
+                    raise config_error(f"the client certificate or key of {self.source} cannot be read: {error}") from None
         return context
 
 
@@ -184,9 +174,7 @@ def load(context: str | None = None, kubeconfig: str | None = None) -> Cluster:
         raise config_error(f"no kubeconfig at {given}", "set KUBECONFIG to an existing file")
     if "KUBERNETES_SERVICE_HOST" in os.environ and (SERVICE_ACCOUNT / "token").is_file():
         return _in_pod()
-    raise config_error(
-        "no cluster: no KUBECONFIG, no ~/.kube/config, and not in a pod", "set KUBECONFIG=/path/to/kubeconfig"
-    )
+    raise config_error("no cluster: no KUBECONFIG, no ~/.kube/config, and not in a pod", "set KUBECONFIG=/path/to/kubeconfig")
 
 
 def _in_pod() -> Cluster:
@@ -225,9 +213,7 @@ def _from_files(paths: list[Path], context: str | None) -> Cluster:
     name = context or current
     where = os.pathsep.join(map(str, paths))
     if not name:
-        raise config_error(
-            f"{where} has no current-context", "choose one with --context or `kubectl config use-context`"
-        )
+        raise config_error(f"{where} has no current-context", "choose one with --context or `kubectl config use-context`")
     chosen, _ = _named(found["contexts"], name, "context", where)
     server, server_file = _named(found["clusters"], chosen.get("cluster", ""), "cluster", where)
     user, user_file = _named(found["users"], chosen["user"], "user", where) if chosen.get("user") else ({}, paths[0])
@@ -249,9 +235,7 @@ def _from_files(paths: list[Path], context: str | None) -> Cluster:
     )
 
 
-def _named(
-    entries: dict[str, tuple[dict[str, Any], Path]], name: str, what: str, where: str
-) -> tuple[dict[str, Any], Path]:
+def _named(entries: dict[str, tuple[dict[str, Any], Path]], name: str, what: str, where: str) -> tuple[dict[str, Any], Path]:
     if name not in entries:
         raise config_error(f"no {what} {name!r} in {where}", f"it has: {', '.join(sorted(entries)) or 'none'}")
     return entries[name]

@@ -5,11 +5,14 @@ gains nullable columns at its end. Units are SI base units in a column of their 
 """
 
 import hashlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from perfdag.store import Store
 
 SCHEMA_VERSION = 1
 _TEXT, _TIME = pa.string(), pa.timestamp("us", tz="UTC")
@@ -94,3 +97,67 @@ def digest(*parts: str) -> str:
 def series_id(suite: str, point: str, benchmark_version: str, coords: str, metric: str, stat: str) -> str:
     """Identity of a series over runs: what is measured, not where or with which kernel."""
     return digest(suite, point, benchmark_version, coords, metric, stat)
+
+
+DICTIONARY_COLUMNS = tuple(each.name for each in SAMPLES if pa.types.is_string(each.type) and each.name not in {"sample_id", "series_id"})
+"""Text columns with few distinct values; read dictionary-encoded they cost a few bytes a row."""
+
+
+def load(
+    store: "Store",
+    *,
+    suites: Sequence[str] | None = None,
+    months: Sequence[str] | None = None,
+    runs: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    damaged: list[str] | None = None,
+) -> pa.Table:
+    """Rows of the store as a table of SAMPLES, oldest run first; text columns are dictionary-encoded.
+
+    `suites`, `months` (YYYY-MM) and `runs` (run ids) select files; `columns` selects columns. A file that cannot be read is left out and its key
+    is added to `damaged`. Columns an older file lacks are null. Raises StoreError where the store is out of reach.
+    """
+    schema = SAMPLES if columns is None else pa.schema([SAMPLES.field(name) for name in columns])
+    keys = sorted(
+        (key for key in store.list("results") if _selected(key, suites, months, runs)),
+        key=lambda key: key.rpartition("/")[2],
+    )
+    tables = []
+    for key, data in store.get_many(keys):
+        try:
+            tables.append(read_rows(data, schema))
+        except (pa.ArrowInvalid, OSError):
+            if damaged is not None:
+                damaged.append(key)
+    return pa.concat_tables([_encoded(schema).empty_table(), *tables]).unify_dictionaries()
+
+
+def read_rows(data: bytes, schema: pa.Schema = SAMPLES) -> pa.Table:
+    """Rows of one Parquet file in `schema`, text columns dictionary-encoded. Raises ArrowInvalid where it is damaged."""
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=list(DICTIONARY_COLUMNS))
+    wanted = _encoded(schema)
+    present = set(file.schema_arrow.names)
+    table = file.read([name for name in wanted.names if name in present])
+    arrays = [
+        table.column(field.name).cast(field.type) if field.name in present else pa.nulls(table.num_rows, field.type) for field in wanted
+    ]
+    return pa.Table.from_arrays(arrays, schema=wanted)
+
+
+def _encoded(schema: pa.Schema) -> pa.Schema:
+    text = pa.dictionary(pa.int32(), pa.string())
+    return pa.schema([pa.field(each.name, text if each.name in DICTIONARY_COLUMNS else each.type) for each in schema])
+
+
+def _selected(key: str, suites: Sequence[str] | None, months: Sequence[str] | None, runs: Sequence[str] | None) -> bool:
+    parts = key.split("/")
+    if len(parts) != 4 or not key.endswith(".parquet"):
+        return False
+    suite, month, run = (
+        parts[1].removeprefix("suite="),
+        parts[2].removeprefix("month="),
+        parts[3].removesuffix(".parquet"),
+    )
+    return (suites is None or suite in suites) and (months is None or month in months) and (runs is None or run in runs)

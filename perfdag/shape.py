@@ -21,7 +21,10 @@ class _Strict(BaseModel):
 class Network(_Strict):
     """The network that is measured."""
 
-    host: bool | None = Field(None, description="true: the host's network; false: the pod network; unset: the pod network on a cluster, the host's here")
+    host: bool | None = Field(
+        None,
+        description="true: the host's network; false: the pod network; unset: the pod network on a cluster, the host's here",
+    )
     name: Name | None = Field(None, description="a Multus network, `namespace/name`")
     default: bool = Field(False, description="the Multus network replaces the default one instead of being an extra interface")
     interface: str | None = Field(None, max_length=15, description="interface whose address is measured, where the network is an extra one")
@@ -40,9 +43,15 @@ class Hosts(_Strict):
     """How many hosts a sample uses and where they stand."""
 
     count: int = Field(1, ge=1, le=4096)
-    placement: Literal["any", "spread", "packed"] = Field("any", description="spread: each host on a node of its own; packed: all on one node")
+    placement: Literal["any", "spread", "packed"] = Field(
+        "any", description="spread: each host on a node of its own; packed: all on one node"
+    )
     exclusive: bool = Field(False, description="no other measuring pod of the cluster on the nodes used")
-    pairs: str | None = Field(None, pattern=r"^(all|ring|random [1-9][0-9]*)$", description="measure node pairs inside one gang: all, ring or `random N`")
+    pairs: str | None = Field(
+        None,
+        pattern=r"^(all|ring|random [1-9][0-9]*)$",
+        description="measure node pairs inside one gang: all, ring or `random N`",
+    )
     parallel_pairs: int = Field(1, ge=1, description="disjoint pairs measured at once; more than 1 is labelled concurrent")
     cpus: Cpus = Cpus()
 
@@ -80,7 +89,9 @@ class Shape(_Strict):
     node_selector: dict[str, str] = {}
     zones: list[str] = []
     tolerations: list[Toleration] = []
-    privileges: list[Literal["mtu", "rdma"]] = Field([], description="what the pods may do beyond `restricted`; only these pods run as uid 0")
+    privileges: list[Literal["mtu", "rdma"]] = Field(
+        [], description="what the pods may do beyond `restricted`; only these pods run as uid 0"
+    )
     scheduler: Literal["default", "volcano"] = "default"
     runtime_class: Name | None = None
 

@@ -1,0 +1,301 @@
+"""Collect: the parts of a run become one Parquet file, written once and atomically; that file is the commit of the run.
+
+Collecting twice gives the same bytes: rows are in the order of the plan, nothing of the moment of collecting is in them. Samples of the
+plan that have no part are rows too: `missing`, or with the reason that was noted for their batch.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from perfdag.document import nearest
+from perfdag.parts import Part, headline, part_key, read_part, relative_precision, run_folder
+from perfdag.plan import Plan, read_plan
+from perfdag.results import SAMPLES, SCHEMA_VERSION, canonical, digest
+from perfdag.store import NotStoredError, Store, StoreError
+
+ERROR_LIMIT = 500
+_ROW_COLUMNS = (
+    "metric",
+    "stat",
+    "coords",
+    "series_id",
+    "subject",
+    "sample_id",
+    "value",
+    "unit",
+    "better",
+    "headline",
+    "n",
+)
+
+
+@dataclass
+class Collected:
+    """What a run came to: `key` of the Parquet file, rows in it, samples by status, and for `until` points what they reached."""
+
+    key: str
+    rows: int
+    statuses: dict[str, int]
+    reached: dict[str, tuple[int, float | None]] = field(default_factory=dict)
+    damaged: list[str] = field(default_factory=list)
+
+
+def result_key(plan: Plan) -> str:
+    """Key of the run's Parquet file."""
+    return f"results/suite={plan.suite}/month={plan.run_id[:4]}-{plan.run_id[4:6]}/{plan.run_id}.parquet"
+
+
+def load_plan(store: Store, run_id: str) -> Plan:
+    """The stored plan of a run; `last` is the newest. Raises StoreError with the nearest names where there is no such run."""
+    try:
+        return read_plan(store.get(f"{run_folder(run_id)}/plan.json"))
+    except NotStoredError:
+        known = runs(store)
+        if run_id == "last" and known:
+            return load_plan(store, known[-1])
+        some = f"; newest: {', '.join(known[-3:])}" if known else "; it holds no run yet"
+        raise NotStoredError(f"store {store.root}: no run {run_id}{nearest(run_id, known)}{some}") from None
+    except ValueError as error:
+        raise StoreError(f"store {store.root}: plan.json of {run_id} is damaged: {error}") from None
+
+
+def runs(store: Store) -> list[str]:
+    """Ids of all runs with a plan, oldest first."""
+    return sorted({key.split("/")[1] for key in store.list("runs") if key.endswith("/plan.json")})
+
+
+def collect(store: Store, plan: Plan) -> Collected:
+    """Write the run's Parquet file from its parts. Raises StoreError."""
+    table, collected = gather(store, plan)
+    sink = pa.BufferOutputStream()
+    # without the Arrow schema in it a reader gets plain strings, however the columns were encoded here
+    pq.write_table(table, sink, compression="zstd", store_schema=False, version="2.6", data_page_version="1.0")
+    store.put(collected.key, sink.getvalue().to_pybytes())
+    return collected
+
+
+def gather(store: Store, plan: Plan) -> tuple[pa.Table, Collected]:
+    """The rows of a run as a table of SAMPLES (repetitive columns dictionary-encoded). Raises StoreError."""
+    stored = {key.rpartition("/")[2].removesuffix(".json") for key in store.list(f"{run_folder(plan.run_id)}/parts")}
+    builder = _Builder(plan, store)
+    collected = builder.collected
+    order = sorted(
+        range(len(plan.order)),
+        key=lambda pos: (plan.points[plan.order[pos][0]].benchmark, plan.order[pos][0], plan.order[pos][1]),
+    )
+    names = [(pos, plan.key(pos)) for pos in order]
+    present = [(pos, name) for pos, name in names if name in stored]
+    found = store.get_many([part_key(plan.run_id, name) for _, name in present])
+    absent: list[int] = []
+    for (pos, name), (_, data) in zip(present, found, strict=True):
+        try:
+            builder.add(pos, read_part(data))
+        except ValueError:
+            collected.damaged.append(name)
+            absent.append(pos)
+    builder.add_absent(absent + [pos for pos, name in names if name not in stored])
+    canaries = sorted(name for name in stored if name.startswith("canary-"))
+    for _, data in store.get_many([part_key(plan.run_id, name) for name in canaries]):
+        builder.add_canary(read_part(data))
+    return builder.table(), collected
+
+
+@dataclass
+class _Note:
+    status: str
+    reason: str
+    batches: set[int] | None
+
+
+class _Builder:
+    """Columns under construction: constants of a sample are kept once a sample, and spread over its rows at the end."""
+
+    def __init__(self, plan: Plan, store: Store) -> None:
+        self.plan = plan
+        self.collected = Collected(result_key(plan), 0, {})
+        self.raw = store.url(f"{run_folder(plan.run_id)}/parts")
+        self.samples: list[dict[str, Any]] = []
+        self.counts: list[int] = []
+        self.columns: dict[str, list[Any]] = {name: [] for name in _ROW_COLUMNS}
+        self._shapes = [canonical(shape) for shape in plan.shapes]
+        self._params: dict[int, str] = {}
+        self._series: dict[tuple[str, str, str, str, str], str] = {}
+        self._values: dict[int, list[float]] = {}
+        self._env: dict[bytes, str] = {}
+        self._notes = list(_notes(store, plan.run_id))
+
+    def _count(self, status: str, repetition: int) -> None:
+        if repetition > 0:
+            self.collected.statuses[status] = self.collected.statuses.get(status, 0) + 1
+
+    def add(self, position: int, part: Part) -> None:
+        index, repetition = self.plan.order[position]
+        point = self.plan.points[index]
+        sample = self._constants(index, repetition, position)
+        sample |= _of_part(part, self._canonical_env(part), self.raw, self.plan.key(position))
+        self.samples.append(sample)
+        self._rows(sample, point.id, part.rows)
+        self._count(part.status, repetition)
+        if point.until is not None and part.status == "ok" and repetition > 0 and (value := headline(part.rows)) is not None:
+            self._values.setdefault(index, []).append(value)
+
+    def _canonical_env(self, part: Part) -> str:
+        merged = {**part.env, **({"sample": part.facts} if part.facts else {})}
+        key = orjson.dumps(merged, option=orjson.OPT_SORT_KEYS)
+        if key not in self._env:
+            self._env[key] = canonical(merged)
+        return self._env[key]
+
+    def _constants(self, index: int, repetition: int, position: int) -> dict[str, Any]:
+        plan, point = self.plan, self.plan.points[index]
+        if index not in self._params:
+            self._params[index] = canonical(point.params)
+        return {
+            "suite": plan.suite,
+            "entry": point.entry,
+            "benchmark": point.benchmark,
+            "point": point.id,
+            "params": self._params[index],
+            "shape": self._shapes[point.shape],
+            "run_id": plan.run_id,
+            "trigger": plan.trigger,
+            "variant": plan.variant,
+            "repetition": abs(repetition),
+            "phase": "measure" if repetition > 0 else "warmup",
+            "order_index": position,
+            "cluster": plan.where.get("cluster"),
+            "workflow_uid": plan.where.get("workflow_uid"),
+            "perfdag_version": plan.versions.get("perfdag"),
+            "git_sha": plan.versions.get("git"),
+        }
+
+    def _rows(self, sample: dict[str, Any], point: str, rows: list[dict[str, Any]]) -> None:
+        columns, version = self.columns, sample["benchmark_version"] or ""
+        identity = (self.plan.run_id, sample["variant"] or "", str(sample["repetition"]), sample["phase"])
+        for each in rows or [{}]:
+            metric, stat, subject = each.get("metric"), each.get("stat"), each.get("subject")
+            coords = orjson.dumps(each["coords"], option=orjson.OPT_SORT_KEYS).decode() if "coords" in each else "{}"
+            key = (point, version, coords, metric or "", stat or "")
+            series = self._series.get(key)
+            if series is None:
+                series = self._series[key] = digest(self.plan.suite, *key)
+            columns["metric"].append(metric)
+            columns["stat"].append(stat)
+            columns["coords"].append(coords)
+            columns["series_id"].append(series)
+            columns["subject"].append(subject)
+            columns["sample_id"].append(digest(series, *identity, subject or ""))
+            columns["value"].append(each.get("value"))
+            columns["unit"].append(each.get("unit"))
+            columns["better"].append(each.get("better"))
+            columns["headline"].append(each.get("headline"))
+            columns["n"].append(each.get("n"))
+        self.counts.append(len(rows) or 1)
+
+    def add_absent(self, positions: Iterable[int]) -> None:
+        """Samples without a part. Those an `until` point did not need any more are no rows."""
+        batch_of = {pos: number for number, batch in enumerate(self.plan.batches) for pos in batch.samples}
+        for index, values in self._values.items():
+            self.collected.reached[self.plan.points[index].id] = (len(values), relative_precision(values))
+        for position in sorted(positions):
+            index, repetition = self.plan.order[position]
+            point = self.plan.points[index]
+            if point.until is not None and repetition > point.repetitions and self._reached(index):
+                continue
+            status, reason = self._why(batch_of.get(position))
+            sample = self._constants(index, repetition, position)
+            sample |= {"status": status, "error": reason, "benchmark_version": None, "batch": batch_of.get(position)}
+            self.samples.append(sample)
+            self._rows(sample, point.id, [])
+            self._count(status, repetition)
+
+    def _reached(self, index: int) -> bool:
+        until = self.plan.points[index].until
+        reached = relative_precision(self._values.get(index, []))
+        return until is not None and reached is not None and reached <= until.relative_spread
+
+    def _why(self, batch: int | None) -> tuple[str, str]:
+        for found in self._notes:
+            if found.batches is None or batch in found.batches:
+                return found.status, found.reason
+        return "missing", "planned, but no result was stored"
+
+    def add_canary(self, part: Part) -> None:
+        sample: dict[str, Any] = {
+            "suite": self.plan.suite,
+            "entry": "canary",
+            "benchmark": "canary",
+            "point": "canary",
+            "params": "{}",
+            "shape": "{}",
+            "run_id": self.plan.run_id,
+            "trigger": self.plan.trigger,
+            "variant": self.plan.variant,
+            "repetition": part.repetition,
+            "phase": "measure",
+            "cluster": self.plan.where.get("cluster"),
+        }
+        sample |= _of_part(part, self._canonical_env(part), self.raw, f"canary-b{part.batch}n{part.repetition}")
+        self.samples.append(sample)
+        self._rows(sample, "canary", part.rows)
+
+    def table(self) -> pa.Table:
+        self.collected.rows = len(self.columns["metric"])
+        spread_over = pa.array(np.repeat(np.arange(len(self.samples), dtype=np.int32), self.counts))
+        arrays = []
+        for column in SAMPLES:
+            if column.name in self.columns:
+                arrays.append(pa.array(self.columns.pop(column.name), column.type))
+            elif column.name == "schema_version":
+                arrays.append(pa.array(np.full(self.collected.rows, SCHEMA_VERSION, dtype=np.int16)))
+            else:
+                values = pa.array([sample.get(column.name) for sample in self.samples], column.type)
+                arrays.append(_spread(values, spread_over))
+        return pa.Table.from_arrays(arrays, names=SAMPLES.names)
+
+
+def _spread(values: pa.Array, over: pa.Array) -> pa.Array:
+    """Values of the samples at each of their rows; text stays dictionary-encoded, so a long value is held once."""
+    if not pa.types.is_string(values.type):
+        return values.take(over)
+    encoded = values.dictionary_encode()
+    return pa.DictionaryArray.from_arrays(encoded.indices.take(over), encoded.dictionary)
+
+
+def _of_part(part: Part, env: str, raw: str, name: str) -> dict[str, Any]:
+    return {
+        "benchmark_version": part.benchmark_version or None,
+        "status": part.status,
+        "error": part.error[:ERROR_LIMIT] if part.error else None,
+        "noise": part.noise,
+        "started_at": _time(part.started_at),
+        "finished_at": _time(part.finished_at),
+        "nodes": part.nodes,
+        "env": env,
+        "env_class": part.env_class or None,
+        "batch": part.batch,
+        "attempt": part.attempt,
+        "image_digest": part.where.get("image_digest"),
+        "tool": part.tool or None,
+        "command": " && ".join(" ".join(argv) for argv in part.commands) or None,
+        "raw_uri": f"{raw}/{name}.json",
+    }
+
+
+def _time(text: str) -> Any:
+    from datetime import datetime
+
+    return datetime.fromisoformat(text) if text else None
+
+
+def _notes(store: Store, run_id: str) -> Iterator[_Note]:
+    keys = store.list(f"{run_folder(run_id)}/notes")
+    for _, data in store.get_many(keys):
+        raw = orjson.loads(data)
+        yield _Note(raw["status"], raw["reason"], set(raw["batches"]) if raw["batches"] is not None else None)

@@ -1,0 +1,164 @@
+"""A YAML file read with the position of every value, so that an error can name its line.
+
+YAML 1.2's safe core as PyYAML's safe loader reads it; refused: tags, duplicate keys, more than `MAX_VALUES` values once aliases are
+expanded (a "billion laughs" file), nesting deeper than `MAX_DEPTH`, files over `MAX_BYTES`.
+"""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+MAX_BYTES = 16 << 20
+MAX_VALUES = 2_000_000
+MAX_DEPTH = 40
+Where = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong: `file:line: path: text`."""
+
+    file: str
+    line: int
+    path: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.path + ': ' if self.path else ''}{self.text}"
+
+
+class BadDocument(Exception):  # noqa: N818 - it names what it is, as the user reads it
+    """The document cannot be used; `problems` holds everything wrong with it, in file order."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        unique = dict.fromkeys(problems)
+        self.problems = sorted(unique, key=lambda p: (p.file, p.line))
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+def dotted(path: Where) -> str:
+    """`("entries", 0, "params")` as `entries[0].params`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def nearest(word: object, known: Iterable[str]) -> str:
+    """` (did you mean X?)` where a known name is close, else an empty text."""
+    close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+@dataclass
+class Document:
+    """Plain data and the line (from 1) of each path in it."""
+
+    file: str
+    text: str
+    data: Any = None
+    lines: dict[Where, int] = field(default_factory=dict)
+
+    def line(self, path: Where) -> int:
+        """Line of a path, or of its nearest parent that the file holds."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+    def problem(self, path: Where, text: str) -> Problem:
+        """A problem at that path of this file."""
+        return Problem(self.file, self.line(path), dotted(path), text)
+
+
+def read_document(file: Path | str) -> Document:
+    """Read a YAML file. Raises BadDocument."""
+    path = Path(file)
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise BadDocument([Problem(str(file), 1, "", f"larger than {MAX_BYTES >> 20} MiB, which no suite file needs")])
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        siblings = [str(each) for each in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
+        raise BadDocument([Problem(str(file), 1, "", f"no such file{nearest(file, siblings)}")]) from None
+    except UnicodeDecodeError as error:
+        raise BadDocument([Problem(str(file), 1, "", f"not UTF-8 text (byte {error.start})")]) from None
+    except OSError as error:
+        raise BadDocument([Problem(str(file), 1, "", f"cannot be read: {error.strerror}")]) from None
+    return parse_document(text, str(file))
+
+
+def parse_document(text: str, file: str = "suite.yaml") -> Document:
+    """Parse YAML text. Raises BadDocument."""
+    document = Document(file, text)
+    try:
+        root = yaml.compose(text, Loader=yaml.CSafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        said = " ".join(part for part in (error.context, error.problem) if part)
+        hint = "; indent with spaces" if "\\t" in said else ""
+        raise BadDocument([Problem(file, mark.line + 1 if mark else 1, "", f"not YAML: {said}{hint}")]) from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise BadDocument(
+            [Problem(file, 1, "", f"not YAML: {str(error).splitlines()[0] if str(error) else 'nested too deeply'}")]
+        ) from None
+    reader = _Reader(document)
+    document.data = reader.value(root, (), 0) if root is not None else None
+    if reader.problems:
+        raise BadDocument(reader.problems)
+    return document
+
+
+class _Reader:
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.problems: list[Problem] = []
+        self.count = 0
+        self._scalars = yaml.CSafeLoader("")
+
+    def _refuse(self, node: yaml.Node, path: Where, text: str) -> None:
+        self.problems.append(Problem(self.document.file, node.start_mark.line + 1, dotted(path), text))
+
+    def value(self, node: yaml.Node, path: Where, depth: int) -> Any:
+        self.count += 1
+        if self.count > MAX_VALUES or depth > MAX_DEPTH:
+            limit = (
+                f"more than {MAX_VALUES:,} values once aliases are expanded" if depth <= MAX_DEPTH else f"nested deeper than {MAX_DEPTH}"
+            )
+            self._refuse(node, path, limit)
+            raise BadDocument(self.problems)
+        self.document.lines[path] = node.start_mark.line + 1
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path, depth)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(each, (*path, index), depth + 1) for index, each in enumerate(node.value)]
+        if not node.tag.startswith("tag:yaml.org,2002:"):
+            self._refuse(node, path, f"the tag {node.tag} is not allowed; write a plain value")
+            return None
+        try:
+            made = self._scalars.construct_object(node)
+        except (yaml.YAMLError, ValueError):
+            made = None
+            self._refuse(node, path, f"cannot read {node.value!r} as {node.tag.rpartition(':')[2]}; quote it if it is text")
+        # a date is a YAML type that JSON and the suite do not have
+        return made if isinstance(made, str | int | float | bool) or made is None else str(node.value)
+
+    def _mapping(self, node: yaml.MappingNode, path: Where, depth: int) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._refuse(key_node, path, "a key must be a plain word")
+                continue
+            key = str(key_node.value)
+            if key == "<<":
+                self._refuse(key_node, path, "merge keys (<<) are not supported; use `defaults` or write the values out")
+                continue
+            if key in made:
+                self._refuse(key_node, (*path, key), "given twice in the same mapping; remove one")
+                continue
+            made[key] = self.value(value_node, (*path, key), depth + 1)
+            self.document.lines[(*path, key)] = key_node.start_mark.line + 1
+        return made

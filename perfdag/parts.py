@@ -1,0 +1,112 @@
+"""A part: one sample as the lead stored it, `runs/<run_id>/parts/<point>-<repetition>.json`. A retry replaces it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from perfdag.benchmark import Benchmark, Measurement
+from perfdag.store import Store
+
+
+@dataclass
+class Part:
+    """One sample. `rows` are measurements with unit and direction filled in; `texts` what the tools said; times are UTC ISO text."""
+
+    point: str
+    repetition: int
+    status: str
+    error: str | None = None
+    started_at: str = ""
+    finished_at: str = ""
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    texts: dict[str, str] = field(default_factory=dict)
+    commands: list[list[str]] = field(default_factory=list)
+    tool: str = ""
+    benchmark_version: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+    noise: str | None = None
+    nodes: list[str] = field(default_factory=list)
+    env: dict[str, Any] = field(default_factory=dict)
+    env_class: str = ""
+    batch: int = 0
+    order_index: int = 0
+    attempt: int = 1
+    where: dict[str, Any] = field(default_factory=dict)
+
+    def dump(self) -> bytes:
+        """The JSON of the part."""
+        return orjson.dumps({"schema": 1, **asdict(self)}, option=orjson.OPT_SORT_KEYS)
+
+
+def read_part(data: bytes) -> Part:
+    """A part from its JSON. Raises ValueError where it is damaged."""
+    raw = orjson.loads(data)
+    raw.pop("schema", None)
+    try:
+        return Part(**raw)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+
+
+def row(benchmark: Benchmark[Any], measured: Measurement) -> dict[str, Any]:
+    """A measurement with what the benchmark declares of its metric. Raises KeyError for an undeclared metric, ValueError for NaN."""
+    if measured.value != measured.value:
+        raise ValueError(f"{measured.metric} is not a number")
+    metric = benchmark.metric(measured.metric)
+    made: dict[str, Any] = {
+        "metric": metric.name,
+        "stat": measured.stat,
+        "value": float(measured.value),
+        "unit": metric.unit,
+        "better": metric.better,
+        "headline": metric.headline and measured.subject is None,
+    }
+    if measured.coords:
+        made["coords"] = dict(measured.coords)
+    if measured.n is not None:
+        made["n"] = measured.n
+    if measured.subject is not None:
+        made["subject"] = measured.subject
+    return made
+
+
+def headline(rows: list[Mapping[str, Any]]) -> float | None:
+    """Value of the first headline row of a sample; None where it has none."""
+    return next((each["value"] for each in rows if each["headline"]), None)
+
+
+def relative_precision(values: Sequence[float]) -> float | None:
+    """Half-width of the 95 % order-statistic interval of the median over the median; None where n allows no interval (below 6)."""
+    from perfdag.stats.robust import median, spread
+
+    band, middle = spread(list(values)), median(list(values))
+    return abs((band.high - band.low) / 2 / middle) if band.kind == "interval" and middle else None
+
+
+def now() -> str:
+    """UTC with microseconds."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def run_folder(run_id: str) -> str:
+    """Folder of a run in the store."""
+    return f"runs/{run_id}"
+
+
+def part_key(run_id: str, name: str) -> str:
+    """Key of a part; `name` as Plan.key gives it."""
+    return f"runs/{run_id}/parts/{name}.json"
+
+
+def stored_parts(store: Store, run_id: str) -> set[str]:
+    """Names of the parts of a run that are stored."""
+    return {key.rpartition("/")[2].removesuffix(".json") for key in store.list(f"runs/{run_id}/parts")}
+
+
+def note(store: Store, run_id: str, name: str, status: str, reason: str, batches: list[int] | None = None) -> None:
+    """Record why samples have no part: all of the run's, or those of some batches. Collect gives the reason to their rows."""
+    data = {"status": status, "reason": reason, "batches": batches}
+    store.put(f"runs/{run_id}/notes/{name}.json", orjson.dumps(data, option=orjson.OPT_SORT_KEYS))

@@ -1,0 +1,147 @@
+"""The plan of a run: points, shapes, the order of all samples, and the batches in which pods measure them. Stored as plan.json."""
+
+import random
+import secrets
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+import perfdag
+from perfdag.points import Enumerated, Point, enumerate_points, order
+from perfdag.results import digest
+from perfdag.suite import Loaded, Until
+
+MAX_BATCHES = 1000
+SAMPLE_OVERHEAD = 0.3  # seconds the lead needs around a sample; only for expected times
+
+
+@dataclass
+class Batch:
+    """Samples of one shape measured in the same pods, in order; `samples` are positions in the plan's order."""
+
+    shape: int
+    samples: list[int]
+    seconds: float
+
+
+@dataclass
+class Plan:
+    """One run of a suite. `order` holds (point index, repetition); negative repetitions are warm-up rounds."""
+
+    run_id: str
+    suite: str
+    seed: int
+    points: list[Point]
+    shapes: list[dict[str, Any]]
+    order: list[tuple[int, int]]
+    batches: list[Batch]
+    merged: int = 0
+    budget: float | None = None
+    trigger: str = "manual"
+    variant: str | None = None
+    suite_text: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    where: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def seconds(self) -> float:
+        """Expected wall time on one machine in seconds, without what `until` may add."""
+        return sum(
+            self.points[index].seconds + SAMPLE_OVERHEAD for index, repetition in self.order if repetition <= self.points[index].repetitions
+        )
+
+    def key(self, position: int) -> str:
+        """Name of a sample in the store, `<point>-<repetition>`; a warm-up is `<point>-w<n>`."""
+        index, repetition = self.order[position]
+        return f"{self.points[index].id}-{repetition if repetition > 0 else f'w{-repetition}'}"
+
+    def dump(self) -> bytes:
+        """plan.json."""
+        return orjson.dumps({"schema": 1, **asdict(self)}, option=orjson.OPT_SORT_KEYS, default=lambda model: model.model_dump())
+
+
+def read_plan(data: bytes) -> Plan:
+    """A plan from plan.json. Raises ValueError where it is damaged or of an unknown schema."""
+    raw = orjson.loads(data)
+    if raw.pop("schema", None) != 1:
+        raise ValueError("plan.json is of another schema; use the perfdag version that wrote it")
+    raw["points"] = [Point(**{**each, "until": Until(**each["until"]) if each["until"] else None}) for each in raw["points"]]
+    raw["batches"] = [Batch(**each) for each in raw["batches"]]
+    raw["order"] = [tuple(each) for each in raw["order"]]
+    return Plan(**raw)
+
+
+def new_run_id(now: datetime | None = None, uid: str | None = None) -> str:
+    """Sortable and unique: `20261120T020000Z-<8 hexadecimal digits>`, the digits from `uid` (a workflow's) where given."""
+    moment = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
+    return f"{moment}-{digest(uid)[:8] if uid else secrets.token_hex(4)}"
+
+
+def make_plan(
+    loaded: Loaded,
+    *,
+    only: str | None = None,
+    run_id: str | None = None,
+    trigger: str = "manual",
+    variant: str | None = None,
+) -> Plan:
+    """Enumerate a suite and order its samples. Raises BadDocument."""
+    suite = loaded.suite
+    made: Enumerated = enumerate_points(loaded, only)
+    samples = order(made.points, suite.seed, suite.warmup)
+    plan = Plan(
+        run_id=run_id or new_run_id(),
+        suite=suite.name,
+        seed=suite.seed,
+        points=made.points,
+        shapes=made.shapes,
+        order=samples,
+        batches=[],
+        merged=made.merged,
+        budget=suite.budget,
+        trigger=trigger,
+        variant=variant,
+        suite_text=loaded.document.text,
+        versions={"perfdag": perfdag.__version__},
+        options={"pending_limit": suite.pending_limit, "priority": suite.priority},
+    )
+    plan.batches = cut_batches(plan, suite.batch_time, suite.rounds_per_batch, suite.isolation == "pod")
+    return plan
+
+
+def cut_batches(plan: Plan, batch_time: float, rounds_per_batch: int | None, one_each: bool) -> list[Batch]:
+    """Group the order into batches of one shape.
+
+    Blocks of `rounds_per_batch` rounds (default: 1 where several shapes are used, else all) are taken in turn; within a block the shapes
+    come in seeded order, and a batch is cut where its expected time (seconds) passes `batch_time`.
+    """
+    used = {point.shape for point in plan.points}
+    if one_each:
+        return [Batch(plan.points[i].shape, [pos], plan.points[i].seconds) for pos, (i, _) in enumerate(plan.order)]
+    block_of: dict[int, int] = {}
+    for _, repetition in plan.order:
+        block_of.setdefault(repetition, len(block_of))
+    per_block = rounds_per_batch or (1 if len(used) > 1 else max(len(block_of), 1))
+    blocks: dict[int, dict[int, list[int]]] = {}
+    for position, (index, repetition) in enumerate(plan.order):
+        blocks.setdefault(block_of[repetition] // per_block, {}).setdefault(plan.points[index].shape, []).append(position)
+    batches: list[Batch] = []
+    for number, by_shape in blocks.items():
+        shapes = sorted(by_shape)
+        random.Random(f"{plan.seed}:block:{number}").shuffle(shapes)
+        for shape in shapes:
+            batches += _cut(plan, shape, by_shape[shape], batch_time)
+    return batches
+
+
+def _cut(plan: Plan, shape: int, positions: list[int], batch_time: float) -> list[Batch]:
+    batches: list[Batch] = []
+    for position in positions:
+        seconds = plan.points[plan.order[position][0]].seconds + SAMPLE_OVERHEAD
+        if not batches or batches[-1].seconds + seconds > batch_time:
+            batches.append(Batch(shape, [], 0.0))
+        batches[-1].samples.append(position)
+        batches[-1].seconds += seconds
+    return batches

@@ -1,0 +1,347 @@
+"""Enumeration: a suite's entries become points, and points become the order in which they are measured.
+
+A point is one benchmark with one set of params on one shape; its id is a hash of just these, so equal points of two entries are one.
+The order goes round by round; the points of a round are shuffled from the suite's seed, so that drift hits all alike.
+"""
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+
+from perfdag import benchmark as registry
+from perfdag.benchmark import Benchmark
+from perfdag.document import BadDocument, Problem, Where, dotted, nearest
+from perfdag.results import canonical, digest
+from perfdag.shape import SHAPE_KEYS, Shape, merge
+from perfdag.suite import Loaded, Source, Until, explain
+
+MAX_POINTS = 1_000_000
+MIN_TIMEOUT = 60.0
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "ne": lambda a, b: a != b,
+}
+
+
+@dataclass(slots=True)
+class Point:
+    """What is measured: `shape` indexes the plan's shapes, `seconds` is the expected time of a sample, `label` the varied names."""
+
+    id: str
+    entry: str
+    benchmark: str
+    params: dict[str, Any]
+    shape: int
+    label: str
+    repetitions: int
+    seconds: float
+    timeout: float
+    retries: int
+    until: Until | None = None
+
+    @property
+    def rounds(self) -> int:
+        """Most measured samples this point may get."""
+        return self.until.max_repetitions if self.until else self.repetitions
+
+
+@dataclass
+class Enumerated:
+    """All points of a suite, the distinct shapes they use, and how many equal points were merged."""
+
+    points: list[Point] = field(default_factory=list)
+    shapes: list[dict[str, Any]] = field(default_factory=list)
+    merged: int = 0
+
+
+def enumerate_points(loaded: Loaded, only: str | None = None) -> Enumerated:
+    """The points of a loaded suite. `only` is a glob on entry names, `entry/label` or point ids. Raises BadDocument with all problems."""
+    collector = _Collector(loaded)
+    for source in loaded.sources:
+        collector.add(source)
+    if collector.problems:
+        raise BadDocument(collector.list_problems())
+    return _select(collector.made, only, loaded) if only else collector.made
+
+
+def _select(made: Enumerated, only: str, loaded: Loaded) -> Enumerated:
+    from fnmatch import fnmatchcase
+
+    kept = [p for p in made.points if any(fnmatchcase(name, only) for name in (p.entry, f"{p.entry}/{p.label}", p.id))]
+    if not kept:
+        known = sorted({p.entry for p in made.points})
+        raise BadDocument([Problem("--only", 1, only, f"matches no point; entries: {', '.join(known)}{nearest(only, known)}")])
+    return Enumerated(kept, made.shapes, made.merged)
+
+
+class _Collector:
+    def __init__(self, loaded: Loaded) -> None:
+        self.loaded, self.made = loaded, Enumerated()
+        self.problems: dict[Problem, int] = {}
+        self._by_id: dict[str, Point] = {}
+        self._shapes: dict[bytes, tuple[int, Shape, str] | None] = {}
+        self._shape_index: dict[str, int] = {}
+
+    def list_problems(self) -> list[Problem]:
+        """Problems of the entries; one that several permutations share is said once, with their number."""
+        return [
+            problem if count == 1 else Problem(problem.file, problem.line, problem.path, f"{problem.text} (in {count:,} permutations)")
+            for problem, count in self.problems.items()
+        ]
+
+    def problem(self, source: Source, path: Where, text: str) -> None:
+        found = source.document.problem((*source.path, *path), text)
+        self.problems[found] = self.problems.get(found, 0) + 1
+
+    def add(self, source: Source) -> None:
+        benchmark = registry.get(source.entry.benchmark)
+        fields = benchmark.Params.model_fields
+        for name in source.entry.params:
+            if name not in fields:
+                self.problem(
+                    source,
+                    ("params", name),
+                    f"{source.entry.benchmark} has no such parameter; it has {', '.join(fields)}{nearest(name, fields)}",
+                )
+        sets = source.raw.get("__set__", {})
+        axes = _axes(self, source, benchmark, sets)
+        if self.problems:
+            return
+        defaults = {name: value for name, value in (source.defaults.get("params") or {}).items() if name in fields}
+        params = {**defaults, **source.entry.params}
+        shape = merge(_shape_keys(source.defaults), _shape_keys(source.raw))
+        for where, combination in axes:
+            if len(self._by_id) > MAX_POINTS:
+                self.problem(source, ("permutations",), f"more than {MAX_POINTS:,} points")
+                return
+            self._point(source, benchmark, where, {**combination, **sets}, params, shape)
+
+    def _point(
+        self,
+        source: Source,
+        benchmark: Benchmark[Any],
+        where: Where,
+        varied: Mapping[str, Any],
+        params: dict[str, Any],
+        shape: dict[str, Any],
+    ) -> None:
+        fields = benchmark.Params.model_fields
+        own, asked = dict(params), shape
+        for name, value in varied.items():
+            first, _, rest = name.partition(".")
+            if first in fields:
+                own = merge(own, _nested(name, value)) if rest else {**own, name: value}
+            else:
+                asked = merge(asked, _nested(name, value))
+        try:
+            model = benchmark.Params.model_validate(own)
+        except ValidationError as error:
+            for each in error.errors():
+                name = dotted(tuple(each["loc"]))
+                path = (*where, name) if name in varied else ("params", *each["loc"])
+                self.problem(source, path, explain(source.document, (), each, benchmark.Params).text)
+            return
+        placed = self._shape(source, merge(benchmark.shape(model), asked), benchmark, where, varied)
+        if placed is None:
+            return
+        index, shape_model, shape_text = placed
+        problems = benchmark.check(model, shape_model)
+        for text in problems:
+            self.problem(source, where or ("params",), text)
+        if not problems:
+            self._keep(source, benchmark, model, index, shape_text, varied)
+
+    def _shape(
+        self, source: Source, asked: dict[str, Any], benchmark: Benchmark[Any], where: Where, varied: Mapping[str, Any]
+    ) -> tuple[int, Shape, str] | None:
+        key = orjson.dumps([asked, benchmark.image, source.name])
+        if key not in self._shapes:
+            self._shapes[key] = None
+            try:
+                shape = Shape.model_validate({"image": benchmark.image, **{k: v for k, v in asked.items() if v is not None}})
+            except ValidationError as error:
+                for each in error.errors():
+                    name = dotted(tuple(each["loc"]))
+                    path = (*where, name) if name in varied else tuple(each["loc"])
+                    self.problem(source, path, explain(source.document, (), each, Shape).text)
+                return None
+            data = shape.model_dump(mode="json", exclude_defaults=True)
+            text = canonical(data)
+            if text not in self._shape_index:
+                self._shape_index[text] = len(self.made.shapes)
+                self.made.shapes.append(data)
+            self._shapes[key] = (self._shape_index[text], shape, text)
+        return self._shapes[key]
+
+    def _keep(
+        self,
+        source: Source,
+        benchmark: Benchmark[Any],
+        model: Any,
+        shape: int,
+        shape_text: str,
+        varied: Mapping[str, Any],
+    ) -> None:
+        suite, entry = self.loaded.suite, source.entry
+        params = model.model_dump(mode="json")
+        identity = digest(benchmark.name, canonical(params), shape_text)
+        known = self._by_id.get(identity)
+        repetitions = entry.repetitions or _default(source, "repetitions") or suite.repetitions
+        if known is not None:
+            self.made.merged += 1
+            known.repetitions = max(known.repetitions, repetitions)
+            return
+        seconds = benchmark.seconds(model)
+        timeout = entry.timeout or suite.defaults.timeout or suite.timeout or max(MIN_TIMEOUT, 5 * seconds)  # type: ignore[attr-defined]
+        retries = next(r for r in (entry.retries, suite.defaults.retries, suite.retries) if r is not None)  # type: ignore[attr-defined]
+        label = " ".join(f"{name}={_brief(value)}" for name, value in varied.items())
+        until = entry.until or suite.defaults.until  # type: ignore[attr-defined]
+        point = Point(identity, source.name, benchmark.name, params, shape, label, repetitions, seconds, timeout, retries, until)
+        self._by_id[identity] = point
+        self.made.points.append(point)
+
+
+def _default(source: Source, name: str) -> Any:
+    return source.defaults.get(name)
+
+
+def _brief(value: Any) -> str:
+    return value if isinstance(value, str) else canonical(value)
+
+
+def _shape_keys(raw: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in raw.items() if key in SHAPE_KEYS}
+
+
+def _nested(name: str, value: Any) -> dict[str, Any]:
+    for part in reversed(name.split(".")):
+        value = {part: value}
+    nested: dict[str, Any] = value
+    return nested
+
+
+def _axes(
+    collector: _Collector, source: Source, benchmark: Benchmark[Any], sets: Mapping[str, Any]
+) -> Iterator[tuple[Where, dict[str, Any]]]:
+    """Combinations of an entry, each with the path in the file it comes from; what `--set` fixes is no longer an axis."""
+    permutations = source.entry.permutations
+    product = {name: values for name, values in permutations.product.items() if name not in sets}
+    zipped = {name: values for name, values in permutations.zip.items() if name not in sets}
+    for kind, axes in (("product", permutations.product), ("zip", permutations.zip)):
+        for name, values in axes.items():
+            _check_name(collector, source, benchmark, ("permutations", kind, name), name)
+            if not values:
+                collector.problem(
+                    source,
+                    ("permutations", kind, name),
+                    "an empty list gives no point; give at least one value or remove it",
+                )
+    for name in sets:
+        _check_name(collector, source, benchmark, (), name)
+    for name in set(permutations.product) & set(permutations.zip):
+        collector.problem(source, ("permutations", "zip", name), "is in `product` too; keep it in one of them")
+    lengths = {name: len(values) for name, values in zipped.items()}
+    if len(set(lengths.values())) > 1:
+        collector.problem(
+            source,
+            ("permutations", "zip"),
+            f"lists of different length: {', '.join(f'{n} has {c}' for n, c in lengths.items())}",
+        )
+    for index, explicit in enumerate(permutations.explicit):
+        for name in explicit:
+            _check_name(collector, source, benchmark, ("permutations", "explicit", index, name), name)
+    axis_names = {*permutations.product, *permutations.zip}
+    for index, condition in enumerate(permutations.exclude):
+        _check_condition(collector, source, ("permutations", "exclude", index), condition, axis_names)
+    return iter(()) if collector.problems else _combine(collector, source, product, zipped)
+
+
+def _combine(
+    collector: _Collector, source: Source, product: dict[str, list[Any]], zipped: dict[str, list[Any]]
+) -> Iterator[tuple[Where, dict[str, Any]]]:
+    permutations = source.entry.permutations
+    rows = [dict(zip(zipped, values, strict=True)) for values in zip(*zipped.values(), strict=True)] if zipped else [{}]
+    left = 0
+    if permutations.product or permutations.zip or not permutations.explicit:
+        where: Where = ("permutations", "product") if product else ("permutations", "zip") if zipped else ()
+        for values in itertools.product(*product.values()):
+            for row in rows:
+                combination = {**dict(zip(product, values, strict=True)), **row}
+                if not any(_matches(condition, combination) for condition in permutations.exclude):
+                    left += 1
+                    yield where, combination
+        if not left and not permutations.explicit:
+            collector.problem(source, ("permutations", "exclude"), "leaves no point")
+    for index, explicit in enumerate(permutations.explicit):
+        yield ("permutations", "explicit", index), explicit
+
+
+def _check_name(collector: _Collector, source: Source, benchmark: Benchmark[Any], path: Where, name: str) -> None:
+    fields = benchmark.Params.model_fields
+    first, _, rest = name.partition(".")
+    if first in fields:
+        return
+    if first not in SHAPE_KEYS:
+        known = [*fields, *SHAPE_KEYS]
+        collector.problem(
+            source,
+            path,
+            f"{benchmark.name} has no parameter {name!r}; it has {', '.join(fields)}{nearest(name, known)}",
+        )
+    elif rest:
+        model = Shape.model_fields[first].annotation
+        inner = getattr(model, "model_fields", None)
+        if inner is not None and rest.split(".")[0] not in inner:
+            collector.problem(source, path, f"{first} has no key {rest!r}; it has {', '.join(inner)}{nearest(rest, inner)}")
+
+
+def _check_condition(collector: _Collector, source: Source, path: Where, condition: Mapping[str, Any], names: set[str]) -> None:
+    if not condition:
+        collector.problem(source, path, "an empty condition would leave out every point")
+    for name, wanted in condition.items():
+        if name not in names:
+            text = f"is not an axis of this entry; axes: {', '.join(sorted(names)) or 'none'}{nearest(name, names)}"
+            collector.problem(source, (*path, name), text)
+        for operator in wanted if isinstance(wanted, dict) else ():
+            if operator not in _OPERATORS:
+                collector.problem(source, (*path, name), f"unknown comparison {operator!r}; there are {', '.join(_OPERATORS)}")
+
+
+def _matches(condition: Mapping[str, Any], combination: Mapping[str, Any]) -> bool:
+    for name, wanted in condition.items():
+        value = combination.get(name)
+        if isinstance(wanted, dict):
+            try:
+                if not all(_OPERATORS[operator](value, bound) for operator, bound in wanted.items()):
+                    return False
+            except TypeError:
+                return False
+        elif isinstance(wanted, list):
+            if value not in wanted:
+                return False
+        elif value != wanted:
+            return False
+    return True
+
+
+def order(points: list[Point], seed: int, warmup: int = 0) -> list[tuple[int, int]]:
+    """(point index, repetition) of every sample in the order of measuring; repetitions count from 1, warm-up rounds are -1, -2, ...
+
+    Round by round; within a round the points are shuffled by a generator seeded from `seed` and the round, so one round's order
+    does not depend on how many rounds there are.
+    """
+    made: list[tuple[int, int]] = []
+    rounds = max((point.rounds for point in points), default=0)
+    for repetition in [*range(-1, -warmup - 1, -1), *range(1, rounds + 1)]:
+        indices = [index for index, point in enumerate(points) if point.rounds >= repetition]
+        random.Random(f"{seed}:{repetition}").shuffle(indices)
+        made += [(index, repetition) for index in indices]
+    return made

@@ -1,0 +1,303 @@
+"""A suite file: which benchmarks, with which parameters, how often, on what. `perfdag plan --schema` prints its JSON schema."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, create_model
+
+from perfdag import benchmark as registry
+from perfdag.checks import Check
+from perfdag.document import BadDocument, Document, Problem, Where, nearest, parse_document, read_document
+from perfdag.shape import SHAPE_KEYS, Shape
+from perfdag.units import Duration, PositiveDuration
+
+SuiteName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")]
+EntryName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$")]
+Scalar = str | int | float | bool | None
+Condition = Any
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Until(_Strict):
+    """Repeat a point until the half-width of the 95 % interval of its headline's median is this small a part of the median."""
+
+    relative_spread: float = Field(gt=0, lt=1)
+    max_repetitions: int = Field(ge=6, le=1000, description="at least 6: fewer samples give no interval of 95 %")
+
+
+class Permutations(_Strict):
+    """The points of an entry. Names are parameters, or shape keys with dots (`network.host`)."""
+
+    product: dict[str, list[Any]] = Field({}, description="every combination of these values")
+    zip: dict[str, list[Any]] = Field({}, description="values taken side by side; all lists of one length")
+    explicit: list[dict[str, Any]] = Field([], description="added points; alone: exactly these points")
+    exclude: list[dict[str, Condition]] = Field(
+        [],
+        description="points of product and zip to leave out: a value, a list of values, or {lt|le|gt|ge|ne: value} for each name; all must hold",
+    )
+
+
+Repetitions = Annotated[int, Field(ge=1, le=1000)]
+_SETTINGS: dict[str, Any] = {
+    "params": (dict[str, Any], {}),
+    "repetitions": (Repetitions | None, None),
+    "until": (Until | None, None),
+    "timeout": (PositiveDuration | None, None),
+    "retries": (Annotated[int, Field(ge=0, le=10)] | None, None),
+} | {name: (info.annotation | None, None) for name, info in Shape.model_fields.items() if info.annotation is not None}  # type: ignore[operator]
+Settings = create_model("Settings", __base__=_Strict, **_SETTINGS)
+
+
+class Entry(Settings):  # type: ignore[misc, valid-type]
+    """One benchmark with fixed params and permutations. Keys of the shape (network, hosts, resources ...) stand beside `params`."""
+
+    benchmark: str
+    name: EntryName | None = None
+    permutations: Permutations = Permutations()
+
+
+class Suite(_Strict):
+    """A suite of benchmarks."""
+
+    name: SuiteName
+    description: str = ""
+    store: str | None = Field(None, description="folder, s3://bucket/prefix or claim://NAME; default ./perfdag-results")
+    repetitions: Repetitions = 1
+    seed: int = Field(0, ge=0, description="seed of the order of the points in each round")
+    warmup: int = Field(0, ge=0, le=100, description="rounds measured and stored but not analysed")
+    timeout: PositiveDuration | None = Field(None, description="of one sample; default: five times its expected time, at least 60 s")
+    retries: int = Field(1, ge=0, le=10, description="how often a sample is tried again after a fault of the infrastructure")
+    budget: PositiveDuration | None = Field(None, description="wall time after which no further sample starts")
+    isolation: Literal["batch", "pod"] = Field("batch", description="pod: every sample in pods of its own")
+    rounds_per_batch: int | None = Field(
+        None,
+        ge=1,
+        description="rounds measured in the same pods; default 1 where the plan has several shapes, else all",
+    )
+    batch_time: PositiveDuration = Field(600.0, description="expected time after which a batch is cut")
+    pending_limit: Duration = Field(600.0, description="how long a gang may wait for all its pods")
+    priority: int = 0
+    defaults: Settings = Settings()  # type: ignore[valid-type]
+    include: str | list[str] = Field([], description="suite files whose entries come first, relative to this file")
+    entries: list[Entry] = []
+    checks: list[Check] = []
+
+
+@dataclass
+class Source:
+    """An entry as written, and where: for enumeration and for errors."""
+
+    entry: Entry
+    raw: dict[str, Any]
+    defaults: dict[str, Any]
+    document: Document
+    path: Where
+    name: str
+
+
+@dataclass
+class Loaded:
+    """A suite file read and checked, includes resolved; entries not yet enumerated."""
+
+    suite: Suite
+    document: Document
+    sources: list[Source] = field(default_factory=list)
+    merged_duplicates: int = 0
+
+
+def load(file: Path | str, settings: Iterable[str] = ()) -> Loaded:
+    """Read a suite file, its includes, and `--set` settings (`entry.param=value` or `repetitions=5`). Raises BadDocument with all problems."""
+    return _load(read_document(file), settings, Path(file).parent, (str(Path(file).resolve()),))
+
+
+def loads(text: str, file: str = "suite.yaml", settings: Iterable[str] = ()) -> Loaded:
+    """As `load`, from text; includes are relative to the folder of `file`."""
+    return _load(parse_document(text, file), settings, Path(file).parent, (file,))
+
+
+def _load(document: Document, settings: Iterable[str], folder: Path, chain: tuple[str, ...]) -> Loaded:
+    data = document.data
+    if not isinstance(data, dict):
+        raise BadDocument([document.problem((), "a suite is a mapping with `name` and `entries`")])
+    problems: list[Problem] = []
+    sets = _split_settings(document, data, settings, problems)
+    try:
+        suite = Suite.model_validate(data)
+    except ValidationError as error:
+        raise BadDocument(problems + [explain(document, (), each, Suite) for each in error.errors()]) from None
+    loaded = Loaded(suite, document)
+    for name in [suite.include] if isinstance(suite.include, str) else suite.include:
+        _include(loaded, name, folder, chain, problems)
+    defaults = data.get("defaults") or {}
+    for index, entry in enumerate(suite.entries):
+        raw = data["entries"][index]
+        loaded.sources.append(Source(entry, raw, defaults, document, ("entries", index), entry.name or entry.benchmark))
+    _check_names(loaded, problems)
+    _apply(loaded, sets, problems)
+    if not loaded.sources and not problems:
+        problems.append(document.problem(("entries",), "no entries: a suite needs at least one, or an `include`"))
+    if problems:
+        raise BadDocument(problems)
+    return loaded
+
+
+def _include(loaded: Loaded, name: str, folder: Path, chain: tuple[str, ...], problems: list[Problem]) -> None:
+    target = folder / name
+    if str(target.resolve()) in chain:
+        problems.append(loaded.document.problem(("include",), f"{name} includes itself"))
+        return
+    try:
+        inner = _load(read_document(target), (), target.parent, (*chain, str(target.resolve())))
+    except BadDocument as error:
+        problems += error.problems
+        return
+    loaded.sources += inner.sources
+
+
+def _check_names(loaded: Loaded, problems: list[Problem]) -> None:
+    seen: dict[str, Source] = {}
+    for source in loaded.sources:
+        known = registry.names()
+        if source.entry.benchmark not in known:
+            text = f"unknown benchmark {source.entry.benchmark!r}; there are {', '.join(known)}{nearest(source.entry.benchmark, known)}"
+            problems.append(source.document.problem((*source.path, "benchmark"), text))
+        if source.name in seen:
+            other = seen[source.name]
+            text = f"the entry name {source.name!r} is taken (line {other.document.line(other.path)}); give one of them another `name`"
+            problems.append(source.document.problem((*source.path, "name"), text))
+        seen[source.name] = source
+
+
+def _split_settings(
+    document: Document, data: dict[str, Any], settings: Iterable[str], problems: list[Problem]
+) -> list[tuple[str, str, Any]]:
+    split = []
+    for setting in settings:
+        left, equals, right = setting.partition("=")
+        if not equals or not left:
+            problems.append(Problem("--set", 1, setting, "write it as entry.param=value, for example iperf.duration=5s"))
+            continue
+        try:
+            value = parse_document(right, "--set").data
+        except BadDocument:
+            value = right
+        target, dot, name = left.partition(".")
+        if dot:
+            split.append((target, name, value))
+        elif target in Suite.model_fields and target not in {"entries", "include", "defaults"}:
+            data[target] = value
+        else:
+            known = sorted(set(Suite.model_fields) - {"entries", "include", "defaults"})
+            problems.append(
+                Problem(
+                    "--set",
+                    1,
+                    setting,
+                    f"no such key of a suite: {target}{nearest(target, known)}; for a parameter write entry.param=value",
+                )
+            )
+    return split
+
+
+def _apply(loaded: Loaded, sets: list[tuple[str, str, Any]], problems: list[Problem]) -> None:
+    names = [source.name for source in loaded.sources]
+    for target, name, value in sets:
+        found = [source for source in loaded.sources if source.name == target]
+        if not found:
+            problems.append(
+                Problem(
+                    "--set",
+                    1,
+                    f"{target}.{name}",
+                    f"no entry {target!r}; there are {', '.join(names)}{nearest(target, names)}",
+                )
+            )
+        for source in found:
+            overridden = dict(source.raw)
+            overridden["__set__"] = {**overridden.get("__set__", {}), name: value}
+            source.raw = overridden
+
+
+def explain(document: Document, prefix: Where, error: Mapping[str, Any], model: type[BaseModel]) -> Problem:
+    """A pydantic error as a problem of the document: the path, what is wrong, what is allowed, the nearest name."""
+    where = tuple(part for part in error["loc"] if not (isinstance(part, str) and part.startswith(("function-", "constrained-"))))
+    path = prefix + where
+    kind, context = error["type"], error.get("ctx", {})
+    given = error.get("input")
+    if kind == "extra_forbidden":
+        known = sorted(_fields_at(model, where[:-1]))
+        text = f"unknown key; allowed: {', '.join(known)}{nearest(where[-1], known)}"
+    elif kind == "missing":
+        text = "is required"
+    elif kind in {"literal_error", "enum"}:
+        text = f"{given!r} is not one of {context['expected']}{nearest(given, str(context['expected']).replace(chr(39), '').replace(' or ', ', ').split(', '))}"
+    elif kind == "value_error":
+        text = str(error["msg"]).removeprefix("Value error, ")
+    elif kind == "string_pattern_mismatch":
+        text = f"{given!r} is not of the form {context['pattern']}"
+    else:
+        text = f"{error['msg'][0].lower()}{error['msg'][1:]}" + (f", not {given!r}" if isinstance(given, str | int | float | bool) else "")
+    return document.problem(path, text)
+
+
+def _fields_at(model: type[BaseModel], path: Where) -> set[str]:
+    """Names of the fields of the model found by following `path` from `model`; empty where it leads out of models."""
+    current: Any = model
+    for part in path:
+        if isinstance(part, int):
+            continue
+        info = getattr(current, "model_fields", {}).get(part)
+        found = _models(info.annotation) if info else []
+        if not found:
+            return set()
+        current = found[0]
+    return set(current.model_fields)
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in getattr(annotation, "__args__", ()) for model in _models(part)]
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON schema (draft 2020-12) of suite files, the params of every installed benchmark included."""
+    schema = Suite.model_json_schema()
+    definitions = schema["$defs"]
+    rules = []
+    for name in registry.names():
+        params = registry.get(name).Params.model_json_schema(ref_template=f"#/$defs/{name}-{{model}}")
+        for inner, each in params.pop("$defs", {}).items():
+            definitions[f"{name}-{inner}"] = each
+        params.pop("required", None)  # a permutation may give it
+        definitions[f"{name}-params"] = params
+        chosen = {"properties": {"benchmark": {"const": name}}, "required": ["benchmark"]}
+        rules.append({"if": chosen, "then": {"properties": {"params": {"$ref": f"#/$defs/{name}-params"}}}})
+    definitions["Entry"]["allOf"] = rules
+    definitions["Entry"]["properties"]["benchmark"]["enum"] = list(registry.names())
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "https://perfdag.dev/suite.schema.json",
+        **schema,
+    }
+
+
+__all__ = [
+    "SHAPE_KEYS",
+    "BadDocument",
+    "Entry",
+    "Loaded",
+    "Permutations",
+    "Source",
+    "Suite",
+    "Until",
+    "explain",
+    "json_schema",
+    "load",
+    "loads",
+]

@@ -1,0 +1,226 @@
+"""The measuring loop: samples of a plan, one after the other, over the hosts it is given.
+
+Each sample is durable in the store before the next begins, failed ones too; samples already there are skipped, so a killed run that
+is started again loses nothing and repeats nothing. The same loop serves one machine and a gang of pods.
+"""
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from perfdag import benchmark as registry
+from perfdag import noise
+from perfdag.benchmark import Benchmark, Failed, Gang, Infrastructure, Invalid, Output, SampleError, Skip
+from perfdag.facts import env_class
+from perfdag.hosts import Host
+from perfdag.parts import Part, headline, note, now, part_key, read_part, relative_precision, row, stored_parts
+from perfdag.plan import Plan
+from perfdag.points import Point
+from perfdag.shape import Shape
+from perfdag.store import Store
+
+
+class Watcher(Protocol):
+    """Hears of progress."""
+
+    def started(self, point: Point, repetition: int) -> None: ...
+    def ended(self, point: Point, part: Part) -> None: ...
+    def passed(self, point: Point, repetition: int, why: str) -> None:
+        """A sample that is not measured: stored before, or the point is precise enough."""
+        ...
+
+
+@dataclass
+class Place:
+    """Where samples are measured: hosts for a shape, and what is known of the place (cluster, image digest, workflow)."""
+
+    hosts_for: Callable[[Shape], Sequence[Host]]
+    refuses: Callable[[Shape], str | None] = lambda shape: None
+    volume: str | None = None
+    where: dict[str, Any] = field(default_factory=dict)
+    placed: Callable[[Shape, Sequence[Host]], str | None] = lambda shape, hosts: None
+    """Why the hosts are not where the shape asks (spread asked, one node used), or None."""
+
+
+class Lead:
+    """Measures samples of one plan. Raises StoreError where a sample cannot be stored; KeyboardInterrupt passes through."""
+
+    def __init__(self, plan: Plan, store: Store, place: Place, watcher: Watcher, clock: Callable[[], float] = time.monotonic) -> None:
+        self.plan, self.store, self.place, self.watcher, self._clock = plan, store, place, watcher, clock
+        self._stored = stored_parts(store, plan.run_id)
+        self._shapes = [Shape.model_validate(shape) for shape in plan.shapes]
+        self._headlines: dict[int, list[float]] = {}
+        self._facts: dict[str, dict[str, Any]] = {}
+        self._canaries = 0
+        self.counts: dict[str, int] = {}
+
+    def measure(self, positions: Sequence[int], batch: int = 0, deadline: float | None = None) -> bool:
+        """Measure samples (positions in the plan's order) in turn; False where `deadline` (on the clock given) ended it early.
+
+        A canary frames each round: one before its first sample, one after its last.
+        """
+        round_now: int | None = None
+        for position in positions:
+            index, repetition = self.plan.order[position]
+            point = self.plan.points[index]
+            name = self.plan.key(position)
+            if name in self._stored:
+                self._recall(index, name)
+                self.watcher.passed(point, repetition, "stored before")
+                continue
+            if self._precise(point, index, repetition):
+                self.watcher.passed(point, repetition, "precise enough")
+                continue
+            if deadline is not None and self._clock() >= deadline:
+                return False
+            if round_now != repetition:
+                self._canary(batch)
+                round_now = repetition
+            self.watcher.started(point, repetition)
+            part = self._sample(point, index, repetition, batch, position)
+            self.store.put(part_key(self.plan.run_id, name), part.dump())
+            self._stored.add(name)
+            self._remember(index, repetition, part)
+            self.counts[part.status] = self.counts.get(part.status, 0) + 1
+            self.watcher.ended(point, part)
+        if round_now is not None:
+            self._canary(batch)
+        return True
+
+    def give_up(self, name: str, status: str, reason: str, batches: list[int] | None = None) -> None:
+        """Record why the rest is not measured."""
+        note(self.store, self.plan.run_id, name, status, reason, batches)
+
+    # -- precision ------------------------------------------------------------------------------
+
+    def _recall(self, index: int, name: str) -> None:
+        if self.plan.points[index].until is not None and "-w" not in name:
+            part = read_part(self.store.get(part_key(self.plan.run_id, name)))
+            self._remember(index, part.repetition, part)
+
+    def _remember(self, index: int, repetition: int, part: Part) -> None:
+        value = headline(part.rows)
+        if repetition > 0 and part.status == "ok" and value is not None:
+            self._headlines.setdefault(index, []).append(value)
+
+    def _precise(self, point: Point, index: int, repetition: int) -> bool:
+        if point.until is None or repetition <= point.repetitions:
+            return False
+        reached = relative_precision(self._headlines.get(index, []))
+        return reached is not None and reached <= point.until.relative_spread
+
+    # -- one sample -----------------------------------------------------------------------------
+
+    def _sample(self, point: Point, index: int, repetition: int, batch: int, position: int) -> Part:
+        attempt = 1
+        while True:
+            part = self._attempt(point, repetition)
+            if part.status != "infrastructure":
+                break
+            if attempt > point.retries:
+                part.status = "failed"
+                break
+            time.sleep(min(2.0 * attempt, 10.0))
+            attempt += 1
+        part.batch, part.order_index, part.attempt = batch, position, attempt
+        return part
+
+    def _attempt(self, point: Point, repetition: int) -> Part:
+        shape = self._shapes[point.shape]
+        part = Part(point.id, repetition, "ok", started_at=now(), where=dict(self.place.where))
+        benchmark: Benchmark[Any] = registry.get(point.benchmark)
+        part.benchmark_version = str(benchmark.version)
+        before = noise.moment()
+        try:
+            refused = self.place.refuses(shape)
+            if refused:
+                raise Skip(refused)
+            hosts = self.place.hosts_for(shape)
+            self._provenance(part, hosts)
+            self._measure(part, benchmark, point, shape, hosts)
+            wrong = self.place.placed(shape, hosts) or noise.throttled(before, noise.moment())
+            if wrong:
+                part.status, part.error = "invalid", wrong
+        except Infrastructure as error:
+            part.status, part.error, part.texts = "infrastructure", str(error), {**part.texts, **error.texts}
+        except Invalid as error:
+            part.status, part.error, part.texts = error.status, str(error), {**part.texts, **error.texts}
+            part.rows = [row(benchmark, each) for each in error.measurements]
+        except SampleError as error:
+            part.status, part.error, part.texts, part.rows = error.status, str(error), {**part.texts, **error.texts}, []
+        except Exception as error:
+            # a benchmark of another package may raise anything; its fault is a row, never the end of the run
+            part.status, part.error, part.rows = "failed", f"{type(error).__name__}: {error}", []
+        part.noise = noise.disturbed(before, noise.moment(), part.env.get("cores") or 1)
+        part.finished_at = now()
+        return part
+
+    def _measure(self, part: Part, benchmark: Benchmark[Any], point: Point, shape: Shape, hosts: Sequence[Host]) -> None:
+        params = benchmark.Params.model_validate(point.params)
+        with tempfile.TemporaryDirectory(prefix="perfdag-", ignore_cleanup_errors=True) as scratch:
+            gang = Gang(hosts, shape, point.timeout, scratch, self.place.volume)
+            absent = benchmark.missing(gang, params)
+            if absent:
+                raise Skip("; ".join(f"{tool.program} is not installed ({how_to_get(tool.packages)})" for tool in absent))
+            benchmark.prepare(gang, params)
+            part.facts = benchmark.provenance(gang, params)
+            part.started_at = now()
+            try:
+                output: Output = benchmark.run(gang, params)
+            finally:
+                for host in hosts[1:]:
+                    with contextlib.suppress(SampleError, OSError):
+                        host.remove(scratch)
+        part.texts, part.commands, part.tool = output.texts, output.argv, output.tool
+        part.facts |= output.facts
+        series = benchmark.series(output)
+        part.benchmark_version = f"{benchmark.version} {series}".strip()
+        measured = benchmark.parse(output, params)
+        if not measured:
+            raise Failed(f"{benchmark.name} yielded no value", output.texts)
+        part.rows = [row(benchmark, each) for each in measured]
+
+    def _provenance(self, part: Part, hosts: Sequence[Host]) -> None:
+        for host in hosts:
+            if host.name not in self._facts:
+                self._facts[host.name] = host.facts()
+        part.nodes = [host.name for host in hosts]
+        if hosts:
+            part.env = self._facts[hosts[0].name]
+            part.env_class = env_class(part.env)
+
+    def _canary(self, batch: int) -> None:
+        before = noise.moment()
+        part = Part("canary", 0, "ok", started_at=now(), batch=batch, benchmark_version="1", where=dict(self.place.where))
+        part.rows = noise.canary_rows(noise.canary(), 0.0)
+        part.rows[-1]["value"] = noise.steal(before, noise.moment())
+        local = self.place.hosts_for(Shape())[:1]
+        self._provenance(part, local)
+        part.finished_at = now()
+        while (name := f"canary-b{batch}n{self._canaries}") in self._stored:
+            self._canaries += 1
+        part.repetition = self._canaries
+        self.store.put(part_key(self.plan.run_id, name), part.dump())
+        self._stored.add(name)
+        self._canaries += 1
+
+
+def how_to_get(packages: Any) -> str:
+    """The command that installs a tool here, by the package managers it is known to; all of them where none of theirs is here."""
+    import shutil
+
+    commands = {
+        "apt": ("apt-get", "apt-get install"),
+        "dnf": ("dnf", "dnf install"),
+        "zypper": ("zypper", "zypper install"),
+        "pacman": ("pacman", "pacman -S"),
+        "brew": ("brew", "brew install"),
+        "pip": ("", "pip install"),
+    }
+    for manager, (program, command) in commands.items():
+        if manager in packages and (not program or shutil.which(program)):
+            return f"{command} {packages[manager]}"
+    return ", ".join(f"{commands.get(m, ('', m))[1]} {p}" for m, p in packages.items()) or "not packaged"
