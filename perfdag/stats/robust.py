@@ -125,7 +125,7 @@ class Scale:
         return math.log1p(min_effect) if self.kind == "log" else min_effect
 
     def effect(self, difference: float) -> float:
-        """Return a difference on this scale as a relative change (0.1 is +10 %), or in the metric's unit if absolute."""
+        """Return a difference as a relative change (0.1 is +10 %), or in the metric's unit if absolute."""
         return math.expm1(difference) if self.kind == "log" else difference
 
 

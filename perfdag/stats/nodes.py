@@ -1,0 +1,59 @@
+"""Which node is slow: each node's level against the other nodes', robustly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from perfdag.stats.robust import finite, scale_for
+
+FEWEST_NODES = 4
+FEWEST_VALUES = 3
+GATE = 4.0
+"""Standard errors that a node must lie off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlier:
+    """A node off the others: `effect` against the median of the others (relative), `n` values, `sigmas` of evidence."""
+
+    node: str
+    effect: float
+    sigmas: float
+    n: int
+
+
+def outliers(values: Mapping[str, ArrayLike], *, min_effect: float = 0.05) -> list[Outlier]:
+    """Name the nodes whose median lies off the median of the others, the farthest first.
+
+    `values`: the values (of one series) that each node took part in; a sample over two nodes counts for both, and the
+    median keeps a slow partner from tainting it. A node is named when it is off by more than `min_effect` and four
+    standard errors, of which the noise is the larger of how the others differ among themselves and how well the
+    medians are known. Fewer than four nodes with three values each: nobody is named.
+    """
+    groups = {node: array for node, v in values.items() if (array := finite(v)).size >= FEWEST_VALUES}
+    if len(groups) < FEWEST_NODES:
+        return []
+    scale = scale_for(np.concatenate(list(groups.values())))
+    levels = {node: float(np.median(scale.apply(array))) for node, array in groups.items()}
+    residuals = np.concatenate([scale.apply(array) - levels[node] for node, array in groups.items()])
+    # Residuals around a median of n are too small by about (n - 1) / n in variance.
+    shrink = math.sqrt(residuals.size / max(1, residuals.size - len(groups)))
+    within = 1.4826 * float(np.median(np.abs(residuals))) * shrink
+    found = []
+    for node, level in levels.items():
+        others = np.array([each for name, each in levels.items() if name != node])
+        middle = float(np.median(others))
+        between = 1.4826 * float(np.median(np.abs(others - middle)))
+        n = groups[node].size
+        typical = float(np.median([array.size for array in groups.values()]))
+        known = within * math.sqrt(math.pi / 2 * (1 / n + 1 / (typical * others.size)))
+        noise = max(between, known)
+        off = level - middle
+        if abs(off) > max(scale.gate(min_effect), GATE * noise):
+            found.append(Outlier(node, scale.effect(off), abs(off) / noise if noise else math.inf, int(n)))
+    return sorted(found, key=lambda each: -abs(each.effect))

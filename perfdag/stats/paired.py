@@ -1,0 +1,138 @@
+"""Paired comparison of two variants measured side by side in blocks: exact sign-flip test, interval, many series."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from perfdag.stats.robust import Array, Spread, finite, scale_for, spread
+from perfdag.stats.verdicts import Word, side
+
+P_VALUE = 0.01
+FALSE_DISCOVERIES = 0.05
+FEWEST_BLOCKS = 8
+"""2 / 2**8 = 0.8 % is the first smallest p-value at or below 1 %."""
+MOST_BLOCKS = 40
+ORDERS = ("ABBA", "BAAB")
+
+
+def blocks(n: int, seed: int) -> list[str]:
+    """Return the order of n blocks, each ABBA or BAAB at random, so that a linear drift cancels within each."""
+    rng = random.Random(seed)
+    return [rng.choice(ORDERS) for _ in range(n)]
+
+
+def sign_flip_p(differences: ArrayLike) -> float:
+    """Return the exact two-sided p-value of the sign-flip (Fisher randomisation) test of zero median difference.
+
+    All 2**n assignments of signs are counted, by halves: sums of one half sorted, sums of the other looked up in them.
+    Raises ValueError above 40 blocks. No difference at all, or none given: 1.
+    """
+    d = finite(differences)
+    n = int(d.size)
+    if n > MOST_BLOCKS:
+        raise ValueError(f"{n} blocks: the exact test counts 2**n assignments and takes at most {MOST_BLOCKS}")
+    observed = abs(float(d.sum()))
+    if n == 0 or not d.any():
+        return 1.0
+    bar = observed - 1e-9 * float(np.abs(d).sum())
+    left, right = np.sort(_signed_sums(d[: n // 2])), _signed_sums(d[n // 2 :])
+    above = left.size - np.searchsorted(left, bar - right, side="left")
+    below = np.searchsorted(left, -bar - right, side="right")
+    return min(1.0, float((above + below).sum()) / 2.0**n)
+
+
+def _signed_sums(d: Array) -> Array:
+    """Return the sums of all assignments of signs, length 2**len(d)."""
+    sums = np.zeros(1)
+    for each in d:
+        sums = np.concatenate([sums + each, sums - each])
+    return sums
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """B against A over blocks: `effect` and its interval relative (0.1 is +10 %) or absolute, `p` exact."""
+
+    effect: float
+    interval: Spread
+    p: float
+    blocks: int
+    a: float
+    b: float
+    min_effect: float
+    better: str
+    detectable: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A paired result with its word after the correction for many series."""
+
+    result: Paired
+    word: Word
+    why: str
+
+
+def paired(a: ArrayLike, b: ArrayLike, *, better: str, min_effect: float = 0.05, absolute: bool = False) -> Paired:
+    """Analyse blocks: `a[i]` and `b[i]` are the medians of variant A and B within block i, shape (n,) each.
+
+    Blocks where a side is not finite are dropped. Raises ValueError where the lengths differ or nothing is left.
+    """
+    left, right = np.asarray(a, dtype=np.float64).ravel(), np.asarray(b, dtype=np.float64).ravel()
+    if left.size != right.size:
+        raise ValueError(f"{left.size} blocks of A and {right.size} of B: pairs need both")
+    both = np.isfinite(left) & np.isfinite(right)
+    left, right = left[both], right[both]
+    if not left.size:
+        raise ValueError("no block has a value on both sides")
+    scale = scale_for(np.concatenate([left, right]), absolute)
+    d = scale.apply(right) - scale.apply(left)
+    band = spread(d)
+    sigma = float(d.std(ddof=1)) if d.size > 1 else math.nan
+    reach = scale.gate(min_effect) + 1.2816 * sigma * math.sqrt(math.pi / 2 / d.size)
+    return Paired(
+        effect=scale.effect(float(np.median(d))),
+        interval=Spread(scale.effect(band.low), scale.effect(band.high), band.kind, band.coverage, band.n),
+        p=sign_flip_p(d),
+        blocks=int(d.size),
+        a=float(np.median(left)),
+        b=float(np.median(right)),
+        min_effect=min_effect,
+        better=better,
+        detectable=scale.effect(reach) if math.isfinite(reach) else None,
+    )
+
+
+def benjamini_hochberg(p_values: Sequence[float], q: float = FALSE_DISCOVERIES) -> list[bool]:
+    """Say which hypotheses are rejected with false discovery rate q (Benjamini and Hochberg 1995)."""
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    last = max((rank for rank, i in enumerate(order, 1) if p_values[i] <= q * rank / len(order)), default=0)
+    rejected = set(order[:last])
+    return [i in rejected for i in range(len(p_values))]
+
+
+def judge(results: Sequence[Paired]) -> list[Judged]:
+    """Give each series its word: shown when p <= 1 %, the effect reaches min_effect and it survives the correction."""
+    kept = benjamini_hochberg([r.p for r in results])
+    return [_judge(result, survives) for result, survives in zip(results, kept, strict=True)]
+
+
+def _judge(r: Paired, survives: bool) -> Judged:
+    if r.blocks < FEWEST_BLOCKS:
+        return Judged(r, "inconclusive", f"{r.blocks} blocks: an exact p of 1 % takes at least {FEWEST_BLOCKS}")
+    shown = r.p <= P_VALUE and survives
+    if shown and abs(r.effect) >= r.min_effect:
+        return Judged(r, side(r.effect, r.better), f"p = {r.p:.2g}, {r.blocks} blocks")
+    if -r.min_effect < r.interval.low and r.interval.high < r.min_effect:
+        why = "a real but smaller effect than asked for" if shown else "the interval lies within the smallest effect"
+        return Judged(r, "no difference shown", why)
+    width = (r.interval.high - r.interval.low) / 2
+    # The half width shrinks with the root of the blocks; half of min_effect separates zero from min_effect.
+    more = min(9999, max(r.blocks + 2, math.ceil(r.blocks * (width / (r.min_effect / 2)) ** 2)))
+    return Judged(r, "inconclusive", f"p = {r.p:.2g}: about {more} blocks would narrow the interval enough")

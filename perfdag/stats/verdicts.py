@@ -1,0 +1,152 @@
+"""Verdict on two measurements of one series made on different days, held against how much its runs differ anyway.
+
+Within-run tests lie here: with equal noise within and between runs, five repetitions a side, Welch's t at p < 0.01
+calls 19 % of equal pairs different. The gate is therefore the noise floor of past run medians, never the repetitions.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from perfdag.stats.robust import Array, Spread, finite, noise_floor, scale_for, spread
+
+Word = Literal["better", "worse", "differs", "no difference shown", "inconclusive"]
+Better = Literal["higher", "lower", "none"]
+
+PAST_RUNS = 15
+"""Past runs that a floor needs: 0.8 % of equal pairs are called different with 15, 0.4 % with 20, 0.2 % with 30."""
+FLOORS = 4.0
+"""Floors of the difference that a change must exceed."""
+POWER_90 = 1.2816
+"""Phi^-1(0.9): added to the gate, it gives the effect found nine times in ten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Series A against B: medians in the unit of the values, the rest relative (0.1 is +10 %) or absolute.
+
+    `effect` is B against A, `floor` the noise of one run (None: unknown), `gate` the effect that would have been called
+    a change, `detectable` the effect found in nine of ten comparisons such as this one; `why` is one sentence, and for
+    "inconclusive" says what it would take.
+    """
+
+    word: Word
+    why: str
+    a: float
+    b: float
+    spread_a: Spread
+    spread_b: Spread
+    effect: float
+    floor: float | None
+    gate: float | None
+    detectable: float | None
+    absolute: bool = False
+
+
+def compare(
+    a: ArrayLike,
+    b: ArrayLike,
+    past: ArrayLike,
+    *,
+    better: str,
+    min_effect: float = 0.05,
+    absolute: bool = False,
+    runs_a: int = 1,
+    runs_b: int = 1,
+) -> Verdict:
+    """Compare two sides of one series.
+
+    `a`, `b`: the repetitions of one run, or the run medians of a selection of `runs_a` (`runs_b`) runs. `past`: medians
+    of earlier runs since the last accepted level, the two sides not among them. `min_effect` is relative, or in the
+    metric's unit where `absolute`. Raises ValueError where a side has no finite value.
+    """
+    side_a, side_b, history = finite(a), finite(b), finite(past)
+    if not side_a.size or not side_b.size:
+        raise ValueError("a side of the comparison has no value")
+    scale = scale_for(np.concatenate([side_a, side_b, history]), absolute)
+    middle_a, middle_b = float(np.median(side_a)), float(np.median(side_b))
+    difference = float(np.diff(scale.apply([middle_a, middle_b]))[0])
+    known = history.size >= PAST_RUNS
+    floor = float(noise_floor_on(scale.apply(history))) if known else None
+    error = math.sqrt(_variance(runs_a) + _variance(runs_b))
+    gate = detectable = None
+    if floor is not None:
+        gate = max(scale.gate(min_effect), FLOORS * floor * error)
+        detectable = gate + POWER_90 * floor * error
+    word, why = _word(difference, scale.gate(min_effect), gate, floor, error, better, history.size, runs_a, runs_b)
+    return Verdict(
+        word=word,
+        why=why,
+        a=middle_a,
+        b=middle_b,
+        spread_a=spread(side_a),
+        spread_b=spread(side_b),
+        effect=scale.effect(difference),
+        floor=floor,
+        gate=None if gate is None else scale.effect(gate),
+        detectable=None if detectable is None else scale.effect(detectable),
+        absolute=absolute,
+    )
+
+
+def noise_floor_on(x: Array) -> float:
+    """Return the robust sigma of values already on their scale."""
+    return float(1.4826 * np.median(np.abs(x - np.median(x))))
+
+
+def _variance(runs: int) -> float:
+    """Return the variance of the median of `runs` run medians, in units of one run's (pi / 2n from three on)."""
+    return 1.0 / runs if runs < 3 else math.pi / (2 * runs)
+
+
+def side(difference: float, better: str) -> Word:
+    """Return which way a shown difference points."""
+    if better not in ("higher", "lower"):
+        return "differs"
+    return "better" if (difference > 0) == (better == "higher") else "worse"
+
+
+def _word(
+    difference: float,
+    smallest: float,
+    gate: float | None,
+    floor: float | None,
+    error: float,
+    better: str,
+    past: int,
+    runs_a: int,
+    runs_b: int,
+) -> tuple[Word, str]:
+    """Choose the word and its one sentence; all numbers on the scale of the analysis."""
+    if gate is None or floor is None:
+        missing = PAST_RUNS - past
+        return (
+            "inconclusive",
+            f"noise floor unknown: {missing} more past runs (has {past} of {PAST_RUNS}), or `perfdag ab`",
+        )
+    if abs(difference) > gate:
+        return side(difference, better), "beyond the gate"
+    noisy = gate > smallest
+    if not noisy or abs(difference) <= smallest:
+        return "no difference shown", "within the gate" if noisy else "within the smallest effect asked for"
+    # Runs a side at which the gate would be the difference seen.
+    runs = math.ceil(math.pi * (FLOORS * floor / abs(difference)) ** 2)
+    if runs <= max(runs_a, runs_b):
+        runs = max(runs_a, runs_b) + 1
+    return "inconclusive", f"within the noise between runs: about {runs} runs a side would show it, or `perfdag ab`"
+
+
+def past_of(run_medians: ArrayLike, accepted_from: int = 0) -> Array:
+    """Return the finite run medians since the last accepted level (index `accepted_from`)."""
+    return finite(np.asarray(run_medians, dtype=np.float64)[accepted_from:])
+
+
+def floor_of(run_medians: ArrayLike, absolute: bool = False) -> float | None:
+    """Return the noise floor of a series, None below the past runs that it needs."""
+    history = finite(run_medians)
+    return noise_floor(history, absolute) if history.size >= PAST_RUNS else None
