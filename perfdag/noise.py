@@ -82,7 +82,7 @@ def throttled(before: Moment, after: Moment) -> str | None:
 
 
 def canary() -> dict[str, float]:
-    """cpu (hashes of 64 KiB a second), memory (B/s copied), loopback (s a TCP round trip, median), disk (s a synced 4 KiB write, median)."""
+    """cpu (hashes of 64 KiB a second), memory (B/s copied), loopback (s a TCP round trip), disk (s a synced 4 KiB write); medians."""
     return {"cpu": _cpu(), "memory": _memory(), "loopback": _loopback(), "disk": _disk()}
 
 

@@ -73,7 +73,7 @@ def row(benchmark: Benchmark[Any], measured: Measurement) -> dict[str, Any]:
     return made
 
 
-def headline(rows: list[Mapping[str, Any]]) -> float | None:
+def headline(rows: Sequence[Mapping[str, Any]]) -> float | None:
     """Value of the first headline row of a sample; None where it has none."""
     return next((each["value"] for each in rows if each["headline"]), None)
 

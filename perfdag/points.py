@@ -200,10 +200,10 @@ class _Collector:
             known.repetitions = max(known.repetitions, repetitions)
             return
         seconds = benchmark.seconds(model)
-        timeout = entry.timeout or suite.defaults.timeout or suite.timeout or max(MIN_TIMEOUT, 5 * seconds)  # type: ignore[attr-defined]
-        retries = next(r for r in (entry.retries, suite.defaults.retries, suite.retries) if r is not None)  # type: ignore[attr-defined]
+        timeout = entry.timeout or suite.defaults.timeout or suite.timeout or max(MIN_TIMEOUT, 5 * seconds)
+        retries = next(r for r in (entry.retries, suite.defaults.retries, suite.retries) if r is not None)
         label = " ".join(f"{name}={_brief(value)}" for name, value in varied.items())
-        until = entry.until or suite.defaults.until  # type: ignore[attr-defined]
+        until = entry.until or suite.defaults.until
         point = Point(identity, source.name, benchmark.name, params, shape, label, repetitions, seconds, timeout, retries, until)
         self._by_id[identity] = point
         self.made.points.append(point)

@@ -114,8 +114,8 @@ def load(
 ) -> pa.Table:
     """Rows of the store as a table of SAMPLES, oldest run first; text columns are dictionary-encoded.
 
-    `suites`, `months` (YYYY-MM) and `runs` (run ids) select files; `columns` selects columns. A file that cannot be read is left out and its key
-    is added to `damaged`. Columns an older file lacks are null. Raises StoreError where the store is out of reach.
+    `suites`, `months` (YYYY-MM) and `runs` (run ids) select files; `columns` selects columns. A file that cannot be read is
+    left out and its key is added to `damaged`. Columns an older file lacks are null. Raises StoreError where the store is out of reach.
     """
     schema = SAMPLES if columns is None else pa.schema([SAMPLES.field(name) for name in columns])
     keys = sorted(

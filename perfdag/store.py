@@ -1,4 +1,7 @@
-"""The store of runs and results: a folder or `s3://bucket/prefix`. A `put` that returned is durable and whole; a reader never sees half a file."""
+"""The store of runs and results: a folder or `s3://bucket/prefix`.
+
+A `put` that returned is durable and whole; a reader never sees half a file.
+"""
 
 import contextlib
 import errno

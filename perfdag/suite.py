@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from perfdag import benchmark as registry
 from perfdag.checks import Check
@@ -38,23 +38,25 @@ class Permutations(_Strict):
     explicit: list[dict[str, Any]] = Field([], description="added points; alone: exactly these points")
     exclude: list[dict[str, Condition]] = Field(
         [],
-        description="points of product and zip to leave out: a value, a list of values, or {lt|le|gt|ge|ne: value} for each name; all must hold",
+        description="points of product and zip to leave out: for each name a value, a list or {lt|le|gt|ge|ne: value}; all must hold",
     )
 
 
 Repetitions = Annotated[int, Field(ge=1, le=1000)]
-_SETTINGS: dict[str, Any] = {
-    "params": (dict[str, Any], {}),
-    "repetitions": (Repetitions | None, None),
-    "until": (Until | None, None),
-    "timeout": (PositiveDuration | None, None),
-    "retries": (Annotated[int, Field(ge=0, le=10)] | None, None),
-} | {name: (info.annotation | None, None) for name, info in Shape.model_fields.items() if info.annotation is not None}  # type: ignore[operator]
-Settings = create_model("Settings", __base__=_Strict, **_SETTINGS)
 
 
-class Entry(Settings):  # type: ignore[misc, valid-type]
-    """One benchmark with fixed params and permutations. Keys of the shape (network, hosts, resources ...) stand beside `params`."""
+class Settings(Shape):
+    """What `defaults` and every entry may set. Keys of the shape (network, hosts, resources ...) stand beside `params`."""
+
+    params: dict[str, Any] = {}
+    repetitions: Repetitions | None = None
+    until: Until | None = None
+    timeout: PositiveDuration | None = None
+    retries: Annotated[int, Field(ge=0, le=10)] | None = None
+
+
+class Entry(Settings):
+    """One benchmark with fixed params and permutations."""
 
     benchmark: str
     name: EntryName | None = None
@@ -82,7 +84,7 @@ class Suite(_Strict):
     batch_time: PositiveDuration = Field(600.0, description="expected time after which a batch is cut")
     pending_limit: Duration = Field(600.0, description="how long a gang may wait for all its pods")
     priority: int = 0
-    defaults: Settings = Settings()  # type: ignore[valid-type]
+    defaults: Settings = Settings()
     include: str | list[str] = Field([], description="suite files whose entries come first, relative to this file")
     entries: list[Entry] = []
     checks: list[Check] = []
@@ -111,7 +113,7 @@ class Loaded:
 
 
 def load(file: Path | str, settings: Iterable[str] = ()) -> Loaded:
-    """Read a suite file, its includes, and `--set` settings (`entry.param=value` or `repetitions=5`). Raises BadDocument with all problems."""
+    """Read a suite file, its includes and `--set` settings (`entry.param=value`, `repetitions=5`). Raises BadDocument."""
     return _load(read_document(file), settings, Path(file).parent, (str(Path(file).resolve()),))
 
 
@@ -235,7 +237,8 @@ def explain(document: Document, prefix: Where, error: Mapping[str, Any], model: 
     elif kind == "missing":
         text = "is required"
     elif kind in {"literal_error", "enum"}:
-        text = f"{given!r} is not one of {context['expected']}{nearest(given, str(context['expected']).replace(chr(39), '').replace(' or ', ', ').split(', '))}"
+        allowed = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
+        text = f"{given!r} is not one of {', '.join(allowed)}{nearest(given, allowed)}"
     elif kind == "value_error":
         text = str(error["msg"]).removeprefix("Value error, ")
     elif kind == "string_pattern_mismatch":

@@ -1,6 +1,7 @@
 """Quantities as people write them: `10s`, `5m`, `4KiB`, `1MB`, `10Gbit/s`; inside perfdag they are seconds, bytes and bit/s."""
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
@@ -19,7 +20,7 @@ _BYTES = {
 _BITS = {f"{p}bit/s": factor for p, factor in _DECIMAL.items()} | {"": 1, "Kbit/s": 10**3}
 
 
-def _read(text: Any, units: dict[str, Any], what: str, examples: str) -> float:
+def _read(text: Any, units: Mapping[str, float], what: str, examples: str) -> float:
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise ValueError(f"a {what} is a number or text such as {examples}")
     if isinstance(text, str):

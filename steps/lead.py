@@ -190,7 +190,10 @@ class Lead:
         part.nodes = [host.name for host in hosts]
         if hosts:
             part.env = self._facts[hosts[0].name]
-            part.env_class = env_class(part.env)
+            others = {name: self._facts[name] for name in part.nodes if name != hosts[0].name}
+            if others:
+                part.env = {**part.env, "peers": others}
+            part.env_class = env_class(*(self._facts[name] for name in part.nodes))
 
     def _canary(self, batch: int) -> None:
         before = noise.moment()

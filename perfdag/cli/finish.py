@@ -1,0 +1,126 @@
+"""The end of every run, on a machine or a cluster: collect, charts, report, the table, the exit code."""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfdag.collect import Collected
+    from perfdag.plan import Plan
+    from perfdag.store import Store
+    from perfdag.summary import PointState
+
+
+def finish(store: "Store", plan: "Plan", *, report: bool = True, as_json: bool = False) -> int:
+    """Collect and report a run, print its table (or JSON), and return 0 or 1. Raises StoreError."""
+    from perfdag.cli import EXIT_FAILED, EXIT_OK
+    from perfdag.collect import collect
+    from perfdag.results import load
+    from perfdag.summary import summarise
+
+    collected = collect(store, plan)
+    table = load(store, suites=[plan.suite], runs=[plan.run_id])
+    page = write_report(store, plan, table) if report else None
+    states = summarise(table)
+    bad = {status: count for status, count in collected.statuses.items() if status not in ("ok", "skipped")}
+    if as_json:
+        _print_json(store, plan, collected, states, page)
+    else:
+        print_table(states)
+        _print_counts(store, plan, collected, page)
+    return EXIT_FAILED if bad else EXIT_OK
+
+
+def write_report(store: "Store", plan: "Plan", table: Any) -> str:
+    """Write charts and report.html of a run; returns where the report is. Raises StoreError."""
+    from perfdag.charts.report import write
+
+    folder = f"runs/{plan.run_id}"
+    write(table, plan, lambda name, data: store.put(f"{folder}/{name}", data))
+    return store.url(f"{folder}/report.html")
+
+
+def print_table(states: "list[PointState]") -> None:
+    """Headline metrics of every point, with median, spread, n and state, on stdout."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from perfdag.summary import varied
+
+    labels = varied(states)
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("benchmark", "point", "metric", "median", "spread", "n", "state"):
+        table.add_column(name, justify="right" if name in ("median", "n") else "left", overflow="fold")
+    for state in states:
+        state_text = ", ".join(f"{count} {status}" for status, count in sorted(state.statuses.items()) if status != "ok") or "ok"
+        if state.noise:
+            state_text += f" (noise: {state.noise[0]})"
+        shown = [each for each in state.series if each.headline] or state.series[:1]
+        for each in shown:
+            middle, band = each.text()
+            cells = (state.entry, labels[state.point], each.name, middle, f"{band}", str(len(each.values)), state_text)
+            table.add_row(*(Text(cell) for cell in cells))
+        if not shown:
+            reason = state.reasons[0] if state.reasons else ""
+            table.add_row(*(Text(cell) for cell in (state.entry, labels[state.point], "-", "-", "-", "0", f"{state_text}: {reason}")))
+    console.print(table)
+
+
+def _print_counts(store: "Store", plan: "Plan", collected: "Collected", page: str | None) -> None:
+    counts = ", ".join(f"{count} {status}" for status, count in sorted(collected.statuses.items(), key=lambda each: each[0] != "ok"))
+    print(f"\n{counts or 'no samples'}; spread is the range of fewer than 6 samples, else the 95 % interval of the median")
+    for point in plan.points:
+        if point.until is not None and point.id in collected.reached:
+            n, reached = collected.reached[point.id]
+            said = f"{reached:.1%}" if reached is not None else "no interval yet"
+            print(f"{point.entry} {point.label}: {said} after {n} samples (asked: {point.until.relative_spread:.1%})")
+    if plan.merged:
+        print(f"{plan.merged} equal point(s) were merged")
+    for name in collected.damaged:
+        print(f"damaged part, counted as missing: {name}")
+    print(f"rows    {store.url(collected.key)}")
+    if page:
+        print(f"report  {page}")
+
+
+def _print_json(store: "Store", plan: "Plan", collected: "Collected", states: "list[PointState]", page: str | None) -> None:
+    import orjson
+
+    points = [
+        {
+            "point": state.point,
+            "entry": state.entry,
+            "benchmark": state.benchmark,
+            "params": state.params,
+            "statuses": state.statuses,
+            "reasons": state.reasons,
+            "noise": state.noise,
+            "metrics": [
+                {
+                    "metric": each.metric,
+                    "stat": each.stat,
+                    "coords": each.coords,
+                    "unit": each.unit,
+                    "better": each.better,
+                    "headline": each.headline,
+                    "median": each.middle,
+                    "low": each.band.low,
+                    "high": each.band.high,
+                    "spread": each.band.kind,
+                    "n": len(each.values),
+                }
+                for each in state.series
+            ],
+        }
+        for state in states
+    ]
+    result = {
+        "run_id": plan.run_id,
+        "suite": plan.suite,
+        "statuses": collected.statuses,
+        "rows": store.url(collected.key),
+        "report": page,
+        "points": points,
+    }
+    print(orjson.dumps(result, option=orjson.OPT_INDENT_2).decode())

@@ -1,0 +1,77 @@
+"""Progress of a run: one live line on a terminal, one plain line a sample elsewhere."""
+
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+from perfdag.parts import Part, headline
+from perfdag.plan import SAMPLE_OVERHEAD, Plan
+from perfdag.points import Point
+from perfdag.units import short, short_seconds
+
+
+class Progress:
+    """A Watcher (perfdag.steps.lead) that talks to stderr. The time left is from expected times, corrected by what was seen."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.total = len(plan.order)
+        self.done = self.failed = 0
+        self._expected_left = sum(plan.points[index].seconds + SAMPLE_OVERHEAD for index, _ in plan.order)
+        self._expected_done = self._spent = 0.0
+        self._began = 0.0
+        self._live: Any = None
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.status import Status
+
+            self._live = Status("starting", console=Console(stderr=True))
+
+    def __enter__(self) -> "Progress":
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._live:
+            self._live.stop()
+
+    def _name(self, point: Point, repetition: int) -> str:
+        count = f"{repetition}/{point.rounds}" if repetition > 0 else "warm-up"
+        return f"{point.entry} {point.label}".strip() + f" ({count})"
+
+    def left(self) -> float:
+        """Expected seconds to the end."""
+        factor = self._spent / self._expected_done if self._expected_done > 1 else 1.0
+        return self._expected_left * factor
+
+    def started(self, point: Point, repetition: int) -> None:
+        self._began = time.monotonic()
+        if self._live:
+            from rich.markup import escape
+
+            text = f"{self.done}/{self.total}  {self._name(point, repetition)}  about {short_seconds(self.left())} left"
+            self._live.update(escape(text))
+
+    def ended(self, point: Point, part: Part) -> None:
+        expected = point.seconds + SAMPLE_OVERHEAD
+        self._spent += time.monotonic() - self._began
+        self._expected_done += expected
+        self._expected_left -= expected
+        self.done += 1
+        self.failed += part.status not in ("ok", "skipped")
+        value = headline(part.rows)
+        unit = next((row["unit"] for row in part.rows if row["headline"]), "")
+        said = short(value, unit) if value is not None else ""
+        reason = f": {part.error}" if part.error else ""
+        line = f"[{self.done}/{self.total}] {self._name(point, part.repetition)} {part.status} {said}{reason}".rstrip()
+        if self._live:
+            if part.status not in ("ok", "skipped"):
+                self._live.console.print(line, markup=False, highlight=False)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def passed(self, point: Point, repetition: int, why: str) -> None:
+        self._expected_left -= point.seconds + SAMPLE_OVERHEAD
+        self.done += 1

@@ -1,0 +1,34 @@
+"""`perfdag report`: charts and the one-file HTML report of a run."""
+
+import argparse
+
+EPILOG = """examples:
+  perfdag report last
+  perfdag report 20261120T020000Z-1a2b3c4d --store s3://bench/results
+"""
+
+
+def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register the verb."""
+    from perfdag.cli.collect import add_run
+
+    parser = sub.add_parser(
+        "report",
+        help="charts and the one-file HTML report of a run",
+        description="Collect a run, draw its charts (SVG and PNG), write report.html and print the table.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_run(parser)
+    parser.add_argument("--json", action="store_true", help="the result as JSON on stdout")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the report; exit 1 where a sample failed, is invalid or missing."""
+    from perfdag.cli.finish import finish
+    from perfdag.collect import load_plan
+    from perfdag.store import open_store
+
+    store = open_store(args.store)
+    return finish(store, load_plan(store, args.run_id), as_json=args.json)

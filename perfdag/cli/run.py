@@ -1,0 +1,180 @@
+"""`perfdag run`: a suite on this machine."""
+
+import argparse
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfdag.hosts import LocalHost
+    from perfdag.plan import Plan
+    from perfdag.shape import Shape
+    from perfdag.store import Store
+
+EPILOG = """examples:
+  perfdag run suites/quick.yaml
+  perfdag run suites/quick.yaml --dry-run
+  perfdag run suites/quick.yaml --only 'iperf*' --set iperf.duration=2s --set repetitions=5
+  perfdag run suites/quick.yaml --store s3://bench/results
+  perfdag run --resume last
+"""
+
+
+def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register the verb."""
+    parser = sub.add_parser(
+        "run",
+        help="run a suite on this machine",
+        description="Measure every point of a suite on this machine, store each sample as it ends, then collect, chart and report.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("suite", nargs="?", metavar="SUITE", help="suite file; not needed with --resume")
+    add_suite_options(parser)
+    parser.add_argument("--resume", metavar="RUN", help="continue this run (`last`: the newest): measure only what is not stored yet")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
+    parser.add_argument("--json", action="store_true", help="the result as JSON on stdout")
+    parser.add_argument("--no-report", action="store_true", help="collect only; no charts")
+    parser.set_defaults(run=run)
+
+
+def add_suite_options(parser: argparse.ArgumentParser) -> None:
+    """Options that choose and change what of a suite is used, and the store."""
+    parser.add_argument("--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: the suite's, else ./perfdag-results)")
+    parser.add_argument(
+        "--set", metavar="ENTRY.PARAM=V", action="append", default=[], dest="settings", help="set a parameter, a shape key or a suite key"
+    )
+    parser.add_argument("--only", metavar="GLOB", help="only points whose entry, `entry/label` or id matches")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run or resume; returns the exit code."""
+    from perfdag.cli import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_REACH
+    from perfdag.store import StoreError, open_store
+
+    if (args.suite is None) == (args.resume is None) and args.resume is None:
+        print("perfdag run: name a suite file, or --resume RUN", file=sys.stderr)
+        return EXIT_INPUT
+    plan, root = _plan(args)
+    if args.dry_run:
+        from perfdag.cli.plan import show
+
+        show(plan, as_json=args.json)
+        return 0
+    store = open_store(root)
+    if args.resume is None:
+        store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    else:
+        store.delete(f"runs/{plan.run_id}/notes")
+        _restore(store, plan)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    again = f"perfdag run --resume {plan.run_id}" + (f" --store {root}" if root else "")
+    print(f"run {plan.run_id}: {len(plan.points)} points, {len(plan.order)} samples, store {store.root}", file=sys.stderr)
+    try:
+        _measure(plan, store)
+    except KeyboardInterrupt:
+        print(f"interrupted; what was measured is stored. Continue: {again}", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except StoreError as error:
+        print(f"perfdag: {error}\nwhat was measured is kept. Continue: {again}", file=sys.stderr)
+        return EXIT_REACH
+    from perfdag.cli.finish import finish
+
+    return finish(store, plan, report=not args.no_report, as_json=args.json)
+
+
+def _plan(args: argparse.Namespace) -> "tuple[Plan, str | None]":
+    """The plan of a new or resumed run, and the store's root."""
+    from perfdag import suite
+    from perfdag.collect import load_plan
+    from perfdag.plan import make_plan
+    from perfdag.store import open_store
+
+    if args.resume is not None:
+        root = args.store or (suite.load(args.suite).suite.store if args.suite else None)
+        return load_plan(open_store(root), args.resume), root
+    loaded = suite.load(args.suite, args.settings)
+    plan = make_plan(loaded, only=args.only)
+    return plan, args.store or loaded.suite.store
+
+
+def _measure(plan: "Plan", store: "Store") -> None:
+    from perfdag.cli.progress import Progress
+    from perfdag.steps.lead import Lead, Place
+
+    with Progress(plan) as progress:
+        lead = Lead(plan, _Rescuing(store, plan.run_id), Place(hosts_for=local_hosts, refuses=needs_cluster), progress)
+        deadline = time.monotonic() + plan.budget if plan.budget else None
+        if not lead.measure(range(len(plan.order)), deadline=deadline):
+            lead.give_up("budget", "skipped", f"the budget of {plan.budget:g} s was spent")
+
+
+def local_hosts(shape: "Shape") -> "Sequence[LocalHost]":
+    """This machine as often as the shape asks for hosts, over loopback."""
+    from perfdag.hosts import LocalHost
+
+    address = "::1" if shape.network.family == "ipv6" else "127.0.0.1"
+    return [LocalHost(address) for _ in range(shape.hosts.count)]
+
+
+def needs_cluster(shape: "Shape") -> str | None:
+    """What of a shape this machine alone cannot give, as the reason of a skipped sample; None where it can."""
+    network, hosts = shape.network, shape.hosts
+    asked = {
+        "network.host: false (a pod network)": network.host is False,
+        "network.name (Multus)": network.name is not None,
+        "network.mtu": network.mtu is not None,
+        "hosts.placement: spread": hosts.placement == "spread" and hosts.count > 1,
+        "hosts.exclusive": hosts.exclusive,
+        "hosts.pairs": hosts.pairs is not None,
+        "resources": bool(shape.resources or shape.hugepages),
+        "a volume": shape.volume is not None,
+        "node_selector or zones": bool(shape.node_selector or shape.zones),
+        "privileges": bool(shape.privileges),
+        "scheduler: volcano": shape.scheduler != "default",
+        "runtime_class": shape.runtime_class is not None,
+    }
+    wanted = [name for name, needed in asked.items() if needed]
+    return f"{', '.join(wanted)}: needs a cluster (perfdag submit)" if wanted else None
+
+
+def _unsaved(run_id: str) -> Path:
+    return Path(tempfile.gettempdir()) / "perfdag-unsaved" / run_id
+
+
+class _Rescuing:
+    """A store that, when it cannot be written, leaves the sample in the temporary folder, where --resume finds it."""
+
+    def __init__(self, store: "Store", run_id: str) -> None:
+        self._store, self._folder = store, _unsaved(run_id)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def put(self, key: str, data: bytes) -> None:
+        from perfdag.store import StoreError
+
+        try:
+            self._store.put(key, data)
+        except StoreError:
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                (self._folder / key.rpartition("/")[2]).write_bytes(data)
+            except OSError:
+                print(f"the last sample could not be kept in {self._folder} either", file=sys.stderr)
+            raise
+
+
+def _restore(store: "Store", plan: "Plan") -> None:
+    """Store samples that an earlier attempt could not."""
+    folder = _unsaved(plan.run_id)
+    if not folder.is_dir():
+        return
+    for file in sorted(folder.glob("*.json")):
+        store.put(f"runs/{plan.run_id}/parts/{file.name}", file.read_bytes())
+        file.unlink()
+    folder.rmdir()

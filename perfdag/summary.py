@@ -1,0 +1,141 @@
+"""A run in a few numbers: for each series median, spread and n; for each point its state. What tables, reports and gates start from."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from perfdag.stats.robust import Spread, median, spread
+from perfdag.units import short
+
+
+@dataclass
+class Series:
+    """Measured values of one metric of one point, warm-up left out; `band` is their spread."""
+
+    point: str
+    entry: str
+    benchmark: str
+    metric: str
+    stat: str
+    coords: dict[str, Any]
+    unit: str
+    better: str
+    headline: bool
+    series_id: str
+    values: list[float] = field(default_factory=list)
+
+    @property
+    def middle(self) -> float:
+        return median(self.values)
+
+    @property
+    def band(self) -> Spread:
+        return spread(self.values)
+
+    @property
+    def name(self) -> str:
+        """Metric with its statistic and coordinates: `latency p99 direction=read`."""
+        stat = "" if self.stat == "value" else f" {self.stat}"
+        return f"{self.metric}{stat}" + "".join(f" {key}={value}" for key, value in self.coords.items())
+
+    def text(self) -> tuple[str, str]:
+        """Median and spread for people, with units."""
+        band = self.band
+        if band.kind == "none":
+            return "-", "-"
+        return short(self.middle, self.unit), f"{short(band.low, self.unit)} to {short(band.high, self.unit)}"
+
+
+@dataclass
+class PointState:
+    """One point: samples by status, reasons of those that are not ok, marks of noise, its series (headlines first)."""
+
+    point: str
+    entry: str
+    benchmark: str
+    params: dict[str, Any]
+    shape: dict[str, Any]
+    statuses: dict[str, int] = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)
+    noise: list[str] = field(default_factory=list)
+    series: list[Series] = field(default_factory=list)
+
+
+def summarise(table: pa.Table) -> list[PointState]:
+    """Points of one run's rows in the order of the table, canary left out."""
+    wanted = ["point", "entry", "benchmark", "params", "shape", "phase", "repetition", "variant", "status", "error", "noise"]
+    values = ["metric", "stat", "coords", "unit", "better", "headline", "series_id", "subject", "value"]
+    columns = {name: table.column(name).to_pylist() for name in (*wanted, *values)}
+    points: dict[str, PointState] = {}
+    series: dict[str, Series] = {}
+    seen: set[tuple[Any, ...]] = set()
+    for i, point in enumerate(columns["point"]):
+        if columns["benchmark"][i] == "canary" or columns["phase"][i] != "measure":
+            continue
+        state = points.get(point)
+        if state is None:
+            params, shape = orjson.loads(columns["params"][i]), orjson.loads(columns["shape"][i])
+            state = points[point] = PointState(point, columns["entry"][i], columns["benchmark"][i], params, shape)
+        sample = (point, columns["repetition"][i], columns["variant"][i])
+        if sample not in seen:
+            seen.add(sample)
+            _count(state, columns["status"][i], columns["error"][i], columns["noise"][i])
+        if columns["value"][i] is None or columns["subject"][i] is not None or columns["status"][i] != "ok":
+            continue
+        identity = columns["series_id"][i]
+        if identity not in series:
+            series[identity] = Series(
+                point,
+                state.entry,
+                state.benchmark,
+                columns["metric"][i],
+                columns["stat"][i],
+                orjson.loads(columns["coords"][i]),
+                columns["unit"][i],
+                columns["better"][i],
+                bool(columns["headline"][i]),
+                identity,
+            )
+            state.series.append(series[identity])
+        series[identity].values.append(columns["value"][i])
+    for state in points.values():
+        state.series.sort(key=lambda each: not each.headline)
+    return list(points.values())
+
+
+def _count(state: PointState, status: str, error: str | None, noise: str | None) -> None:
+    state.statuses[status] = state.statuses.get(status, 0) + 1
+    if error and error not in state.reasons:
+        state.reasons.append(error)
+    if noise and noise not in state.noise:
+        state.noise.append(noise)
+
+
+def varied(states: Iterable[PointState]) -> dict[str, str]:
+    """Point id -> what distinguishes it from the other points of its entry, `streams=4 network.host=true`; the entry alone where nothing does."""
+    by_entry: dict[str, list[PointState]] = {}
+    for state in states:
+        by_entry.setdefault(state.entry, []).append(state)
+    labels = {}
+    for group in by_entry.values():
+        flat = [{**_flat(state.params), **_flat(state.shape)} for state in group]
+        names = sorted({name for each in flat for name in each if len({orjson.dumps(other.get(name)) for other in flat}) > 1})
+        for state, each in zip(group, flat, strict=True):
+            labels[state.point] = " ".join(f"{name}={_word(each.get(name))}" for name in names if name in each)
+    return labels
+
+
+def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for key, each in value.items():
+        made.update(_flat(each, f"{prefix}{key}.") if isinstance(each, dict) else {f"{prefix}{key}": each})
+    return made
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
