@@ -1,7 +1,8 @@
 """Provenance of a host, read from /proc and /sys: what a result was measured on.
 
-`python -m perfdag.facts [--filesystem PATH]` prints the same as JSON, so a host that is reached by a command can be asked too. Nothing
-here fails where a file is absent or unreadable: the fact is then null, since provenance must never cost a measurement.
+`python -m perfdag.facts [--filesystem PATH]` prints the same as JSON, so a host that is reached by a command can be
+asked too. Nothing here fails where a file is absent or unreadable: the fact is then null, since provenance must never
+cost a measurement.
 """
 
 import os
@@ -24,9 +25,10 @@ _NOT_NICS = re.compile(
 
 
 def gather(root: Path = _ROOT) -> dict[str, Any]:
-    """Facts of this host: kernel, distribution, CPU (model, cores, threads, governor), memory in bytes, NICs, virtualisation, cgroup limits.
+    """Facts of this host: kernel, distribution, CPU, memory, NICs, virtualisation, cgroup limits.
 
-    `root` is the folder where /proc, /sys and /etc are looked up. Frequencies are in Hz, speeds in bit/s, sizes in bytes, CPU limits in cores.
+    `root` is the folder where /proc, /sys and /etc are looked up. Frequencies are in Hz, speeds in bit/s, sizes in
+    bytes, CPU limits in cores. A fact that cannot be read is None.
     """
     cpu = _cpu(root)
     return {
@@ -53,7 +55,8 @@ def gather(root: Path = _ROOT) -> dict[str, Any]:
 def env_class(*facts: Mapping[str, Any]) -> str:
     """The hardware in one line, equal for equal machines: `2 x AMD EPYC, 2 threads, 24 GiB, virtio_net, virtual`.
 
-    Hardware only: kernel and other versions are left out, for they are what an upgrade changes and what is then to be compared.
+    Hardware only: kernel and other versions are left out, for they are what an upgrade changes and what is then to
+    be compared.
     """
     kinds = Counter(_machine(each) for each in facts)
     return "; ".join(kind if count == 1 else f"{count} x [{kind}]" for kind, count in sorted(kinds.items()))
@@ -83,7 +86,11 @@ def _nic_kind(nic: Mapping[str, Any]) -> str:
 
 
 def filesystem(path: str | Path, root: Path = _ROOT) -> dict[str, Any]:
-    """What holds `path` (or its nearest parent that is there): type, device, mount point, options, rotational, size and free space in bytes."""
+    """What holds `path` (or its nearest parent that is there): file system type, device, mount point and options.
+
+    Also whether the disk turns, its scheduler and model, and the size and free space in bytes (free: for this user).
+    For a block device the type is `block`. What cannot be known is None.
+    """
     target = Path(path).absolute()
     while not target.exists() and target != target.parent:
         target = target.parent
@@ -108,7 +115,10 @@ def filesystem(path: str | Path, root: Path = _ROOT) -> dict[str, Any]:
 
 
 def _mount_of(target: Path, root: Path) -> dict[str, Any]:
-    """The last mount in /proc/self/mountinfo (format: proc_pid_mountinfo(5)) whose mount point is the longest prefix of `target`."""
+    """The last mount in /proc/self/mountinfo whose mount point is the longest prefix of `target`.
+
+    Format: proc_pid_mountinfo(5).
+    """
     best: dict[str, Any] = {}
     for line in (_read(root / "proc/self/mountinfo") or "").splitlines():
         left, _, right = line.partition(" - ")
@@ -230,7 +240,7 @@ def _nics(root: Path) -> list[dict[str, Any]]:
 
 
 def _virtualisation(root: Path) -> str:
-    """`none`, or what the machine says it is (DMI product, hypervisor type), or `virtual` where only the CPU flag tells."""
+    """`none`, or what the machine says it is (DMI product, hypervisor type); `virtual` where only the CPU flag tells."""
     product = " ".join(filter(None, (_read(root / "sys/class/dmi/id/sys_vendor"), _read(root / "sys/class/dmi/id/product_name"))))
     kind = _read(root / "sys/hypervisor/type")
     if re.search(r"^flags\s*:.*\bhypervisor\b", _read(root / "proc/cpuinfo") or "", re.M):
@@ -250,7 +260,7 @@ def _container(root: Path) -> str | None:
 
 
 def _cgroup(root: Path) -> dict[str, Any]:
-    """Limits that hold for this process: the tightest on the path from its cgroup to the root, for version 2 and version 1."""
+    """Limits that hold for this process: the tightest from its cgroup up to the root, versions 1 and 2."""
     memberships = [line.split(":", 2) for line in (_read(root / "proc/self/cgroup") or "").splitlines() if line.count(":") >= 2]
     mount = root / "sys/fs/cgroup"
     cores: list[float] = []
@@ -285,7 +295,7 @@ def _cgroup(root: Path) -> dict[str, Any]:
 
 
 def _upwards(mount: Path, path: str) -> list[Path]:
-    # in a container without a cgroup namespace the path is the host's and not there: the mount itself is then the container's
+    # without a cgroup namespace the path is the host's and not there: the mount itself is then the container's
     relative = Path(path.lstrip("/"))
     return [mount / each for each in (relative, *relative.parents)]
 
