@@ -1,7 +1,6 @@
 """Hosts: where a benchmark's commands run. A benchmark never knows whether a host is this machine or a pod on another node."""
 
 import contextlib
-import ctypes
 import os
 import shutil
 import signal
@@ -12,6 +11,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol
 
@@ -20,7 +20,6 @@ from perfdag.benchmark import Failed
 Proto = Literal["tcp", "udp"]
 Argv = Sequence[str]
 _LISTEN, _UDP_OPEN = "0A", "07"
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -131,10 +130,11 @@ class Host(Protocol):
         ...
 
 
-def _die_with_parent() -> None:  # pragma: no cover - runs in the child between fork and exec
-    os.setsid()
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+@cache
+def _dying() -> list[str]:
+    """Prefix that makes a command die with perfdag, kill -9 included: setpriv of util-linux, where it is there."""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "KILL"] if setpriv else []
 
 
 def descendants(pid: int) -> list[int]:
@@ -255,26 +255,18 @@ class LocalHost:
         out: Any,
         err: Any,
     ) -> "subprocess.Popen[bytes]":
-        full = ["taskset", "-c", cpus, *argv] if cpus else list(argv)
+        program = shutil.which(argv[0], path=(env or {}).get("PATH"))
+        if program is None:
+            raise Failed(f"{argv[0]}: not found on {self.name}")
+        # PDEATHSIG fires when the thread that forked ends, so only the main thread may ask for it
+        dying = _dying() if threading.current_thread() is threading.main_thread() else []
+        full = [*dying, *(["taskset", "-c", cpus] if cpus else []), program, *argv[1:]]
         # LC_ALL: tools print numbers and words by locale, parsers read one form
         environment = {**os.environ, "LC_ALL": "C.UTF-8", **(env or {})}
-        # PDEATHSIG fires when the thread that forked ends, so only the main thread may ask for it
-        before = _die_with_parent if threading.current_thread() is threading.main_thread() else None
         try:
-            return subprocess.Popen(
-                full,
-                env=environment,
-                cwd=cwd,
-                stdin=stdin,
-                stdout=out,
-                stderr=err,
-                preexec_fn=before,
-                start_new_session=before is None,
-            )
-        except FileNotFoundError as error:
-            raise Failed(f"{full[0]}: not found on {self.name}") from error
+            return subprocess.Popen(full, env=environment, cwd=cwd, stdin=stdin, stdout=out, stderr=err, start_new_session=True)
         except OSError as error:
-            raise Failed(f"{full[0]}: cannot be started on {self.name}: {error.strerror}") from error
+            raise Failed(f"{argv[0]}: cannot be started on {self.name}: {error.strerror}") from error
 
     def run(
         self,

@@ -115,7 +115,7 @@ def _count(state: PointState, status: str, error: str | None, noise: str | None)
 
 
 def varied(states: Iterable[PointState]) -> dict[str, str]:
-    """Point id -> what distinguishes it from the other points of its entry, `streams=4 network.host=true`; the entry alone where nothing does."""
+    """Point id -> what distinguishes it from the other points of its entry: `streams=4 network.host=true`."""
     by_entry: dict[str, list[PointState]] = {}
     for state in states:
         by_entry.setdefault(state.entry, []).append(state)

@@ -1,0 +1,37 @@
+# Two commands: `make run` measures this machine, `make test` runs every test that needs no cluster.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: run test lint lock tools clean
+
+run: $(VENV)/run.stamp tools
+	@$(BIN)/perfdag run suites/quick.yaml --store ./perfdag-results
+
+test: $(VENV)/dev.stamp tools lint
+	@$(BIN)/python -m pytest -m "not cluster and not argo"
+
+lint: $(VENV)/dev.stamp
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+tools:
+	@./scripts/tools
+
+$(VENV)/run.stamp: requirements/run.txt pyproject.toml
+	@./scripts/venv $(PYTHON) $(VENV) requirements/run.txt && touch $@
+
+$(VENV)/dev.stamp: requirements/dev.txt pyproject.toml
+	@./scripts/venv $(PYTHON) $(VENV) requirements/dev.txt && touch $@ $(VENV)/run.stamp
+
+# the locks: exact versions with hashes, for every platform; needs uv
+lock:
+	uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 \
+	  --extra s3 --extra mpi --extra build -o requirements/run.txt pyproject.toml
+	uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 \
+	  --extra s3 --extra mpi --extra build --extra argo --extra dev -c requirements/run.txt -o requirements/dev.txt pyproject.toml
+	uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 \
+	  -c requirements/run.txt -o requirements/step.txt requirements/step.in
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache dist

@@ -1,0 +1,128 @@
+"""`perfdag doctor`: what is missing for a suite, here or on a cluster, and the command that adds it."""
+
+import argparse
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from perfdag.plan import Plan
+
+EPILOG = """examples:
+  perfdag doctor
+  perfdag doctor suites/quick.yaml
+  perfdag doctor suites/daily.yaml --cluster
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check: `ok`, `warn` (results may be noisy) or `missing` (points will be skipped or fail), and what to do."""
+
+    state: str
+    what: str
+    do: str = ""
+
+
+def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register the verb."""
+    parser = sub.add_parser(
+        "doctor",
+        help="what is missing for a suite, and how to get it",
+        description="Check tools, store and noise of this machine for a suite (or for all benchmarks), or of the cluster in use. Exit 1: something is missing.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("suite", nargs="?", metavar="SUITE", help="suite file; without one, every benchmark is checked")
+    parser.add_argument("--cluster", action="store_true", help="check the cluster that KUBECONFIG names instead of this machine")
+    parser.add_argument("--namespace", "-n", help="namespace of the runs (with --cluster)")
+    parser.add_argument("--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: the suite's)")
+    parser.add_argument("--json", action="store_true", help="the findings as JSON on stdout")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the findings."""
+    import orjson
+
+    from perfdag import suite
+    from perfdag.plan import make_plan
+
+    loaded = suite.load(args.suite) if args.suite else None
+    plan = make_plan(loaded) if loaded else None
+    root = args.store or (loaded.suite.store if loaded else None)
+    if args.cluster:
+        from perfdag.cli.doctor_cluster import findings
+
+        found = findings(plan, root, args.namespace)
+    else:
+        found = [*_tools(plan), *_shapes(plan), _store(root), *_noise()]
+    if args.json:
+        print(orjson.dumps([vars(each) for each in found], option=orjson.OPT_INDENT_2).decode())
+    else:
+        for each in found:
+            print(f"{each.state:<8} {each.what}" + (f"\n         -> {each.do}" if each.do else ""))
+    return 1 if any(each.state == "missing" for each in found) else 0
+
+
+def _tools(plan: "Plan | None") -> list[Finding]:
+    from perfdag import benchmark as registry
+    from perfdag.benchmark import Gang
+    from perfdag.hosts import LocalHost
+    from perfdag.shape import Shape
+    from perfdag.steps.lead import how_to_get
+
+    found = []
+    samples = {point.benchmark: point.params for point in reversed(plan.points)} if plan else {name: None for name in registry.names()}
+    for name, params in sorted(samples.items()):
+        benchmark = registry.get(name)
+        gang = Gang([LocalHost()], Shape(), 10.0, "")
+        if params is None:
+            absent = [tool for tool in benchmark.tools if gang.hosts[0].which(tool.program) is None]
+        else:
+            absent = benchmark.missing(gang, benchmark.Params.model_validate(params))
+        for tool in absent:
+            found.append(Finding("missing", f"{name}: {tool.program} is not installed", how_to_get(tool.packages)))
+        if not absent:
+            found.append(Finding("ok", f"{name}: {', '.join(tool.program for tool in benchmark.tools) or 'needs no tool'}"))
+    return found
+
+
+def _shapes(plan: "Plan | None") -> list[Finding]:
+    from perfdag.cli.run import needs_cluster
+    from perfdag.shape import Shape
+
+    found: dict[str, int] = {}
+    for point in plan.points if plan else []:
+        reason = needs_cluster(Shape.model_validate(plan.shapes[point.shape])) if plan else None
+        if reason:
+            found[reason] = found.get(reason, 0) + 1
+    return [Finding("warn", f"{count} points will be skipped here: {reason}") for reason, count in found.items()]
+
+
+def _store(root: str | None) -> Finding:
+    from perfdag.store import StoreError, open_store
+
+    try:
+        store = open_store(root, patience=3.0)
+        store.put("runs/.doctor", b"")
+        store.delete("runs/.doctor")
+    except StoreError as error:
+        return Finding("missing", str(error), "choose another with --store, or mend it")
+    return Finding("ok", f"store {store.root} can be written")
+
+
+def _noise() -> list[Finding]:
+    import os
+
+    from perfdag import noise
+    from perfdag.facts import gather
+
+    facts = gather()
+    found = []
+    governor = facts.get("governor")
+    if governor not in (None, "performance"):
+        found.append(Finding("warn", f"CPU governor is {governor}: clocks move with load", "cpupower frequency-set -g performance"))
+    load = os.getloadavg()[0]
+    if load > noise.LOAD_LIMIT * (os.cpu_count() or 1):
+        found.append(Finding("warn", f"load is {load:.1f}: other work disturbs what is measured", "stop it, or expect marked samples"))
+    return found or [Finding("ok", "no source of noise seen")]

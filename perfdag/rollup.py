@@ -1,0 +1,118 @@
+"""The monthly roll-up of a suite, which makes reading its history fast.
+
+`<root>/rollups/suite=<suite>/month=<YYYY-MM>.parquet` holds one row a series and run, and in its metadata what is known
+of runs and series. It is a cache: whatever it lacks is read from the runs' own files, and `collect` forgets a month's
+roll-up when it writes a run of that month.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import asdict
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from perfdag.results import SAMPLES, read_rows
+from perfdag.store import Store, StoreError
+from perfdag.trends import COLUMNS, Month, RunInfo, SeriesInfo, Trends, add, matrix
+
+VERSION = 1
+
+
+def key_of(suite: str, month: str) -> str:
+    """Key of a month's roll-up."""
+    return f"rollups/suite={suite}/month={month}.parquet"
+
+
+def month_of(run_id: str) -> str:
+    """YYYY-MM of a run id."""
+    return f"{run_id[:4]}-{run_id[4:6]}"
+
+
+def forget(store: Store, suite: str, month: str) -> None:
+    """Drop a month's roll-up, because a run of that month was written (again). Raises StoreError."""
+    store.delete(key_of(suite, month))
+
+
+def suites(store: Store) -> list[str]:
+    """Suites that have results."""
+    return sorted({key.split("/")[1].removeprefix("suite=") for key in store.list("results") if key.count("/") == 3})
+
+
+def trends(store: Store, suite: str, *, write_back: bool = True) -> Trends:
+    """Read the run medians of a suite, by roll-ups where they are up to date; runs of `ab` are left out.
+
+    Months whose roll-up lacks runs are written back (best effort, where `write_back`). Damaged files are named in
+    `damaged` and left out. Raises StoreError.
+    """
+    stored: dict[str, dict[str, str]] = {}
+    for key in store.list(f"results/suite={suite}"):
+        if key.endswith(".parquet"):
+            run_id = key.rpartition("/")[2].removesuffix(".parquet")
+            stored.setdefault(key.split("/")[2].removeprefix("month="), {})[run_id] = key
+    present = set(store.list(f"rollups/suite={suite}"))
+    wanted = [key for month in sorted(stored) if (key := key_of(suite, month)) in present]
+    months = {month: Month() for month in stored}
+    for key, data in store.get_many(wanted):
+        with contextlib.suppress(pa.ArrowInvalid, OSError, ValueError, KeyError, TypeError):
+            months[key.rpartition("=")[2].removesuffix(".parquet")] = _read(data)
+    damaged: list[str] = []
+    for month, runs in stored.items():
+        if _complete(store, months[month], runs, damaged) and write_back:
+            with contextlib.suppress(StoreError):
+                store.put(key_of(suite, month), _write(months[month]))
+    return matrix(suite, [months[month] for month in sorted(months)], {r for runs in stored.values() for r in runs}, damaged)
+
+
+def _complete(store: Store, month: Month, stored: dict[str, str], damaged: list[str]) -> bool:
+    """Read into a month the runs that it lacks; says whether there were any."""
+    missing = [key for run_id, key in sorted(stored.items()) if run_id not in month.runs]
+    schema = pa.schema([SAMPLES.field(name) for name in COLUMNS])
+    changed = False
+    for key, data in store.get_many(missing):
+        try:
+            add(month, read_rows(data, schema))
+            changed = True
+        except (pa.ArrowInvalid, OSError):
+            damaged.append(key)
+    return changed
+
+
+def _write(month: Month) -> bytes:
+    envs = {repr(run.env): run.env for run in month.runs.values()}
+    number = {text: i for i, text in enumerate(envs)}
+    runs = [{**asdict(run), "env": number[repr(run.env)]} for run in month.runs.values()]
+    about = {
+        "version": VERSION,
+        "runs": runs,
+        "envs": list(envs.values()),
+        "series": [list(asdict(each).values()) for each in month.series.values()],
+    }
+    table = pa.concat_tables(month.rows) if month.rows else _empty()
+    table = table.replace_schema_metadata({b"perfdag": orjson.dumps(about)})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _empty() -> pa.Table:
+    types = [pa.string(), pa.string(), pa.float64(), pa.float64(), pa.float64(), pa.int32()]
+    names = ["run_id", "series_id", "value", "low", "high", "n"]
+    return pa.schema(list(zip(names, types, strict=True))).empty_table()
+
+
+def _read(data: bytes) -> Month:
+    table = pq.read_table(pa.BufferReader(data), use_threads=False)
+    about = orjson.loads(table.schema.metadata[b"perfdag"])
+    if about["version"] != VERSION:
+        raise ValueError("another version")
+    runs = {}
+    for raw in about["runs"]:
+        raw["env"] = about["envs"][raw["env"]]
+        raw["points"] = {key: tuple(each) for key, each in raw["points"].items()}
+        runs[raw["run_id"]] = RunInfo(**raw)
+    series = {each[0]: SeriesInfo(*each) for each in about["series"]}
+    return Month(runs, series, [table.replace_schema_metadata(None)])

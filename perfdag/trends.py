@@ -1,0 +1,279 @@
+"""Run medians of a suite: what the rows of many runs come to, one number a series and run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from perfdag.stats.robust import INTERVAL_FROM, Array, median_ranks
+
+COLUMNS = (
+    "suite", "entry", "benchmark", "point", "params", "shape", "coords", "metric", "stat", "series_id", "run_id",
+    "trigger", "variant", "phase", "subject", "value", "unit", "better", "headline", "status", "error", "started_at",
+    "cluster", "nodes", "env", "env_class", "perfdag_version", "image_digest", "tool",
+)
+"""Columns of the schema that are read."""
+_VOLATILE = ("host", "sample", "free_bytes")
+"""Facts that differ from run to run and explain nothing: the pod's name, a sample's own facts, free space."""
+
+
+@dataclass(frozen=True)
+class SeriesInfo:
+    """What a series is; `params`, `shape` and `coords` are canonical JSON, `better` is higher, lower or none."""
+
+    series_id: str
+    entry: str
+    benchmark: str
+    point: str
+    params: str
+    shape: str
+    coords: str
+    metric: str
+    stat: str
+    unit: str
+    better: str
+    headline: bool
+
+    @property
+    def canary(self) -> bool:
+        """Whether it measures the machine rather than what the suite asks."""
+        return self.benchmark == "canary"
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """One run: when it began (ISO 8601, UTC), where, `env` as flat text, and per point (ok, not ok, an error, entry)."""
+
+    run_id: str
+    started_at: str
+    trigger: str
+    cluster: str
+    env: dict[str, str]
+    points: dict[str, tuple[int, int, str, str]]
+
+    @property
+    def when(self) -> datetime:
+        """The moment it began."""
+        return datetime.fromisoformat(self.started_at)
+
+
+@dataclass
+class Trends:
+    """Run medians of a suite: arrays of shape (series, runs), oldest run first, NaN where a series was not measured.
+
+    `low` and `high` are the range of fewer than six repetitions, the interval of the median from six on; `n` counts them.
+    """
+
+    suite: str
+    runs: list[RunInfo]
+    series: list[SeriesInfo]
+    value: Array
+    low: Array
+    high: Array
+    n: NDArray[np.int32]
+    damaged: list[str] = field(default_factory=list)
+
+    def index(self, run_id: str) -> int:
+        """Position of a run. Raises KeyError."""
+        for i, run in enumerate(self.runs):
+            if run.run_id == run_id:
+                return i
+        raise KeyError(run_id)
+
+    def keep(self, columns: Sequence[int]) -> Trends:
+        """Only some runs; series that none of them has are dropped."""
+        value = self.value[:, columns]
+        rows = np.flatnonzero(np.isfinite(value).any(axis=1)) if len(columns) else np.array([], dtype=np.int64)
+        runs, series = [self.runs[i] for i in columns], [self.series[i] for i in rows]
+            low, high, n = self.low[:, columns][rows], self.high[:, columns][rows], self.n[:, columns][rows]
+        return Trends(self.suite, runs, series, value[rows], low, high, n, self.damaged)
+
+
+@dataclass
+class Month:
+    """Runs of one month of a suite: rows (run, series, median, low, high, n) and what runs and series are."""
+
+    runs: dict[str, RunInfo] = field(default_factory=dict)
+    series: dict[str, SeriesInfo] = field(default_factory=dict)
+    rows: list[pa.Table] = field(default_factory=list)
+
+
+def of_table(table: pa.Table, suite: str) -> Trends:
+    """Return the run medians of rows already read (one or several runs)."""
+    month = Month()
+    for run_id in pc.unique(table["run_id"]).to_pylist():
+        add(month, table.filter(pc.equal(table["run_id"], run_id)))
+    return matrix(suite, [month], set(month.runs), [])
+
+
+def add(month: Month, table: pa.Table) -> None:
+    """Add one run's rows to a month."""
+    if not table.num_rows:
+        return
+    run = _run(table)
+    month.runs[run.run_id] = run
+    if run.trigger == "ab":
+        return
+    rows = table.filter(measured(table))
+    for i in _first_of_each(rows["series_id"]):
+        info = _info(rows, int(i))
+        month.series.setdefault(info.series_id, info)
+    month.rows.append(_medians(rows, run.run_id))
+
+
+def measured(table: pa.Table) -> pa.ChunkedArray:
+    """Say which rows are values to analyse: ok, not a warm-up, of the whole sample and not of one pod or device."""
+    ok = pc.and_(pc.equal(table["status"], "ok"), pc.equal(table["phase"], "measure"))
+    return pc.fill_null(pc.and_(pc.and_(ok, pc.is_valid(table["value"])), pc.is_null(table["subject"])), False)
+
+
+def _first_of_each(column: pa.ChunkedArray) -> NDArray[np.int64]:
+    return np.unique(codes(column)[0], return_index=True)[1]
+
+
+def codes(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[Any]]:
+    """Return a text column as numbers and what they stand for; null is -1."""
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    one = column.unify_dictionaries().combine_chunks()
+    if isinstance(one, pa.ChunkedArray):
+        one = one.chunk(0) if one.num_chunks else pa.array([], pa.string()).dictionary_encode()
+    return pc.fill_null(one.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64), one.dictionary.to_pylist()
+
+
+def _info(rows: pa.Table, i: int) -> SeriesInfo:
+    def text(name: str) -> str:
+        return rows[name][i].as_py() or ""
+
+    names = [each.name for each in fields(SeriesInfo) if each.name != "headline"]
+    return SeriesInfo(**{name: text(name) for name in names}, headline=bool(rows["headline"][i].as_py()))
+
+
+def grouped(which: NDArray[np.int64], values: Array) -> tuple[NDArray[np.int64], list[Array]]:
+    """Return the groups' numbers and each group's values, sorted."""
+    order = np.lexsort((values, which))
+    which, values = which[order], values[order]
+    groups, starts = np.unique(which, return_index=True)
+    return groups, np.split(values, starts[1:]) if len(groups) else []
+
+
+def _medians(rows: pa.Table, run_id: str) -> pa.Table:
+    """Median, low and high of each series of one run."""
+    which, names = codes(rows["series_id"])
+    groups, values = grouped(which, rows["value"].to_numpy().astype(np.float64))
+    low, high, middle = [], [], []
+    for each in values:
+        ranks = median_ranks(each.size) if each.size >= INTERVAL_FROM else None
+        a, b = (ranks[0] - 1, ranks[1] - 1) if ranks else (0, each.size - 1)
+        half = each.size // 2
+        middle.append(float(each[half]) if each.size % 2 else float(each[half - 1] + each[half]) / 2)
+        low.append(float(each[a]))
+        high.append(float(each[b]))
+    count = [each.size for each in values]
+    columns = {
+        "run_id": pa.array([run_id] * len(groups), pa.string()),
+        "series_id": pa.array([names[g] for g in groups], pa.string()),
+        "value": pa.array(middle, pa.float64()),
+        "low": pa.array(low, pa.float64()),
+        "high": pa.array(high, pa.float64()),
+        "n": pa.array(count, pa.int32()),
+    }
+    return pa.table(columns)
+
+
+def _run(table: pa.Table) -> RunInfo:
+    run_id = table["run_id"][0].as_py()
+    started = pc.min(table["started_at"]).as_py()
+    if started is None:
+        started = datetime.strptime(run_id[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    points: dict[str, tuple[int, int, str, str]] = {}
+    counted = table.filter(pc.fill_null(pc.equal(table["phase"], "measure"), True)).group_by(["point", "entry", "status"])
+    for row in counted.aggregate([("error", "min"), ("run_id", "count")]).to_pylist():
+        ok, bad, error, entry = points.get(row["point"], (0, 0, "", row["entry"] or ""))
+        if row["status"] == "ok":
+            ok += row["run_id_count"]
+        else:
+            bad, error = bad + row["run_id_count"], f"{row['status']}: {row['error_min'] or ''}".removesuffix(": ")
+        points[row["point"]] = (ok, bad, error, entry)
+    return RunInfo(
+        run_id=run_id,
+        started_at=started.isoformat(),
+        trigger=table["trigger"][0].as_py() or "",
+        cluster=table["cluster"][0].as_py() or "",
+        env=environment(table),
+        points=points,
+    )
+
+
+def environment(table: pa.Table) -> dict[str, str]:
+    """Return what a run was measured on and with as flat text; several values of one key are joined by ` | `."""
+    found: dict[str, set[str]] = {}
+    for text in _distinct(table["env"]):
+        for key, value in flatten(orjson.loads(text)):
+            found.setdefault(key, set()).add(value)
+    for name in ("env_class", "perfdag_version", "tool"):
+        for text in _distinct(table[name]):
+            found.setdefault(name, set()).add(text)
+    pairs = table.group_by(["benchmark", "image_digest"]).aggregate([]).to_pylist()
+    for pair in pairs:
+        if pair["image_digest"]:
+            found.setdefault(f"image {pair['benchmark']}", set()).add(pair["image_digest"])
+    nodes = {each for many in pc.unique(table["nodes"].combine_chunks().flatten()).to_pylist() for each in [many] if each}
+    if nodes:
+        found["nodes"] = nodes
+    return {key: " | ".join(sorted(values)) for key, values in sorted(found.items())}
+
+
+def _distinct(column: pa.ChunkedArray) -> list[str]:
+    return [each for each in pc.unique(column).to_pylist() if each]
+
+
+def flatten(value: Any, prefix: str = "") -> Iterable[tuple[str, str]]:
+    """Yield the leaves of nested facts as (dotted name, text); a list of named things uses their names."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            if key not in _VOLATILE:
+                yield from flatten(each, f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(value, list) and value and all(isinstance(each, dict) and "name" in each for each in value):
+        for each in value:
+            rest = {key: inner for key, inner in each.items() if key != "name"}
+            yield from flatten(rest, f"{prefix}.{each['name']}")
+    elif value is not None:
+        yield prefix, value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def matrix(suite: str, months: Sequence[Month], stored: set[str], damaged: list[str]) -> Trends:
+    """Spread the rows of all months into (series, runs); runs whose file is gone are left out."""
+    found = {run_id: run for month in months for run_id, run in month.runs.items() if run_id in stored}
+    runs = sorted((run for run in found.values() if run.trigger != "ab"), key=lambda run: run.run_id)
+    about = {series_id: info for month in months for series_id, info in month.series.items()}
+    series = sorted(about.values(), key=_order)
+    column = {run.run_id: i for i, run in enumerate(runs)}
+    row = {info.series_id: i for i, info in enumerate(series)}
+    shape = (len(series), len(runs))
+    value, low, high = np.full(shape, math.nan), np.full(shape, math.nan), np.full(shape, math.nan)
+    n = np.zeros(shape, dtype=np.int32)
+    tables = [table for month in months for table in month.rows]
+    if tables:
+        table = pa.concat_tables(tables)
+        which_run, run_ids = codes(table["run_id"])
+        which_series, series_ids = codes(table["series_id"])
+        j = np.array([column.get(each, -1) for each in run_ids] or [-1])[which_run]
+        i = np.array([row[each] for each in series_ids] or [-1])[which_series]
+        kept = j >= 0
+        for array, name in ((value, "value"), (low, "low"), (high, "high"), (n, "n")):
+            array[i[kept], j[kept]] = table[name].to_numpy()[kept]
+    return Trends(suite, runs, series, value, low, high, n, damaged)
+
+
+def _order(info: SeriesInfo) -> tuple[Any, ...]:
+    return (info.canary, not info.headline, info.entry, info.point, info.metric, info.stat, info.coords)

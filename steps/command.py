@@ -1,0 +1,54 @@
+"""Any command, timed: the benchmark for what has no module of its own."""
+
+import re
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from perfdag.benchmark import Benchmark, Failed, Gang, Measurement, Metric, Output, Params, Skip, Tool
+
+_FIELDS = re.compile(r"^wall_s=(\S+)$", re.M)
+
+
+class CommandParams(Params):
+    """`argv` is run as it is, without a shell."""
+
+    argv: Annotated[list[str], Field(min_length=1, description="program and arguments; no shell reads them")]
+    env: dict[str, str] = Field({}, description="added to the environment")
+    expected: float = Field(1.0, gt=0, description="expected wall time in seconds, for the plan")
+    exit_code: int = Field(0, ge=0, le=255, description="the exit code that counts as success")
+
+
+class Command(Benchmark[CommandParams]):
+    """Wall time of any command.
+
+    Clock: starts just before the process is created and stops when it has exited and its output is read.
+    """
+
+    name: ClassVar[str] = "command"
+    Params: ClassVar[type[CommandParams]] = CommandParams
+    metrics: ClassVar[tuple[Metric, ...]] = (Metric("wall_time", "s", "lower", "wall time of the command", headline=True),)
+    tools: ClassVar[tuple[Tool, ...]] = ()
+
+    def seconds(self, params: CommandParams) -> float:
+        return params.expected
+
+    def run(self, gang: Gang, params: CommandParams) -> Output:
+        host = gang.hosts[0]
+        if host.which(params.argv[0]) is None:
+            raise Skip(f"{params.argv[0]} is not on {host.name}")
+        finished = host.run(params.argv, timeout=gang.timeout, env=params.env)
+        if finished.timed_out or finished.code != params.exit_code:
+            what = f"did not end within {gang.timeout:g} s" if finished.timed_out else f"exited {finished.code}, not {params.exit_code}"
+            raise Failed(f"{params.argv[0]} {what}: {finished.tail()}".rstrip(": "), finished.texts())
+        texts = {**finished.texts(), "timing": f"wall_s={finished.seconds!r}\n"}
+        return Output(texts, [params.argv], params.argv[0])
+
+    def parse(self, output: Output, params: CommandParams) -> list[Measurement]:
+        found = _FIELDS.search(output.texts.get("timing", ""))
+        if found is None:
+            raise Failed("no timing of the command", output.texts)
+        try:
+            return [Measurement("wall_time", float(found[1]))]
+        except ValueError:
+            raise Failed(f"the timing is not a number: {found[1]}", output.texts) from None
