@@ -17,9 +17,36 @@ from numpy.typing import NDArray
 from perfdag.stats.robust import INTERVAL_FROM, Array, median_ranks
 
 COLUMNS = (
-    "suite", "entry", "benchmark", "point", "params", "shape", "coords", "metric", "stat", "series_id", "run_id",
-    "trigger", "variant", "phase", "subject", "value", "unit", "better", "headline", "status", "error", "started_at",
-    "cluster", "nodes", "env", "env_class", "perfdag_version", "image_digest", "tool",
+    "suite",
+    "entry",
+    "benchmark",
+    "point",
+    "params",
+    "shape",
+    "coords",
+    "metric",
+    "stat",
+    "series_id",
+    "run_id",
+    "trigger",
+    "variant",
+    "repetition",
+    "phase",
+    "subject",
+    "value",
+    "unit",
+    "better",
+    "headline",
+    "status",
+    "error",
+    "started_at",
+    "cluster",
+    "nodes",
+    "env",
+    "env_class",
+    "perfdag_version",
+    "image_digest",
+    "tool",
 )
 """Columns of the schema that are read."""
 _VOLATILE = ("host", "sample", "free_bytes")
@@ -94,7 +121,7 @@ class Trends:
         value = self.value[:, columns]
         rows = np.flatnonzero(np.isfinite(value).any(axis=1)) if len(columns) else np.array([], dtype=np.int64)
         runs, series = [self.runs[i] for i in columns], [self.series[i] for i in rows]
-            low, high, n = self.low[:, columns][rows], self.high[:, columns][rows], self.n[:, columns][rows]
+        low, high, n = self.low[:, columns][rows], self.high[:, columns][rows], self.n[:, columns][rows]
         return Trends(self.suite, runs, series, value[rows], low, high, n, self.damaged)
 
 
@@ -195,23 +222,35 @@ def _run(table: pa.Table) -> RunInfo:
     started = pc.min(table["started_at"]).as_py()
     if started is None:
         started = datetime.strptime(run_id[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-    points: dict[str, tuple[int, int, str, str]] = {}
-    counted = table.filter(pc.fill_null(pc.equal(table["phase"], "measure"), True)).group_by(["point", "entry", "status"])
-    for row in counted.aggregate([("error", "min"), ("run_id", "count")]).to_pylist():
-        ok, bad, error, entry = points.get(row["point"], (0, 0, "", row["entry"] or ""))
-        if row["status"] == "ok":
-            ok += row["run_id_count"]
-        else:
-            bad, error = bad + row["run_id_count"], f"{row['status']}: {row['error_min'] or ''}".removesuffix(": ")
-        points[row["point"]] = (ok, bad, error, entry)
     return RunInfo(
         run_id=run_id,
         started_at=started.isoformat(),
         trigger=table["trigger"][0].as_py() or "",
         cluster=table["cluster"][0].as_py() or "",
         env=environment(table),
-        points=points,
+        points=_points(table),
     )
+
+
+def _points(table: pa.Table) -> dict[str, tuple[int, int, str, str]]:
+    """Count the samples of each point that were ok and that were not, with an error and the entry's name."""
+    point, names = codes(table["point"])
+    repetition = pc.fill_null(table["repetition"], 0).to_numpy().astype(np.int64)
+    warm = pc.fill_null(pc.equal(table["phase"], "warmup"), False).to_numpy(zero_copy_only=False)
+    samples = np.unique(np.where(warm, -1, point * 2**20 + repetition), return_index=True)[1]
+    points: dict[str, tuple[int, int, str, str]] = {}
+    for i in samples:
+        if warm[i]:
+            continue
+        name = names[point[i]]
+        ok, bad, error, entry = points.get(name, (0, 0, "", table["entry"][int(i)].as_py() or ""))
+        status = table["status"][int(i)].as_py()
+        if status == "ok":
+            ok += 1
+        else:
+            bad, error = bad + 1, f"{status}: {table['error'][int(i)].as_py() or ''}".removesuffix(": ")
+        points[name] = (ok, bad, error, entry)
+    return points
 
 
 def environment(table: pa.Table) -> dict[str, str]:
@@ -223,17 +262,17 @@ def environment(table: pa.Table) -> dict[str, str]:
     for name in ("env_class", "perfdag_version", "tool"):
         for text in _distinct(table[name]):
             found.setdefault(name, set()).add(text)
-    pairs = table.group_by(["benchmark", "image_digest"]).aggregate([]).to_pylist()
-    for pair in pairs:
-        if pair["image_digest"]:
-            found.setdefault(f"image {pair['benchmark']}", set()).add(pair["image_digest"])
-    nodes = {each for many in pc.unique(table["nodes"].combine_chunks().flatten()).to_pylist() for each in [many] if each}
+    digests, texts = codes(table["image_digest"])
+    for i in np.unique(digests, return_index=True)[1]:
+        if digests[i] >= 0:
+            found.setdefault(f"image {table['benchmark'][int(i)].as_py()}", set()).add(texts[digests[i]])
+    nodes = set(_distinct(table["nodes"].combine_chunks().flatten()))
     if nodes:
         found["nodes"] = nodes
     return {key: " | ".join(sorted(values)) for key, values in sorted(found.items())}
 
 
-def _distinct(column: pa.ChunkedArray) -> list[str]:
+def _distinct(column: pa.ChunkedArray | pa.Array) -> list[str]:
     return [each for each in pc.unique(column).to_pylist() if each]
 
 

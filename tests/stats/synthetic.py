@@ -1,0 +1,129 @@
+"""Runs made of numbers: a store with rows as the real ones have them, for tests and for timing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from perfdag.results import SAMPLES, SCHEMA_VERSION, canonical, digest, series_id
+from perfdag.store import Store
+
+START = datetime(2026, 1, 5, 4, 41, tzinfo=UTC)
+METRICS = (("throughput", "bit/s", "higher", True), ("retransmits", "1", "lower", False))
+
+
+def run_id(night: int, suite: str = "net") -> str:
+    """Id of the run of a night."""
+    moment = START + timedelta(days=night)
+    return f"{moment:%Y%m%dT%H%M%SZ}-{digest(suite, str(night))[:8]}"
+
+
+def rows(
+    night: int,
+    values: Mapping[str, Sequence[float] | np.ndarray],
+    *,
+    suite: str = "net",
+    entry: str = "iperf",
+    metric: str = "throughput",
+    unit: str = "bit/s",
+    better: str = "higher",
+    headline: bool = True,
+    stat: str = "value",
+    env: Mapping[str, Any] | None = None,
+    nodes: Sequence[str] = ("n1",),
+    **more: Any,
+) -> list[dict[str, Any]]:
+    """Rows of one metric in one run: `values` are the repetitions by point (a name such as `streams=4`); NaN: it failed."""
+    moment = START + timedelta(days=night)
+    made = []
+    for point, repetitions in values.items():
+        params = dict(part.split("=") for part in point.split(",") if "=" in part)
+        identity = digest(entry, point)
+        for repetition, value in enumerate(repetitions, 1):
+            ok = bool(np.isfinite(value))
+            series = series_id(suite, identity, "1", "{}", metric if ok else "", stat if ok else "")
+            row: dict[str, Any] = {
+                "schema_version": SCHEMA_VERSION,
+                "suite": suite,
+                "entry": entry,
+                "benchmark": entry,
+                "benchmark_version": "1",
+                "point": identity,
+                "params": canonical(params),
+                "shape": "{}",
+                "coords": "{}",
+                "metric": metric if ok else None,
+                "stat": stat if ok else None,
+                "series_id": series,
+                "env_class": "1 x test CPU",
+                "run_id": run_id(night, suite),
+                "trigger": "cron",
+                "repetition": repetition,
+                "phase": "measure",
+                "sample_id": digest(series, str(night), str(repetition)),
+                "value": float(value) if ok else None,
+                "unit": unit if ok else None,
+                "better": better if ok else None,
+                "headline": headline if ok else None,
+                "status": "ok" if ok else "failed",
+                "error": None if ok else "it would not start",
+                "started_at": moment + timedelta(seconds=repetition),
+                "finished_at": moment + timedelta(seconds=repetition + 1),
+                "cluster": "blue",
+                "nodes": list(nodes),
+                "env": canonical({"kernel": "6.1.112", "cpu_model": "test CPU", **(env or {})}),
+                "perfdag_version": "0.1.0",
+                "tool": "iperf3 3.12",
+            }
+            made.append(row | more)
+    return made
+
+
+def put(store: Store, made: Sequence[dict[str, Any]]) -> str:
+    """Write the rows of one run where `collect` would; returns the key."""
+    table = pa.Table.from_pylist(list(made), schema=SAMPLES)
+    suite, run = made[0]["suite"], made[0]["run_id"]
+    key = f"results/suite={suite}/month={run[:4]}-{run[4:6]}/{run}.parquet"
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", store_schema=False)
+    store.put(key, sink.getvalue().to_pybytes())
+    return key
+
+
+def nights(
+    store: Store,
+    count: int,
+    level: Callable[[int, str], float],
+    *,
+    points: Sequence[str] = ("streams=1", "streams=4", "streams=8"),
+    noise: float = 0.01,
+    repetitions: int = 3,
+    seed: int = 0,
+    env: Callable[[int], Mapping[str, Any]] = lambda night: {},
+    first: int = 0,
+    **more: Any,
+) -> None:
+    """Write `count` nights of a suite; `level(night, point)` is the true value, noise is relative, between and within runs."""
+    for night in range(first, first + count):
+        rng = np.random.default_rng((seed, night))
+        values = {}
+        for point in points:
+            between = np.exp(rng.normal(0, noise))
+            values[point] = level(night, point) * between * np.exp(rng.normal(0, noise / 2, repetitions))
+        made = rows(night, values, env=env(night), **more)
+        made += rows(
+            night,
+            {"canary": 1e4 * np.exp(rng.normal(0, 0.005, 4))},
+            suite=made[0]["suite"],
+            entry="canary",
+            metric="cpu",
+            unit="1/s",
+            headline=False,
+            env=env(night),
+        )
+        put(store, made)
