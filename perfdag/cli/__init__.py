@@ -90,7 +90,7 @@ def _explain(error: Exception) -> int:
     """Exit code of an error, said on stderr; one that nobody foresaw is raised again with its traceback."""
     from perfdag.document import BadDocument
     from perfdag.kube import KubeError
-    from perfdag.store import StoreError
+    from perfdag.store import NotStoredError, StoreError
 
     if isinstance(error, BadDocument):
         for problem in error.problems:
@@ -98,5 +98,5 @@ def _explain(error: Exception) -> int:
         return EXIT_INPUT
     if isinstance(error, StoreError | KubeError):
         print(f"perfdag: {error}", file=sys.stderr)  # noqa: T201
-        return EXIT_REACH
+        return EXIT_INPUT if isinstance(error, NotStoredError) else EXIT_REACH
     raise error

@@ -1,0 +1,50 @@
+"""Fixtures that several rooms' tests share."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def write_suite(tmp_path: Path) -> "SuiteWriter":
+    return SuiteWriter(tmp_path)
+
+
+class SuiteWriter:
+    """Writes suite files of the `command` benchmark, which needs no tool."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, text: str, name: str = "suite.yaml") -> Path:
+        path = self.folder / name
+        path.write_text(text)
+        return path
+
+    def sleeps(self, points: int = 3, repetitions: int = 2, seconds: float = 0.01, extra: str = "") -> Path:
+        """A suite of `points` sleeps that differ in one environment variable."""
+        variants = ", ".join(f"{{POINT: '{i}'}}" for i in range(points))
+        return self(
+            f"name: sleeps\nrepetitions: {repetitions}\n{extra}entries:\n  - benchmark: command\n"
+            f"    params: {{argv: [sleep, '{seconds}'], expected: {seconds}}}\n"
+            f"    permutations: {{product: {{env: [{variants}]}}}}\n"
+        )
+
+
+@pytest.fixture(autouse=True)
+def in_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No test writes ./perfdag-results into the checkout."""
+    monkeypatch.chdir(tmp_path)
+    yield
+
+
+@pytest.fixture
+def s3_root() -> str:
+    """A fresh prefix on the S3 server that AWS_ENDPOINT_URL names."""
+    if "AWS_ENDPOINT_URL" not in os.environ:
+        pytest.skip("no S3 here: AWS_ENDPOINT_URL is not set")
+    import secrets
+
+    return f"s3://{os.environ.get('PERFDAG_TEST_BUCKET', 'perfdag')}/tests/{secrets.token_hex(6)}"

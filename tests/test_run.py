@@ -1,0 +1,266 @@
+"""`perfdag run` end to end with real processes: what is stored, what is resumed, what a kill leaves."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from perfdag.cli import main
+from perfdag.collect import collect, gather, load_plan
+from perfdag.results import SAMPLES, load
+from perfdag.store import FolderStore, S3Store, open_store
+from tests.conftest import SuiteWriter
+
+
+def rows_of(store: Path) -> list[dict[str, object]]:
+    files = list(store.glob("results/*/*/*.parquet"))
+    assert len(files) == 1
+    return [row for row in pq.read_table(files[0]).to_pylist() if row["benchmark"] != "canary"]
+
+
+def test_every_sample_is_a_row_and_a_failure_too(write_suite: SuiteWriter, tmp_path: Path) -> None:
+    suite = write_suite(
+        "name: mixed\nrepetitions: 2\nentries:\n"
+        "  - {name: good, benchmark: command, params: {argv: [sleep, '0.01']}}\n"
+        "  - {name: bad, benchmark: command, params: {argv: ['false']}}\n"
+        "  - {name: absent, benchmark: command, params: {argv: [no-such-program]}}\n"
+    )
+    assert main(["run", str(suite), "--store", str(tmp_path / "store"), "--no-report"]) == 1
+    rows = rows_of(tmp_path / "store")
+    assert len(rows) == 6
+    by_entry = {entry: [row for row in rows if row["entry"] == entry] for entry in ("good", "bad", "absent")}
+    assert {row["status"] for row in by_entry["good"]} == {"ok"}
+    assert all(0.01 <= row["value"] < 5 and row["unit"] == "s" for row in by_entry["good"])  # type: ignore[operator]
+    assert {row["status"] for row in by_entry["bad"]} == {"failed"}
+    assert all(row["value"] is None and "exited 1" in str(row["error"]) for row in by_entry["bad"])
+    assert {row["status"] for row in by_entry["absent"]} == {"skipped"}
+
+
+def test_skips_alone_exit_0(write_suite: SuiteWriter, tmp_path: Path) -> None:
+    suite = write_suite("name: skips\nentries:\n  - {benchmark: command, params: {argv: [no-such-program]}}\n")
+    assert main(["run", str(suite), "--store", str(tmp_path / "store"), "--no-report"]) == 0
+
+
+def test_a_bad_suite_starts_nothing(write_suite: SuiteWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    suite = write_suite("name: bad\nentries:\n  - benchmark: comand\n")
+    assert main(["run", str(suite), "--store", str(tmp_path / "store")]) == 2
+    assert "suite.yaml:3: entries[0].benchmark: unknown benchmark 'comand'" in capsys.readouterr().err
+    assert not (tmp_path / "store").exists()
+
+
+def test_collecting_twice_gives_the_same_bytes(write_suite: SuiteWriter, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    main(["run", str(write_suite.sleeps()), "--store", str(root), "--no-report"])
+    store = FolderStore(str(root))
+    plan = load_plan(store, "last")
+    key = collect(store, plan).key
+    first = store.get(key)
+    time.sleep(0.01)
+    collect(store, plan)
+    assert store.get(key) == first
+
+
+def test_the_parquet_file_has_the_schema_and_reads_back(write_suite: SuiteWriter, tmp_path: Path) -> None:
+    main(["run", str(write_suite.sleeps()), "--store", str(tmp_path / "store"), "--no-report"])
+    table = load(FolderStore(str(tmp_path / "store")))
+    assert table.column_names == SAMPLES.names
+    plain = pq.read_table(next((tmp_path / "store").glob("results/*/*/*.parquet")), partitioning=None)
+    assert plain.schema.equals(SAMPLES), plain.schema
+
+
+def test_the_order_is_recorded_and_a_seed_repeats_it(write_suite: SuiteWriter, tmp_path: Path) -> None:
+    suite = write_suite.sleeps(points=6, repetitions=3)
+    orders = []
+    for name in "ab":
+        main(["run", str(suite), "--store", str(tmp_path / name), "--no-report"])
+        rows = sorted(rows_of(tmp_path / name), key=lambda row: str(row["started_at"]))
+        assert [row["order_index"] for row in rows] == sorted(row["order_index"] for row in rows)  # type: ignore[type-var]
+        orders.append([row["point"] for row in rows])
+    assert orders[0] == orders[1]
+    rounds = [orders[0][i : i + 6] for i in (0, 6, 12)]
+    assert all(sorted(r) == sorted(rounds[0]) for r in rounds), "each round holds every point once"
+    assert len({tuple(r) for r in rounds}) > 1, "rounds are shuffled apart"
+
+
+def test_warm_up_rounds_are_stored_and_marked(write_suite: SuiteWriter, tmp_path: Path) -> None:
+    main(["run", str(write_suite.sleeps(2, 2, extra="warmup: 1\n")), "--store", str(tmp_path / "store"), "--no-report"])
+    rows = rows_of(tmp_path / "store")
+    assert sum(row["phase"] == "warmup" for row in rows) == 2
+    assert sum(row["phase"] == "measure" for row in rows) == 4
+
+
+def test_a_spent_budget_skips_the_rest_with_the_reason(write_suite: SuiteWriter, tmp_path: Path) -> None:
+    suite = write_suite.sleeps(points=4, repetitions=2, seconds=0.2, extra="budget: 600ms\n")
+    assert main(["run", str(suite), "--store", str(tmp_path / "store"), "--no-report"]) == 0
+    rows = rows_of(tmp_path / "store")
+    skipped = [row for row in rows if row["status"] == "skipped"]
+    assert len(rows) == 8
+    assert 1 <= len(skipped) < 8
+    assert all("budget of 0.6 s" in str(row["error"]) for row in skipped)
+
+
+def test_until_stops_at_the_precision_or_at_the_maximum(
+    write_suite: SuiteWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = write_suite(
+        "name: until\nentries:\n"
+        "  - name: easy\n    benchmark: command\n    params: {argv: [sleep, '0.05']}\n    until: {relative_spread: 0.5, max_repetitions: 15}\n"
+        "  - name: hard\n    benchmark: command\n    params: {argv: [sleep, '0.01']}\n    until: {relative_spread: 0.000001, max_repetitions: 8}\n"
+    )
+    assert main(["run", str(suite), "--store", str(tmp_path / "store"), "--no-report"]) == 0
+    rows = rows_of(tmp_path / "store")
+    assert sum(row["entry"] == "easy" for row in rows) == 6, "six samples are the fewest that give an interval"
+    assert sum(row["entry"] == "hard" for row in rows) == 8
+    assert "after 8 samples (asked: 0.0%)" in capsys.readouterr().out
+
+
+def perfdag(*arguments: str, **options: object) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-c", "import sys; from perfdag.cli import main; sys.exit(main())", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True, **options)  # type: ignore[call-overload,no-any-return]
+
+
+@pytest.mark.slow
+def test_kill_9_at_random_moments_loses_nothing_and_repeats_nothing(write_suite: SuiteWriter, tmp_path: Path) -> None:
+    """20 kills over a run of 60 samples; each sample leaves one line in a log, so a sample measured twice shows."""
+    log, root = tmp_path / "log", tmp_path / "store"
+    variants = ", ".join(f"{{POINT: '{i}'}}" for i in range(30))
+    script = 'sleep 0.1; printf "%s\\n" "$POINT" >> "$LOG"'
+    suite = write_suite(
+        f"name: killed\nrepetitions: 2\nentries:\n  - benchmark: command\n    params: {{argv: [sh, -c, {json.dumps(script)}]}}\n"
+        f"    permutations: {{product: {{env: [{variants}]}}}}\n"
+    )
+    dice, kills = random.Random(7), 0
+    environment = {**os.environ, "LOG": str(log)}
+    arguments = ["run", str(suite), "--store", str(root), "--no-report"]
+    stored_when_killed: set[str] = set()
+    while kills < 20:
+        process = perfdag(*arguments, env=environment)
+        plan_or_more = list(root.glob("runs/*/plan.json"))
+        deadline = time.monotonic() + 20
+        while not plan_or_more and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+            plan_or_more = list(root.glob("runs/*/plan.json"))
+        time.sleep(dice.uniform(0.2, 1.4))
+        if process.poll() is not None:
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+        now = {file.name for file in root.glob("runs/*/parts/*.json")}
+        assert stored_when_killed <= now, "a stored sample vanished"
+        stored_when_killed = now
+        arguments = ["run", "--resume", "last", "--store", str(root), "--no-report"]
+    assert kills >= 10, "the run ended before it could be killed often enough"
+    final = perfdag(*arguments, env=environment)
+    assert final.wait(120) == 0
+    rows = rows_of(root)
+    assert len(rows) == 60
+    assert {row["status"] for row in rows} == {"ok"}
+    assert len({(row["point"], row["repetition"]) for row in rows}) == 60
+    # a sample is measured again only if the kill came before it was stored: at most one a kill
+    assert 60 <= len(log.read_text().splitlines()) <= 60 + kills
+
+
+def test_ctrl_c_ends_the_children_keeps_the_parts_and_exits_130(write_suite: SuiteWriter, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    suite = write_suite(
+        "name: stopped\nrepetitions: 1\nentries:\n  - {name: quick, benchmark: command, params: {argv: [sleep, '0.01']}}\n"
+        "  - {name: long, benchmark: command, params: {argv: [sleep, '54321.25']}, timeout: 1h}\n"
+    )
+    process = perfdag("run", str(suite), "--store", str(root), "--no-report", "--set", "seed=1")
+    deadline = time.monotonic() + 20
+    while subprocess.run(["pgrep", "-f", "sleep 54321.25"], capture_output=True, check=False).returncode != 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert b"--resume" in said
+    assert b"Traceback" not in said
+    assert subprocess.run(["pgrep", "-f", "sleep 54321.25"], capture_output=True, check=False).returncode == 1, "the child was left running"
+
+
+def test_an_unwritable_store_is_exit_4_and_the_sample_is_kept(write_suite: SuiteWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert main(["run", str(write_suite.sleeps()), "--store", str(blocked / "store")]) == 4
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_full_disk_is_exit_4_and_resume_completes(
+    write_suite: SuiteWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The third sample meets a real ENOSPC (a write to /dev/full); it is kept aside and stored when the run is resumed."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    root, parts = tmp_path / "store", 0
+    put = FolderStore.put
+
+    def put_until_full(self: FolderStore, key: str, data: bytes) -> None:
+        nonlocal parts
+        parts += "/parts/" in key
+        if parts == 4:
+            (tmp_path / "store" / key).parent.mkdir(parents=True, exist_ok=True)
+            Path(tmp_path / "store" / f"{Path(key).parent}/.{Path(key).name}.{os.getpid()}.tmp").symlink_to("/dev/full")
+        put(self, key, data)
+
+    monkeypatch.setattr(FolderStore, "put", put_until_full)
+    suite = write_suite.sleeps(points=4, repetitions=1)
+    assert main(["run", str(suite), "--store", str(root), "--no-report"]) == 4
+    said = capsys.readouterr().err
+    assert "the disk is full" in said
+    assert "--resume" in said
+    monkeypatch.setattr(FolderStore, "put", put)
+    assert main(["run", "--resume", "last", "--store", str(root), "--no-report"]) == 0
+    assert len(rows_of(root)) == 4
+
+
+def test_a_damaged_part_is_missing_and_named(write_suite: SuiteWriter, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    main(["run", str(write_suite.sleeps()), "--store", str(root), "--no-report"])
+    store = FolderStore(str(root))
+    plan = load_plan(store, "last")
+    victim = next(file for file in root.glob("runs/*/parts/*.json") if "canary" not in file.name)
+    victim.write_text(victim.read_text()[:100])
+    table, collected = gather(store, plan)
+    assert collected.damaged == [victim.stem]
+    assert collected.statuses["missing"] == 1
+
+
+def test_an_unknown_run_names_the_nearest(write_suite: SuiteWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = str(tmp_path / "store")
+    main(["run", str(write_suite.sleeps()), "--store", root, "--no-report"])
+    known = load_plan(open_store(root), "last").run_id
+    capsys.readouterr()
+    assert main(["collect", known[:-1] + "x", "--store", root]) == 2
+    assert f"did you mean {known}?" in capsys.readouterr().err
+
+
+@pytest.mark.cluster
+def test_a_run_on_s3_has_the_same_rows(write_suite: SuiteWriter, tmp_path: Path, s3_root: str) -> None:
+    suite = write_suite.sleeps()
+    assert main(["run", str(suite), "--store", s3_root, "--no-report"]) == 0
+    assert main(["run", str(suite), "--store", str(tmp_path / "store"), "--no-report"]) == 0
+    far, near = load(S3Store(s3_root, 5)), load(FolderStore(str(tmp_path / "store")))
+    same = ["suite", "entry", "benchmark", "point", "params", "shape", "metric", "stat", "series_id", "unit", "better", "status", "repetition"]
+    assert sorted(map(str, far.select(same).to_pylist())) == sorted(map(str, near.select(same).to_pylist()))
+
+
+def test_s3_that_cannot_be_reached_is_exit_4_in_one_line(
+    write_suite: SuiteWriter, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    monkeypatch.setattr("perfdag.store.S3Store.put", lambda self, key, data, put=S3Store.put: (setattr(self, "patience", 0.5), put(self, key, data)))
+    assert main(["run", str(write_suite.sleeps()), "--store", "s3://bucket/prefix"]) == 4
+    said = capsys.readouterr().err
+    assert "cannot be reached" in said
+    assert "Traceback" not in said
