@@ -1,18 +1,123 @@
-"""Thresholds of a suite: what `perfdag check` holds a run against, beside the change-point detector."""
+"""What `perfdag check` holds a run against: thresholds of the suite, and how the change-point detector is tuned."""
 
-from typing import Literal
+from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+import fnmatch
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+
+from perfdag.units import bits_per_second, seconds, size_bytes
+
+if TYPE_CHECKING:
+    from perfdag.stats.robust import Array
+    from perfdag.trends import SeriesInfo
+
+MIN_EFFECT = 0.05
+MIN_EFFECT_TAIL = 0.15
+MIN_EFFECT_FRACTION = 0.01
+
+
+def _quantity(text: Any) -> Any:
+    """Read `15ms`, `9Gbit/s`, `200MB/s` or `4KiB` into base units; numbers pass, anything else is a ValueError."""
+    if not isinstance(text, str):
+        return text
+    if text.rstrip().endswith("bit/s"):
+        return bits_per_second(text)
+    if text.rstrip().endswith("/s"):
+        return float(size_bytes(text.strip().removesuffix("/s")))
+    try:
+        return seconds(text)
+    except ValueError:
+        return float(size_bytes(text))
+
+
+def _share(text: Any) -> Any:
+    """Read `5%` as 0.05."""
+    if isinstance(text, str) and text.rstrip().endswith("%"):
+        try:
+            return float(text.strip()[:-1]) / 100
+        except ValueError:
+            raise ValueError(f"not a share: {text!r}; write it as 5% or 0.05") from None
+    return text
+
+
+_TEXT_OR_NUMBER = WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string"}]})
+Quantity = Annotated[float, BeforeValidator(_quantity), _TEXT_OR_NUMBER]
+Share = Annotated[float, Field(gt=0), BeforeValidator(_share), _TEXT_OR_NUMBER]
 
 
 class Check(BaseModel):
-    """One threshold: a metric of an entry against an absolute value or a named baseline."""
+    """One rule for a metric: a threshold (`op` with `value` or `ratio`), the detector's tuning, or both."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     entry: str | None = Field(None, description="entry name or glob; unset: every entry that has the metric")
-    metric: str
-    stat: str = "value"
-    op: Literal["<", "<=", ">", ">="]
-    value: float | None = Field(None, description="absolute threshold in the metric's base unit")
-    ratio: float | None = Field(None, gt=0, description="threshold as a ratio to the baseline's median")
-    baseline: str | None = None
+    metric: str = Field(description="metric name or glob")
+    stat: str | None = Field(None, description="value, mean, p50, p99, max ...; unset: every one for tuning, value for a threshold")
+    op: Literal["<", "<=", ">", ">="] | None = Field(None, description="what must hold: measured OP threshold")
+    value: Quantity | None = Field(None, description="absolute threshold in the metric's base unit, or as 15ms, 9Gbit/s, 4KiB")
+    ratio: float | None = Field(None, gt=0, description="threshold as a ratio to the median of `baseline`")
+    baseline: str | None = Field(None, description="a named baseline; unset: the current level of the history")
+    percentile: float | None = Field(
+        None, gt=0, lt=100, description="of the run's values, nearest rank; refused below the samples it needs; unset: the median"
+    )
+    min_effect: Share | None = Field(None, description="smallest change worth a verdict, 5% or 0.05; in the metric's unit if absolute")
+    absolute: bool = Field(False, description="min_effect is in the metric's own unit (a loss of 0 to 1)")
+    page: bool | None = Field(None, description="whether a change alerts; unset: headline metrics do")
+
+    @model_validator(mode="after")
+    def _whole(self) -> Check:
+        if self.op is None:
+            if self.value is not None or self.ratio is not None or self.percentile is not None or self.baseline is not None:
+                raise ValueError("a threshold needs `op`: one of <, <=, >, >=")
+            if self.min_effect is None and self.page is None:
+                raise ValueError("says nothing: give `op` with `value` or `ratio`, or `min_effect`, or `page`")
+        elif (self.value is None) == (self.ratio is None):
+            raise ValueError("a threshold is either `value` or `ratio`")
+        if self.baseline is not None and self.ratio is None:
+            raise ValueError("`baseline` goes with `ratio`")
+        if self.absolute and self.min_effect is None:
+            raise ValueError("`absolute` goes with `min_effect`")
+        return self
+
+    def covers(self, info: SeriesInfo) -> bool:
+        """Whether the rule is about this series."""
+        stat = self.stat or ("value" if self.op else "*")
+        return (
+            fnmatch.fnmatchcase(info.entry, self.entry or "*")
+            and fnmatch.fnmatchcase(info.metric, self.metric)
+            and fnmatch.fnmatchcase(info.stat, stat)
+            and not info.canary
+        )
+
+    def words(self) -> str:
+        """Say the threshold: `throughput >= 9e+09`."""
+        stat = f" {self.stat}" if self.stat and self.stat != "value" else ""
+        left = f"p{self.percentile:g} of " if self.percentile else ""
+        right = f"{self.value:g}" if self.value is not None else f"{self.ratio:g} x {self.baseline or 'its level'}"
+        return f"{left}{self.entry + ' ' if self.entry else ''}{self.metric}{stat} {self.op} {right}"
+
+
+class Tuning:
+    """The detector's settings for each series: the last rule that covers it wins, else the defaults."""
+
+    def __init__(self, checks: Sequence[Check] = ()) -> None:
+        self.checks = list(checks)
+
+    def effect(self, info: SeriesInfo, values: Array) -> tuple[float, bool]:
+        """Return (min_effect, absolute): 5 %, tails of latency 15 %, a fraction between 0 and 1 that touches 0 by 0.01."""
+        for check in reversed(self.checks):
+            if check.min_effect is not None and check.covers(info):
+                return check.min_effect, check.absolute
+        if info.unit == "1" and values.size and values.min() == 0 and values.max() <= 1:
+            return MIN_EFFECT_FRACTION, True
+        tail = info.unit == "s" and (info.stat == "max" or info.stat.startswith("p99"))
+        return (MIN_EFFECT_TAIL if tail else MIN_EFFECT), False
+
+    def pages(self, info: SeriesInfo) -> bool:
+        """Whether a change of this series alerts."""
+        for check in reversed(self.checks):
+            if check.page is not None and check.covers(info):
+                return check.page
+        return info.headline and not info.canary

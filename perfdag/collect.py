@@ -17,6 +17,7 @@ from perfdag.document import nearest
 from perfdag.parts import Part, headline, part_key, read_part, relative_precision, run_folder
 from perfdag.plan import Plan, read_plan
 from perfdag.results import SAMPLES, SCHEMA_VERSION, canonical, digest
+from perfdag.rollup import forget, month_of
 from perfdag.store import NotStoredError, Store, StoreError
 
 ERROR_LIMIT = 500
@@ -77,6 +78,7 @@ def collect(store: Store, plan: Plan) -> Collected:
     # without the Arrow schema in it a reader gets plain strings, however the columns were encoded here
     pq.write_table(table, sink, compression="zstd", store_schema=False, version="2.6", data_page_version="1.0")
     store.put(collected.key, sink.getvalue().to_pybytes())
+    forget(store, plan.suite, month_of(plan.run_id))
     return collected
 
 

@@ -20,6 +20,7 @@ COLUMNS = (
     "suite",
     "entry",
     "benchmark",
+    "benchmark_version",
     "point",
     "params",
     "shape",
@@ -68,7 +69,20 @@ class SeriesInfo:
     stat: str
     unit: str
     better: str
+    benchmark_version: str
     headline: bool
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What is measured, whatever the suite's name and the benchmark's version."""
+        return (self.point, self.coords, self.metric, self.stat)
+
+    @property
+    def name(self) -> str:
+        """Metric with its statistic and coordinates: `latency p99 direction=read`."""
+        stat = "" if self.stat == "value" else f" {self.stat}"
+        coords = orjson.loads(self.coords or "{}")
+        return f"{self.metric}{stat}" + "".join(f" {key}={value}" for key, value in coords.items())
 
     @property
     def canary(self) -> bool:
@@ -316,3 +330,19 @@ def matrix(suite: str, months: Sequence[Month], stored: set[str], damaged: list[
 
 def _order(info: SeriesInfo) -> tuple[Any, ...]:
     return (info.canary, not info.headline, info.entry, info.point, info.metric, info.stat, info.coords)
+
+
+def labels(series: Iterable[SeriesInfo]) -> dict[str, str]:
+    """Point id -> what tells it from the other points of its entry (`streams=4 network.host=true`), often nothing."""
+    points = {info.point: info for info in series}
+    entries: dict[str, dict[str, dict[str, str]]] = {}
+    for point, info in points.items():
+        flat = dict(flatten(orjson.loads(info.params or "{}"))) | dict(flatten(orjson.loads(info.shape or "{}")))
+        entries.setdefault(info.entry, {})[point] = flat
+    made = {}
+    for group in entries.values():
+        names = sorted({name for flat in group.values() for name in flat})
+        varied = [name for name in names if len({flat.get(name) for flat in group.values()}) > 1]
+        for point, flat in group.items():
+            made[point] = " ".join(f"{name}={flat[name]}" for name in varied if name in flat)
+    return made

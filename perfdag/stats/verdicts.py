@@ -30,9 +30,9 @@ POWER_90 = 1.2816
 class Verdict:
     """Series A against B: medians in the unit of the values, the rest relative (0.1 is +10 %) or absolute.
 
-    `effect` is B against A, `floor` the noise of one run (None: unknown), `gate` the effect that would have been called
-    a change, `detectable` the effect found in nine of ten comparisons such as this one; `why` is one sentence, and for
-    "inconclusive" says what it would take.
+    `effect` is B against A and `low`, `high` its 95 % interval by the floor (None: floor unknown), `floor` the noise of
+    one run, `gate` the effect that would have been called a change, `detectable` the effect found in nine of ten
+    comparisons such as this one; `why` is one sentence, and for "inconclusive" says what it would take.
     """
 
     word: Word
@@ -45,6 +45,8 @@ class Verdict:
     floor: float | None
     gate: float | None
     detectable: float | None
+    low: float | None
+    high: float | None
     absolute: bool = False
 
 
@@ -74,8 +76,9 @@ def compare(
     known = history.size >= PAST_RUNS
     floor = float(noise_floor_on(scale.apply(history))) if known else None
     error = math.sqrt(_variance(runs_a) + _variance(runs_b))
-    gate = detectable = None
+    gate = detectable = low = high = None
     if floor is not None:
+        low, high = (scale.effect(difference + sign * 1.96 * floor * error) for sign in (-1, 1))
         gate = max(scale.gate(min_effect), FLOORS * floor * error)
         detectable = gate + POWER_90 * floor * error
     word, why = _word(difference, scale.gate(min_effect), gate, floor, error, better, history.size, runs_a, runs_b)
@@ -90,6 +93,8 @@ def compare(
         floor=floor,
         gate=None if gate is None else scale.effect(gate),
         detectable=None if detectable is None else scale.effect(detectable),
+        low=low,
+        high=high,
         absolute=absolute,
     )
 

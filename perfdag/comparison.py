@@ -1,0 +1,203 @@
+"""Two sides, each one run or several: what differs around them, and a verdict for every series that both have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from perfdag import results
+from perfdag.checks import Tuning
+from perfdag.rollup import trends
+from perfdag.selection import Selection, SelectionError
+from perfdag.stats.changes import WINDOW, change_points
+from perfdag.stats.robust import Array, finite, robust_sigma, scale_for
+from perfdag.stats.verdicts import PAST_RUNS, Verdict, compare
+from perfdag.store import Store
+from perfdag.trends import COLUMNS, SeriesInfo, Trends, codes, environment, grouped, labels, measured, of_table
+
+_RANK = {"worse": 0, "differs": 1, "better": 2, "inconclusive": 3, "no difference shown": 4}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One series on both sides with its verdict; `label` tells its point from the others of the entry."""
+
+    info: SeriesInfo
+    label: str
+    verdict: Verdict
+    note: str = ""
+
+
+@dataclass
+class Comparison:
+    """Everything that two sides came to. Lists are texts for people; nothing that is not compared is left out of them."""
+
+    a: Selection
+    b: Selection
+    environment: dict[str, tuple[str, str]] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    only_a: list[str] = field(default_factory=list)
+    only_b: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Side:
+    selection: Selection
+    series: dict[tuple[str, str, str, str], SeriesInfo]
+    values: dict[tuple[str, str, str, str], Array]
+    environment: dict[str, str]
+    failed: dict[str, tuple[int, int, str, str]]
+
+
+def compare_selections(a: tuple[Store, Selection], b: tuple[Store, Selection], tuning: Tuning, *, everything: bool = True) -> Comparison:
+    """Compare two selections, which may lie in different stores. `everything` includes series that are not headlines.
+
+    Raises SelectionError where a side has no rows; StoreError.
+    """
+    damaged: list[str] = []
+    left, right = _side(*a, damaged), _side(*b, damaged)
+    # A single run's own noise is what is asked about; the runs of a larger side tell the noise like any other.
+    asked = {run for _, side in (a, b) if len(side.runs) == 1 for run in side.runs}
+    past = _past(b[0], b[1], asked, damaged)
+    made = Comparison(a[1], b[1], damaged=damaged)
+    made.environment = {
+        key: (left.environment.get(key, "-"), right.environment.get(key, "-"))
+        for key in sorted({*left.environment, *right.environment})
+        if left.environment.get(key) != right.environment.get(key)
+    }
+    names = labels([*left.series.values(), *right.series.values()])
+    history = {info.key: i for i, info in enumerate(past.series)}
+    for key, info in right.series.items():
+        if key not in left.series:
+            made.only_b.append(full_name(info, names))
+        elif everything or info.headline:
+            earlier = past.value[history[key]] if key in history else np.array([])
+            _compare(made, left, right, key, earlier, tuning, names)
+    made.only_a = [full_name(info, names) for key, info in left.series.items() if key not in right.series]
+    for letter, side in (("A", left), ("B", right)):
+        for point, (ok, bad, error, entry) in side.failed.items():
+            made.failed.append(f"{letter}: {entry} {names.get(point, point)}: {bad} of {ok + bad} samples, {error}")
+    made.rows.sort(key=_order)
+    return made
+
+
+def full_name(info: SeriesInfo, names: dict[str, str]) -> str:
+    """Entry, what tells the point from others, and the metric."""
+    return " ".join(filter(None, (info.entry, names.get(info.point, ""), info.name)))
+
+
+def _compare(
+    made: Comparison,
+    left: _Side,
+    right: _Side,
+    key: tuple[str, str, str, str],
+    earlier: Array,
+    tuning: Tuning,
+    names: dict[str, str],
+) -> None:
+    """Give one series its verdict, or say why there is none."""
+    before, info = left.series[key], right.series[key]
+    name = full_name(info, names)
+    if before.unit != info.unit:
+        made.refused.append(f"{name}: unit {before.unit} in A and {info.unit} in B, not compared")
+        return
+    a, b = left.values[key], right.values[key]
+    min_effect, absolute = tuning.effect(info, np.concatenate([a, b]))
+    verdict = compare(
+        a,
+        b,
+        level_removed(earlier, info.series_id, absolute),
+        better=info.better,
+        min_effect=min_effect,
+        absolute=absolute,
+        runs_a=len(left.selection.runs),
+        runs_b=len(right.selection.runs),
+    )
+    versions = (before.benchmark_version, info.benchmark_version)
+    note = f"version {versions[0]} against {versions[1]}" if versions[0] != versions[1] else ""
+    made.rows.append(Row(info, names.get(info.point, ""), verdict, note))
+
+
+def level_removed(values: Array, series_id: str, absolute: bool = False) -> Array:
+    """Return past run medians with their changes of level taken out, so that their spread is noise alone.
+
+    The detector runs only where the spread over all is larger than successive differences explain.
+    """
+    kept = finite(values)[-WINDOW:]
+    if kept.size < PAST_RUNS:
+        return kept
+    scale = scale_for(kept, absolute)
+    x = scale.apply(kept)
+    if robust_sigma(x) <= 1.25 * robust_sigma(np.diff(x)) / np.sqrt(2):
+        return kept
+    edges = [0, *(change.index for change in change_points(kept, series_id, absolute=absolute)), x.size]
+    middle = np.median(x)
+    for start, end in pairwise(edges):
+        x[start:end] += middle - np.median(x[start:end])
+    flat: Array = np.exp(x) if scale.kind == "log" else x * scale.unit
+    return flat
+
+
+def _side(store: Store, selection: Selection, damaged: list[str]) -> _Side:
+    """Read the rows of a side: repetitions of a single run, run medians of several."""
+    table = results.load(store, suites=[selection.suite], runs=list(selection.runs), columns=list(COLUMNS), damaged=damaged)
+    if not table.num_rows:
+        why = f"damaged: {', '.join(damaged)}" if damaged else "no rows"
+        raise SelectionError(f"{selection.words}: {why}")
+    table = table.filter(pc.fill_null(pc.not_equal(table["benchmark"], "canary"), True))
+    medians = of_table(table, selection.suite)
+    failed: dict[str, tuple[int, int, str, str]] = {}
+    for run in medians.runs:
+        for point, (ok, bad, error, entry) in run.points.items():
+            if bad:
+                before = failed.get(point, (0, 0, "", ""))
+                failed[point] = (before[0] + ok, before[1] + bad, error, entry)
+    series = {info.key: info for info in medians.series}
+    if len(selection.runs) == 1:
+        values = _repetitions(table, {info.series_id: info.key for info in medians.series})
+    else:
+        values = {info.key: finite(medians.value[i]) for i, info in enumerate(medians.series)}
+    return _Side(selection, series, values, environment(table), failed)
+
+
+def _repetitions(table: pa.Table, keys: dict[str, Any]) -> dict[tuple[str, str, str, str], Array]:
+    rows = table.filter(measured(table))
+    which, ids = codes(rows["series_id"])
+    groups, values = grouped(which, rows["value"].to_numpy().astype(np.float64))
+    return {keys[ids[group]]: each for group, each in zip(groups, values, strict=True)}
+
+
+def _past(store: Store, selection: Selection, without: set[str], damaged: list[str]) -> Trends:
+    """Run medians of B's suite on B's cluster, some runs left out."""
+    everything = trends(store, selection.suite)
+    damaged.extend(key for key in everything.damaged if key not in damaged)
+    cluster = next((run.cluster for run in everything.runs if run.run_id in selection.runs), "")
+    kept = [i for i, run in enumerate(everything.runs) if run.run_id not in without and run.cluster == cluster]
+    return everything.keep(kept)
+
+
+def _order(row: Row) -> tuple[Any, ...]:
+    return (not row.info.headline, _RANK[row.verdict.word], -abs(row.verdict.effect), row.info.entry, row.label)
+
+
+def count(rows: list[Row]) -> str:
+    """Say how many series got which word: `1 worse, 20 no difference shown`."""
+    words = [row.verdict.word for row in rows]
+    said = [f"{words.count(word)} {word}" for word in _RANK if word in words]
+    return ", ".join(said) or "no series in common"
+
+
+def percent(value: float | None, absolute: bool = False, sign: bool = True) -> str:
+    """Write a relative number for people, `-11.8 %`, or an absolute one with its sign; `-` where it is unknown."""
+    if value is None:
+        return "-"
+    plus = "+" if sign else ""
+    return f"{value:{plus}.3g}" if absolute else f"{100 * value:{plus}.1f} %"

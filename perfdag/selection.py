@@ -1,0 +1,173 @@
+"""Which runs: a run id, its beginning, `last`, `last~2`, `baseline:NAME`, or conditions such as `suite=net month=2026-10`."""
+
+from __future__ import annotations
+
+import bisect
+import fnmatch
+import re
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+
+import orjson
+
+from perfdag.document import nearest
+from perfdag.store import NotStoredError, Store
+
+KEYS = ("suite", "month", "run", "since", "until", "newest")
+BASELINES = "baselines.json"
+
+
+class SelectionError(ValueError):
+    """The words name no run; the message says what there is."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Runs of one suite, oldest first, and the words they were asked for by."""
+
+    words: str
+    suite: str
+    runs: tuple[str, ...]
+
+
+def stored_runs(store: Store) -> list[tuple[str, str]]:
+    """(run id, suite) of every run with results, oldest first. Raises StoreError."""
+    found = []
+    for key in store.list("results"):
+        parts = key.split("/")
+        if len(parts) == 4 and key.endswith(".parquet"):
+            found.append((parts[3].removesuffix(".parquet"), parts[1].removeprefix("suite=")))
+    return sorted(found)
+
+
+def select(store: Store, words: str, suite: str | None = None) -> Selection:
+    """Return the runs that the words name, of one suite (`suite` narrows `last` and conditions).
+
+    Raises SelectionError where there is none, with the nearest names; StoreError.
+    """
+    stored = [each for each in stored_runs(store) if suite is None or each[1] == suite]
+    if words.startswith("baseline:"):
+        return baseline(store, words.removeprefix("baseline:"), suite)
+    if not stored:
+        of = f" of suite {suite}{nearest(suite, {s for _, s in stored_runs(store)})}" if suite else ""
+        raise SelectionError(f"store {store.root} has no results{of}: run a suite, or `perfdag collect RUN`")
+    if "=" in words:
+        return _conditions(store, words, stored)
+    found = re.fullmatch(r"last(?:~(\d+))?", words)
+    if found:
+        runs = [run for run, of in stored if of == stored[-1][1]]
+        back = int(found[1] or 0)
+        if back >= len(runs):
+            raise SelectionError(f"{words}: suite {stored[-1][1]} has {len(runs)} runs")
+        return Selection(words, stored[-1][1], (runs[-1 - back],))
+    return _one(store, words, stored)
+
+
+def one(store: Store, words: str, suite: str | None = None) -> tuple[str, str]:
+    """Return (run id, suite) of the one run that the words name. Raises SelectionError."""
+    found = select(store, words, suite)
+    if len(found.runs) != 1:
+        raise SelectionError(f"{words}: {len(found.runs)} runs; name one of them")
+    return found.runs[0], found.suite
+
+
+def _one(store: Store, words: str, stored: list[tuple[str, str]]) -> Selection:
+    matching = [each for each in stored if each[0] == words] or [each for each in stored if each[0].startswith(words)]
+    if len(matching) == 1:
+        return Selection(words, matching[0][1], (matching[0][0],))
+    if matching:
+        names = ", ".join(run for run, _ in matching[:3])
+        raise SelectionError(f"{words}: {len(matching)} runs begin so ({names} ...); write more of it")
+    if store.list(f"runs/{words}"):
+        raise SelectionError(f"run {words} has samples but no results yet: `perfdag collect {words}`")
+    known = [run for run, _ in stored]
+    at = bisect.bisect(known, words)
+    hint = nearest(words, known) or (f"; nearest: {', '.join(known[max(0, at - 1) : at + 1])}" if words[:1].isdigit() else "")
+    raise SelectionError(f"store {store.root}: no run {words}{hint}; newest: {', '.join(known[-3:])}")
+
+
+def _conditions(store: Store, words: str, stored: list[tuple[str, str]]) -> Selection:
+    asked = dict(_pair(each) for each in re.split(r"[\s,]+", words.strip()))
+    kept = []
+    for run, suite in stored:
+        day = f"{run[:4]}-{run[4:6]}-{run[6:8]}"
+        if (
+            suite == asked.get("suite", suite)
+            and day.startswith(asked.get("month", ""))
+            and fnmatch.fnmatchcase(run, asked.get("run", "*"))
+            and asked.get("since", "") <= day
+            and day <= asked.get("until", "9999")
+        ):
+            kept.append((run, suite))
+    suites = sorted({suite for _, suite in kept})
+    if not kept:
+        known = sorted({suite for _, suite in stored})
+        hint = nearest(asked["suite"], known) if asked.get("suite", known[0]) not in known else ""
+        raise SelectionError(f"{words}: no run fits{hint}; suites: {', '.join(known)}; {_extent(stored)}")
+    if len(suites) > 1:
+        raise SelectionError(f"{words}: runs of several suites ({', '.join(suites)}); add suite=NAME")
+    runs = [run for run, _ in kept]
+    if "newest" in asked:
+        runs = runs[-int(asked["newest"]) :]
+    return Selection(words, suites[0], tuple(runs))
+
+
+def _extent(stored: list[tuple[str, str]]) -> str:
+    return f"{len(stored)} runs from {_day(stored[0][0])} to {_day(stored[-1][0])}"
+
+
+def _day(run: str) -> str:
+    return f"{run[:4]}-{run[4:6]}-{run[6:8]}"
+
+
+def _pair(word: str) -> tuple[str, str]:
+    key, equals, value = word.partition("=")
+    if not equals or key not in KEYS:
+        raise SelectionError(f"{word}: a condition is one of {', '.join(f'{each}=...' for each in KEYS)}{nearest(key, KEYS)}")
+    if key in ("since", "until"):
+        try:
+            date.fromisoformat(value)
+        except ValueError:
+            raise SelectionError(f"{word}: write a day as 2026-10-31") from None
+    if key == "month" and not re.fullmatch(r"\d{4}(-\d\d)?", value):
+        raise SelectionError(f"{word}: write a month as 2026-10, or a year as 2026")
+    if key == "newest" and not (value.isdigit() and int(value)):
+        raise SelectionError(f"{word}: newest is how many runs, one or more")
+    return key, value
+
+
+def baselines(store: Store) -> dict[str, dict[str, dict[str, object]]]:
+    """Named baselines: name -> suite -> {"runs", "note", "set_at"}. Raises SelectionError where the file is damaged."""
+    try:
+        data = orjson.loads(store.get(BASELINES))
+    except NotStoredError:
+        return {}
+    except orjson.JSONDecodeError as error:
+        raise SelectionError(f"{store.url(BASELINES)} is not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise SelectionError(f"{store.url(BASELINES)}: expected names with their runs")
+    return data
+
+
+def baseline(store: Store, name: str, suite: str | None = None) -> Selection:
+    """Return the runs of a named baseline. Raises SelectionError."""
+    known = baselines(store)
+    if name not in known:
+        there = f"; there are {', '.join(sorted(known))}" if known else "; `perfdag baseline set NAME RUN` makes one"
+        raise SelectionError(f"no baseline {name}{nearest(name, known)}{there}")
+    suites = known[name]
+    if suite is None and len(suites) > 1:
+        raise SelectionError(f"baseline {name} has runs of {', '.join(sorted(suites))}; add --suite NAME")
+    chosen = suite or next(iter(suites))
+    if chosen not in suites:
+        raise SelectionError(f"baseline {name} has no runs of suite {chosen}; it has {', '.join(sorted(suites))}")
+    runs = suites[chosen]["runs"]
+    return Selection(f"baseline:{name}", chosen, tuple(str(each) for each in runs) if isinstance(runs, list) else ())
+
+
+def set_baseline(store: Store, name: str, selection: Selection, note: str = "") -> None:
+    """Name the runs of a selection; other suites under that name stay. Raises SelectionError, StoreError."""
+    known = baselines(store)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    known.setdefault(name, {})[selection.suite] = {"runs": list(selection.runs), "note": note, "set_at": now}
+    store.put(BASELINES, orjson.dumps(known, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS))
