@@ -1,0 +1,339 @@
+"""iperf: throughput between two hosts with iperf3 (or iperf2)."""
+
+import json
+import re
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Params, Skip, Tool
+from perfdag.hosts import Finished, Host, Proto, Server
+from perfdag.shape import Shape
+from perfdag.steps import iperf2
+from perfdag.units import BitRate, Duration, PositiveDuration, Size
+
+_MANAGERS = ("apt", "dnf", "zypper", "pacman", "brew")
+IPERF3 = Tool("iperf3", dict.fromkeys(_MANAGERS, "iperf3"))
+IPERF2 = Tool("iperf", dict.fromkeys(_MANAGERS, "iperf"))
+_BUSY = 0.95  # of a core: above it the core, not the network, sets the pace
+_THREADED = (3, 16)  # the first iperf3 with a thread for each stream (its release notes)
+_DIRECTIONS = (("client_to_server", ""), ("server_to_client", "_bidir_reverse"))
+
+
+class IperfParams(Params):
+    """What iperf is asked to do; rates are bit/s for each stream, as the tool takes them."""
+
+    implementation: Literal["iperf3", "iperf2"] = "iperf3"
+    streams: int = Field(1, ge=1, le=128, description="parallel streams")
+    duration: PositiveDuration = Field(10.0, description="seconds that are measured; whole seconds for iperf3")
+    omit: Duration = Field(0.0, description="seconds sent before the measured time starts; whole seconds, iperf3 only")
+    protocol: Literal["tcp", "udp"] = "tcp"
+    rate: BitRate | None = Field(
+        None, description="bit/s of each stream, 0 for no limit; unset: no limit for tcp, 1 Mbit/s for udp (the tool's own)"
+    )
+    reverse: bool = Field(False, description="the server sends, the client receives")
+    bidirectional: bool = Field(False, description="both send at once")
+    length: Size | None = Field(None, ge=1, le=1 << 20, description="bytes of one write; unset: the tool's own")
+    mss: int | None = Field(None, ge=88, le=9216, description="TCP maximum segment size in bytes")
+    window: Size | None = Field(None, ge=1024, le=1 << 29, description="socket buffer in bytes; unset: the kernel tunes it")
+    congestion: str | None = Field(None, pattern=r"^[a-z][a-z0-9_-]{0,15}$", description="TCP congestion control, for example cubic or bbr")
+    zerocopy: bool = Field(False, description="send with sendfile; tcp and iperf3 only")
+    port: int | None = Field(None, ge=1024, le=65535, description="port of the server; unset: a free one")
+
+    @model_validator(mode="after")
+    def _possible(self) -> "IperfParams":
+        if self.reverse and self.bidirectional:
+            raise ValueError("reverse and bidirectional exclude each other; set one of them")
+        if self.protocol == "udp":
+            given = [name for name in ("mss", "congestion", "zerocopy") if getattr(self, name)]
+            if given:
+                raise ValueError(f"{', '.join(given)}: tcp only; leave out with protocol: udp")
+        if self.implementation == "iperf2":
+            given = [name for name in ("omit", "zerocopy") if getattr(self, name)]
+            if given:
+                raise ValueError(f"{', '.join(given)}: iperf3 only; leave out with implementation: iperf2")
+            if self.bidirectional and self.protocol == "udp":
+                raise ValueError("bidirectional udp: iperf3 only; use implementation: iperf3")
+        else:
+            for name in ("duration", "omit"):
+                if getattr(self, name) % 1:
+                    raise ValueError(f"{name}: iperf3 takes whole seconds, not {getattr(self, name):g}; iperf2 takes parts")
+            if self.omit > 60 or self.duration > 86400:
+                raise ValueError("iperf3 takes a duration up to 86400 s and an omit up to 60 s")
+        return self
+
+
+class Iperf(Benchmark[IperfParams]):
+    """Throughput of TCP or UDP streams between two hosts, with iperf3 or iperf2.
+
+    The client runs on the first host, the server on the second; without `reverse` the client sends. `throughput` is what the
+    receiver got, the sum over all streams (and over both directions with `bidirectional`). An iperf3 older than 3.16 runs all its
+    streams on one core, so its version is part of the series, and `cpu_bound` is 1 where a side was busy for 95 % of what it can use.
+
+    Clock: iperf's own. It starts when all streams are connected (after `omit`) and stops at the receiver's last byte in `duration`;
+    starting the server, connecting and ending are outside.
+    """
+
+    name = "iperf"
+    image = "iperf"
+    tools = (IPERF3,)
+    Params: ClassVar[type[Params]] = IperfParams
+    metrics = (
+        Metric("throughput", "bit/s", "higher", "payload the receiver got, all streams and directions", headline=True),
+        Metric("direction_throughput", "bit/s", "higher", "payload got in one direction of a bidirectional test"),
+        Metric("sent_throughput", "bit/s", "none", "payload handed to the sender's socket"),
+        Metric("retransmits", "1", "lower", "TCP segments sent again"),
+        Metric("jitter", "s", "lower", "UDP interarrival jitter (RFC 1889), mean over the streams"),
+        Metric("lost_fraction", "1", "lower", "UDP datagrams lost of those sent"),
+        Metric("out_of_order", "1", "lower", "UDP datagrams that came out of order"),
+        Metric("sender_cpu", "1", "lower", "cores used by the sending process"),
+        Metric("receiver_cpu", "1", "lower", "cores used by the receiving process"),
+        Metric("rtt", "s", "lower", "smoothed round-trip time of TCP at the sender, over the streams"),
+        Metric("cpu_bound", "1", "none", "1: a process used all the cores it can, so the network may do more; else 0"),
+    )
+
+    def shape(self, params: IperfParams) -> dict[str, Any]:
+        return {"hosts": {"count": 2}}
+
+    def check(self, params: IperfParams, shape: Shape) -> list[str]:
+        if shape.hosts.count < 2:
+            return [f"hosts.count is {shape.hosts.count}; iperf needs 2 (a client and a server)"]
+        if shape.hosts.count > 2 and shape.hosts.pairs is None:
+            return [f"hosts.count is {shape.hosts.count}; iperf measures 2 hosts, or set hosts.pairs (all, ring, `random N`)"]
+        return []
+
+    def seconds(self, params: IperfParams) -> float:
+        return params.duration + params.omit + 0.1
+
+    def missing(self, gang: Gang, params: IperfParams) -> list[Tool]:
+        tool = IPERF3 if params.implementation == "iperf3" else IPERF2
+        return [tool] if any(host.which(tool.program) is None for host in gang.hosts[:2]) else []
+
+    def run(self, gang: Gang, params: IperfParams) -> Output:
+        client, server = gang.hosts[0], gang.hosts[1]
+        cpus = gang.shape.hosts.cpus
+        # iperf3 talks about a UDP test over TCP first, so its server listens on TCP in any case
+        proto: Proto = params.protocol if params.implementation == "iperf2" else "tcp"
+        serving, port = self._serve(server, params, proto, cpus.server)
+        serve, connect = commands(params, server.address, port)
+        with serving:
+            finished = client.run(connect, timeout=gang.timeout, cpus=cpus.client)
+            # the server ends by itself after one test; where the client failed it never will
+            served = serving.wait(5.0) if finished.code == 0 and not _refused(finished) else serving.stop()
+        texts = {"client": finished.stdout, "server": served.stdout}
+        texts |= {f"{role}_stderr": each.stderr for role, each in (("client", finished), ("server", served)) if each.stderr}
+        if finished.timed_out or (finished.code != 0 and not _refused(finished)):
+            finished.check(params.implementation)
+        output = Output(texts, [serve, connect], facts={"server_address": server.address, "client_address": client.address})
+        if params.implementation == "iperf2":
+            version = client.run(["iperf", "-v"], timeout=10)
+            texts["version"] = version.stdout + version.stderr
+            output.tool = iperf2.version(texts["version"])
+        else:
+            output.tool = "iperf3 " + ".".join(map(str, _version(_read(finished.stdout))))
+        self._say_cpu_bound(output, params)
+        return output
+
+    def _serve(self, server: Host, params: IperfParams, proto: Proto, cpus: str | None) -> tuple[Server, int]:
+        """A listening server and its port; where a free port was asked for and somebody else was faster, another one."""
+        for attempt in range(3):
+            port = params.port or server.free_port(proto)
+            argv = commands(params, server.address, port)[0]
+            try:
+                return server.serve(argv, port=port, proto=proto, cpus=cpus), port
+            except Failed:
+                if params.port or attempt == 2:
+                    raise
+        raise AssertionError("not reached")
+
+    def _say_cpu_bound(self, output: Output, params: IperfParams) -> None:
+        """The fact in words, for the row; a broken output is parse's to report."""
+        if params.implementation == "iperf2":
+            return
+        try:
+            report = _read(output.texts["client"])
+            for side, used, limit in _sides(report, params):
+                if used >= _BUSY * limit:
+                    of = "one core, all that this version uses" if _version(report) < _THREADED else f"{limit} threads"
+                    output.facts["cpu_bound"] = f"{side} was busy for {100 * used / limit:.0f} % of {of}"
+        except Failed:
+            return
+
+    def parse(self, output: Output, params: IperfParams) -> list[Measurement]:
+        if params.implementation == "iperf2":
+            return iperf2.parse(output, params.streams, params.duration, params.protocol, params.reverse, params.bidirectional)
+        report = _read(output.texts.get("client", ""))
+        if "error" in report:
+            _give_up(str(report["error"]), output.texts)
+        try:
+            _verify(report, params, output.texts)
+            return _measurements(report, params, output.texts)
+        except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
+            raise Failed(f"iperf3's report lacks {error}: not the JSON of a whole test", output.texts) from error
+
+    def series(self, output: Output) -> str:
+        return output.tool
+
+
+def commands(params: IperfParams, address: str, port: int) -> tuple[list[str], list[str]]:
+    """The argv of the server and of the client (options: iperf3(1), iperf(1))."""
+    if params.implementation == "iperf2":
+        return _iperf2_commands(params, address, port)
+    client = ["iperf3", "--client", address, "--port", str(port), "--json", "--connect-timeout", "10000"]
+    client += ["--time", f"{params.duration:.0f}", "--parallel", str(params.streams)]
+    options: list[tuple[str, object]] = [
+        ("--omit", f"{params.omit:.0f}" if params.omit else None),
+        ("--bitrate", None if params.rate is None else f"{params.rate:.0f}"),
+        ("--length", params.length),
+        ("--set-mss", params.mss),
+        ("--window", params.window),
+        ("--congestion", params.congestion),
+    ]
+    client += [str(part) for flag, value in options if value is not None for part in (flag, value)]
+    flags = [("--udp", params.protocol == "udp"), ("--reverse", params.reverse), ("--bidir", params.bidirectional)]
+    client += [flag for flag, wanted in [*flags, ("--zerocopy", params.zerocopy)] if wanted]
+    return ["iperf3", "--server", "--one-off", "--port", str(port), "--json"], client
+
+
+def _iperf2_commands(params: IperfParams, address: str, port: int) -> tuple[list[str], list[str]]:
+    shared = ["-p", str(port), "-f", "b", "-e"]  # -e: which side sent and lost what, -f b: whole bit/s
+    shared += ["-u"] if params.protocol == "udp" else []
+    shared += ["-V"] if ":" in address else []
+    shared += ["-w", str(params.window)] if params.window is not None else []
+    client = ["iperf", "-c", address, *shared, "-t", f"{params.duration:g}", "-P", str(params.streams)]
+    client += ["-b", f"{params.rate:.0f}"] if params.rate else []
+    client += ["-l", str(params.length)] if params.length is not None else []
+    client += ["-M", str(params.mss)] if params.mss is not None else []
+    client += ["-Z", params.congestion] if params.congestion is not None else []
+    client += ["-R"] if params.reverse else []
+    client += ["--full-duplex"] if params.bidirectional else []
+    return ["iperf", "-s", *shared, "-P", str(params.streams)], client
+
+
+def _read(text: str) -> dict[str, Any]:
+    """iperf3's JSON. 3.12 and older print a line of text before it in some cases. Raises Failed where there is none."""
+    try:
+        report = json.loads(text[text.index("{") :] if "{" in text else text)
+    except ValueError as error:
+        raise Failed(f"iperf3 printed no JSON ({error}): {text[-200:].strip() or 'nothing at all'}", {"client": text}) from error
+    if not isinstance(report, dict):
+        raise Failed(f"iperf3 printed JSON that is no report: {text[:200]}", {"client": text})
+    return report
+
+
+def _refused(finished: Finished) -> bool:
+    """Whether it ended with an error in its JSON, which iperf3 does with exit code 0 or 1 by version."""
+    return '"error"' in finished.stdout[-2000:]
+
+
+def _give_up(error: str, texts: dict[str, str]) -> None:
+    if "TCP_CONGESTION" in error:
+        raise Skip(f"iperf3: {error}; the kernel's own: cat /proc/sys/net/ipv4/tcp_available_congestion_control", texts)
+    if "socket buffer size not set" in error:
+        raise Failed(f"iperf3: {error}; window is above net.core.rmem_max or wmem_max of a host", texts)
+    raise Failed(f"iperf3: {error}", texts)
+
+
+def _version(report: dict[str, Any]) -> tuple[int, ...]:
+    found = re.search(r"iperf (\d+(?:\.\d+)+)", str(report.get("start", {}).get("version", "")))
+    return tuple(int(part) for part in found[1].split(".")) if found else (0,)
+
+
+def _verify(report: dict[str, Any], params: IperfParams, texts: dict[str, str]) -> None:
+    """What was asked is what ran. Raises Invalid where the tool or the kernel took less."""
+    start, end = report["start"], report["end"]
+    asked = start["test_start"]
+    for name, got, wanted in (
+        ("streams", asked["num_streams"], params.streams),
+        ("protocol", asked["protocol"].lower(), params.protocol),
+        ("duration", asked["duration"], params.duration),
+        ("omit", asked["omit"], params.omit),
+        ("mss", start.get("tcp_mss", params.mss), params.mss),
+        ("congestion", end.get("sender_tcp_congestion", params.congestion), params.congestion),
+    ):
+        if wanted is not None and got != wanted:
+            raise Invalid(f"asked for {name} {wanted}, iperf3 used {got}", texts)
+    if params.window and start.get("sndbuf_actual", params.window) < params.window:
+        raise Invalid(f"asked for a window of {params.window} B, the kernel gave {start['sndbuf_actual']} B", texts)
+    paths = [each["pmtu"] for interval in report["intervals"] for each in interval["streams"] if each.get("pmtu")]
+    # 20 bytes IPv4 + 20 bytes TCP is the least a segment carries beside its payload
+    if params.mss and paths and min(paths) - 40 < params.mss:
+        raise Invalid(f"asked for mss {params.mss} B, a path MTU of {min(paths)} B holds at most {min(paths) - 40} B", texts)
+    expected = params.streams * (2 if params.bidirectional else 1)
+    if len(end["streams"]) != expected:
+        raise Failed(f"iperf3 reports {len(end['streams'])} streams, {expected} were asked for", texts)
+    if end["sum_sent"]["seconds"] < 0.9 * params.duration:
+        raise Failed(f"iperf3 ended after {end['sum_sent']['seconds']:.1f} s of {params.duration:g} s", texts)
+
+
+def _measurements(report: dict[str, Any], params: IperfParams, texts: dict[str, str]) -> list[Measurement]:
+    end = report["end"]
+    directions = _DIRECTIONS if params.bidirectional else _DIRECTIONS[:1]
+    received = [_received(end, suffix) for _, suffix in directions]
+    if not all(each > 0 for each in received):
+        raise Failed("iperf3's receiver got nothing", texts)
+    found = [Measurement("throughput", sum(received))]
+    sent = sum(float(end[f"sum_sent{suffix}"]["bits_per_second"]) for _, suffix in directions)
+    found.append(Measurement("sent_throughput", sent))
+    for (name, suffix), value in zip(directions, received, strict=True):
+        coords = {"direction": name} if params.bidirectional else {}
+        if params.bidirectional:
+            found.append(Measurement("direction_throughput", value, coords=coords))
+        if params.protocol == "udp":
+            found += _udp(end, suffix, coords)
+        elif "retransmits" in end[f"sum_sent{suffix}"]:  # Linux and FreeBSD tell
+            found.append(Measurement("retransmits", float(end[f"sum_sent{suffix}"]["retransmits"]), coords=coords))
+    if params.protocol == "tcp":
+        found += _round_trips(end)
+    sides = _sides(report, params)
+    found += [Measurement(f"{side}_cpu", used) for side, used, _ in sides]
+    if sides:
+        found.append(Measurement("cpu_bound", float(any(used >= _BUSY * limit for _, used, limit in sides))))
+    return found
+
+
+def _received(end: dict[str, Any], suffix: str) -> float:
+    """Bit/s at the receiver. Before 3.7 a UDP report has `sum` alone, with what was sent and the datagrams lost of it."""
+    total = end.get(f"sum_received{suffix}")
+    if total is not None:
+        return float(total["bits_per_second"])
+    total = end[f"sum{suffix}"]
+    return float(total["bits_per_second"]) * (1 - int(total["lost_packets"]) / int(total["packets"]))
+
+
+def _udp(end: dict[str, Any], suffix: str, coords: dict[str, str]) -> list[Measurement]:
+    total = end.get(f"sum_received{suffix}") or end[f"sum{suffix}"]
+    packets, lost = int(total["packets"]), int(total["lost_packets"])
+    if packets <= 0:
+        raise Failed("iperf3's receiver counted no datagram")
+    found = [
+        Measurement("jitter", float(total["jitter_ms"]) / 1e3, coords=coords, n=packets),
+        Measurement("lost_fraction", lost / packets, coords=coords, n=packets),
+    ]
+    disordered = [stream["udp"].get("out_of_order") for stream in end["streams"]]
+    if not suffix and not coords and None not in disordered:
+        found.append(Measurement("out_of_order", float(sum(disordered)), n=packets))
+    return found
+
+
+def _round_trips(end: dict[str, Any]) -> list[Measurement]:
+    # 0 where the sender is on the far side: its kernel's figures are not sent over
+    senders = [stream["sender"] for stream in end["streams"] if stream["sender"].get("mean_rtt", 0) > 0]
+    if not senders:
+        return []
+    mean = sum(float(each["mean_rtt"]) for each in senders) / len(senders)
+    lowest, highest = min(each["min_rtt"] for each in senders), max(each["max_rtt"] for each in senders)
+    return [Measurement("rtt", us / 1e6, stat) for stat, us in (("mean", mean), ("min", lowest), ("max", highest))]
+
+
+def _sides(report: dict[str, Any], params: IperfParams) -> list[tuple[str, float, int]]:
+    """(sender or receiver, cores used, cores it can use) of both sides; with `bidirectional` the client counts as the sender."""
+    used = report.get("end", {}).get("cpu_utilization_percent")
+    if not used:
+        return []
+    threads = params.streams * (2 if params.bidirectional else 1) if _version(report) >= _THREADED else 1
+    sender, receiver = ("remote", "host") if params.reverse else ("host", "remote")
+    return [
+        ("sender", float(used[f"{sender}_total"]) / 100, threads),
+        ("receiver", float(used[f"{receiver}_total"]) / 100, threads),
+    ]

@@ -1,0 +1,90 @@
+"""Reading iperf2's text (options -e and -f b); format: iperf 2.1 source, tables headed `[ ID] Interval Transfer Bandwidth ...`."""
+
+import re
+from dataclasses import dataclass
+
+from perfdag.benchmark import Failed, Measurement, Output
+
+_ROW = re.compile(
+    r"^\[\s*(?P<star>\*?)(?P<id>\d+)\]\s+(?P<start>[\d.]+)-\s*(?P<end>[\d.]+) sec"
+    r"\s+(?P<bytes>\d+) Bytes\s+(?P<rate>\d+) bits/sec(?:[ \t]+(?P<rest>\S.*))?$",
+    re.M,
+)
+_WRITES = re.compile(r"\d+/\d+\s+(?P<retries>\d+)\s")
+_DATAGRAMS = re.compile(r"(?P<jitter>[\d.]+) ms\s+(?P<lost>\d+)/\s*(?P<total>\d+) \(")
+
+
+@dataclass(frozen=True)
+class _Stream:
+    end: float
+    bytes: int
+    rest: str
+
+
+def version(text: str) -> str:
+    """`iperf2 2.1.8` from what `iperf -v` prints."""
+    found = re.search(r"iperf version (\S+)", text)
+    return f"iperf2 {found[1]}" if found else "iperf2"
+
+
+def parse(output: Output, streams: int, duration: float, protocol: str, reverse: bool, bidirectional: bool) -> list[Measurement]:
+    """Measurements of a test; rates in bit/s, jitter in s. Raises Failed where a stream's last line is not there."""
+    server, client = output.texts.get("server", ""), output.texts.get("client", "")
+    # a client's text repeats what the server counted: read each side for its own half only
+    client = client.split("Server Report:")[0] if protocol == "udp" and not reverse else client
+    halves = []
+    if not reverse:
+        halves.append(("client_to_server", _total(server, "received", False), _total(client, "sent", False)))
+    if reverse or bidirectional:
+        starred = bidirectional
+        halves.append(("server_to_client", _total(client, "received", True), _total(server, "sent", starred)))
+    found: list[Measurement] = []
+    for name, received, sent in halves:
+        _complete(name, received, streams, duration, output)
+        coords = {"direction": name} if bidirectional else {}
+        if bidirectional:
+            found.append(Measurement("direction_throughput", _rate(received), coords=coords))
+        if protocol == "udp":
+            found += _datagrams(received, output)
+        retries = [_WRITES.match(stream.rest) for stream in sent]
+        if protocol == "tcp" and len(sent) == streams and all(retries):
+            found.append(Measurement("retransmits", float(sum(int(each["retries"]) for each in retries if each)), coords=coords))
+    total = sum(_rate(received) for _, received, _ in halves)
+    return [Measurement("throughput", total), *found]
+
+
+def _total(text: str, side: str, starred: bool) -> list[_Stream]:
+    """The last line from second 0 of each stream that sent or received; a star marks the far side's stream of a duplex test."""
+    last: dict[str, _Stream] = {}
+    for row in _ROW.finditer(text):
+        rest = row["rest"] or ""
+        wrote = re.match(r"\d+/\d+\s", rest) is not None
+        if float(row["start"]) != 0 or bool(row["star"]) != starred or (rest and wrote != (side == "sent")):
+            continue
+        last[row["id"]] = _Stream(float(row["end"]), int(row["bytes"]), rest)
+    return list(last.values())
+
+
+def _complete(name: str, received: list[_Stream], streams: int, duration: float, output: Output) -> None:
+    if len(received) != streams:
+        said = (output.texts.get("client_stderr") or output.texts.get("client") or "").strip()[-200:]
+        raise Failed(f"iperf2 reports {len(received)} of {streams} streams {name.replace('_', ' ')}: {said}", output.texts)
+    short = min(stream.end for stream in received)
+    if short < 0.9 * duration or not all(stream.bytes for stream in received):
+        raise Failed(f"iperf2's shortest stream {name.replace('_', ' ')} lasted {short:.2f} s of {duration:g} s", output.texts)
+
+
+def _rate(received: list[_Stream]) -> float:
+    return 8 * sum(stream.bytes for stream in received) / max(stream.end for stream in received)
+
+
+def _datagrams(received: list[_Stream], output: Output) -> list[Measurement]:
+    rows = [_DATAGRAMS.match(stream.rest) for stream in received]
+    if not all(rows):
+        raise Failed("iperf2's UDP report lacks jitter and lost datagrams", output.texts)
+    lost = sum(int(row["lost"]) for row in rows if row)
+    total = sum(int(row["total"]) for row in rows if row)
+    if not total:
+        raise Failed("iperf2's receiver counted no datagram", output.texts)
+    jitter = sum(float(row["jitter"]) for row in rows if row) / len(rows)
+    return [Measurement("jitter", jitter / 1e3, n=total), Measurement("lost_fraction", lost / total, n=total)]
