@@ -138,11 +138,13 @@ class Kube:
         accept: str | None = None,
         timeout: float | None = None,
         retries: int | None = None,
+        tally: Counter[str] | None = None,
     ) -> tuple[int, Mapping[str, str], bytes]:
         """One request, tried again on 429, 5xx, timeout and broken connection; returns status, headers and body of a
         2xx answer.
 
-        Raises KubeError for any other answer. Retry-After is obeyed; `retries=0` hands every failure on.
+        Raises KubeError for any other answer. Retry-After is obeyed; `retries=0` hands every failure on; `tally` counts the
+        retries of this request by cause.
         """
         import aiohttp
 
@@ -175,6 +177,8 @@ class Kube:
                 raise failure
             attempt += 1
             self.counts[f"retry {cause}"] += 1
+            if tally is not None:
+                tally[cause] += 1
             await asyncio.sleep(max(wait, min(MAX_BACKOFF, 0.1 * 2**attempt) * random.uniform(0.5, 1.0)))
 
     async def request(
@@ -328,17 +332,19 @@ class Kube:
         Raises KubeError (409, AlreadyExists). An own create whose answer was lost is not a conflict.
         """
         path = await self._path(body, namespace, named=False)
-        before = self.counts.total() - self.counts["requests"]
+        tally: Counter[str] = Counter()
+        params = {"fieldManager": FIELD_MANAGER}
         try:
-            return await self.request("POST", path, json=body, params={"fieldManager": FIELD_MANAGER})
+            _, _, data = await self.raw("POST", path, params=params, body=orjson.dumps(body), tally=tally)
         except KubeError as error:
-            retried = self.counts.total() - self.counts["requests"] > before
-            if error.reason != "AlreadyExists" or not retried:
+            if error.reason != "AlreadyExists" or not tally:
                 raise
             there = await self.request("GET", f"{path}/{body['metadata']['name']}")
             if any(entry.get("manager") == FIELD_MANAGER for entry in there["metadata"].get("managedFields") or []):
                 return there
             raise
+        made: Object = orjson.loads(data)
+        return made
 
     async def apply(self, body: Object, namespace: str | None = None, *, force: bool = True) -> Object:
         """Server-side apply, as field manager `perfdag`.
@@ -424,7 +430,7 @@ class Kube:
         params |= {"follow": "true"} if follow else {}
         params |= {"tailLines": str(tail)} if tail is not None else {}
         path = f"/api/v1/namespaces/{namespace or self.namespace}/pods/{pod}/log"
-        async for line, _ in self._lines(path, params, None, None):
+        async for line, _ in self.lines(path, params, None, None):
             yield line.decode(errors="replace")
 
     async def watch(
@@ -486,7 +492,7 @@ class Kube:
         life = random.randint(WATCH_SECONDS - 50, WATCH_SECONDS)
         params = {"watch": "1", "allowWatchBookmarks": "true", "resourceVersion": version, "timeoutSeconds": str(life)}
         accept = f"{METADATA.replace('{}', '')},{JSON}" if metadata_only else None
-        async for line, received in self._lines(resource.path(namespace), params | _selectors(labels, fields), accept, life + 30.0):
+        async for line, received in self.lines(resource.path(namespace), params | _selectors(labels, fields), accept, life + 30.0):
             change = orjson.loads(line)
             if change["type"] == "ERROR":
                 told = change["object"]
@@ -499,7 +505,7 @@ class Kube:
                 )
             yield Event(change["type"], change["object"], received)
 
-    async def _lines(
+    async def lines(
         self, path: str, params: Mapping[str, str], accept: str | None, silence: float | None
     ) -> AsyncIterator[tuple[bytes, int]]:
         """Lines of an answer as they come, each with the monotonic time in ns when its bytes were read."""

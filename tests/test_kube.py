@@ -71,14 +71,10 @@ class TestConfig:
         with pytest.raises(KubeError, match=r"no-such-plugin.*get it there"):
             await load(kubeconfig=kubeconfig(tmp_path / "c", {"exec": spec})).credentials.header()
         with pytest.raises(KubeError, match=r"ended with 1"):
-            await load(
-                kubeconfig=kubeconfig(tmp_path / "c", {"exec": {**spec, "command": "false"}})
-            ).credentials.header()
+            await load(kubeconfig=kubeconfig(tmp_path / "c", {"exec": {**spec, "command": "false"}})).credentials.header()
 
     def test_several_files_merge_and_the_first_wins(self, tmp_path: Path) -> None:
-        both = os.pathsep.join(
-            (kubeconfig(tmp_path / "a", {"token": "a"}), kubeconfig(tmp_path / "b", {"token": "b"}, name="two"))
-        )
+        both = os.pathsep.join((kubeconfig(tmp_path / "a", {"token": "a"}), kubeconfig(tmp_path / "b", {"token": "b"}, name="two")))
         assert load(kubeconfig=both).credentials.token == "a"
         assert load("two", both).credentials.token == "b"
         with pytest.raises(KubeError, match=r"no context 'three'.*it has: one, two"):
@@ -409,7 +405,7 @@ class TestCluster:
                 assert "data" not in event.object
                 break
 
-    async def test_unknown_kind_group_and_missing_name(self) -> None:
+    async def test_unknown_kind_group_and_missing_name(self, namespace: str) -> None:
         async with Kube() as kube:
             with pytest.raises(KubeError, match=r"install its CustomResourceDefinition"):
                 await kube.resource("nobody.example.com/v1", "Thing")

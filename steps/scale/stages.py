@@ -1,0 +1,171 @@
+"""Stages of an object's life, read from its own state, by kind.
+
+An extractor gives the stages that an object's present state shows: (stage, API time in Unix ns or 0 where the API keeps none,
+fresh). `fresh` is false where the state only remembers the stage (an older phase), so that the moment it was received says
+nothing. Sources: Kubernetes API reference (PodCondition, JobCondition, deletionTimestamp), KubeVirt api/core/v1 types.go.
+"""
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+Object = dict[str, Any]
+Seen = tuple[str, int, bool]
+Extractor = Callable[[Object], Iterator[Seen]]
+
+VM_PHASES = ("Pending", "Scheduling", "Scheduled", "Running", "Succeeded", "Failed")
+
+
+@lru_cache(maxsize=4096)
+def _second(text: str) -> int:
+    return int(datetime.fromisoformat(text + "+00:00").timestamp())
+
+
+def unix_ns(text: str | None) -> int:
+    """Unix time in ns of an RFC 3339 text, 0 for none. Nanoseconds are kept. Raises ValueError for another form."""
+    if not text:
+        return 0
+    second, rest = text[:19], text[19:]
+    if rest == "Z":
+        return _second(second) * 1_000_000_000
+    if rest.endswith("Z") and rest[0] == ".":
+        return _second(second) * 1_000_000_000 + int(rest[1:-1][:9].ljust(9, "0"))
+    return round(datetime.fromisoformat(text).timestamp() * 1e6) * 1000
+
+
+def whole_second(api_ns: int) -> bool:
+    """True where an API time was cut to the second (nearly all of them are)."""
+    return api_ns % 1_000_000_000 == 0
+
+
+def _life(body: Object) -> Iterator[Seen]:
+    metadata = body["metadata"]
+    yield "created", unix_ns(metadata.get("creationTimestamp")), True
+    if deleting := metadata.get("deletionTimestamp"):  # the API sets it to the moment of the request plus the grace period
+        grace = metadata.get("deletionGracePeriodSeconds") or 0
+        yield "deleting", unix_ns(deleting) - grace * 1_000_000_000, True
+
+
+def _conditions(body: Object) -> dict[str, Object]:
+    return {each["type"]: each for each in (body.get("status") or {}).get("conditions") or []}
+
+
+_POD_CONDITIONS = {
+    "Initialized": "initialized",
+    "PodReadyToStartContainers": "sandbox",
+    "ContainersReady": "containers_ready",
+    "Ready": "ready",
+}
+
+
+def _pod(body: Object) -> Iterator[Seen]:
+    yield from _life(body)
+    status = body.get("status") or {}
+    conditions = _conditions(body)
+    scheduled = conditions.get("PodScheduled")
+    if scheduled:
+        at = unix_ns(scheduled.get("lastTransitionTime"))
+        if scheduled["status"] == "True":
+            yield "scheduled", at, True
+        elif scheduled.get("reason") == "SchedulingGated":
+            yield "gated", at, True
+        elif scheduled.get("reason") == "Unschedulable":
+            yield "unschedulable", at, True
+    elif body.get("spec", {}).get("nodeName"):
+        yield "scheduled", 0, True
+    for name, stage in _POD_CONDITIONS.items():
+        if name in conditions and conditions[name]["status"] == "True":
+            yield stage, unix_ns(conditions[name].get("lastTransitionTime")), True
+    phase = status.get("phase")
+    if phase == "Running":
+        yield "running", unix_ns(status.get("startTime")), True
+    elif phase in ("Succeeded", "Failed"):
+        ended = [(each.get("state") or {}).get("terminated") or {} for each in status.get("containerStatuses") or []]
+        yield phase.lower(), max((unix_ns(each.get("finishedAt")) for each in ended), default=0), True
+
+
+def _vmi(body: Object) -> Iterator[Seen]:
+    yield from _life(body)
+    status = body.get("status") or {}
+    phase = status.get("phase")
+    for each in status.get("phaseTransitionTimestamps") or []:
+        yield each["phase"].lower(), unix_ns(each.get("phaseTransitionTimestamp")), each["phase"] == phase
+    if phase:
+        yield phase.lower(), 0, True
+    ready = _conditions(body).get("Ready")
+    if ready and ready["status"] == "True":
+        yield "ready", unix_ns(ready.get("lastTransitionTime")), True
+
+
+def _vm(body: Object) -> Iterator[Seen]:
+    yield from _life(body)
+    if (body.get("status") or {}).get("printableStatus") == "Running":
+        yield "running", 0, True
+    ready = _conditions(body).get("Ready")
+    if ready and ready["status"] == "True":
+        yield "ready", unix_ns(ready.get("lastTransitionTime")), True
+
+
+def _replica_set(body: Object) -> Iterator[Seen]:
+    yield from _life(body)
+    wanted = (body.get("spec") or {}).get("replicas", 1)
+    if wanted and (body.get("status") or {}).get("readyReplicas", 0) >= wanted:
+        yield "ready", 0, True
+
+
+def _job(body: Object) -> Iterator[Seen]:
+    yield from _life(body)
+    status = body.get("status") or {}
+    if status.get("startTime"):
+        yield "started", unix_ns(status["startTime"]), True
+    for name, stage in (("Complete", "succeeded"), ("Succeeded", "succeeded"), ("Failed", "failed"), ("Running", "running")):
+        condition = _conditions(body).get(name)
+        if condition and condition["status"] == "True":
+            yield stage, unix_ns(condition.get("lastTransitionTime")), True
+
+
+def _claim(body: Object) -> Iterator[Seen]:
+    yield from _life(body)
+    if (body.get("status") or {}).get("phase") == "Bound":
+        yield "bound", 0, True
+
+
+def _other(body: Object) -> Iterator[Seen]:
+    """Any custom resource: its life, its phase and its true conditions, in lower case."""
+    yield from _life(body)
+    status = body.get("status") or {}
+    if isinstance(phase := status.get("phase"), str) and phase:
+        yield phase.lower(), 0, True
+    for name, condition in _conditions(body).items():
+        if condition.get("status") == "True":
+            yield name.lower(), unix_ns(condition.get("lastTransitionTime")), True
+
+
+_BY_KIND: dict[str, Extractor] = {
+    "Pod": _pod,
+    "VirtualMachineInstance": _vmi,
+    "VirtualMachine": _vm,
+    "VirtualMachineInstanceReplicaSet": _replica_set,
+    "Job": _job,
+    "PyTorchJob": _job,
+    "PersistentVolumeClaim": _claim,
+}
+
+
+def extractor(kind: str) -> Extractor:
+    """The extractor of a kind; a kind unknown here gets its life, phase and conditions."""
+    return _BY_KIND.get(kind, _other)
+
+
+def failure(body: Object) -> str:
+    """What an object says of its own failure, one line, empty where it says nothing."""
+    status = body.get("status") or {}
+    said = []
+    for name, condition in _conditions(body).items():
+        bad = condition.get("status") == "False" and name in ("PodScheduled", "Synchronized", "Provisioning")
+        if (bad and condition.get("reason") != "SchedulingGated") or (condition.get("status") == "True" and name.endswith("Failed")):
+            said.append(f"{condition.get('reason', name)}: {condition.get('message', '')}")
+    if status.get("phase") == "Failed":
+        said.append(f"{status.get('reason', 'Failed')}: {status.get('message', '')}")
+    return " ".join("; ".join(said).split())[:500]
