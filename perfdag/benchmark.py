@@ -62,7 +62,7 @@ class Measurement:
 
 @dataclass
 class Output:
-    """What the tools said in one sample, verbatim: `texts` by role (client, server ...), the argv run, tool name and version, facts verified."""
+    """What the tools said in one sample, verbatim: `texts` by role (client, server ...), the argv run, tool and version, facts verified."""
 
     texts: dict[str, str]
     argv: list[list[str]] = field(default_factory=list)

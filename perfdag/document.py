@@ -16,6 +16,11 @@ MAX_BYTES = 16 << 20
 MAX_VALUES = 2_000_000
 MAX_DEPTH = 40
 Where = tuple[str | int, ...]
+_TAGS: dict[type[yaml.Node], set[str]] = {
+    yaml.ScalarNode: {"str", "int", "float", "bool", "null", "timestamp"},
+    yaml.SequenceNode: {"seq"},
+    yaml.MappingNode: {"map"},
+}
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,7 @@ class Problem:
         return f"{self.file}:{self.line}: {self.path + ': ' if self.path else ''}{self.text}"
 
 
-class BadDocument(Exception):  # noqa: N818 - it names what it is, as the user reads it
+class BadDocument(Exception):
     """The document cannot be used; `problems` holds everything wrong with it, in file order."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
@@ -99,7 +104,7 @@ def parse_document(text: str, file: str = "suite.yaml") -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         said = " ".join(part for part in (error.context, error.problem) if part)
-        hint = "; indent with spaces" if "\\t" in said else ""
+        hint = "; indent with spaces, not tabs" if "cannot start any token" in said else ""
         raise BadDocument([Problem(file, mark.line + 1 if mark else 1, "", f"not YAML: {said}{hint}")]) from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise BadDocument(
@@ -131,13 +136,13 @@ class _Reader:
             self._refuse(node, path, limit)
             raise BadDocument(self.problems)
         self.document.lines[path] = node.start_mark.line + 1
+        if node.tag.removeprefix("tag:yaml.org,2002:") not in _TAGS[type(node)]:
+            self._refuse(node, path, f"the tag {node.tag.replace('tag:yaml.org,2002:', '!!')} is not allowed; write a plain value")
+            return None
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path, depth)
         if isinstance(node, yaml.SequenceNode):
             return [self.value(each, (*path, index), depth + 1) for index, each in enumerate(node.value)]
-        if not node.tag.startswith("tag:yaml.org,2002:"):
-            self._refuse(node, path, f"the tag {node.tag} is not allowed; write a plain value")
-            return None
         try:
             made = self._scalars.construct_object(node)
         except (yaml.YAMLError, ValueError):

@@ -16,9 +16,10 @@ from pydantic import ValidationError
 from perfdag import benchmark as registry
 from perfdag.benchmark import Benchmark
 from perfdag.document import BadDocument, Problem, Where, dotted, nearest
+from perfdag.explain import explain
 from perfdag.results import canonical, digest
 from perfdag.shape import SHAPE_KEYS, Shape, merge
-from perfdag.suite import Loaded, Source, Until, explain
+from perfdag.suite import Loaded, Source, Until
 
 MAX_POINTS = 1_000_000
 MIN_TIMEOUT = 60.0
@@ -86,6 +87,7 @@ class _Collector:
     def __init__(self, loaded: Loaded) -> None:
         self.loaded, self.made = loaded, Enumerated()
         self.problems: dict[Problem, int] = {}
+        self.found = 0
         self._by_id: dict[str, Point] = {}
         self._shapes: dict[bytes, tuple[int, Shape, str] | None] = {}
         self._shape_index: dict[str, int] = {}
@@ -100,6 +102,7 @@ class _Collector:
     def problem(self, source: Source, path: Where, text: str) -> None:
         found = source.document.problem((*source.path, *path), text)
         self.problems[found] = self.problems.get(found, 0) + 1
+        self.found += 1
 
     def add(self, source: Source) -> None:
         benchmark = registry.get(source.entry.benchmark)
@@ -113,8 +116,6 @@ class _Collector:
                 )
         sets = source.raw.get("__set__", {})
         axes = _axes(self, source, benchmark, sets)
-        if self.problems:
-            return
         defaults = {name: value for name, value in (source.defaults.get("params") or {}).items() if name in fields}
         params = {**defaults, **source.entry.params}
         shape = merge(_shape_keys(source.defaults), _shape_keys(source.raw))
@@ -232,6 +233,7 @@ def _axes(
     collector: _Collector, source: Source, benchmark: Benchmark[Any], sets: Mapping[str, Any]
 ) -> Iterator[tuple[Where, dict[str, Any]]]:
     """Combinations of an entry, each with the path in the file it comes from; what `--set` fixes is no longer an axis."""
+    before = collector.found
     permutations = source.entry.permutations
     product = {name: values for name, values in permutations.product.items() if name not in sets}
     zipped = {name: values for name, values in permutations.zip.items() if name not in sets}
@@ -261,7 +263,7 @@ def _axes(
     axis_names = {*permutations.product, *permutations.zip}
     for index, condition in enumerate(permutations.exclude):
         _check_condition(collector, source, ("permutations", "exclude", index), condition, axis_names)
-    return iter(()) if collector.problems else _combine(collector, source, product, zipped)
+    return iter(()) if collector.found > before else _combine(collector, source, product, zipped)
 
 
 def _combine(

@@ -1,6 +1,6 @@
 """A suite file: which benchmarks, with which parameters, how often, on what. `perfdag plan --schema` prints its JSON schema."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from perfdag import benchmark as registry
 from perfdag.checks import Check
 from perfdag.document import BadDocument, Document, Problem, Where, nearest, parse_document, read_document
-from perfdag.shape import SHAPE_KEYS, Shape
+from perfdag.explain import explain
+from perfdag.shape import Shape
 from perfdag.units import Duration, PositiveDuration
 
 SuiteName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")]
@@ -150,6 +151,10 @@ def _load(document: Document, settings: Iterable[str], folder: Path, chain: tupl
 
 def _include(loaded: Loaded, name: str, folder: Path, chain: tuple[str, ...], problems: list[Problem]) -> None:
     target = folder / name
+    if not target.exists():
+        known = sorted(path.name for path in target.parent.glob("*.yaml")) if target.parent.is_dir() else []
+        problems.append(loaded.document.problem(("include",), f"no such file: {target}{nearest(target.name, known)}"))
+        return
     if str(target.resolve()) in chain:
         problems.append(loaded.document.problem(("include",), f"{name} includes itself"))
         return
@@ -225,49 +230,6 @@ def _apply(loaded: Loaded, sets: list[tuple[str, str, Any]], problems: list[Prob
             source.raw = overridden
 
 
-def explain(document: Document, prefix: Where, error: Mapping[str, Any], model: type[BaseModel]) -> Problem:
-    """A pydantic error as a problem of the document: the path, what is wrong, what is allowed, the nearest name."""
-    where = tuple(part for part in error["loc"] if not (isinstance(part, str) and part.startswith(("function-", "constrained-"))))
-    path = prefix + where
-    kind, context = error["type"], error.get("ctx", {})
-    given = error.get("input")
-    if kind == "extra_forbidden":
-        known = sorted(_fields_at(model, where[:-1]))
-        text = f"unknown key; allowed: {', '.join(known)}{nearest(where[-1], known)}"
-    elif kind == "missing":
-        text = "is required"
-    elif kind in {"literal_error", "enum"}:
-        allowed = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
-        text = f"{given!r} is not one of {', '.join(allowed)}{nearest(given, allowed)}"
-    elif kind == "value_error":
-        text = str(error["msg"]).removeprefix("Value error, ")
-    elif kind == "string_pattern_mismatch":
-        text = f"{given!r} is not of the form {context['pattern']}"
-    else:
-        text = f"{error['msg'][0].lower()}{error['msg'][1:]}" + (f", not {given!r}" if isinstance(given, str | int | float | bool) else "")
-    return document.problem(path, text)
-
-
-def _fields_at(model: type[BaseModel], path: Where) -> set[str]:
-    """Names of the fields of the model found by following `path` from `model`; empty where it leads out of models."""
-    current: Any = model
-    for part in path:
-        if isinstance(part, int):
-            continue
-        info = getattr(current, "model_fields", {}).get(part)
-        found = _models(info.annotation) if info else []
-        if not found:
-            return set()
-        current = found[0]
-    return set(current.model_fields)
-
-
-def _models(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for part in getattr(annotation, "__args__", ()) for model in _models(part)]
-
-
 def json_schema() -> dict[str, Any]:
     """JSON schema (draft 2020-12) of suite files, the params of every installed benchmark included."""
     schema = Suite.model_json_schema()
@@ -288,19 +250,3 @@ def json_schema() -> dict[str, Any]:
         "$id": "https://perfdag.dev/suite.schema.json",
         **schema,
     }
-
-
-__all__ = [
-    "SHAPE_KEYS",
-    "BadDocument",
-    "Entry",
-    "Loaded",
-    "Permutations",
-    "Source",
-    "Suite",
-    "Until",
-    "explain",
-    "json_schema",
-    "load",
-    "loads",
-]

@@ -187,7 +187,9 @@ def test_ctrl_c_ends_the_children_keeps_the_parts_and_exits_130(write_suite: Sui
     assert subprocess.run(["pgrep", "-f", "sleep 54321.25"], capture_output=True, check=False).returncode == 1, "the child was left running"
 
 
-def test_an_unwritable_store_is_exit_4_and_the_sample_is_kept(write_suite: SuiteWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unwritable_store_is_exit_4_and_the_sample_is_kept(
+    write_suite: SuiteWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
     assert main(["run", str(write_suite.sleeps()), "--store", str(blocked / "store")]) == 4
@@ -229,7 +231,7 @@ def test_a_damaged_part_is_missing_and_named(write_suite: SuiteWriter, tmp_path:
     plan = load_plan(store, "last")
     victim = next(file for file in root.glob("runs/*/parts/*.json") if "canary" not in file.name)
     victim.write_text(victim.read_text()[:100])
-    table, collected = gather(store, plan)
+    _, collected = gather(store, plan)
     assert collected.damaged == [victim.stem]
     assert collected.statuses["missing"] == 1
 
@@ -249,7 +251,21 @@ def test_a_run_on_s3_has_the_same_rows(write_suite: SuiteWriter, tmp_path: Path,
     assert main(["run", str(suite), "--store", s3_root, "--no-report"]) == 0
     assert main(["run", str(suite), "--store", str(tmp_path / "store"), "--no-report"]) == 0
     far, near = load(S3Store(s3_root, 5)), load(FolderStore(str(tmp_path / "store")))
-    same = ["suite", "entry", "benchmark", "point", "params", "shape", "metric", "stat", "series_id", "unit", "better", "status", "repetition"]
+    same = [
+        "suite",
+        "entry",
+        "benchmark",
+        "point",
+        "params",
+        "shape",
+        "metric",
+        "stat",
+        "series_id",
+        "unit",
+        "better",
+        "status",
+        "repetition",
+    ]
     assert sorted(map(str, far.select(same).to_pylist())) == sorted(map(str, near.select(same).to_pylist()))
 
 
@@ -259,7 +275,9 @@ def test_s3_that_cannot_be_reached_is_exit_4_in_one_line(
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-    monkeypatch.setattr("perfdag.store.S3Store.put", lambda self, key, data, put=S3Store.put: (setattr(self, "patience", 0.5), put(self, key, data)))
+    monkeypatch.setattr(
+        "perfdag.store.S3Store.put", lambda self, key, data, put=S3Store.put: (setattr(self, "patience", 0.5), put(self, key, data))
+    )
     assert main(["run", str(write_suite.sleeps()), "--store", "s3://bucket/prefix"]) == 4
     said = capsys.readouterr().err
     assert "cannot be reached" in said

@@ -94,9 +94,9 @@ def _explain(error: Exception) -> int:
 
     if isinstance(error, BadDocument):
         for problem in error.problems:
-            print(problem, file=sys.stderr)  # noqa: T201
+            print(problem, file=sys.stderr)
         return EXIT_INPUT
     if isinstance(error, StoreError | KubeError):
-        print(f"perfdag: {error}", file=sys.stderr)  # noqa: T201
+        print(f"perfdag: {error}", file=sys.stderr)
         return EXIT_INPUT if isinstance(error, NotStoredError) else EXIT_REACH
     raise error

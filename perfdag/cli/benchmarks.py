@@ -16,7 +16,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = sub.add_parser(
         "benchmarks",
         help="what can be measured: params, clock, metrics",
-        description="List the benchmarks installed here, or show one: its parameters with defaults, its metrics, and when its clock starts and stops.",
+        description="List the benchmarks installed here, or show one: parameters with defaults, metrics, when its clock starts and stops.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

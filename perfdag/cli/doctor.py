@@ -28,7 +28,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = sub.add_parser(
         "doctor",
         help="what is missing for a suite, and how to get it",
-        description="Check tools, store and noise of this machine for a suite (or for all benchmarks), or of the cluster in use. Exit 1: something is missing.",
+        description="Check tools, store and noise of this machine, or the cluster in use, for a suite. Exit 1: something is missing.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -72,7 +72,7 @@ def _tools(plan: "Plan | None") -> list[Finding]:
     from perfdag.steps.lead import how_to_get
 
     found = []
-    samples = {point.benchmark: point.params for point in reversed(plan.points)} if plan else {name: None for name in registry.names()}
+    samples = {point.benchmark: point.params for point in reversed(plan.points)} if plan else dict.fromkeys(registry.names())
     for name, params in sorted(samples.items()):
         benchmark = registry.get(name)
         gang = Gang([LocalHost()], Shape(), 10.0, "")

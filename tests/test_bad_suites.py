@@ -1,0 +1,27 @@
+"""Bad suites: each is refused before anything starts, with exactly the messages that stand beside it in bad_suites.yaml."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from perfdag import benchmark, suite
+from perfdag.document import BadDocument
+from perfdag.plan import make_plan
+
+CASES = yaml.safe_load((Path(__file__).parent / "bad_suites.yaml").read_text())
+
+
+def test_there_are_a_hundred() -> None:
+    assert len(CASES) >= 100
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_bad_suite(case: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "suite.yaml").write_text(str(case["suite"]))
+    (tmp_path / "broken.yaml").write_text("name: broken\nentries:\n  - benchmark: nope\n")
+    with pytest.raises(BadDocument) as refused:
+        make_plan(suite.load("suite.yaml"))
+    said = [str(problem).removeprefix("suite.yaml:") for problem in refused.value.problems]
+    expected = [text.replace("{benchmarks}", ", ".join(benchmark.names())) for text in case["expect"]]  # type: ignore[attr-defined]
+    assert said == expected

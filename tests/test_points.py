@@ -1,0 +1,184 @@
+"""Enumeration: properties that hold for any suite, and the rules that people trip over."""
+
+import itertools
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfdag import suite
+from perfdag.document import BadDocument
+from perfdag.plan import Plan, make_plan, read_plan
+from perfdag.points import enumerate_points, order
+
+AXES = {"exit_code": st.integers(0, 255), "expected": st.integers(1, 50)}
+axis_lists = st.fixed_dictionaries(
+    {}, optional={name: st.lists(values, min_size=1, max_size=6, unique=True) for name, values in AXES.items()}
+)
+
+
+def plan_of(entry: dict[str, Any] | list[dict[str, Any]], **keys: Any) -> Plan:
+    entries = entry if isinstance(entry, list) else [entry]
+    for each in entries:
+        each.setdefault("benchmark", "command")
+        each.setdefault("params", {"argv": ["ls"]})
+    return make_plan(suite.loads(orjson.dumps({"name": "s", **keys, "entries": entries}).decode()))
+
+
+def params_of(plan: Plan, *names: str) -> list[tuple[Any, ...]]:
+    return [tuple(point.params[name] for name in names) for point in plan.points]
+
+
+@given(axis_lists)
+def test_product_is_the_cross_product_and_nothing_else(axes: dict[str, list[int]]) -> None:
+    plan = plan_of({"permutations": {"product": axes}})
+    expected = set(itertools.product(*axes.values()))
+    assert set(params_of(plan, *axes)) == expected
+    assert len(plan.points) == len(expected)
+    assert len({point.id for point in plan.points}) == len(plan.points)
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=12))
+def test_explicit_alone_yields_exactly_the_explicit_points(codes: list[int]) -> None:
+    plan = plan_of({"permutations": {"explicit": [{"exit_code": code} for code in codes]}})
+    assert sorted(params_of(plan, "exit_code")) == sorted({(code,) for code in codes})
+    assert plan.merged == len(codes) - len(set(codes)), "equal points are merged and counted"
+
+
+@given(st.lists(st.tuples(st.integers(0, 255), st.integers(1, 50)), min_size=1, max_size=10, unique=True))
+def test_zip_takes_values_side_by_side(pairs: list[tuple[int, int]]) -> None:
+    left, right = [list(each) for each in zip(*pairs, strict=True)]
+    plan = plan_of({"permutations": {"zip": {"exit_code": left, "expected": right}}})
+    assert set(params_of(plan, "exit_code", "expected")) == set(pairs)
+
+
+@given(axis_lists, st.integers(0, 255))
+def test_exclude_leaves_out_what_matches(axes: dict[str, list[int]], limit: int) -> None:
+    if "exit_code" not in axes or all(code < limit for code in axes["exit_code"]):
+        return
+    plan = plan_of({"permutations": {"product": axes, "exclude": [{"exit_code": {"lt": limit}}]}})
+    assert {code for (code,) in params_of(plan, "exit_code")} == {code for code in axes["exit_code"] if code >= limit}
+
+
+@given(axis_lists, st.integers(1, 5), st.integers(0, 3), st.integers(0, 10**6))
+def test_the_order_holds_every_sample_once_round_by_round(axes: dict[str, list[int]], repetitions: int, warmup: int, seed: int) -> None:
+    plan = plan_of({"permutations": {"product": axes}}, repetitions=repetitions, warmup=warmup, seed=seed)
+    count = len(plan.points)
+    rounds = [*range(-1, -warmup - 1, -1), *range(1, repetitions + 1)]
+    assert [repetition for _, repetition in plan.order] == [each for each in rounds for _ in range(count)]
+    for start in range(0, len(plan.order), count):
+        assert {index for index, _ in plan.order[start : start + count]} == set(range(count))
+    assert order(plan.points, seed, warmup) == plan.order
+    assert len({plan.key(position) for position in range(len(plan.order))}) == len(plan.order)
+
+
+@given(axis_lists, st.integers(1, 4), st.sampled_from(["batch", "pod"]), st.floats(1, 100))
+def test_batches_hold_every_sample_once_and_one_shape(
+    axes: dict[str, list[int]], repetitions: int, isolation: str, batch_time: float
+) -> None:
+    permutations = {"product": {**axes, "hosts.count": [1, 2]}}
+    plan = plan_of({"permutations": permutations}, repetitions=repetitions, isolation=isolation, batch_time=batch_time)
+    held = [position for batch in plan.batches for position in batch.samples]
+    assert sorted(held) == list(range(len(plan.order)))
+    for batch in plan.batches:
+        assert {plan.points[plan.order[position][0]].shape for position in batch.samples} == {batch.shape}
+        assert len(batch.samples) == 1 or batch.seconds <= batch_time
+        if isolation == "pod":
+            assert len(batch.samples) == 1
+
+
+@given(axis_lists)
+def test_a_plan_survives_its_json(axes: dict[str, list[int]]) -> None:
+    plan = plan_of({"permutations": {"product": axes}, "until": {"relative_spread": 0.1, "max_repetitions": 8}})
+    assert read_plan(plan.dump()) == plan
+
+
+def test_an_entry_without_permutations_is_one_point_measured_once() -> None:
+    plan = plan_of({})
+    assert len(plan.points) == 1
+    assert plan.order == [(0, 1)]
+
+
+def test_a_value_given_replaces_a_default_lists_included() -> None:
+    plan = plan_of({"params": {"argv": ["ls", "-l"]}, "permutations": {"explicit": [{"argv": ["id"]}]}})
+    assert params_of(plan, "argv") == [(["id"],)]
+
+
+def test_dotted_names_reach_the_shape() -> None:
+    plan = plan_of({"network": {"family": "ipv4"}, "permutations": {"product": {"network.host": [True, False]}}})
+    assert sorted(shape["network"]["host"] for shape in plan.shapes) == [False, True]
+
+
+def test_the_id_depends_on_benchmark_params_and_shape_only() -> None:
+    first = plan_of({"name": "a"}, seed=1)
+    second = plan_of({"name": "b", "repetitions": 7}, seed=2)
+    other = plan_of({"network": {"host": True}})
+    assert first.points[0].id == second.points[0].id
+    assert first.points[0].id != other.points[0].id
+
+
+def test_numbers_and_texts_of_one_quantity_are_one_point() -> None:
+    plan = plan_of([{"name": "a", "params": {"argv": ["ls"], "expected": 10}}, {"name": "b", "params": {"argv": ["ls"], "expected": 10.0}}])
+    assert len(plan.points) == 1
+    assert plan.merged == 1
+
+
+def test_shapes_alternate_between_rounds() -> None:
+    plan = plan_of({"permutations": {"product": {"hosts.count": [1, 2, 3]}}}, repetitions=4)
+    shapes = [batch.shape for batch in plan.batches]
+    assert len(shapes) == 12
+    assert all(sorted(shapes[i : i + 3]) == [0, 1, 2] for i in range(0, 12, 3)), "each block of a round has every shape once"
+
+
+def test_defaults_give_params_to_the_benchmarks_that_have_them() -> None:
+    plan = make_plan(
+        suite.loads(
+            "name: s\ndefaults: {params: {exit_code: 3}, repetitions: 2}\nentries:\n  - {benchmark: command, params: {argv: [ls]}}\n"
+        )
+    )
+    assert plan.points[0].params["exit_code"] == 3
+    assert plan.points[0].repetitions == 2
+
+
+def test_set_changes_a_parameter_an_axis_a_shape_key_and_the_suite() -> None:
+    text = "name: s\nentries:\n  - {benchmark: command, params: {argv: [ls]}, permutations: {product: {exit_code: [1, 2]}}}\n"
+    settings = ["command.exit_code=5", "command.network.host=true", "repetitions=4", "command.argv=[id]"]
+    plan = make_plan(suite.loads(text, settings=settings))
+    assert [(p.params["exit_code"], p.params["argv"], p.repetitions) for p in plan.points] == [(5, ["id"], 4)]
+    assert plan.shapes[0]["network"] == {"host": True}
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ("nonsense", "write it as entry.param=value"),
+        ("comand.exit_code=1", "no entry 'comand'; there are command; did you mean command?"),
+        ("command.exitcode=1", "command has no parameter 'exitcode'"),
+        ("command.exit_code=x", "must be a whole number"),
+        ("repetition=3", "did you mean repetitions?"),
+    ],
+)
+def test_a_bad_set_is_refused(setting: str, text: str) -> None:
+    with pytest.raises(BadDocument, match=text.replace("?", r"\?")):
+        make_plan(suite.loads("name: s\nentries:\n  - {benchmark: command, params: {argv: [ls]}}\n", settings=[setting]))
+
+
+def test_only_selects_by_entry_label_or_id() -> None:
+    text = "name: s\nentries:\n  - {benchmark: command, params: {argv: [ls]}, permutations: {product: {exit_code: [1, 2]}}}\n"
+    loaded = suite.loads(text)
+    every = enumerate_points(loaded).points
+    assert len(enumerate_points(loaded, "comm*").points) == 2
+    assert [p.label for p in enumerate_points(loaded, "command/exit_code=2").points] == ["exit_code=2"]
+    assert enumerate_points(loaded, every[0].id).points == [every[0]]
+    with pytest.raises(BadDocument, match="matches no point"):
+        enumerate_points(loaded, "nothing")
+
+
+def test_include_brings_the_entries_of_another_file(tmp_path: Any) -> None:
+    (tmp_path / "base.yaml").write_text("name: base\nentries:\n  - {benchmark: command, name: first, params: {argv: [ls]}}\n")
+    (tmp_path / "more.yaml").write_text(
+        "name: more\ninclude: base.yaml\nentries:\n  - {benchmark: command, name: second, params: {argv: [id]}}\n"
+    )
+    assert [p.entry for p in make_plan(suite.load(tmp_path / "more.yaml")).points] == ["first", "second"]
