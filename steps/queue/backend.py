@@ -1,0 +1,179 @@
+"""The backend: asks a frontend for items, runs its workload for each and replies where and how it ran.
+
+Blocking and single-threaded on purpose: a backend is one slot of a device. SIGTERM ends it after the current item.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfdag.steps.queue import wire
+from perfdag.steps.queue.workload import Workload, shorter
+
+
+class UnreachableError(Exception):
+    """The frontend cannot be reached or does not speak the protocol; the text says which."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a backend asks. ``backoff`` and ``backoff_max`` in seconds: the n-th empty answer in a row waits
+    n x backoff; 0 exits on an empty queue. ``kept``: one connection for all items, on which it waits instead.
+    ``patience``: seconds to keep trying a frontend that does not answer.
+    """
+
+    frontend: wire.Address
+    queue: str
+    pod: str
+    node: str
+    backoff: float = 0.0
+    backoff_max: float = 5.0
+    kept: bool = True
+    patience: float = 30.0
+    verbose: bool = False
+
+    def __post_init__(self) -> None:
+        if self.backoff < 0 or self.backoff_max < self.backoff:
+            raise ValueError(f"back-off {self.backoff:g} s must be between 0 and its maximum {self.backoff_max:g} s")
+
+
+class Backend:
+    """One worker of one queue."""
+
+    def __init__(self, options: Options, workload: Workload) -> None:
+        self.options = options
+        self.workload = workload
+        self.completed = 0
+        self.stopping = False
+        self._wake, self._woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def stop(self, *_: object) -> None:
+        """End after the current item; safe in a signal handler."""
+        self.stopping = True
+        os.write(self._woken, b"x")
+
+    def catch_signals(self) -> None:
+        for one in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            signal.signal(one, self.stop)
+
+    def serve(self) -> None:
+        """Work until told to stop, or until the queue is empty without back-off. Raises UnreachableError."""
+        loop: Callable[[], bool] = self._kept if self.options.kept else self._original
+        last = time.monotonic()
+        while not self.stopping:
+            done = self.completed
+            try:
+                if not loop():
+                    return
+                last = time.monotonic()
+            except (OSError, UnreachableError) as error:
+                if self.completed > done:
+                    last = time.monotonic()
+                if time.monotonic() - last > self.options.patience:
+                    raise UnreachableError(f"frontend {self.options.frontend}: {error}") from None
+                self._pause(0.2)
+
+    def work(self, item: wire.Message) -> wire.Message:
+        """Run one item and describe it."""
+        began = time.perf_counter()
+        running = int(item.get("Running") or 1)
+        outcome = self.workload.run(wire.words(item, "Args"), wire.number(item, "Limit"), running)
+        elapsed = time.perf_counter() - began
+        if self.options.verbose:
+            print(f"item {self.completed + 1}: code {outcome.retcode}, {elapsed:.6f} s", file=sys.stderr)  # noqa: T201
+        return {
+            "Pod": self.options.pod,
+            "Node": self.options.node,
+            "Device": Path(self.workload.device).name,
+            "Error": outcome.error,
+            "Timeout": outcome.timeout,
+            "Runtime": elapsed,
+            "Retcode": outcome.retcode,
+        }
+
+    def _original(self) -> bool:
+        """Serve by the original protocol until the queue is empty; False where that ends the backend."""
+        pause = self.options.backoff
+        while not self.stopping:
+            with socket.create_connection((self.options.frontend.host or "localhost", self.options.frontend.port), 10) as peer:
+                peer.sendall(wire.encode({"Queue": self.options.queue}))
+                item = _object(peer)
+                if not wire.text(item, "Error"):
+                    peer.settimeout(None)
+                    peer.sendall(wire.fit_original(self.work(item)))
+                    self.completed += 1
+                    pause = self.options.backoff
+                    continue
+            if not item.get("Empty"):
+                raise UnreachableError(item["Error"])
+            if not self.options.backoff:
+                return False
+            self._pause(shorter(pause, self.options.backoff_max, self.workload.limit))
+            pause += self.options.backoff
+        return False
+
+    def _kept(self) -> bool:
+        """Serve over one kept connection until told to stop or until it breaks."""
+        where = (self.options.frontend.host or "localhost", self.options.frontend.port)
+        with socket.create_connection(where, 10) as peer:
+            peer.settimeout(None)
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            peer.sendall(wire.HELLO + wire.line({"Queue": self.options.queue}))
+            left = False
+            buffer = b""
+            while True:
+                while b"\n" not in buffer:
+                    if not left and self.stopping:
+                        peer.sendall(wire.line({"Leave": True}))
+                        left = True
+                    if not left:
+                        ready, _, _ = select.select([peer.fileno(), self._wake], [], [])
+                        if peer.fileno() not in ready:
+                            continue
+                    data = peer.recv(wire.KEPT_BYTES)
+                    if not data:
+                        raise UnreachableError("connection closed")
+                    buffer += data
+                one, _, buffer = buffer.partition(b"\n")
+                item = wire.decode(one)
+                if item.get("Bye"):
+                    return False
+                if item["Error"]:
+                    raise UnreachableError(item["Error"])
+                answer = self.work(item)
+                if not left and not self.stopping:
+                    answer["Queue"] = self.options.queue
+                peer.sendall(wire.line(answer))
+                self.completed += 1
+                if "Queue" not in answer:
+                    peer.shutdown(socket.SHUT_WR)
+                    return False
+
+    def _pause(self, seconds: float) -> None:
+        """Sleep unless told to stop meanwhile."""
+        if not self.stopping:
+            select.select([self._wake], [], [], seconds)
+
+
+def _object(peer: socket.socket) -> wire.Message:
+    """The one JSON object that a peer sends in original framing. Raises UnreachableError."""
+    buffer = b""
+    while True:
+        data = peer.recv(4096)
+        if not data:
+            raise UnreachableError("connection closed before an answer")
+        buffer += data
+        try:
+            return wire.decode(buffer)
+        except wire.IncompleteError:
+            continue
+        except wire.MalformedError as error:
+            raise UnreachableError(f"answer is not of the protocol: {error}") from None

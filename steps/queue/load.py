@@ -1,0 +1,239 @@
+"""The load that a client makes: a closed loop of slots whose number can change at any time, or an open schedule.
+
+Open-loop latency runs from the scheduled time, so that a stalled server shows in it (no coordinated omission).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import cast
+
+from perfdag.steps.queue import wire
+from perfdag.steps.queue.tally import Tally
+
+RETRY_SECONDS = 0.2
+
+
+class LostError(Exception):
+    """No answer: the text is the cause that is counted."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What every request asks. ``limit`` in seconds, ``retries`` where the backend is lost (None: as the frontend has it)."""
+
+    queue: str
+    args: list[str] = field(default_factory=list)
+    limit: float = 0.0
+    retries: int | None = None
+
+    def message(self) -> wire.Message:
+        return {"Queue": self.queue, "Args": self.args or None, "Limit": self.limit}
+
+
+class OriginalWire:
+    """One connection a request."""
+
+    def __init__(self, frontend: wire.Address, work: Work) -> None:
+        self.where = frontend
+        self.request = wire.encode(work.message())
+
+    async def ask(self) -> wire.Message:
+        """Send the request and return the reply. Raises LostError."""
+        try:
+            reader, writer = await asyncio.open_connection(self.where.host or "localhost", self.where.port)
+        except OSError:
+            raise LostError("cannot connect") from None
+        try:
+            writer.write(self.request)
+            message = wire.decode(await reader.read())
+            return wire.reply(message) | {"Waittime": wire.number(message, "Waittime")}
+        except OSError:
+            raise LostError("connection lost") from None
+        except wire.MalformedError:
+            raise LostError("no valid reply") from None
+        finally:
+            writer.close()
+
+    async def close(self) -> None:
+        """Nothing stays open."""
+
+
+class KeptWire(asyncio.Protocol):
+    """All requests on one connection, told apart by number; reconnects when it breaks."""
+
+    def __init__(self, frontend: wire.Address, work: Work) -> None:
+        self.where = frontend
+        self.work = work.message()
+        if work.retries is not None:
+            self.work["Retries"] = work.retries
+        self.transport: asyncio.Transport | None = None
+        self.replies: dict[int, asyncio.Future[wire.Message]] = {}
+        self.number = 0
+        self.buffer = b""
+        self.connecting = asyncio.Lock()
+
+    async def ask(self) -> wire.Message:
+        """Send the request and return the reply. Raises LostError."""
+        if self.transport is None:
+            await self._connect()
+        assert self.transport is not None
+        self.number = number = self.number + 1
+        future: asyncio.Future[wire.Message] = asyncio.get_running_loop().create_future()
+        self.replies[number] = future
+        self.work["Id"] = number
+        self.transport.write(wire.line(self.work))
+        try:
+            return await future
+        finally:
+            self.replies.pop(number, None)
+
+    async def _connect(self) -> None:
+        async with self.connecting:
+            if self.transport is not None:
+                return
+            try:
+                await asyncio.get_running_loop().create_connection(lambda: self, self.where.host or "localhost", self.where.port)
+            except OSError:
+                raise LostError("cannot connect") from None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport, self.buffer = cast(asyncio.Transport, transport), b""
+        self.transport.write(wire.HELLO)
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self.buffer = (self.buffer + data).split(b"\n")
+        for one in lines:
+            try:
+                message = wire.decode(one)
+            except wire.MalformedError:
+                continue
+            future = self.replies.get(message.get("Id") or 0)
+            if future is not None and not future.done():
+                future.set_result(message)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        for future in self.replies.values():
+            if not future.done():
+                future.set_exception(LostError("connection lost"))
+
+    async def close(self) -> None:
+        if self.transport is not None:
+            self.transport.close()
+
+
+Wire = OriginalWire | KeptWire
+
+
+class ClosedLoop:
+    """Slots that each send a request when the one before is answered."""
+
+    def __init__(self, wire_: Wire, tally: Tally, most: int) -> None:
+        if not 1 <= most <= 4096:
+            raise ValueError(f"at most {most} parallel requests: must be between 1 and 4096")
+        self.wire = wire_
+        self.tally = tally
+        self.most = most
+        self.slots: list[asyncio.Task[None]] = []
+        self.wanted = 0
+
+    def set_parallel(self, wanted: int) -> int:
+        """Run ``wanted`` slots from now on, between 0 and ``most``; slots above it end after their request."""
+        self.wanted = self.tally.parallel = max(0, min(self.most, wanted))
+        for slot in range(self.wanted):
+            if slot >= len(self.slots):
+                self.slots.append(asyncio.create_task(self._slot(slot)))
+            elif self.slots[slot].done():
+                self.slots[slot] = asyncio.create_task(self._slot(slot))
+        return self.wanted
+
+    async def _slot(self, slot: int) -> None:
+        while slot < self.wanted:
+            if not await request(self.wire, self.tally, slot):
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def stop(self) -> None:
+        """Send no more and forget what is in flight."""
+        self.wanted = 0
+        for slot in self.slots:
+            slot.cancel()
+        await asyncio.gather(*self.slots, return_exceptions=True)
+
+
+async def request(wire_: Wire, tally: Tally, slot: int, scheduled: float | None = None) -> bool:
+    """One request, counted; False where the frontend could not be spoken to. ``scheduled``: seconds, monotonic."""
+    began = time.monotonic()
+    tally.began()
+    answer, cause = None, "cancelled"
+    try:
+        answer = await wire_.ask()
+    except LostError as error:
+        cause = str(error)
+    finally:
+        if answer is None and cause == "cancelled":
+            tally.pending -= 1
+        else:
+            tally.ended(answer, cause, began, scheduled if scheduled is not None else began, slot)
+    return answer is not None
+
+
+def schedule(rate: float, poisson: bool, seed: int) -> Iterator[float]:
+    """Seconds from the start at which requests are due, evenly or as a Poisson process of ``rate`` a second."""
+    if not 0 < rate < 1e6:
+        raise ValueError(f"rate {rate:g} requests/s: must be above 0 and below 1e6")
+    chance = random.Random(seed)
+    due = 0.0
+    while True:
+        yield due
+        due += chance.expovariate(rate) if poisson else 1 / rate
+
+
+class OpenLoop:
+    """Requests sent when they are due, whatever became of those before; at most ``most`` are in flight."""
+
+    def __init__(self, wire_: Wire, tally: Tally, rate: float, poisson: bool = False, seed: int = 1, most: int = 4096) -> None:
+        self.wire, self.tally, self.most = wire_, tally, most
+        self.due = schedule(rate, poisson, seed)
+        self.rate = rate
+        self.flying: set[asyncio.Task[bool]] = set()
+
+    async def run(self, seconds: float = float("inf")) -> None:
+        """Send for so many seconds, then wait for what is in flight."""
+        start = time.monotonic()
+        for due in self.due:
+            if due >= seconds:
+                break
+            wait = start + due - time.monotonic()
+            if wait > 0:
+                await asyncio.sleep(wait)
+            elif self.tally.scheduled % 64 == 0:
+                await asyncio.sleep(0)
+            self._send(start + due)
+        if self.flying:
+            await asyncio.wait(self.flying)
+
+    def _send(self, scheduled: float) -> None:
+        self.tally.scheduled += 1
+        self.tally.lag.add(max(0.0, time.monotonic() - scheduled))
+        if len(self.flying) >= self.most:
+            self.tally.began()
+            self.tally.ended(None, "too many in flight", scheduled, scheduled, -1)
+            return
+        task = asyncio.create_task(request(self.wire, self.tally, -1, scheduled))
+        self.flying.add(task)
+        task.add_done_callback(self.flying.discard)
+
+    def validity(self) -> str:
+        """ "" where the schedule was kept, else why not: under 98 % of what was due was sent in time."""
+        p99 = self.tally.lag.percentile(0.99)
+        if p99 is not None and p99 > max(0.01, 2 / self.rate):
+            return f"invalid: the generator ran {p99 * 1000:.1f} ms late at p99"
+        dropped = self.tally.causes["too many in flight"]
+        if dropped > 0.02 * max(1, self.tally.scheduled):
+            return f"invalid: {dropped} of {self.tally.scheduled} requests found {self.most} in flight"
+        return ""

@@ -1,0 +1,238 @@
+"""What a client counts: successes, failures by cause, latencies, and who did the work.
+
+Throughput is counted a slot of the closed loop at a time, from one completion to a later one, so that no part of an
+item is counted or lost at the edges of the measured time.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from perfdag.steps.queue import wire
+
+# Samples below which a percentile is refused: with fewer, the chance that none lies above it exceeds 1 %.
+NEEDED = {0.5: 1, 0.9: 44, 0.95: 90, 0.99: 459, 0.999: 4603}
+STEP = 1.01
+ERRORS_KEPT = 1000
+
+
+class Latencies:
+    """Seconds in logarithmic buckets 1 % wide; exact count, sum, least and largest."""
+
+    def __init__(self) -> None:
+        self.buckets: Counter[int] = Counter()
+        self.count = 0
+        self.sum = 0.0
+        self.least = math.inf
+        self.largest = 0.0
+
+    def add(self, seconds: float) -> None:
+        seconds = max(seconds, 1e-7)
+        self.buckets[int(math.log(seconds * 1e7) / _LOG)] += 1
+        self.count += 1
+        self.sum += seconds
+        if seconds < self.least:
+            self.least = seconds
+        if seconds > self.largest:
+            self.largest = seconds
+
+    def percentile(self, p: float) -> float | None:
+        """Nearest rank in seconds, within 1 %; None below the samples that p needs (see NEEDED)."""
+        if self.count < max(n for q, n in NEEDED.items() if q <= max(p, 0.5)):
+            return None
+        rank, seen = math.ceil(p * self.count), 0
+        for bucket in sorted(self.buckets):
+            seen += self.buckets[bucket]
+            if seen >= rank:
+                return min(self.largest, max(self.least, math.pow(STEP, bucket + 0.5) * 1e-7))
+        return self.largest
+
+    def summary(self) -> dict[str, float | None]:
+        """Seconds: min, mean, max and the percentiles that the count allows."""
+        if not self.count:
+            return {"count": 0}
+        points = {f"p{p * 100:g}": self.percentile(p) for p in NEEDED}
+        return {"count": self.count, "min": self.least, "mean": self.sum / self.count, "max": self.largest, **points}
+
+
+_LOG = math.log(STEP)
+
+
+@dataclass
+class Node:
+    """Replies of one node."""
+
+    success: int = 0
+    failure: int = 0
+    devices: Counter[str] = field(default_factory=Counter)
+    failed_devices: Counter[str] = field(default_factory=Counter)
+    pods: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class Chain:
+    """Completions of one slot: seconds of the first and the latest one, and how many lie between."""
+
+    first: float
+    last: float
+    count: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Completions a second, 0 before the second one."""
+        return self.count / (self.last - self.first) if self.count else 0.0
+
+
+class Tally:
+    """Statistics since the last reset; requests in flight survive a reset and count where they end."""
+
+    def __init__(self) -> None:
+        self.pending = 0
+        self.parallel = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything but what is in flight."""
+        self.start = time.monotonic()
+        self.success = 0
+        self.failure = 0
+        self.causes: Counter[str] = Counter()
+        self.nodes: dict[str, Node] = {}
+        self.latency, self.run, self.wait, self.overhead, self.uncorrected = (Latencies() for _ in range(5))
+        self.lag = Latencies()
+        self.chains: dict[int, Chain] = {}
+        self.scheduled = 0
+
+    def began(self) -> None:
+        if not (self.pending or self.success or self.failure):
+            self.start = time.monotonic()
+        self.pending += 1
+
+    def ended(self, answer: wire.Message | None, cause: str, began: float, scheduled: float, slot: int) -> None:
+        """Count an answer, or its absence with a cause. ``began`` and ``scheduled``: seconds, monotonic."""
+        now = time.monotonic()
+        self.pending -= 1
+        if answer is None:
+            self._failed(cause, cause, None)
+            return
+        if not wire.succeeded(answer):
+            self._failed(cause_of(answer), answer["Error"] or f"return code {answer['Retcode']}", answer)
+            return
+        self.success += 1
+        chain = self.chains.get(slot)
+        if chain is None:
+            self.chains[slot] = Chain(now, now)
+        else:
+            chain.count += 1
+            chain.last = now
+        took = now - began
+        self.latency.add(now - scheduled)
+        self.uncorrected.add(took)
+        self.run.add(answer["Runtime"])
+        self.wait.add(answer["Waittime"])
+        self.overhead.add(max(0.0, took - answer["Runtime"] - answer["Waittime"]))
+        node = self._node(answer["Node"])
+        node.success += 1
+        node.devices[answer["Device"]] += 1
+        node.pods[answer["Pod"]] += 1
+
+    def _failed(self, cause: str, error: str, answer: wire.Message | None) -> None:
+        self.failure += 1
+        self.causes[cause] += 1
+        if answer is not None and answer["Node"]:
+            node = self._node(answer["Node"])
+            node.failure += 1
+            node.failed_devices[answer["Device"]] += 1
+            if error in node.errors or len(node.errors) < ERRORS_KEPT:
+                node.errors[error] += 1
+
+    def _node(self, name: str) -> Node:
+        return self.nodes.setdefault(name, Node())
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.start
+
+    @property
+    def rate(self) -> float:
+        """Successes a second since the start, as the original counts them."""
+        return self.success / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def steady_rate(self) -> float:
+        """Successes a second summed over the slots' chains."""
+        return sum(chain.rate for chain in self.chains.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, times in seconds, rates a second."""
+        return {
+            "seconds": self.seconds,
+            "parallel": self.parallel,
+            "pending": self.pending,
+            "success": self.success,
+            "failure": self.failure,
+            "causes": dict(self.causes),
+            "requests_per_second": self.rate,
+            "steady_per_second": self.steady_rate,
+            "chains": {slot: [c.first - self.start, c.last - self.start, c.count] for slot, c in self.chains.items()},
+            "scheduled": self.scheduled,
+            "schedule_lag": self.lag.summary(),
+            "latency": self.latency.summary(),
+            "latency_from_send": self.uncorrected.summary(),
+            "run": self.run.summary(),
+            "wait": self.wait.summary(),
+            "overhead": self.overhead.summary(),
+            "nodes": {
+                name: {
+                    "success": node.success,
+                    "failure": node.failure,
+                    "devices": dict(node.devices),
+                    "failed_devices": dict(node.failed_devices),
+                    "pods": dict(node.pods),
+                    "errors": dict(node.errors),
+                }
+                for name, node in self.nodes.items()
+            },
+            "suspects": suspects(self.nodes.items()),
+        }
+
+
+def cause_of(answer: wire.Message) -> str:
+    """The kind of a failed reply: timeout, full, unknown queue, backend lost, exit code or error."""
+    error = answer["Error"]
+    if answer["Timeout"]:
+        return "timeout"
+    if "at full capacity" in error:
+        return "queue full"
+    if error.startswith(("Unknown '", "invalid queue name")):
+        return "unknown queue"
+    if "worker reply read" in error or error.startswith("Worker write"):
+        return "backend lost"
+    if answer["Node"] and answer["Retcode"]:
+        return f"exit code {answer['Retcode']}"
+    return "error"
+
+
+def suspects(nodes: Iterable[tuple[str, Node]]) -> list[str]:
+    """Devices that fail far more than the rest: at least 3 failures, at least 3 times the rate of all others."""
+    done: Counter[str] = Counter()
+    failed: Counter[str] = Counter()
+    for name, node in nodes:
+        for device, count in node.devices.items():
+            done[f"{name}/{device}"] += count
+        for device, count in node.failed_devices.items():
+            failed[f"{name}/{device}"] += count
+    found = []
+    for device, count in failed.items():
+        others = sum(failed.values()) - count
+        total = sum(done.values()) + sum(failed.values())
+        rest = total - done[device] - count
+        if count >= 3 and rest and count / (done[device] + count) > 3 * others / rest:
+            found.append(device)
+    return sorted(found)

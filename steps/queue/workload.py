@@ -1,0 +1,163 @@
+"""What a backend runs for an item: the built-in ``sleep`` and ``usl``, or any command in a process group of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import glob as globbing
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+FILENAME = "FILENAME"
+BUILT_IN = ("sleep", "usl")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Return code, timeout (the limit in seconds where it was hit, else 0) and error text ("" for none)."""
+
+    retcode: int = 0
+    timeout: float = 0.0
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A command and how to run it.
+
+    ``command``: argv, an absolute path or a built-in; ``device``: replaces FILENAME in arguments; ``limit``: seconds,
+    0 for none; ``ignore``: use none of the arguments that a client sends; ``directory``: where to run it.
+    """
+
+    command: Sequence[str]
+    device: str = ""
+    limit: float = 0.0
+    ignore: bool = False
+    directory: str = ""
+    null_in: bool = False
+    null_out: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        head = self.command[0] if self.command else ""
+        if head not in BUILT_IN and not head.startswith("/"):
+            raise ValueError(f"workload {head!r} is neither an absolute path nor built in ({', '.join(BUILT_IN)})")
+        if head.startswith("/") and not os.access(head, os.X_OK):
+            raise ValueError(f"workload {head} is not an executable file here")
+        substitute(self.command, self.device)
+
+    def run(self, args: Sequence[str] | None, limit: float, running: int = 1) -> Outcome:
+        """Run it once with the client's arguments and limit (seconds, 0 for none); the shorter limit holds.
+
+        ``running``: items running in the queue, which only ``usl`` looks at.
+        """
+        limit = shorter(self.limit, limit)
+        try:
+            argv = substitute([*self.command, *([] if self.ignore else args or [])], self.device)
+            if argv[0] == "sleep":
+                return _sleep(_numbers("sleep", argv[1:2], 1)[0], limit)
+            if argv[0] == "usl":
+                seconds, sigma, kappa = _numbers("usl", argv[1:4], 3)
+                return _sleep(seconds * (1 + sigma * (running - 1) + kappa * running * (running - 1)), limit)
+        except ValueError as error:
+            return Outcome(1, 0.0, str(error))
+        return self._command(argv, limit)
+
+    def _command(self, argv: Sequence[str], limit: float) -> Outcome:
+        try:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL if self.null_in else None,
+                stdout=subprocess.DEVNULL if self.null_out else None,
+                stderr=subprocess.DEVNULL if self.null_out else None,
+                cwd=self.directory or None,
+                env={**os.environ, **self.environment} if self.environment else None,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return Outcome(127, 0.0, f"{argv[0]} did not start: {error.strerror}")
+        try:
+            ended = _ended(process, limit)
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # also what the command left behind
+                os.killpg(process.pid, signal.SIGKILL)
+            code = process.wait()
+        if not ended:
+            return Outcome(124, limit, f"{argv[0]} ran past its limit of {limit:g} s")
+        return Outcome(code, 0.0, f"{argv[0]} returned error code {code}" if code else "")
+
+
+def shorter(*limits: float) -> float:
+    """The smallest of the limits that are set (above 0), 0 where none is."""
+    return min((limit for limit in limits if limit > 0), default=0.0)
+
+
+def substitute(argv: Sequence[str], device: str) -> list[str]:
+    """argv with FILENAME replaced by the device. Raises ValueError where there is none to replace it by."""
+    if not device and any(FILENAME in arg for arg in argv):
+        raise ValueError(f"{FILENAME} in args, but no file name to map to it")
+    return [arg.replace(FILENAME, device) for arg in argv]
+
+
+def device(pattern: str) -> str:
+    """The first file that matches a glob pattern, "" for no pattern. Raises ValueError where nothing matches."""
+    if not pattern:
+        return ""
+    matches = sorted(globbing.glob(pattern))  # noqa: PTH207 (a pattern may be absolute)
+    if not matches:
+        raise ValueError(f"no files matching glob pattern '{pattern}'")
+    return str(Path(matches[0]))
+
+
+def _numbers(name: str, args: Sequence[str], count: int) -> list[float]:
+    if name == "sleep" and not args:
+        raise ValueError("Sleep time (seconds) argument missing")
+    if len(args) != count:
+        raise ValueError("usl needs three numbers: SECONDS SIGMA KAPPA")
+    values = []
+    for arg in args:
+        try:
+            values.append(float(arg))
+        except ValueError:
+            raise ValueError(f"invalid {name} time value '{arg}'") from None
+        if not 0 <= values[-1] < 1e9:
+            raise ValueError(f"invalid {name} time value '{arg}': not between 0 and 1e9")
+    return values
+
+
+def _sleep(seconds: float, limit: float) -> Outcome:
+    if limit and seconds > limit:
+        time.sleep(limit)
+        return Outcome(0, limit, "Sleep timeout")
+    time.sleep(seconds)
+    return Outcome()
+
+
+def _ended(process: subprocess.Popen[bytes], limit: float) -> bool:
+    """Wait for the process, at most limit seconds (0: for ever), without polling where the kernel has pidfds."""
+    if not limit:
+        process.wait()
+        return True
+    try:
+        handle = os.pidfd_open(process.pid)
+    except (AttributeError, OSError):
+        try:
+            process.wait(limit)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+    try:
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        deadline = time.monotonic() + limit
+        while (left := deadline - time.monotonic()) > 0:
+            if poll.poll(left * 1000):
+                return True
+        return False
+    finally:
+        os.close(handle)
