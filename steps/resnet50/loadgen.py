@@ -1,0 +1,119 @@
+"""One test of MLCommons LoadGen against a system: settings, the callbacks, the logs that it wrote.
+
+Runs in a process of its own, where mlperf_loadgen can be imported. LoadGen calls issue_query in its own thread with the GIL; the batcher
+takes the samples and returns at once, so that the schedule is never held up.
+"""
+
+import array
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from perfdag.steps.resnet50.batcher import Batcher
+from perfdag.steps.resnet50.system import System
+
+LOGS = ("summary", "detail", "accuracy")
+_MODES = {"performance": "PerformanceOnly", "accuracy": "AccuracyOnly"}
+_SCENARIOS = {"offline": "Offline", "server": "Server", "single-stream": "SingleStream"}
+
+
+@dataclass(frozen=True)
+class Load:
+    """What LoadGen is asked for. Times in seconds, rates in 1/s.
+
+    `expected_rate` sizes Offline's one query and SingleStream's schedule; a wrong one makes a run longer, never wrong: LoadGen itself says
+    INVALID where the minimum duration was not met.
+    """
+
+    scenario: str
+    batch: int
+    min_duration: float
+    min_queries: int
+    samples: int
+    expected_rate: float
+    target_rate: float = 0.0
+    latency_bound: float = 0.015
+    max_delay: float = 0.0
+    max_queries: int = 0
+    seed: int = 0
+    mode: str = "performance"
+    total: int = 0
+
+
+@dataclass(frozen=True)
+class Tested:
+    """LoadGen's logs, verbatim, by name, and the batch sizes that were run (size -> count)."""
+
+    logs: Mapping[str, str]
+    batches: Mapping[int, int]
+
+
+def settings(load: Load) -> Any:
+    """LoadGen's TestSettings for a load."""
+    import mlperf_loadgen as lg
+
+    made = lg.TestSettings()
+    made.scenario = getattr(lg.TestScenario, _SCENARIOS[load.scenario])
+    made.mode = getattr(lg.TestMode, _MODES[load.mode])
+    made.min_duration_ms = round(load.min_duration * 1000)
+    made.min_query_count = load.min_queries
+    made.max_query_count = load.max_queries
+    made.qsl_rng_seed = made.sample_index_rng_seed = made.schedule_rng_seed = load.seed + 1
+    if load.scenario == "offline":
+        # one query of ceil(1.1 * expected * duration) samples; min_query_count counts queries there, so the samples are asked for by rate
+        made.min_query_count = 1
+        made.offline_expected_qps = max(load.expected_rate, load.min_queries / 1.1 / max(load.min_duration, 1e-3))
+    elif load.scenario == "single-stream":
+        made.single_stream_expected_latency_ns = max(1, round(1e9 / load.expected_rate))
+        made.single_stream_target_latency_percentile = 0.9
+    else:
+        made.server_target_qps = load.target_rate
+        made.server_target_latency_ns = round(load.latency_bound * 1e9)
+        made.server_target_latency_percentile = 0.99
+    return made
+
+
+def test(system: System, load: Load, failed: Callable[[BaseException], None]) -> Tested:
+    """Run one LoadGen test to its end. `failed` is called in another thread where the system raises: LoadGen cannot be
+    stopped from outside, so it must end the process."""
+    import mlperf_loadgen as lg
+
+    keep: list[Any] = []
+
+    def complete(ids: Sequence[int], results: Sequence[int]) -> None:
+        if load.mode == "accuracy":
+            answers = array.array("i", results)
+            keep.append(answers)
+            address, size = answers.buffer_info()[0], answers.itemsize
+            lg.QuerySamplesComplete([lg.QuerySampleResponse(one, address + at * size, size) for at, one in enumerate(ids)])
+        else:
+            lg.QuerySamplesComplete([lg.QuerySampleResponse(one, 0, 0) for one in ids])
+
+    def answer(samples: Sequence[Any]) -> None:
+        # one at a time: LoadGen waits for it anyway, and a hand-over between threads would be most of our share of the latency
+        try:
+            complete([sample.id for sample in samples], system.infer([sample.index for sample in samples], time.monotonic()))
+        except BaseException as error:
+            failed(error)
+
+    delay = load.max_delay if load.scenario == "server" else 0.0
+    batcher = Batcher(system.infer, complete, load.batch, delay, failed)
+    with TemporaryDirectory(prefix="loadgen-") as folder:
+        logs = lg.LogSettings()
+        logs.enable_trace = False
+        logs.log_output.outdir = folder
+        sut = lg.ConstructSUT(answer if load.scenario == "single-stream" else batcher.put, lambda: None)
+        qsl = lg.ConstructQSL(load.total or load.samples, load.samples, system.load, system.unload)
+        try:
+            # an audit configuration lying in the working directory would change the test
+            lg.StartTestWithLogSettings(sut, qsl, settings(load), logs, os.path.join(folder, "no-audit.config"))  # noqa: PTH118
+        finally:
+            lg.DestroyQSL(qsl)
+            lg.DestroySUT(sut)
+            batcher.close()
+        texts = {name: (Path(folder) / f"mlperf_log_{name}.{'json' if name == 'accuracy' else 'txt'}").read_text(errors="replace") for name in LOGS}
+    return Tested(texts, dict(batcher.batches.sizes))

@@ -1,0 +1,131 @@
+"""What a user may set: of one measurement (`Params`), of an overhead comparison, of an interference run."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints, field_validator, model_validator
+
+from perfdag import benchmark
+from perfdag.units import Duration, PositiveDuration
+
+Scenario = Literal["offline", "server", "single-stream", "find-peak", "accuracy"]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+CpuList = Annotated[str, StringConstraints(pattern=r"^[0-9]+([,-][0-9]+)*$")]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+MLPERF_DURATION = 600.0
+"""Minimum duration in seconds of MLPerf's own rules (mlperf.conf of mlcommons/inference)."""
+FAST_DURATION = 2.0
+QUERIES = {"offline": 24576, "server": 100, "find-peak": 100, "single-stream": 100, "accuracy": 1}
+"""Fewest queries (Offline: samples) by mlperf.conf; early stopping asks for more where a percentile does."""
+FAST_QUERIES = {"offline": 16, "server": 20, "find-peak": 20, "single-stream": 64, "accuracy": 1}
+
+
+class StubParams(benchmark.Params):
+    """A system of known service time in place of the model: a batch of b takes `base + each * b`."""
+
+    base: PositiveDuration = Field(0.01, description="seconds a batch takes")
+    each: Duration = Field(0.0, description="seconds a sample adds")
+    lock: Text | None = Field(None, description="a file locked while serving: copies that share it get in each other's way")
+    stalled: int = Field(0, ge=0, description="number of the query that stalls (1 is the first)")
+    stall: Duration = Field(0.0, description="seconds that query waits more")
+
+
+class Workload(benchmark.Params):
+    """One measurement of ResNet-50 under LoadGen."""
+
+    scenario: Scenario = Field("offline", description="offline: samples/s; server: Poisson arrivals at target_rate; single-stream; find-peak; accuracy")
+    batch: int = Field(1, ge=1, le=65536, description="samples a batch; in server the most a batch may hold")
+    target_rate: float | None = Field(None, gt=0, description="server: queries/s that arrive; find-peak: where the search starts")
+    latency_bound: PositiveDuration = Field(0.015, description="server: seconds that p99 must hold")
+    max_delay: Duration = Field(0.002, description="server: seconds the oldest query waits for a batch to fill")
+    device: Literal["cpu", "cuda"] = "cpu"
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
+    backend: Literal["eager", "compile"] = Field("eager", description="compile: torch.compile; its time is reported apart")
+    threads: int | None = Field(None, ge=1, le=1024, description="threads of one operator; unset: one a CPU allowed")
+    cpus: CpuList | None = Field(None, description="CPUs to run on, as taskset takes them: 0-3")
+    weights: Text = Field("random", description="a file of torchvision's state dict, or `random`: a seeded initialisation (as fast, not accurate)")
+    weights_sha256: Sha256 | None = Field(None, description="what the weights file must hash to")
+    seed: int = Field(0, ge=0, lt=2**31, description="of the weights, the images, LoadGen's order and schedule")
+    samples: int = Field(64, ge=1, le=50000, description="different images held in memory (MLPerf: 1024)")
+    min_duration: PositiveDuration = Field(MLPERF_DURATION, description="shortest run; MLPerf's rules ask for 600 s")
+    min_queries: int | None = Field(None, ge=1, description="fewest queries (offline: samples); unset: mlperf.conf's")
+    max_queries: int | None = Field(None, ge=1, description="stop after so many queries; unset: no limit")
+    fast: bool = Field(False, description="a smoke test of seconds: its rows say that they are not comparable")
+    precision_of_peak: float = Field(0.01, gt=0, lt=0.5, description="find-peak: relative width of the last bracket")
+    search_duration: PositiveDuration = Field(10.0, description="find-peak: seconds of a trial before the validation")
+    check_logits: bool = Field(True, description="false: logits are not checked, and every row says so")
+    imagenet: Text | None = Field(None, description="accuracy: a folder of validation images, one folder a class, or with val_map.txt")
+    price_per_hour: float | None = Field(None, gt=0, description="of the machine; gives the cost of a million samples")
+    currency: Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")] = "USD"
+    python: Text | None = Field(None, description="interpreter that has torch and LoadGen; unset: perfdag's own")
+    wrapper: list[Text] = Field([], max_length=64, description="argv put before the program: nice -n 5, kubectl exec -i POD --")
+    wrapper_env: dict[Text, str] = Field({}, description="environment of the program: LD_PRELOAD of a vGPU layer")
+    system: Literal["resnet50", "stub"] = Field("resnet50", description="stub: a known service time, to measure the harness itself")
+    stub: StubParams = StubParams()
+
+    @field_validator("wrapper_env")
+    @classmethod
+    def _names(cls, value: dict[str, str]) -> dict[str, str]:
+        bad = [name for name in value if "=" in name or "\0" in name + value[name]]
+        if bad:
+            raise ValueError(f"{bad[0]!r} cannot be the name of an environment variable")
+        return value
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Workload":
+        if self.scenario == "server" and self.target_rate is None:
+            raise ValueError("scenario server needs target_rate, queries/s that arrive; find-peak finds the highest that holds latency_bound")
+        if self.precision == "tf32" and self.device != "cuda":
+            raise ValueError("precision tf32 is a mode of NVIDIA GPUs: device: cuda, or precision fp32, bf16 or fp16")
+        if self.scenario == "accuracy" and self.imagenet is None:
+            raise ValueError("scenario accuracy needs imagenet, a folder of validation images; none is shipped with perfdag")
+        if self.scenario == "single-stream" and self.batch != 1:
+            raise ValueError(f"scenario single-stream sends one sample at a time: batch 1, not {self.batch}")
+        if self.weights_sha256 is not None and self.weights == "random":
+            raise ValueError("weights_sha256 needs a weights file; random weights are identified by seed")
+        return self
+
+    def duration(self) -> float:
+        """Shortest LoadGen run in seconds."""
+        return min(FAST_DURATION, self.min_duration) if self.fast else self.min_duration
+
+    def queries(self) -> int:
+        """Fewest queries, samples in Offline."""
+        if self.min_queries is not None:
+            return self.min_queries
+        return (FAST_QUERIES if self.fast else QUERIES)[self.scenario]
+
+    def spec(self) -> dict[str, Any]:
+        """What the program is told: everything but how it is started."""
+        return self.model_dump(exclude={"python", "wrapper", "wrapper_env", "price_per_hour", "currency"})
+
+
+class OverheadParams(Workload):
+    """Baseline (plain) against treatment (wrapper, wrapper_env), paired and interleaved in ABBA blocks."""
+
+    pairs: int = Field(6, ge=2, le=200, description="pairs of one baseline and one treatment each")
+    limit: float = Field(0.05, gt=0, lt=1, description="relative overhead that the treatment must stay under")
+
+    @model_validator(mode="after")
+    def _treated(self) -> "OverheadParams":
+        if not self.wrapper and not self.wrapper_env:
+            raise ValueError("the treatment is not named: give wrapper (an argv) or wrapper_env")
+        if self.scenario in ("find-peak", "accuracy"):
+            raise ValueError("overhead compares offline, server or single-stream")
+        return self
+
+
+class InterferenceParams(Workload):
+    """Copies of one workload on one device or node: each alone, then all at once."""
+
+    copies: int = Field(2, ge=2, le=64, description="copies at once: on the gang's hosts in turn, processes where there is one host")
+    memory_share: float | None = Field(None, gt=0, le=1, description="part of the device's memory that a copy may see; more is invalid")
+    device_memory: float | None = Field(None, gt=0, description="bytes of the whole device, for memory_share; unset: what a copy alone sees")
+
+    @model_validator(mode="after")
+    def _measured(self) -> "InterferenceParams":
+        if self.scenario in ("find-peak", "accuracy"):
+            raise ValueError("interference runs offline, server or single-stream")
+        if self.memory_share is not None and self.device_memory is None:
+            raise ValueError("memory_share needs device_memory, bytes of the whole device: a copy cannot tell what was hidden from it")
+        return self

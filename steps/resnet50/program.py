@@ -1,0 +1,274 @@
+"""The program that measures, in a process of its own: reads what to do as JSON, prints one JSON object with LoadGen's logs verbatim.
+
+    python -m perfdag.steps.resnet50 --spec spec.json [--ready FILE --go FILE]
+
+`--spec -` reads standard input, so that any wrapper which passes standard input and output can stand before it. With --ready and --go it
+stops before LoadGen starts, makes the first file and waits for the second: copies start together.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from perfdag.steps.resnet50 import imagenet, loadgen, peak, summary
+from perfdag.steps.resnet50.system import Stub, System
+from perfdag.steps.resnet50.timing import Warmup, largest_fitting, warm_up
+
+PROGRAM = 1
+WARM_LIMIT, WARM_LIMIT_FAST = 60.0, 5.0
+PHASE_REPETITIONS = 7
+_GO_LIMIT = 900.0
+_FATAL = 3
+
+
+def main() -> int:
+    """Measure what the spec says. Exit 0: there is a result (LoadGen may call it INVALID); 3: an error, named in the JSON."""
+    parser = argparse.ArgumentParser(prog="python -m perfdag.steps.resnet50", description="measures one workload; started by the benchmarks")
+    parser.add_argument("--spec", required=True, metavar="FILE", help="JSON; - is standard input")
+    parser.add_argument("--ready", type=Path, metavar="FILE")
+    parser.add_argument("--go", type=Path, metavar="FILE")
+    args = parser.parse_args()
+    spec = json.loads(sys.stdin.read() if args.spec == "-" else Path(args.spec).read_text())
+    with _stdout_kept() as out:
+        program = Program(spec, out)
+        if args.ready and args.go:
+            program.barrier = lambda: _barrier(args.ready, args.go)
+        try:
+            program.measure()
+        except Exception as error:
+            program.fail(error)
+        program.emit()
+    return 0
+
+
+@contextlib.contextmanager
+def _stdout_kept() -> Iterator[int]:
+    """A descriptor of standard output; what libraries print there meanwhile goes to standard error."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    yield kept
+
+
+def _barrier(ready: Path, go: Path) -> None:
+    ready.touch()
+    deadline = time.monotonic() + _GO_LIMIT
+    while not go.exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{go} did not appear within {_GO_LIMIT:g} s: the other copies are not ready")
+        time.sleep(0.002)
+
+
+class Program:
+    """One measurement; `result` is what is printed."""
+
+    def __init__(self, spec: Mapping[str, Any], out: int) -> None:
+        self.spec, self._out = spec, out
+        self.barrier: Callable[[], None] = lambda: None
+        self.result: dict[str, Any] = {"program": PROGRAM, "spec": dict(spec), "tests": []}
+        self._once = threading.Lock()
+
+    def emit(self) -> None:
+        """Print the result, once."""
+        data = json.dumps(self.result, default=str).encode() + b"\n"
+        while data:
+            data = data[os.write(self._out, data) :]
+
+    def fail(self, error: BaseException) -> NoReturn:
+        """Print the result with the error in it and end the process, whatever thread this is: LoadGen waits for answers for ever."""
+        with self._once:
+            kind, text = classify(error)
+            self.result["error"] = {"kind": kind, "text": text}
+            self.emit()
+            sys.stderr.flush()
+            os._exit(_FATAL)
+
+    def measure(self) -> None:
+        """Set up, check, warm up, run LoadGen, check again."""
+        if self.spec["cpus"]:
+            os.sched_setaffinity(0, _cpus(self.spec["cpus"]))
+        subject: Any = _StubSubject(self.spec) if self.spec["system"] == "stub" else _model_subject(self.spec)
+        self.result |= subject.facts
+        system: System = subject.system
+        system.load(range(self.spec["samples"]) if self.spec["scenario"] != "accuracy" else [0])
+        rate = self._warm(system)
+        if self.spec["check_logits"]:
+            self.result["logits"] = subject.check_logits()
+        self.result |= subject.timing(self.spec["batch"])
+        self.barrier()
+        if self.spec["scenario"] == "accuracy":
+            self._accuracy(subject, rate)
+        elif self.spec["scenario"] == "find-peak":
+            self._find_peak(system, rate)
+        else:
+            subject.arm()
+            self.result["answer"] = self._test(system, self._load(rate))
+        if self.spec["check_logits"]:
+            # memory that was corrupted while it ran shows only now
+            self.result["logits_after"] = subject.check_logits()
+
+    def _warm(self, system: System) -> float:
+        """Warm every size that may come; the rate (1/s) of the largest batch."""
+        limit = WARM_LIMIT_FAST if self.spec["fast"] else WARM_LIMIT
+        found: dict[int, Warmup] = {}
+        for size in sorted({*system.buckets(self.spec["batch"]), self.spec["batch"]}, reverse=True):
+            found[size] = self._warm_size(system, size, limit)
+        largest = found[self.spec["batch"]]
+        self.result["warmup"] = {
+            "first": largest.first,
+            "steady": largest.steady,
+            "stable": all(each.stable for each in found.values()),
+            "batches": sum(each.batches for each in found.values()),
+            "by_size": {size: [each.first, each.steady] for size, each in found.items()},
+        }
+        return self.spec["batch"] / max(largest.steady, 1e-6)
+
+    def _warm_size(self, system: System, size: int, limit: float) -> Warmup:
+        indices = [at % (1 if self.spec["scenario"] == "accuracy" else self.spec["samples"]) for at in range(size)]
+
+        def call() -> None:
+            system.infer(indices, time.monotonic())
+
+        try:
+            return warm_up(call, limit)
+        except Exception as error:
+            if classify(error)[0] != "memory":
+                raise
+            text = str(error).splitlines()[0][:200]
+        largest = largest_fitting(lambda count: _fits(system, indices[:count]), size)
+        advice = f"the largest that fits is {largest}" if largest else "not even one sample fits"
+        raise OutOfMemoryError(f"batch {size} does not fit in the memory of {self.spec['device']}: {advice} ({text})")
+
+    def _load(self, rate: float, **changes: Any) -> loadgen.Load:
+        spec = self.spec
+        duration, queries = spec["duration"], spec["queries"]
+        base: dict[str, Any] = {
+            "scenario": spec["scenario"],
+            "batch": spec["batch"],
+            "min_duration": duration,
+            "min_queries": queries,
+            "samples": spec["samples"],
+            "expected_rate": rate,
+            "target_rate": spec["target_rate"] or 0.0,
+            "latency_bound": spec["latency_bound"],
+            "max_delay": spec["max_delay"],
+            "max_queries": spec["max_queries"] or 0,
+            "seed": spec["seed"],
+        }
+        return loadgen.Load(**(base | changes))
+
+    def _test(self, system: System, load: loadgen.Load, keep: bool = True) -> int:
+        """Run one LoadGen test; its place in `tests`."""
+        started = time.time()
+        tested = loadgen.test(system, load, self.fail)
+        logs = dict(tested.logs) if keep else {"summary": tested.logs["summary"], "detail": _results_only(tested.logs["detail"])}
+        record = {"started": started, "ended": time.time(), "rate": load.target_rate, "batches": tested.batches, "logs": logs}
+        self.result["tests"].append(record)
+        return len(self.result["tests"]) - 1
+
+    def _find_peak(self, system: System, capacity: float) -> None:
+        """Short trials to search, full ones to validate; capacity is what a closed loop reached."""
+        spec = self.spec
+        search = min(spec["search_duration"], spec["duration"])
+
+        def held(rate: float, seconds: float, keep: bool) -> bool:
+            # enough queries that early stopping can say yes with some violations among them
+            load = self._load(capacity, scenario="server", target_rate=rate, min_duration=seconds, min_queries=max(spec["queries"], 662))
+            found = self.result["tests"][self._test(system, load, keep)]["logs"]
+            return summary.read(found["summary"], found["detail"]).valid
+
+        try:
+            found = peak.find_peak(
+                lambda rate: held(rate, search, False),
+                lambda rate: held(rate, spec["duration"], True),
+                spec["target_rate"] or 0.7 * capacity,
+                precision=spec["precision_of_peak"],
+                lowest=capacity / 1000,
+                highest=capacity * 2,
+            )
+        except peak.NoPeak as error:
+            self.result["error"] = {"kind": "peak", "text": str(error)}
+            return
+        self.result["answer"] = len(self.result["tests"]) - 1
+        self.result["peak"] = {"rate": found.rate, "above": found.above, "probes": [[p.rate, p.valid, p.validation] for p in found.probes]}
+
+    def _accuracy(self, subject: Any, rate: float) -> None:
+        found = imagenet.labelled(self.spec["imagenet"])
+        subject.system.files = [file for file, _ in found]
+        held = min(len(found), 1024)
+        self._test(subject.system, self._load(rate, scenario="offline", mode="accuracy", samples=held, total=len(found)))
+        log = self.result["tests"][-1]["logs"]["accuracy"]
+        share, count = imagenet.top1(log, [label for _, label in found])
+        self.result["accuracy"] = {"top1": share, "images": count, "reference": imagenet.TOP1_FP32, "target": imagenet.TARGET}
+
+
+class OutOfMemoryError(Exception):
+    """A batch is too large; the text says which fits."""
+
+
+def classify(error: BaseException) -> tuple[str, str]:
+    """Kind and one line of an error: device, weights, memory, compiler, images, missing, other."""
+    text = (str(error).strip() or type(error).__name__).splitlines()[0][:400]
+    if isinstance(error, OutOfMemoryError | MemoryError) or "out of memory" in text or "can't allocate memory" in text:
+        return "memory", text
+    if isinstance(error, ModuleNotFoundError):
+        return "missing", f"{text}: pip install 'perfdag[torch]', or name an interpreter that has it with `python`"
+    if isinstance(kind := getattr(error, "kind", None), str):
+        return kind, text
+    if type(error).__name__ in ("InductorError", "InvalidCxxCompiler", "BackendCompilerFailed"):
+        return "compiler", f"torch.compile failed: {text}; it needs a C++ compiler on a CPU: install g++, or backend: eager"
+    return "other", f"{type(error).__name__}: {text}"
+
+
+def _fits(system: System, indices: list[int]) -> bool:
+    try:
+        system.infer(indices, time.monotonic())
+    except Exception as error:
+        if classify(error)[0] == "memory":
+            return False
+        raise
+    return True
+
+
+def _results_only(detail: str) -> str:
+    return "\n".join(line for line in detail.splitlines() if '"key": "result_' in line or '"key": "early_' in line)
+
+
+def _cpus(text: str) -> set[int]:
+    """`0-2,5` as a set."""
+    cpus: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        cpus |= set(range(int(first), int(last or first) + 1))
+    return cpus
+
+
+class _StubSubject:
+    """The stub, for the harness's own proofs."""
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        made = spec["stub"]
+        self.system = Stub(made["base"], made["each"], made["lock"], made["stalled"], made["stall"])
+        self.facts: dict[str, Any] = {"model": {"system": "stub", "weights": "none"}, "device": {"name": "stub"}}
+
+    def arm(self) -> None:
+        self.system.arm()
+
+    def check_logits(self) -> dict[str, Any]:
+        return {"ok": True, "error": 0.0, "tolerance": 0.0, "stub": True}
+
+    def timing(self, batch: int) -> dict[str, Any]:
+        return {}
+
+
+def _model_subject(spec: Mapping[str, Any]) -> Any:
+    from perfdag.steps.resnet50.subject import ModelSubject
+
+    return ModelSubject(dict(spec), PHASE_REPETITIONS)

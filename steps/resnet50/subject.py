@@ -1,0 +1,80 @@
+"""The model set up and checked for one measurement: device, threads, logits against fp32 eager, clock, phases, device facts."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+import torchvision
+
+from perfdag.steps.resnet50.model import Resnet50, UnusableError, build, compare_logits, reference
+
+
+class ModelSubject:
+    """The system with what is said of it beside its times. Raises UnusableError where it cannot be set up."""
+
+    def __init__(self, spec: dict[str, Any], repetitions: int) -> None:
+        self._spec, self._repetitions = spec, repetitions
+        if spec["device"] == "cuda" and not torch.cuda.is_available():
+            raise UnusableError("device", no_cuda())
+        torch.set_num_threads(spec["threads"] or len(os.sched_getaffinity(0)))
+        net, self._model = build(spec["weights"], spec["seed"], spec["weights_sha256"])
+        self._reference = reference(net, spec["seed"])
+        self.system = Resnet50(spec, net)
+        self.facts = {
+            "model": {**self._model, "system": "resnet50", "threads": torch.get_num_threads()},
+            "device": device_facts(spec["device"]),
+            "versions": {"torch": torch.__version__, "torchvision": torchvision.__version__},
+        }
+
+    def arm(self) -> None:
+        """Nothing to arm: only the stub has stalls."""
+
+    def check_logits(self) -> dict[str, Any]:
+        """The timed model's logits against fp32 eager on the CPU with the same weights, on the fixed seeded set."""
+        return compare_logits(self.system.fixed_logits(), self._reference, self._spec["precision"])
+
+    def timing(self, batch: int) -> dict[str, Any]:
+        """The clock's self-check and seconds by phase."""
+        check = self.system.check_clock(batch)
+        return {
+            "clock": {"host": check.host, "device": check.device, "honest": check.honest, "words": check.words()},
+            "phases": self.system.phases(batch, self._repetitions),
+        }
+
+
+def no_cuda() -> str:
+    """Why there is no CUDA device, as far as one can tell, and what to do."""
+    if torch.version.cuda is None:
+        return "device cuda: this PyTorch is built for the CPU only; install one with CUDA, or device: cpu"
+    if not Path("/proc/driver/nvidia/version").exists():
+        return "device cuda: no NVIDIA driver on this host; install it (on a cluster: the driver and nvidia-device-plugin), or device: cpu"
+    return "device cuda: the driver is there but no GPU is visible; ask for nvidia.com/gpu in resources, or check CUDA_VISIBLE_DEVICES"
+
+
+def device_facts(device: str) -> dict[str, Any]:
+    """Name, CUDA version, and bytes of memory this process can see."""
+    if device == "cuda":
+        properties = torch.cuda.get_device_properties(0)
+        free, total = torch.cuda.mem_get_info(0)
+        return {"name": properties.name, "cuda": torch.version.cuda, "memory": total, "free": free, "visible": torch.cuda.device_count()}
+    return {"name": f"CPU: {cpu_name()}", "cuda": None, "memory": visible_memory()}
+
+
+def cpu_name() -> str:
+    """Model name of /proc/cpuinfo."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return "unknown"
+
+
+def visible_memory() -> int:
+    """Bytes this process may use: the cgroup's limit where there is one, else the machine's memory."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            return min(whole, int(Path(name).read_text()))
+        except (OSError, ValueError):
+            continue
+    return whole

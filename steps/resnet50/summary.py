@@ -1,0 +1,112 @@
+"""LoadGen's logs read: validity with its reasons, rates, percentiles. Format: mlperf_log_summary.txt and the `:::MLLOG` lines of
+mlperf_log_detail.txt as LoadGen 6.0 writes them (mlcommons/inference, loadgen/results.cc)."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_PERCENTILE = re.compile(r"^result_(\d+\.\d+)_percentile_latency_ns$")
+_CONSTRAINT = re.compile(r"^\s*(Performance constraints satisfied|Min duration satisfied|Min queries satisfied|Early stopping satisfied)\s*:\s*(\w+)", re.M)
+_LINE = re.compile(r"^([A-Za-z0-9 .]+?)\s*(?:\((?:ns|ms)\)\s*)?:\s*(.+)$", re.M)
+
+
+class UnreadableError(ValueError):
+    """A log lacks what every finished LoadGen test writes; the text says what."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One test. Latencies in seconds by percentile (0.99 -> s), rates in 1/s; `queries` completed, samples in Offline."""
+
+    scenario: str
+    valid: bool
+    reasons: tuple[str, ...]
+    queries: int
+    rate: float | None
+    scheduled_rate: float | None
+    mean: float | None
+    percentiles: Mapping[float, float]
+    early_stopping: str
+    estimate: float | None
+    """SingleStream's early-stopping estimate of p90 in seconds, LoadGen's own result there."""
+    version: str
+    keys: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read(summary: str, detail: str) -> Summary:
+    """Read the two logs of one performance test. Raises UnreadableError where one is cut or from a test that never ended."""
+    keys = mllog(detail)
+    found = re.search(r"^Result is\s*:\s*(VALID|INVALID)\s*$", summary, re.M)
+    scenario = re.search(r"^Scenario\s*:\s*(\S+)", summary, re.M)
+    if found is None or scenario is None:
+        raise UnreadableError("LoadGen's summary has no `Result is` line: the test did not end, or the log is cut")
+    percentiles = {round(float(m[1]) / 100, 6): value / 1e9 for key, value in keys.items() if (m := _PERCENTILE.match(key))}
+    if not percentiles:
+        raise UnreadableError("LoadGen's detail log has no percentiles: the log is cut")
+    if keys.get("result_validity") != found[1]:
+        raise UnreadableError(f"LoadGen's summary says {found[1]} and its detail log {keys.get('result_validity')}: they are of different tests")
+    lines = {name.strip(): text.strip() for name, text in _LINE.findall(summary)}
+    return Summary(
+        scenario=scenario[1],
+        valid=found[1] == "VALID",
+        reasons=_reasons(summary, found[1] == "VALID"),
+        queries=_completed(scenario[1], keys, lines),
+        rate=_number(keys, "result_completed_samples_per_sec", "result_samples_per_second"),
+        scheduled_rate=_number(keys, "result_scheduled_samples_per_sec"),
+        mean=_scaled(_number(keys, "result_mean_latency_ns")),
+        percentiles=percentiles,
+        early_stopping=_early(summary),
+        estimate=_scaled(_number(keys, "early_stopping_latency_ss") or None),
+        version=str(keys.get("loadgen_version", "unknown")),
+        keys=keys,
+    )
+
+
+def mllog(detail: str) -> dict[str, Any]:
+    """Keys and values of the `:::MLLOG` lines; of a key that occurs twice the last. A cut last line is passed over."""
+    keys: dict[str, Any] = {}
+    for line in detail.splitlines():
+        if line.startswith(":::MLLOG "):
+            try:
+                record = json.loads(line[9:])
+            except ValueError:
+                continue
+            keys[str(record.get("key"))] = record.get("value")
+    return keys
+
+
+def _reasons(summary: str, valid: bool) -> tuple[str, ...]:
+    """Why LoadGen says INVALID, in its words: the constraints it names, then its recommendations and early stopping's count."""
+    if valid:
+        return ()
+    reasons = [f"{name}: {word}" for name, word in _CONSTRAINT.findall(summary) if word.lower() != "yes"]
+    recommendations = re.search(r"^Recommendations:\s*\n(.*?)(?=^Early Stopping Result|^=====|\Z)", summary, re.M | re.S)
+    if recommendations:
+        reasons += [line.strip(" *\t") for line in recommendations[1].splitlines() if line.strip()]
+    if (early := _early(summary)) and any(reason.startswith("Early") for reason in reasons):
+        reasons.append(early)
+    return tuple(reasons) or ("LoadGen gives no reason",)
+
+
+def _early(summary: str) -> str:
+    block = re.search(r"^Early Stopping Result:\s*\n((?: \*? ?.*\n)+)", summary, re.M)
+    return " ".join(line.strip(" *\t") for line in block[1].splitlines()) if block else ""
+
+
+def _number(keys: Mapping[str, Any], *names: str) -> float | None:
+    for name in names:
+        if isinstance(value := keys.get(name), int | float):
+            return float(value)
+    return None
+
+
+def _scaled(nanoseconds: float | None) -> float | None:
+    return None if nanoseconds is None else nanoseconds / 1e9
+
+
+def _completed(scenario: str, keys: Mapping[str, Any], lines: Mapping[str, str]) -> int:
+    """Queries completed; in Offline, where one query holds all, its samples."""
+    queries = int(keys.get("result_query_count") or 0)
+    return queries * int(lines.get("samples_per_query", "1")) if scenario == "Offline" else queries

@@ -1,0 +1,92 @@
+"""Systems under test: what LoadGen's queries are answered by. The stub here has a known service time; the model is in `model`."""
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+
+class System(Protocol):
+    """Answers batches of samples by index."""
+
+    def load(self, indices: Sequence[int]) -> None:
+        """Bring these samples into host memory, outside every clock."""
+        ...
+
+    def unload(self, indices: Sequence[int]) -> None: ...
+
+    def infer(self, indices: Sequence[int], ready: float) -> Sequence[int]:
+        """Class of each sample; returns when the answer is in host memory, the device done.
+
+        `ready` is when the last of the batch was queued (time.monotonic() seconds).
+        """
+        ...
+
+    def buckets(self, largest: int) -> Sequence[int]:
+        """Batch sizes to warm up so that any batch up to `largest` is warm."""
+        ...
+
+
+class Stub:
+    """A single server whose batch of b samples takes exactly `base + each * b` seconds, measured end to end over a busy period.
+
+    Ends are scheduled, not slept one after the other: an overshoot of the timer delays an answer by tens of microseconds but never the
+    server, so that theory for a deterministic server (M/D/1) holds. `stall` seconds are added to the batch that holds query number
+    `stalled` (1 is the first after `arm`). `lock`: a file; the server holds an exclusive lock on it while it serves, as copies that
+    share a device would.
+    """
+
+    def __init__(self, base: float, each: float = 0.0, lock: str | None = None, stalled: int = 0, stall: float = 0.0) -> None:
+        self.base, self.each = base, each
+        self._lock = lock
+        self._stalled, self._stall = stalled, stall
+        self._end = 0.0
+        self._seen = -1
+
+    def arm(self) -> None:
+        """Start counting queries for the stall: the next is number 1. Before this, none is stalled."""
+        self._seen = 0
+
+    def load(self, indices: Sequence[int]) -> None:
+        """Nothing to load."""
+
+    def unload(self, indices: Sequence[int]) -> None:
+        """Nothing to unload."""
+
+    def buckets(self, largest: int) -> Sequence[int]:
+        """One: every size is as warm as any."""
+        return (largest,)
+
+    def infer(self, indices: Sequence[int], ready: float) -> Sequence[int]:
+        """Wait for the service time; the class of sample i is i modulo 1000."""
+        with self._held():
+            start = time.monotonic() if self._lock else max(ready, self._end)
+            self._end = start + self.base + self.each * len(indices)
+            sleep_until(self._end + self._stalls(len(indices)))
+        return [index % 1000 for index in indices]
+
+    def _stalls(self, count: int) -> float:
+        if self._seen < 0:
+            return 0.0
+        before, self._seen = self._seen, self._seen + count
+        return self._stall if before < self._stalled <= self._seen else 0.0
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
+        if self._lock is None:
+            yield
+            return
+        handle = os.open(self._lock, os.O_CREAT | os.O_RDWR, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+
+def sleep_until(deadline: float) -> None:
+    """Sleep until time.monotonic() is `deadline`; the timer's overshoot (some 60 us) is all it adds."""
+    if (left := deadline - time.monotonic()) > 0:
+        time.sleep(left)
