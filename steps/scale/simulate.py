@@ -1,0 +1,247 @@
+"""Simulated clusters on KWOK: nodes with GPUs, and Stages that play KubeVirt or Run:ai where neither is installed.
+
+Nothing here is known to the generator or the observer: against the real systems only these Stages and CRDs fall away. Needs KWOK
+with its Stage CRD (https://kwok.sigs.k8s.io/docs/user/stages-configuration/). What it makes carries the label `perfdag/simulated`.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from perfdag.kube import Kube, KubeError
+
+FOLDER = Path(__file__).parent / "simulated"
+LABEL = "perfdag/simulated"
+NODE_ANNOTATION = "kwok.x-k8s.io/node"
+_CRDS: dict[str, tuple[tuple[str, str, str, bool], ...]] = {
+    # system: (group/version, kind, plural, status subresource); a VMI has none in KubeVirt
+    "kubevirt": (
+        ("kubevirt.io/v1", "VirtualMachine", "virtualmachines", True),
+        ("kubevirt.io/v1", "VirtualMachineInstance", "virtualmachineinstances", False),
+        ("kubevirt.io/v1", "VirtualMachineInstanceReplicaSet", "virtualmachineinstancereplicasets", True),
+    ),
+    "runai": (
+        ("run.ai/v2alpha1", "TrainingWorkload", "trainingworkloads", False),
+        ("run.ai/v2alpha1", "DistributedWorkload", "distributedworkloads", False),
+        ("run.ai/v2alpha1", "InteractiveWorkload", "interactiveworkloads", False),
+        ("run.ai/v1", "RunaiJob", "runaijobs", False),
+        ("kubeflow.org/v1", "PyTorchJob", "pytorchjobs", False),
+        ("scheduling.run.ai/v2alpha2", "PodGroup", "podgroups", False),
+    ),
+}
+SYSTEMS = tuple(_CRDS)
+_COPIES = {  # Stages that differ in the kind alone: new name -> (Stage it copies, group/version, kind)
+    "runai-interactive": ("runai-training", "run.ai/v2alpha1", "InteractiveWorkload"),
+    "runai-pytorch-pods": ("runai-job-pods", "kubeflow.org/v1", "PyTorchJob"),
+    "runai-pytorch-group": ("runai-job-group", "kubeflow.org/v1", "PyTorchJob"),
+}
+
+
+async def make_nodes(kube: Kube, count: int, gpus: int, *, cpus: int = 96, memory: str = "1Ti", pods: int = 250, prefix: str = "") -> int:
+    """Create KWOK nodes `<prefix>0` ... with `gpus` GPUs each (labelled for fake-gpu-operator too); returns how many were new.
+
+    They are tainted, so nothing else lands on them. Raises KubeError.
+    """
+    resources = {"cpu": str(cpus), "memory": memory, "pods": str(pods), "ephemeral-storage": "1Ti"}
+    if gpus:
+        resources["nvidia.com/gpu"] = str(gpus)
+    made = 0
+
+    async def make(index: int) -> None:
+        nonlocal made
+        name = f"{prefix or 'perfdag-sim-'}{index}"
+        labels = {LABEL: "true", "type": "kwok", "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
+        if gpus:
+            labels |= {"run.ai/simulated-gpu-node-pool": "default", "nvidia.com/gpu.present": "true"}
+        body = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name, "labels": labels, "annotations": {NODE_ANNOTATION: "fake", "node.alpha.kubernetes.io/ttl": "0"}},
+            "spec": {"taints": [{"key": NODE_ANNOTATION, "value": "fake", "effect": "NoSchedule"}]},
+            "status": {"capacity": resources, "allocatable": resources, "nodeInfo": _NODE_INFO},
+        }
+        try:
+            await kube.create(body)
+            made += 1
+        except KubeError as error:
+            if error.reason != "AlreadyExists":
+                raise
+
+    for start in range(0, count, 100):
+        await asyncio.gather(*(make(index) for index in range(start, min(count, start + 100))))
+    return made
+
+
+_NODE_INFO = {
+    "architecture": "amd64",
+    "operatingSystem": "linux",
+    "kubeletVersion": "simulated",
+    "kubeProxyVersion": "simulated",
+    "bootID": "",
+    "containerRuntimeVersion": "",
+    "kernelVersion": "",
+    "machineID": "",
+    "osImage": "",
+    "systemUUID": "",
+}
+
+
+async def remove_nodes(kube: Kube) -> int:
+    """Delete all nodes that make_nodes made; returns how many."""
+    nodes = await kube.resource("v1", "Node")
+    found = await kube.list(nodes, labels=f"{LABEL}=true")
+    for start in range(0, len(found), 100):
+        await asyncio.gather(*(kube.delete(nodes, each["metadata"]["name"]) for each in found[start : start + 100]))
+    return len(found)
+
+
+async def nodes_ready(kube: Kube, count: int, timeout: float = 60.0) -> bool:
+    """Wait until `count` simulated nodes are Ready; false after `timeout` seconds (KWOK does not run)."""
+    nodes = await kube.resource("v1", "Node")
+    for _ in range(max(1, int(timeout / 0.5))):
+        found = await kube.list(nodes, labels=f"{LABEL}=true")
+        ready = sum(any(c["type"] == "Ready" and c["status"] == "True" for c in each["status"].get("conditions") or []) for each in found)
+        if ready >= count:
+            return True
+        await asyncio.sleep(0.5)
+    return False
+
+
+def parse_delay(text: str) -> tuple[str, int, int]:
+    """`STAGE=MS` or `STAGE=MS-MS` (uniform between them) -> stage, from, to in ms. Raises ValueError with the form wanted."""
+    stage, _, span = text.partition("=")
+    low, _, high = span.partition("-")
+    try:
+        bounds = int(low), int(high or low)
+    except ValueError:
+        raise ValueError(f"not a delay: {text!r}; write STAGE=MS or STAGE=MS-MS, for example vmi-running=800-3300") from None
+    if not stage or bounds[0] < 0 or bounds[1] < bounds[0]:
+        raise ValueError(f"not a delay: {text!r}; the second figure is the larger one, in ms")
+    return stage, *bounds
+
+
+def stages(system: str, delays: Mapping[str, tuple[int, int]] | None = None, failures: int = 0) -> list[dict[str, Any]]:
+    """The Stage objects that play `system` ('kubevirt' or 'runai'), with delays (ms, from and to) and failures in percent.
+
+    Raises ValueError for a stage that is not there.
+    """
+    import yaml
+
+    found: list[dict[str, Any]] = list(yaml.safe_load_all((FOLDER / f"{system}.yaml").read_text()))
+    known = {each["metadata"]["name"]: each for each in found}
+    for name, (source, group_version, kind) in _COPIES.items():
+        if source in known:
+            spec = {**known[source]["spec"], "resourceRef": {"apiGroup": group_version, "kind": kind}}
+            known[name] = {**known[source], "metadata": {"name": name}, "spec": spec}
+            found.append(known[name])
+    for name, (low, high) in (delays or {}).items():
+        if name not in known:
+            raise ValueError(f"no stage {name!r} in {system}; there are {', '.join(known)}")
+        known[name]["spec"] = {
+            **known[name]["spec"],
+            "delay": {"durationMilliseconds": low} | ({"jitterDurationMilliseconds": high} if high > low else {}),
+        }
+    if "vmi-failed" in known:
+        known["vmi-running"]["spec"]["weight"] = 100 - failures
+        known["vmi-failed"]["spec"]["weight"] = failures
+        if not failures:
+            found.remove(known["vmi-failed"])
+        elif "delay" in known["vmi-running"]["spec"]:
+            known["vmi-failed"]["spec"]["delay"] = known["vmi-running"]["spec"]["delay"]
+    for each in found:
+        each["metadata"]["labels"] = {LABEL: system}
+    return found
+
+
+def crds(system: str) -> list[dict[str, Any]]:
+    """Minimal CRDs of a system: any spec, any status."""
+    any_object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    made = []
+    for group_version, kind, plural, status in _CRDS[system]:
+        group, _, version = group_version.partition("/")
+        served: dict[str, Any] = {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": any_object}}
+        if status:
+            served["subresources"] = {"status": {}}
+        spec: dict[str, Any] = {"group": group, "scope": "Namespaced", "versions": [served]}
+        spec["names"] = {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"}
+        metadata: dict[str, Any] = {"name": f"{plural}.{group}", "labels": {LABEL: system}}
+        if group.endswith(".k8s.io"):
+            metadata["annotations"] = {"api-approved.kubernetes.io": "unapproved, simulated"}
+        made.append({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": metadata, "spec": spec})
+    return made
+
+
+async def install(kube: Kube, system: str, delays: Mapping[str, tuple[int, int]] | None = None, failures: int = 0) -> list[str]:
+    """Put CRDs and Stages of `system` on the cluster; returns the Stages' names.
+
+    Raises KubeError where the real system is there (its CRDs are not ours) or KWOK's Stage CRD is not.
+    """
+    wanted = stages(system, delays, failures)
+    definitions = await kube.resource("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+    kwok = await _stage_kind(kube)
+    for body in crds(system):
+        name = body["metadata"]["name"]
+        try:
+            there = await kube.get(definitions, name)
+        except KubeError as error:
+            if error.status != 404:
+                raise
+        else:
+            if LABEL not in (there["metadata"].get("labels") or {}):
+                raise KubeError(409, "Real", f"{name} is installed for real here", "simulate on a cluster without it")
+        await kube.apply(body)
+    for body in crds(system):
+        await _established(kube, definitions, body["metadata"]["name"])
+    await _described(kube, {group_version for group_version, *_ in _CRDS[system]})
+    # a Stage of a kind that KWOK did not know when it saw the Stage is dead until it is made anew
+    for each in await kube.list(kwok, labels=f"{LABEL}={system}"):
+        await kube.delete(kwok, each["metadata"]["name"])
+    for body in wanted:
+        await kube.apply(body)
+    return [each["metadata"]["name"] for each in wanted]
+
+
+async def remove(kube: Kube, system: str) -> None:
+    """Take Stages and CRDs of `system` away again, objects of those kinds included. Leaves real ones alone."""
+    kwok = await _stage_kind(kube)
+    for each in await kube.list(kwok, labels=f"{LABEL}={system}"):
+        await kube.delete(kwok, each["metadata"]["name"])
+    definitions = await kube.resource("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+    for each in await kube.list(definitions, labels=f"{LABEL}={system}"):
+        await kube.delete(definitions, each["metadata"]["name"])
+
+
+async def _stage_kind(kube: Kube) -> Any:
+    try:
+        return await kube.resource("kwok.x-k8s.io/v1alpha1", "Stage")
+    except KubeError as error:
+        if error.status != 404:
+            raise
+        raise KubeError(404, "NoKwok", "KWOK's Stage CRD is not on this cluster", "install KWOK with --enable-crds=Stage") from None
+
+
+async def _established(kube: Kube, definitions: Any, name: str) -> None:
+    for _ in range(100):
+        body = await kube.get(definitions, name)
+        if any(c["type"] == "Established" and c["status"] == "True" for c in (body.get("status") or {}).get("conditions") or []):
+            return
+        await asyncio.sleep(0.1)
+    raise KubeError(0, "Timeout", f"the CRD {name} was not established in 10 s")
+
+
+async def _described(kube: Kube, group_versions: set[str]) -> None:
+    """Wait until the API server's OpenAPI v3 tells of the kinds: KWOK reads it once when a Stage appears."""
+    for _ in range(200):
+        paths = (await kube.request("GET", "/openapi/v3"))["paths"]
+        if all(f"apis/{each}" in paths for each in group_versions):
+            return
+        await asyncio.sleep(0.1)
+    raise KubeError(0, "Timeout", f"the API server's OpenAPI does not tell of {', '.join(sorted(group_versions))} after 20 s")
+
+
+async def simulated_nodes(kube: Kube) -> set[str]:
+    """Names of the nodes that KWOK plays, known by their annotation. Raises KubeError."""
+    nodes = await kube.resource("v1", "Node")
+    found = await kube.list(nodes)
+    return {each["metadata"]["name"] for each in found if NODE_ANNOTATION in (each["metadata"].get("annotations") or {})}
