@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from perfdag.charts.style import INK, MUTED, SERIES, figure, no_data
+from perfdag.charts.style import INK, MUTED, PNG_DPI, SERIES, figure, no_data
 
 MOST_ROWS = 60
 COLOURS = {"better": SERIES[0], "worse": SERIES[1], "differs": SERIES[3]}
@@ -38,6 +38,7 @@ def forest(effects: Sequence[Effect], title: str, subtitle: str = "") -> Figure:
     if len(shown) < len(effects):
         subtitle += f"; {len(shown)} of {len(effects)} series, largest effects"
     fig, (ax,) = figure(heights=(max(1.6, 0.19 * len(shown) + 0.7),), title=title, subtitle=subtitle)
+    fig.set_dpi(PNG_DPI)  # long labels are laid out at the resolution they are drawn at, or hinting pushes them off the edge
     for y, each in enumerate(shown):
         colour = COLOURS.get(each.word, MUTED)
         if each.low is not None and each.high is not None:

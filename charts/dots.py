@@ -1,0 +1,155 @@
+"""A panel of dots: one row a point, the median as a dot on its range, every sample as a tick, the numbers beside it."""
+
+import math
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import NullLocator
+
+from perfdag.charts import style
+from perfdag.charts.series import Cell, Series, value_words
+
+ROW = 0.27  # inches a line of a row
+LOG_FROM = 50.0  # a metric whose largest value is this many times its smallest is drawn on a log axis
+
+
+@dataclass
+class Group:
+    """One colour of a panel: its name in the legend and a series (or none) for every point."""
+
+    name: str
+    series: list[Series | None]
+
+
+def groups(cells: Sequence[Cell], metric: str, limit: int = len(style.SERIES)) -> list[Group]:
+    """Series of a metric by statistic and coordinates, at most `limit` groups, the first in the order of the rows."""
+    names: dict[str, dict[int, Series]] = {}
+    for index, cell in enumerate(cells):
+        for each in cell.series(metric):
+            name = each.name.removeprefix(metric).strip()
+            names.setdefault(name, {}).setdefault(index, each)
+    chosen = list(names.items())[:limit]
+    return [Group(name, [found.get(i) for i in range(len(cells))]) for name, found in chosen]
+
+
+def height(cells: Sequence[Cell], shown: Sequence[Group]) -> float:
+    """Height in inches that a panel needs."""
+    legend = 0.22 if len(shown) > 1 else 0.0
+    return sum(_lines(cell, len(shown)) for cell in cells) * ROW + 0.55 + legend
+
+
+def _label(cell: Cell) -> str:
+    return "\n".join(textwrap.wrap(cell.label, 30, max_lines=3, placeholder=" ...", break_on_hyphens=False) or [cell.label])
+
+
+def _lines(cell: Cell, shown: int) -> float:
+    text = _label(cell).count("\n") + 1
+    return max(1 if cell.why else max(shown, 1), 0.62 * text) + 0.25
+
+
+def panel(ax: Axes, cells: Sequence[Cell], shown: Sequence[Group], metric: str) -> None:
+    """Draw one metric. Points without a valid sample are hollow grey crosses at the axis with the reason."""
+    values = [v for group in shown for each in group.series if each for v in each.values]
+    first = next((each for group in shown for each in group.series if each), None)
+    unit, better = (first.unit, first.better) if first else ("1", "none")
+    log = bool(values) and min(values) > 0 and max(values) / min(values) > LOG_FROM
+    tops, middles, total = _rows(cells, len(shown))
+    _limits(ax, values, log)
+    for k, group in enumerate(shown):
+        _group(ax, cells, group, k, len(shown), tops)
+    failed = [i for i, cell in enumerate(cells) if cell.why]
+    _failures(ax, cells, failed, middles)
+    ax.set_ylim(total, 0)
+    ax.set_yticks(middles, [_label(cell) for cell in cells])
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.tick_params(axis="y", length=0)
+    ax.grid(axis="y", visible=False)
+    ax.spines["left"].set_visible(False)
+    for edge in tops[1:]:
+        ax.axhline(edge, color=style.GRID, linewidth=0.5, zorder=0)
+    largest = max((abs(v) for v in values), default=1.0)
+    name = style.value_axis(ax.xaxis, unit, largest, log=log)
+    ax.set_xlabel(style.axis_label(metric, name if name or not log else "log scale", better))
+    if len(shown) > 1:
+        ax.legend(
+            loc="lower left", bbox_to_anchor=(0, 1), ncols=min(len(shown), 4), borderaxespad=0.1, handletextpad=0.3, columnspacing=1.2
+        )
+
+
+def _rows(cells: Sequence[Cell], shown: int) -> tuple[list[float], list[float], float]:
+    tops, at = [], 0.0
+    for cell in cells:
+        tops.append(at)
+        at += _lines(cell, shown)
+    return tops, [(top + bottom) / 2 for top, bottom in zip(tops, [*tops[1:], at], strict=True)], at
+
+
+def _limits(ax: Axes, values: Sequence[float], log: bool) -> None:
+    if log:
+        ax.set_xscale("log")
+        ax.set_xlim(10 ** (math.log10(min(values)) - 0.15), 10 ** (math.log10(max(values)) + 0.15))
+    elif values:
+        low, high = min(0.0, *values), max(0.0, *values)
+        # zero is in sight: a small difference must look small
+        ax.set_xlim(low * 1.06, (high * 1.06) or 1.0)
+    else:
+        ax.set_xlim(0, 1)
+        ax.set_xticks([])
+
+
+def _group(ax: Axes, cells: Sequence[Cell], group: Group, k: int, count: int, tops: Sequence[float]) -> None:
+    look = style.look(k)
+    color = look["color"]
+    drawn = []
+    for i, (cell, each) in enumerate(zip(cells, group.series, strict=True)):
+        if each is not None and each.values:
+            middle = tops[i] + _lines(cell, count) / 2
+            drawn.append((middle + (k - (count - 1) / 2) * 1.0, cell, each))
+    if not drawn:
+        return
+    ys = [y for y, _, _ in drawn]
+    bands = [each.band for _, _, each in drawn]
+    ax.hlines(
+        ys, [b.low for b in bands], [b.high for b in bands], color=color, linewidth=2.2, alpha=0.55, zorder=2, gid=f"band {group.name}"
+    )
+    samples = [(v, y) for y, _, each in drawn for v in each.values[:200]]
+    ax.plot(
+        [v for v, _ in samples],
+        [y for _, y in samples],
+        linestyle="none",
+        marker="|",
+        markersize=7,
+        markeredgewidth=0.9,
+        color=color,
+        zorder=3,
+        gid=f"samples {group.name}",
+    )
+    for hollow in (False, True):
+        some = [(y, each) for y, cell, each in drawn if cell.noisy is hollow]
+        if some:
+            ax.plot(
+                [each.middle for _, each in some],
+                [y for y, _ in some],
+                linestyle="none",
+                marker=look["marker"],
+                color=color,
+                markerfacecolor=style.PAPER if hollow else color,
+                zorder=5,
+                label=group.name if not hollow or len(some) == len(drawn) else "_noisy",
+                gid=f"median {group.name}",
+            )
+    for y, cell, each in drawn:
+        mark = " ~" if cell.noisy else ""
+        ax.text(1.015, y, value_words(each) + mark, transform=ax.get_yaxis_transform(), va="center", fontsize=8, color=style.INK)
+
+
+def _failures(ax: Axes, cells: Sequence[Cell], failed: Sequence[int], middles: Sequence[float]) -> None:
+    if not failed:
+        return
+    left = ax.get_yaxis_transform()
+    style.cross(ax, [0.0] * len(failed), [middles[i] for i in failed], left)
+    for i in failed:
+        why = textwrap.shorten(cells[i].why or "", 78, placeholder=" ...")
+        ax.text(0.025, middles[i], why, transform=left, va="center", fontsize=8, color=style.MUTED)

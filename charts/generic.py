@@ -1,0 +1,95 @@
+"""The chart of a benchmark that has none of its own: dots with ranges, or lines where a metric runs over a numeric coordinate."""
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+from matplotlib.figure import Figure
+
+from perfdag.charts import dots, lines, style
+from perfdag.charts.series import Cell, Series, band_words, metrics, read, runs_words, sweep, value_words
+
+PANELS = 3  # metrics in a figure; the others are in the table
+ROWS = 24  # points in a figure
+FIGURES = 6
+
+
+def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
+    """Headline metrics first; many points go on to further figures, at most FIGURES."""
+    cells = read(rows)
+    if not cells:
+        yield "points", style.no_data()
+        return
+    where = runs_words(rows)
+    wanted = metrics(cells)[:PANELS]
+    swept = [name for name in wanted if sweep(_of(cells, name))]
+    for name in swept:
+        yield f"{_slug(name)}-by-{_slug(sweep(_of(cells, name)) or '')}", _lines(cells, name, where)
+    plain = [name for name in wanted if name not in swept]
+    if not plain and swept and not any(cell.why for cell in cells):
+        return
+    for number, start in enumerate(range(0, len(cells), ROWS)):
+        if number < FIGURES:
+            yield f"points-{number + 1}" if len(cells) > ROWS else "points", dot_figure(cells[start : start + ROWS], plain, where)
+
+
+def _of(cells: Iterable[Cell], metric: str) -> list[Series]:
+    return [each for cell in cells for each in cell.series(metric)]
+
+
+def _slug(text: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in text.lower())
+
+
+def dot_figure(cells: Sequence[Cell], wanted: Sequence[str], where: str, title: str | None = None) -> Figure:
+    """One panel of dots a metric."""
+    names = list(wanted) or [""]
+    shown = {name: dots.groups(cells, name) for name in names}
+    series = [each for name in names for group in shown[name] for each in group.series if each]
+    said = [band_words(series), "~ and hollow: a sample was disturbed" if any(c.noisy for c in cells) else "", where]
+    fig, axes = style.figure(
+        len(names),
+        [dots.height(cells, shown[name]) for name in names],
+        title=title or finding(cells, names[0]),
+        subtitle="; ".join(each for each in said if each),
+    )
+    for ax, name in zip(axes, names, strict=True):
+        dots.panel(ax, cells, shown[name], name)
+    return fig
+
+
+def finding(cells: Sequence[Cell], metric: str) -> str:
+    """What the first metric shows, with spread and n: the best point where a direction is known."""
+    measured = [(cell, each) for cell in cells for each in cell.series(metric)]
+    bad = sum(1 for cell in cells if cell.why)
+    tail = f"; {bad} of {len(cells)} points without a valid sample" if bad else ""
+    name = metric.replace("_", " ")
+    if not measured:
+        return f"{cells[0].state.benchmark}: no valid sample in {len(cells)} point{'s' if len(cells) != 1 else ''}"
+    if len(measured) == 1 or len(cells) == 1:
+        return f"{name}: {value_words(measured[0][1])}{tail}"
+    better = measured[0][1].better
+    if better == "none":
+        return f"{name} of {len(cells)} points{tail}"
+    cell, best = (max if better == "higher" else min)(measured, key=lambda pair: pair[1].middle)
+    word = "highest" if better == "higher" else "lowest"
+    return f"{word} {best.name.replace('_', ' ')}: {cell.label}, {value_words(best)}{tail}"
+
+
+def _lines(cells: Sequence[Cell], metric: str, where: str) -> Figure:
+    coordinate = sweep(_of(cells, metric)) or ""
+    pairs = []
+    for cell in cells:
+        for each in cell.series(metric):
+            rest = " ".join(f"{key}={value}" for key, value in each.coords.items() if key != coordinate)
+            stat = "" if each.stat == "value" else each.stat
+            pairs.append((" ".join(part for part in (cell.label, stat, rest) if part), each))
+    made = lines.lines_of(pairs, coordinate)
+    unit = "B" if coordinate.endswith(("bytes", "size")) else ""
+    title = f"{metric.replace('_', ' ')} over {coordinate.replace('_', ' ')}"
+    said = [band_words([each for _, each in pairs]).replace("dot", "line").replace("bar", "band"), where]
+    fig, (ax,) = style.figure(title=title, subtitle="; ".join(each for each in said if each), heights=(3.0,))
+    values = [each.middle for _, each in pairs if each.values]
+    log = bool(values) and min(values) > 0 and max(values) / min(values) > dots.LOG_FROM
+    failed = [cell.label for cell in cells if cell.why]
+    lines.panel(ax, made[:12], metric=metric, x_label=coordinate.replace("_", " "), x_unit=unit or "1", log_y=log, failed=failed)
+    return fig

@@ -1,0 +1,126 @@
+"""A panel of lines over a numeric coordinate: median as line and markers, spread as band, failures as crosses at the axis."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from matplotlib.axes import Axes
+
+from perfdag.charts import style
+from perfdag.charts.series import Series
+
+DIRECT = 5  # up to so many lines are labelled at their ends instead of in a legend
+
+
+@dataclass
+class Line:
+    """One line: `series` by the value of the coordinate."""
+
+    name: str
+    series: dict[float, Series] = field(default_factory=dict)
+
+    def columns(self) -> tuple[list[float], list[float], list[float], list[float]]:
+        """x, median, low and high, by rising x."""
+        points = sorted(self.series.items())
+        bands = [each.band for _, each in points]
+        return [x for x, _ in points], [each.middle for _, each in points], [b.low for b in bands], [b.high for b in bands]
+
+
+def lines_of(series: Sequence[tuple[str, Series]], coordinate: str) -> list[Line]:
+    """Lines by name from (name, series) pairs; a series without the coordinate is left out."""
+    made: dict[str, Line] = {}
+    for name, each in series:
+        if coordinate in each.coords and each.values:
+            made.setdefault(name, Line(name)).series[float(each.coords[coordinate])] = each
+    return list(made.values())
+
+
+def panel(
+    ax: Axes,
+    lines: Sequence[Line],
+    *,
+    metric: str,
+    x_label: str,
+    x_unit: str = "B",
+    log_y: bool = False,
+    failed: Sequence[str] = (),
+) -> None:
+    """Draw lines over sizes (log2 when they span 8 times or more; a size of zero is left out there, say it elsewhere).
+
+    `failed` names lines without any valid sample; they are crosses at the axis.
+    """
+    xs = sorted({x for line in lines for x in line.series})
+    positive = [x for x in xs if x > 0]
+    log_x = len(positive) > 2 and positive[-1] / positive[0] >= 8
+    _x_axis(ax, xs, positive, log_x, x_unit)
+    values = [v for line in lines for x, each in line.series.items() if x > 0 or not log_x for v in each.values]
+    log = log_y and bool(values) and min(values) > 0
+    if log:
+        ax.set_yscale("log")
+    for k, line in enumerate(lines):
+        _line(ax, line, k, log_x)
+    _y_limits(ax, values, log)
+    first = next((each for line in lines for each in line.series.values()), None)
+    unit, better = (first.unit, first.better) if first else ("1", "none")
+    name = style.value_axis(ax.yaxis, unit, max((abs(v) for v in values), default=1.0), log=log)
+    ax.set_ylabel(style.axis_label(metric, name, better).replace("), ", ")\n").replace(", ", "\n"))
+    ax.set_xlabel(x_label)
+    if failed:
+        _failures(ax, failed)
+    names = [line.name for line in lines]
+    if 1 < len(names) <= DIRECT:
+        _direct_labels(ax, lines, log_x)
+    elif len(names) > DIRECT:
+        ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
+
+
+def _x_axis(ax: Axes, xs: Sequence[float], positive: Sequence[float], log_x: bool, unit: str) -> None:
+    if log_x:
+        ax.set_xscale("log", base=2)
+        ax.set_xlim(positive[0] / 1.3, positive[-1] * 1.3)
+        style.size_axis(ax.xaxis, positive, unit)
+    elif xs:
+        pad = 0.04 * (xs[-1] - xs[0]) or 1.0
+        ax.set_xlim(xs[0] - pad, xs[-1] + pad)
+        style.value_axis(ax.xaxis, unit, max(xs))
+
+
+def _line(ax: Axes, line: Line, k: int, log_x: bool) -> None:
+    look = style.look(k)
+    kept = [row for row in zip(*line.columns(), strict=True) if row[0] > 0 or not log_x]
+    if not kept:
+        return
+    xs, middles, lows, highs = (list(column) for column in zip(*kept, strict=True))
+    ax.fill_between(xs, lows, highs, color=look["color"], alpha=0.2, linewidth=0, gid=f"band {line.name}")
+    ax.plot(xs, middles, label=line.name, markersize=3.6, gid=f"median {line.name}", **look)
+
+
+def _y_limits(ax: Axes, values: Sequence[float], log: bool) -> None:
+    if not values:
+        return
+    if log:
+        ax.set_ylim(min(values) / 1.4, max(values) * 1.4)
+    else:
+        ax.set_ylim(min(0.0, min(values) * 1.05), (max(values) * 1.08) or 1.0)
+
+
+def _direct_labels(ax: Axes, lines: Sequence[Line], log_x: bool) -> None:
+    """Names at the right ends, moved apart where they would overlap."""
+    to_axes = ax.transLimits.transform
+    scale = ax.yaxis.get_transform()
+    ends = []
+    for k, line in enumerate(lines):
+        xs, middles, _, _ = line.columns()
+        if xs and (xs[-1] > 0 or not log_x):
+            ends.append((float(to_axes((0, float(scale.transform(middles[-1]))))[1]), k, line.name))
+    gap, at = 0.075, -1.0
+    for y, k, name in sorted(ends):
+        at = max(y, at + gap)
+        ax.text(1.01, min(at, 1.2), name, transform=ax.transAxes, va="center", fontsize=8.5, color=style.look(k)["color"], gid="direct")
+
+
+def _failures(ax: Axes, failed: Sequence[str]) -> None:
+    # at the left end of the axis, one beside the other: they have a name but no x
+    places = [0.02 + 0.03 * i for i in range(len(failed))]
+    style.cross(ax, places, [0.0] * len(failed), ax.transAxes)
+    said = ", ".join(failed[:3]) + (f" and {len(failed) - 3} more" if len(failed) > 3 else "")
+    ax.text(places[-1] + 0.025, 0.04, f"no valid sample: {said}", transform=ax.transAxes, fontsize=8, color=style.MUTED)

@@ -1,0 +1,129 @@
+"""Rows to what charts draw: points with a short label, and their series (perfdag.summary), grouped for panels."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from perfdag.summary import PointState, Series, summarise, varied
+from perfdag.units import short
+
+__all__ = ["Cell", "PointState", "Series", "band_words", "labelled", "of_benchmark", "read", "runs_words", "value_words"]
+
+_SIZES = re.compile(r"\b((?:bs|size|\w*_?bytes|window|length|file_?size|message)=)(\d{4,})\b")
+_STATUS_WORDS = {"failed": "failed", "invalid": "invalid", "missing": "missing", "skipped": "skipped"}
+
+
+@dataclass
+class Cell:
+    """A point as a chart shows it: `label` says what tells it from the others; `why` is set where it has no valid sample."""
+
+    state: PointState
+    label: str
+    why: str | None
+
+    @property
+    def noisy(self) -> bool:
+        """Some sample was disturbed."""
+        return bool(self.state.noise)
+
+    def series(self, metric: str, stat: str | None = None) -> list[Series]:
+        """Series of that metric (and statistic), in the order of the rows."""
+        return [each for each in self.state.series if each.metric == metric and stat in (None, each.stat)]
+
+
+def read(rows: pa.Table) -> list[Cell]:
+    """Points of the rows, in their order, warm-up left out."""
+    return labelled(summarise(rows))
+
+
+def labelled(states: Sequence[PointState]) -> list[Cell]:
+    """Points with labels: what varies within the entry, after the entry's name where there are several entries."""
+    labels = varied(states)
+    entries = {each.entry for each in states}
+    cells = []
+    for each in states:
+        label = _SIZES.sub(lambda found: found[1] + short(float(found[2]), "B").replace(" ", ""), labels[each.point])
+        if len(entries) > 1 or not label:
+            label = f"{each.entry}: {label}" if label else each.entry
+        cells.append(Cell(each, label, _why(each)))
+    return cells
+
+
+def _why(state: PointState) -> str | None:
+    if state.statuses.get("ok"):
+        return None
+    words = ", ".join(_STATUS_WORDS.get(status, status) for status in sorted(state.statuses)) or "missing"
+    return f"{words}: {state.reasons[0]}" if state.reasons else words
+
+
+def metrics(cells: Iterable[Cell]) -> list[str]:
+    """Metrics of the points, headlines first, then in the order of the rows."""
+    found: dict[str, bool] = {}
+    for cell in cells:
+        for each in cell.state.series:
+            found[each.metric] = found.get(each.metric, False) or each.headline
+    return sorted(found, key=lambda name: not found[name])
+
+
+def band_words(series: Iterable[Series]) -> str:
+    """What the bars are: `bars: range of n=3`, `bars: 95 % interval of the median, n=7 to 9`."""
+    kinds: dict[str, list[int]] = {}
+    for each in series:
+        band = each.band
+        if band.n:
+            name = "range (min to max)" if band.kind == "range" else "interval of the median (95 % or more)"
+            kinds.setdefault(name, []).append(band.n)
+    words = []
+    for name, counts in kinds.items():
+        low, high = min(counts), max(counts)
+        words.append(f"{name} of n={low}" if low == high else f"{name} of n={low} to {high}")
+    return f"dot: median; bar: {', or '.join(words)}" if words else ""
+
+
+def runs_words(rows: pa.Table) -> str:
+    """Which run and where: `run 20261120T020000Z-1a2b3c4d on node-1, node-2`."""
+    runs = [each for each in pc.unique(rows["run_id"]).to_pylist() if each]
+    said = f"run {runs[0]}" if len(runs) == 1 else f"{len(runs)} runs" if runs else ""
+    places = [each for each in pc.unique(rows["cluster"]).to_pylist() if each] or _nodes(rows)
+    where = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
+    return f"{said} on {where}" if said and where else said or where
+
+
+def _nodes(rows: pa.Table) -> list[str]:
+    named = pc.unique(pc.list_flatten(rows["nodes"].combine_chunks()))
+    return sorted(each for each in named.to_pylist() if each)
+
+
+def value_words(series: Series) -> str:
+    """Median, spread and n in one unit: `23.4 (22.9 to 23.8) Gbit/s, n=3`."""
+    band = series.band
+    if band.kind == "none":
+        return "no value"
+    middle, low, high = (short(value, series.unit) for value in (series.middle, band.low, band.high))
+    number, _, unit = middle.rpartition(" ") if " " in middle else (middle, "", "")
+    if unit and low.endswith(f" {unit}") and high.endswith(f" {unit}"):
+        low, high = low.removesuffix(f" {unit}"), high.removesuffix(f" {unit}")
+        middle, unit = number, f" {unit}"
+    else:
+        unit = ""
+    return f"{middle} ({low} to {high}){unit}, n={band.n}" if band.n > 1 else f"{middle}{unit}, n=1"
+
+
+def of_benchmark(table: pa.Table, name: str) -> pa.Table:
+    """The rows of one benchmark."""
+    return table.filter(pc.equal(table["benchmark"], name))
+
+
+def sweep(series: Iterable[Series]) -> str | None:
+    """Name of the numeric coordinate that takes four or more values (message_bytes), the one with most values; None where there is none."""
+    values: dict[str, set[Any]] = {}
+    for each in series:
+        for name, value in each.coords.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                values.setdefault(name, set()).add(value)
+    long = {name: len(found) for name, found in values.items() if len(found) >= 4}
+    return max(long, key=lambda name: long[name]) if long else None

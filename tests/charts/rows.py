@@ -1,0 +1,118 @@
+"""Rows for the tests of charts, made up here; the real ones come from runs."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from perfdag.results import SAMPLES, canonical, digest, series_id
+
+RUN = "20261120T020000Z-1a2b3c4d"
+START = datetime(2026, 11, 20, 2, 0, tzinfo=UTC)
+ENV = {"host": "node-1", "kernel": "6.8.0", "cpu_model": "Model <X>", "cpu_cores": 2, "memory_bytes": 24 << 30, "nics": []}
+
+
+def sample(
+    benchmark: str,
+    params: dict[str, Any],
+    repetition: int,
+    values: list[dict[str, Any]],
+    *,
+    status: str = "ok",
+    error: str | None = None,
+    noise: str | None = None,
+    phase: str = "measure",
+    entry: str | None = None,
+    shape: dict[str, Any] | None = None,
+) -> list[dict[str, Any]]:
+    """Rows of one sample; `values` are dicts with metric, value, unit and what differs from the defaults."""
+    point = digest(benchmark, canonical(params), canonical(shape or {}))
+    base = {
+        "schema_version": 1,
+        "suite": "trial",
+        "entry": entry or benchmark,
+        "benchmark": benchmark,
+        "benchmark_version": "1",
+        "point": point,
+        "params": canonical(params),
+        "shape": canonical(shape or {}),
+        "run_id": RUN,
+        "trigger": "manual",
+        "batch": 0,
+        "repetition": repetition,
+        "phase": phase,
+        "order_index": repetition,
+        "attempt": 1,
+        "status": status,
+        "error": error,
+        "noise": noise,
+        "started_at": START + timedelta(seconds=repetition),
+        "finished_at": START + timedelta(seconds=repetition + 1),
+        "nodes": ["node-1"],
+        "env": canonical(ENV),
+        "env_class": "2 threads",
+        "perfdag_version": "0.1",
+    }
+    made = []
+    for each in values or [{}]:
+        coords = canonical(each.get("coords", {}))
+        metric, stat = each.get("metric"), each.get("stat", "value" if each else None)
+        identity = series_id("trial", point, "1", coords, metric or "", stat or "")
+        made.append(
+            {
+                **base,
+                "coords": coords,
+                "metric": metric,
+                "stat": stat,
+                "series_id": identity,
+                "sample_id": digest(identity, RUN, str(repetition), phase),
+                "value": each.get("value"),
+                "unit": each.get("unit"),
+                "better": each.get("better"),
+                "headline": each.get("headline", False) if each else None,
+            }
+        )
+    return made
+
+
+def table(*samples: list[dict[str, Any]]) -> pa.Table:
+    """A table of SAMPLES."""
+    return pa.Table.from_pylist([row for rows in samples for row in rows], schema=SAMPLES)
+
+
+def throughput(value: float, **more: Any) -> dict[str, Any]:
+    return {"metric": "throughput", "value": value, "unit": "bit/s", "better": "higher", "headline": True, **more}
+
+
+def latency(value: float, **more: Any) -> dict[str, Any]:
+    return {"metric": "latency", "value": value, "unit": "s", "better": "lower", "headline": True, **more}
+
+
+def plain() -> pa.Table:
+    """Four points of a benchmark with no chart of its own, the last failed, the second disturbed; three samples each, one warm-up."""
+    samples = []
+    for streams, base in ((1, 10e9), (2, 18e9), (4, 23e9)):
+        for repetition in (1, 2, 3):
+            values = [
+                throughput(base * (1 + 0.01 * repetition)),
+                {"metric": "retransmits", "value": 3.0 * repetition, "unit": "1", "better": "lower"},
+            ]
+            noise = "steal 4.0%" if streams == 2 and repetition == 2 else None
+            samples.append(sample("plain", {"streams": streams}, repetition, values, noise=noise))
+        samples.append(sample("plain", {"streams": streams}, 1, [throughput(1.0)], phase="warmup"))
+    samples += [sample("plain", {"streams": 8}, r, [], status="failed", error="exit 1: <connection> refused & gone") for r in (1, 2, 3)]
+    return table(*samples)
+
+
+def swept() -> pa.Table:
+    """Latency over message size for two transports, seven samples each, and one that failed."""
+    samples = []
+    for transport, base in (("shm", 2e-7), ("tcp", 8e-6)):
+        for repetition in range(1, 8):
+            values = [
+                latency(base * (1 + 0.01 * repetition) + size * 1e-9, coords={"message_bytes": size})
+                for size in (0, *(2**k for k in range(23)))
+            ]
+            samples.append(sample("swept", {"transport": transport}, repetition, values))
+    samples.append(sample("swept", {"transport": "rdma"}, 1, [], status="skipped", error="no RDMA device"))
+    return table(*samples)
