@@ -228,3 +228,24 @@ def _describe(values: Array, x: Array, scale: Scale, kept: NDArray[np.int64], a:
         low=scale.effect(difference - error),
         high=scale.effect(difference + error),
     )
+
+
+def moved_at(values: ArrayLike, index: int, series_id: str, *, min_effect: float = MIN_EFFECT) -> Change | None:
+    """Return the change of level at one given run, if there is one by the same gate and strict test; else None.
+
+    `index` counts the values as given. It asks whether a series moved where another one did (a canary, a relative).
+    """
+    given = np.asarray(values, dtype=np.float64).ravel()
+    kept = np.flatnonzero(np.isfinite(given))
+    finite, k = given[kept], int(np.searchsorted(kept, index))
+    if k < HEAD or finite.size - k < TAIL:
+        return None
+    scale = scale_for(finite)
+    x = scale.apply(finite)
+    left, right = _sides(x, 0, k, x.size)
+    if _judge(left, right, scale.gate(min_effect))[0] < 1:
+        return None
+    rng = np.random.default_rng(zlib.crc32(f"{series_id}:{index}".encode()))
+    if not _split_beats_chance(np.concatenate([left, right]), left.size, rng):
+        return None
+    return _describe(finite, x, scale, kept, 0, k, x.size)

@@ -1,0 +1,151 @@
+"""`perfdag check`: the gate of a daily run."""
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from perfdag.gate import Gate, Rules
+    from perfdag.store import Store
+
+EPILOG = """examples:
+  perfdag check last
+  perfdag check last --suite daily --junit check.xml --markdown summary.md --max-age 26
+  perfdag check last --webhook http://alerts.example/perfdag --acks acks.yaml
+  perfdag check 20261120T020000Z-1a2b3c4d --json
+
+exit 3: a headline series changed for the worse in the last 7 runs and nobody accepted it, a threshold of the suite's `checks`
+is broken, or data that is expected is absent. A change that the canary shares is ENVIRONMENT and does not fail the gate.
+Messages go out once: what was told is stored under alerts/ of the store.
+"""
+
+
+def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register the verb."""
+    from perfdag.cli.compare import add_store
+
+    parser = sub.add_parser(
+        "check",
+        help="the gate of a daily run",
+        description="Hold a run against the thresholds of its suite and against its own history; exit 0 or 3.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run_id", metavar="RUN", help="run id, the beginning of it, or `last`")
+    add_store(parser)
+    parser.add_argument("--suite-file", metavar="FILE", help="take `checks` from this suite file (default: as the run had them)")
+    parser.add_argument("--acks", metavar="FILE", help="acknowledgements (default ./acks.yaml, else acks.yaml in the store)")
+    parser.add_argument("--max-age", metavar="HOURS", type=float, help="fail where the newest run of the suite is older")
+    parser.add_argument("--junit", metavar="FILE", help="write JUnit XML")
+    parser.add_argument("--markdown", metavar="FILE", help="write a Markdown summary (`-`: stdout)")
+    parser.add_argument(
+        "--webhook", metavar="URL", default=os.environ.get("PERFDAG_WEBHOOK"), help="post one JSON message a cause (PERFDAG_WEBHOOK)"
+    )
+    parser.add_argument("--confirm", action="store_true", help="measure suspicious points twice more on this machine, then check again")
+    parser.add_argument("--json", action="store_true", help="the gate as JSON on stdout")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check; exit 0 or 3, 2 where the run is not there, 4 where the webhook did not take a message."""
+    from perfdag.cli.compare import complain
+    from perfdag.gate import Rules, check
+    from perfdag.rules import read_acks, read_checks
+    from perfdag.selection import SelectionError, one
+    from perfdag.store import open_store
+
+    store = open_store(args.store)
+    try:
+        run_id, suite = one(store, args.run_id, args.suite)
+        accepted, file = read_acks(args.acks, store)
+        rules = Rules(read_checks(store, run_id, args.suite_file), accepted, file, args.max_age)
+        gate = check(store, suite, run_id, rules)
+        if args.confirm and gate.confirm:
+            gate = confirm(store, gate, rules)
+    except SelectionError as error:
+        return complain("check", error)
+    reached = finish(store, gate, args)
+    return 4 if not reached else 3 if gate.failed else 0
+
+
+def finish(store: "Store", gate: "Gate", args: argparse.Namespace) -> bool:
+    """Write the files, tell the webhook, remember what was told, print; False where the webhook is out of reach."""
+    from pathlib import Path
+
+    from perfdag import gatefiles
+    from perfdag.gate import data, remember
+
+    reached = True
+    if args.webhook:
+        try:
+            gatefiles.send(args.webhook, gate, gate.alerts)
+        except gatefiles.WebhookError as error:
+            print(f"perfdag check: {error}", file=sys.stderr)
+            reached = False
+    remember(store, gate)
+    if args.junit:
+        Path(args.junit).write_bytes(gatefiles.junit(gate))
+    text = gatefiles.markdown(gate)
+    if args.markdown and args.markdown != "-":
+        Path(args.markdown).write_text(text + "\n")
+    if args.json:
+        import orjson
+
+        print(orjson.dumps(data(gate), option=orjson.OPT_INDENT_2).decode())
+    elif args.markdown == "-":
+        print(text)
+    else:
+        show(gate)
+    return reached
+
+
+def show(gate: "Gate") -> None:
+    """The gate on a terminal."""
+    from perfdag.gate import worst
+    from perfdag.gatefiles import counts
+
+    for alert in worst(gate.alerts):
+        print(alert.text + ("" if alert.fresh else "\n        (told before)"))
+        print()
+    for each in gate.cases:
+        if each.state in ("failed", "absent"):
+            print(f"{each.state:8}{each.group}: {each.name}: {each.text}")
+    if gate.confirm:
+        named = ", ".join(f"{each.name} {100 * each.effect:+.1f} %" for each in gate.confirm)
+        print(f"suspicious tonight: {named} (--confirm measures them again)")
+    for key in gate.damaged:
+        print(f"damaged, left out: {key}")
+    print(f"{counts(gate)}; {gate.runs} runs of history")
+    print(f"gate {'FAILED' if gate.failed else 'passed'}  {gate.suite}  {gate.run}")
+
+
+def confirm(store: "Store", gate: "Gate", rules: "Rules") -> "Gate":
+    """Measure the suspicious points twice more here, as runs of their own, and check the newest."""
+    from dataclasses import replace
+
+    from perfdag.cli.run import _measure
+    from perfdag.collect import collect, load_plan
+    from perfdag.gate import check
+    from perfdag.plan import Plan, new_run_id
+
+    plan: Plan = load_plan(store, gate.run)
+    wanted = {each.point for each in gate.confirm}
+    kept = [i for i, point in enumerate(plan.points) if point.id in wanted]
+    order = [(kept.index(i), repetition) for i, repetition in plan.order if i in kept]
+    again = replace(plan, points=[plan.points[i] for i in kept], order=order, batches=[], trigger="confirm")
+    newest = gate.run
+    for _ in range(2):
+        one = replace(again, run_id=new_run_id())
+        print(f"confirm {one.run_id}: {', '.join(each.name for each in gate.confirm)}", file=sys.stderr)
+        store.put(f"runs/{one.run_id}/plan.json", one.dump())
+        _measure(one, store)
+        collect(store, one)
+        newest = one.run_id
+    found = check(store, gate.suite, newest, rules)
+    # A confirming run has only the suspicious points: what the night's own run has of thresholds and presence stands.
+    kept_cases = [each for each in gate.cases if each.group != "change"]
+    kept_alerts = [each for each in gate.alerts if each.kind not in ("regression", "environment")]
+    found.cases = kept_cases + [each for each in found.cases if each.group == "change"]
+    found.alerts = kept_alerts + [each for each in found.alerts if each.kind in ("regression", "environment")]
+    return found

@@ -1,0 +1,151 @@
+"""Changes of level in a suite's history, with what changed around them, and the nights that look suspicious already."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdag.checks import Tuning
+from perfdag.stats.changes import HEAD, Change, change_points
+from perfdag.stats.robust import Array, robust_sigma, scale_for
+from perfdag.stats.verdicts import Word, side
+from perfdag.trends import SeriesInfo, Trends, labels
+
+SUSPICIOUS, SUSPICIOUS_FLOORS = 0.15, 6.0
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """An acknowledgement: from `run` on, the level of the series that match `series` (a glob or an id) is the baseline."""
+
+    series: str
+    run: str
+    reason: str
+    until: str = ""
+
+    def holds(self, name: str, series_id: str, day: str) -> bool:
+        """Whether it is about that series, on that day (YYYY-MM-DD)."""
+        return (not self.until or day <= self.until) and (self.series == series_id or fnmatch.fnmatchcase(name, self.series))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A change of level of one series; `index` counts the runs of the history, `word` says which way."""
+
+    info: SeriesInfo
+    name: str
+    change: Change
+    index: int
+    run: str
+    run_before: str
+    word: Word
+    min_effect: float
+    absolute: bool
+    environment: dict[str, tuple[str, str]]
+    recent: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """A point whose headline is far off its level tonight; measured again the same night, it can alert at once."""
+
+    point: str
+    name: str
+    effect: float
+
+
+def day_of(run_id: str) -> str:
+    """YYYY-MM-DD of a run id."""
+    return f"{run_id[:4]}-{run_id[4:6]}-{run_id[6:8]}"
+
+
+def names(trends: Trends) -> list[str]:
+    """Name of each series for people, in the order of the trends."""
+    tell = labels(trends.series)
+    return [" ".join(filter(None, (info.entry, tell.get(info.point, ""), info.name))) for info in trends.series]
+
+
+def accepted_from(trends: Trends, name: str, series_id: str, accepted: Sequence[Accepted]) -> int:
+    """Index of the first run of the last accepted level of a series; 0 where none was accepted."""
+    day = day_of(trends.runs[-1].run_id) if trends.runs else ""
+    starts = [each.run for each in accepted if each.holds(name, series_id, day)]
+    ids = [run.run_id for run in trends.runs]
+    return int(np.searchsorted(ids, max(starts))) if starts else 0
+
+
+def find(trends: Trends, tuning: Tuning, accepted: Sequence[Accepted] = (), *, headline_only: bool = False) -> list[Finding]:
+    """Return every change of level of every series but the canary's, oldest first."""
+    found = []
+    for i, name in enumerate(names(trends)):
+        info = trends.series[i]
+        if info.canary or (headline_only and not tuning.pages(info)):
+            continue
+        start = accepted_from(trends, name, info.series_id, accepted)
+        values = trends.value[i, start:]
+        min_effect, absolute = tuning.effect(info, values[np.isfinite(values)])
+        for change in change_points(values, info.series_id, min_effect=min_effect, absolute=absolute):
+            found.append(_finding(trends, info, name, values, change, start, min_effect, absolute))
+    return sorted(found, key=lambda each: each.index)
+
+
+def _finding(
+    trends: Trends, info: SeriesInfo, name: str, values: Array, change: Change, start: int, min_effect: float, absolute: bool
+) -> Finding:
+    present = np.flatnonzero(np.isfinite(values))
+    at = int(np.searchsorted(present, change.index))
+    before = int(present[at - 1]) + start
+    index = change.index + start
+    level = values[present[at : at + change.n_after]][-5:]
+    return Finding(
+        info=info,
+        name=name,
+        change=change,
+        index=index,
+        run=trends.runs[index].run_id,
+        run_before=trends.runs[before].run_id,
+        word=side(change.effect, info.better),
+        min_effect=min_effect,
+        absolute=absolute,
+        environment=changed(trends, before, index),
+        recent=tuple(float(each) for each in level),
+    )
+
+
+def changed(trends: Trends, before: int, after: int) -> dict[str, tuple[str, str]]:
+    """Return what differs in the environment of two runs; where nothing does, of the runs beside them.
+
+    A change of level is placed to within a run, so the upgrade may lie one run off.
+    """
+    for i, j in ((before, after), (max(before - 1, 0), min(after + 1, len(trends.runs) - 1))):
+        a, b = trends.runs[i].env, trends.runs[j].env
+        keys = [*sorted({*a, *b} - {"nodes"}), "nodes"]
+        differs = {key: (a.get(key, "-"), b.get(key, "-")) for key in keys if a.get(key) != b.get(key)}
+        if differs:
+            return differs
+    return {}
+
+
+def suspicions(trends: Trends, tuning: Tuning, accepted: Sequence[Accepted] = ()) -> list[Suspicion]:
+    """Name the points whose headline is worse tonight (the last run) by more than 15 % and six noise floors of its level."""
+    found: dict[str, Suspicion] = {}
+    for i, name in enumerate(names(trends)):
+        info = trends.series[i]
+        if not tuning.pages(info):
+            continue
+        start = accepted_from(trends, name, info.series_id, accepted)
+        values, tonight = trends.value[i, start:-1], trends.value[i, -1]
+        values = values[np.isfinite(values)]
+        if values.size < HEAD or not np.isfinite(tonight):
+            continue
+        _, absolute = tuning.effect(info, values)
+        scale = scale_for(np.append(values, tonight), absolute)
+        changes = change_points(values, info.series_id, absolute=absolute)
+        level = scale.apply(values[changes[-1].index if changes else 0 :])
+        off = float(scale.apply([tonight])[0] - np.median(level))
+        floor = robust_sigma(level) if level.size >= HEAD else robust_sigma(scale.apply(values))
+        if abs(off) > max(scale.gate(SUSPICIOUS), SUSPICIOUS_FLOORS * floor) and side(off, info.better) == "worse":
+            found.setdefault(info.point, Suspicion(info.point, name, scale.effect(off)))
+    return list(found.values())

@@ -1,0 +1,278 @@
+"""The gate of a daily run: thresholds, changes of level, absent data; what of it is new, and what fails the gate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from perfdag import results
+from perfdag.alerts import Alert, Record, causes, mark_known, read_records, record_key, regression
+from perfdag.checks import Check, Tuning
+from perfdag.comparison import full_name
+from perfdag.findings import Accepted, Finding, Suspicion, accepted_from, day_of, find, names, suspicions
+from perfdag.rollup import trends
+from perfdag.selection import SelectionError, baseline
+from perfdag.stats.changes import change_points
+from perfdag.stats.noise import INFORMATIONAL
+from perfdag.stats.percentiles import TooFewSamplesError, percentile
+from perfdag.stats.robust import Array, median
+from perfdag.store import Store
+from perfdag.trends import COLUMNS, SeriesInfo, Trends, labels, of_table
+from perfdag.units import short
+
+OPERATORS = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
+PRESENT_OF, PRESENT = 5, 3
+"""A headline series that at least 3 of the last 5 runs had is expected."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing that was checked, as a JUnit test case: `state` ok, failed (a gate), absent (its data) or unsure."""
+
+    group: str
+    name: str
+    state: Literal["ok", "failed", "absent", "unsure"]
+    text: str
+
+
+@dataclass
+class Gate:
+    """What a run was found to be. `confirm` names points worth measuring again the same night."""
+
+    run: str
+    suite: str
+    report: str
+    cases: list[Case] = field(default_factory=list)
+    alerts: list[Alert] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    confirm: list[Suspicion] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+    runs: int = 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether the gate is shut: a regression nobody accepted, a threshold, or absent data."""
+        return any(each.gates for each in self.alerts) or any(each.state in ("failed", "absent") for each in self.cases)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a run is held against: the suite's checks, acknowledgements, and how old the newest run may be (hours)."""
+
+    checks: Sequence[Check] = ()
+    accepted: Sequence[Accepted] = ()
+    acks_file: str = "acks.yaml"
+    max_age: float | None = None
+
+
+def check(store: Store, suite: str, run_id: str, rules: Rules, now: datetime | None = None) -> Gate:
+    """Hold a run against its suite's checks and its past. Raises StoreError, SelectionError where it has no rows."""
+    history = until(trends(store, suite), run_id)
+    gate = Gate(run_id, suite, store.url(f"runs/{run_id}/report.html"), damaged=list(history.damaged), runs=len(history.runs))
+    table = results.load(store, suites=[suite], runs=[run_id], columns=list(COLUMNS), damaged=gate.damaged)
+    if not table.num_rows:
+        raise SelectionError(f"run {run_id} has no readable rows{': ' + ', '.join(gate.damaged) if gate.damaged else ''}")
+    tuning = Tuning(rules.checks)
+    gate.findings = find(history, tuning, rules.accepted)
+    _regressions(gate, history, tuning, rules)
+    _thresholds(gate, store, history, table, rules)
+    _absent(gate, history, tuning, rules)
+    if rules.max_age is not None:
+        _stale(gate, store, suite, rules.max_age, now or datetime.now(UTC))
+    gate.confirm = suspicions(history, tuning, rules.accepted)
+    mark_known(history, run_id, gate.alerts, read_records(store, suite))
+    return gate
+
+
+def until(history: Trends, run_id: str) -> Trends:
+    """Return the history up to a run, of that run's cluster: what was known that night, also when it is looked at later."""
+    cluster = next((run.cluster for run in history.runs if run.run_id == run_id), None)
+    return history.keep([i for i, run in enumerate(history.runs) if run.run_id <= run_id and run.cluster == cluster])
+
+
+def remember(store: Store, gate: Gate) -> None:
+    """Store what was found, so that nobody is told twice. Raises StoreError."""
+    store.put(record_key(gate.suite, gate.run), Record(gate.run, gate.alerts).dump())
+
+
+def _regressions(gate: Gate, history: Trends, tuning: Tuning, rules: Rules) -> None:
+    # A series whose runs differ by more than 10 % informs and pages nobody until its noise is fixed.
+    paging = [each for each in gate.findings if tuning.pages(each.info) and each.change.noise <= INFORMATIONAL]
+    others = [each for each in gate.findings if each.word == "worse" and not tuning.pages(each.info)]
+    links = {"report": gate.report, "run": gate.run, "acks": rules.acks_file}
+    groups = causes(paging, len(history.runs))
+    for group in groups:
+        gate.alerts.append(regression(history, group, others, True, links))
+    told = {id(each) for group in groups for each in group}
+    kinds = {key: alert.kind for alert in gate.alerts for key in alert.keys}
+    for i, name in enumerate(names(history)):
+        info = history.series[i]
+        if info.canary or not tuning.pages(info) or not np.isfinite(history.value[i, -1]):
+            continue
+        mine = [each for each in paging if each.info.series_id == info.series_id]
+        open_ones = [each for each in mine if id(each) in told]
+        if open_ones:
+            c = open_ones[-1]
+            state: Literal["ok", "failed"] = "failed" if kinds[info.series_id] == "regression" else "ok"
+            gate.cases.append(
+                Case("change", name, state, f"{100 * c.change.effect:+.1f} % since {day_of(c.run)} ({kinds[info.series_id]})")
+            )
+            continue
+        n = int(np.isfinite(history.value[i]).sum())
+        enough = n >= 11
+        text = (
+            f"{short(history.value[i, -1], info.unit)}; no change for the worse in its last 7 runs"
+            if enough
+            else f"{n} of the 11 runs that change points need"
+        )
+        gate.cases.append(Case("change", name, "ok" if enough else "unsure", text))
+
+
+def _thresholds(gate: Gate, store: Store, history: Trends, table: pa.Table, rules: Rules) -> None:
+    tonight = of_table(table, gate.suite)
+    tell = labels(tonight.series)
+    for rule in rules.checks:
+        if rule.op is None:
+            continue
+        covered = [(i, info) for i, info in enumerate(tonight.series) if rule.covers(info)]
+        if not covered:
+            _threshold_case(gate, rules, rule, rule.words(), "absent", "the run has no value of it")
+        for i, info in covered:
+            name = full_name(info, tell)
+            try:
+                limit = _limit(store, history, rule, info, rules)
+                measured = _measured(table, rule, info, float(tonight.value[i, 0]))
+            except (TooFewSamplesError, SelectionError) as error:
+                _threshold_case(gate, rules, rule, name, "absent", str(error), info)
+                continue
+            holds = bool(OPERATORS[rule.op](measured, limit))
+            what = f"p{rule.percentile:g} " if rule.percentile else ""
+            text = f"{what}{short(measured, info.unit)} {'holds' if holds else 'breaks'} {rule.op} {short(limit, info.unit)}"
+            _threshold_case(gate, rules, rule, name, "ok" if holds else "failed", text, info)
+
+
+def _threshold_case(
+    gate: Gate, rules: Rules, rule: Check, name: str, state: Literal["ok", "failed", "absent"], text: str, info: SeriesInfo | None = None
+) -> None:
+    key = f"{rule.words()} {info.series_id if info else ''}".strip()
+    if state != "ok" and _accepted(rules, gate.run, name, info.series_id if info else rule.words()):
+        gate.cases.append(Case("threshold", f"{name}: {rule.words()}", "ok", f"{text} (acknowledged)"))
+        return
+    gate.cases.append(Case("threshold", f"{name}: {rule.words()}", state, text))
+    if state != "ok":
+        title = f"THRESHOLD {gate.suite}/{name}"
+        lines = [
+            title,
+            f"what    {text}",
+            f"rule    {rule.words()}",
+            f"do      {gate.report}",
+            f"accept  in {rules.acks_file}: {{series: '{name}', run: {gate.run}, reason: ...}}",
+        ]
+        gate.alerts.append(Alert("threshold", title, "\n".join(lines), [key], gate.run))
+
+
+def _accepted(rules: Rules, run: str, name: str, series_id: str) -> bool:
+    return any(each.holds(name, series_id, day_of(run)) and each.run <= run for each in rules.accepted)
+
+
+def _measured(table: pa.Table, rule: Check, info: SeriesInfo, middle: float) -> float:
+    """Return the median of the run, or a percentile of its values: of its pods or devices where the metric has them.
+
+    Raises TooFewSamplesError.
+    """
+    if rule.percentile is None:
+        return middle
+    same = pc.and_(pc.equal(table["point"], info.point), pc.equal(table["metric"], info.metric))
+    ok = pc.and_(pc.equal(table["status"], "ok"), pc.equal(table["phase"], "measure"))
+    rows = table.filter(pc.fill_null(pc.and_(same, ok), False))
+    each = rows.filter(pc.is_valid(rows["subject"]))
+    values: Array = (each if each.num_rows else rows)["value"].to_numpy().astype(np.float64)
+    return percentile(values, rule.percentile / 100).value
+
+
+def _limit(store: Store, history: Trends, rule: Check, info: SeriesInfo, rules: Rules) -> float:
+    """Return the threshold in the metric's unit. Raises SelectionError where its baseline is absent."""
+    if rule.value is not None:
+        return rule.value
+    ratio = rule.ratio or 1.0
+    if rule.baseline is not None:
+        chosen = baseline(store, rule.baseline, history.suite)
+        rows = results.load(store, suites=[chosen.suite], runs=list(chosen.runs), columns=list(COLUMNS))
+        of_baseline = of_table(rows, chosen.suite) if rows.num_rows else None
+        found = [i for i, each in enumerate(of_baseline.series) if each.key == info.key] if of_baseline else []
+        if of_baseline is None or not found:
+            raise SelectionError(f"baseline {rule.baseline} has no value of it")
+        return ratio * median(of_baseline.value[found[0]])
+    at = next((i for i, each in enumerate(history.series) if each.series_id == info.series_id), None)
+    past = history.value[at, :-1] if at is not None else np.array([])
+    past = past[accepted_from(history, info.name, info.series_id, rules.accepted) :]
+    past = past[np.isfinite(past)]
+    if not past.size:
+        raise SelectionError("no earlier run has a value of it")
+    changes = change_points(past, info.series_id)
+    return ratio * median(past[changes[-1].index if changes else 0 :])
+
+
+def _absent(gate: Gate, history: Trends, tuning: Tuning, rules: Rules) -> None:
+    """Name headline series that earlier runs had and this one lacks: one alert an entry."""
+    if len(history.runs) < 2:
+        return
+    finite = np.isfinite(history.value)
+    tonight = {info.key for i, info in enumerate(history.series) if finite[i, -1]}
+    gone: dict[str, list[tuple[str, str, str]]] = {}
+    for i, name in enumerate(names(history)):
+        info = history.series[i]
+        before = finite[i, -1 - PRESENT_OF : -1]
+        if info.key in tonight or not tuning.pages(info) or before.sum() < min(PRESENT, before.size):
+            continue
+        ok, bad, error, _ = history.runs[-1].points.get(info.point, (0, 0, "", ""))
+        why = f"all {bad} samples failed, {error}" if bad and not ok else "not in the run any more" if not ok else "the samples lack it"
+        if _accepted(rules, gate.run, name, info.series_id):
+            gate.cases.append(Case("present", name, "ok", f"{why} (acknowledged)"))
+            continue
+        gone.setdefault(info.entry, []).append((name, info.series_id, why))
+        gate.cases.append(Case("present", name, "absent", why))
+    for entry, lost in gone.items():
+        title = f"ABSENT {gate.suite}/{entry}: {len(lost)} series"
+        shown = [f"{name}: {why}"[:300] for name, _, why in lost[:6]] + ([f"and {len(lost) - 6} more"] if len(lost) > 6 else [])
+        text = "\n".join([title, *(f"what    {each}" for each in shown), f"do      {gate.report}   perfdag run --resume {gate.run}"])
+        gate.alerts.append(Alert("absent", title, text, [key for _, key, _ in lost], gate.run))
+
+
+def _stale(gate: Gate, store: Store, suite: str, hours: float, now: datetime) -> None:
+    newest = max(run.when for run in trends(store, suite).runs)
+    age = (now - newest).total_seconds() / 3600
+    if age > hours:
+        title = f"STALE {suite}: the newest run is {age:.0f} h old"
+        text = f"{title}\nwhat    it began {newest:%Y-%m-%d %H:%M} UTC; at most {hours:g} h are allowed\ndo      look at the schedule"
+        gate.cases.append(Case("present", "newest run", "absent", f"{age:.0f} h old, allowed {hours:g} h"))
+        gate.alerts.append(Alert("stale", title, text, [newest.isoformat()], gate.run))
+
+
+def worst(alerts: Sequence[Alert]) -> list[Alert]:
+    """Return the alerts, those that fail the gate first."""
+    return sorted(alerts, key=lambda each: (not each.gates, each.kind))
+
+
+def data(gate: Gate) -> dict[str, Any]:
+    """Return the gate as plain data."""
+    from dataclasses import asdict
+
+    return {
+        "run_id": gate.run,
+        "suite": gate.suite,
+        "passed": not gate.failed,
+        "runs": gate.runs,
+        "report": gate.report,
+        "cases": [asdict(each) for each in gate.cases],
+        "alerts": [asdict(each) for each in gate.alerts],
+        "changes": [asdict(each) for each in gate.findings],
+        "confirm": [asdict(each) for each in gate.confirm],
+        "damaged": gate.damaged,
+    }

@@ -1,0 +1,105 @@
+"""A gate for other programs: JUnit XML for CI, Markdown for a pull request, JSON for a webhook."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+
+import orjson
+
+from perfdag.alerts import Alert, as_json
+from perfdag.gate import Gate, worst
+
+WEBHOOK_TIMEOUT = 10.0  # seconds
+
+
+class WebhookError(Exception):
+    """The webhook did not take a message; the message says why."""
+
+
+def junit(gate: Gate) -> bytes:
+    """JUnit XML: one case a check; a shut gate is a failure, absent data an error, too little history skipped.
+
+    Format: https://github.com/testmoapp/junitxml, which CI systems read.
+    """
+    counts = {state: sum(each.state == state for each in gate.cases) for state in ("ok", "failed", "absent", "unsure")}
+    root = ElementTree.Element("testsuites", name="perfdag")
+    suite = ElementTree.SubElement(
+        root,
+        "testsuite",
+        name=f"perfdag.{gate.suite}",
+        tests=str(len(gate.cases)),
+        failures=str(counts["failed"]),
+        errors=str(counts["absent"]),
+        skipped=str(counts["unsure"]),
+    )
+    properties = ElementTree.SubElement(suite, "properties")
+    for name, value in (("run", gate.run), ("report", gate.report)):
+        ElementTree.SubElement(properties, "property", name=name, value=value)
+    tags = {"failed": "failure", "absent": "error", "unsure": "skipped"}
+    for each in gate.cases:
+        case = ElementTree.SubElement(suite, "testcase", classname=f"{gate.suite}.{each.group}", name=_xml_text(each.name))
+        if each.state in tags:
+            ElementTree.SubElement(case, tags[each.state], message=_xml_text(each.text))
+        else:
+            ElementTree.SubElement(case, "system-out").text = _xml_text(each.text)
+    ElementTree.indent(root)
+    made: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return made
+
+
+def _xml_text(text: str) -> str:
+    """Replace characters that XML 1.0 does not allow, such as the terminal codes in a tool's error."""
+    return "".join(c if c in "\t\n\r" or " " <= c <= "\ud7ff" or "\ue000" <= c <= "\ufffd" or c > "\uffff" else "?" for c in text)
+
+
+def markdown(gate: Gate) -> str:
+    """Say in Markdown how the gate stands: the alerts, then what did not pass, then counts."""
+    head = "FAILED" if gate.failed else "passed"
+    lines = [f"## {gate.suite}: gate {head}", "", f"run `{gate.run}`, {gate.runs} runs of history, [report]({gate.report})", ""]
+    for alert in worst(gate.alerts):
+        known = "" if alert.fresh else " (told before)"
+        lines += [f"**{alert.title}**{known}", "", "```", alert.text, "```", ""]
+    bad = [each for each in gate.cases if each.state in ("failed", "absent")]
+    if bad:
+        lines += ["| check | series | state |", "|---|---|---|"]
+        lines += [f"| {each.group} | {_cell(each.name)} | {each.state}: {_cell(each.text)} |" for each in bad] + [""]
+    lines.append(counts(gate))
+    if gate.confirm:
+        lines.append(f"suspicious tonight, worth measuring again: {', '.join(each.name for each in gate.confirm)}")
+    if gate.damaged:
+        lines.append(f"damaged, left out: {', '.join(gate.damaged)}")
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def counts(gate: Gate) -> str:
+    """Say how many checks stand how: `41 ok, 1 failed, 3 with too little history`."""
+    words = {"ok": "ok", "failed": "failed", "absent": "without data", "unsure": "with too little history"}
+    said = [f"{n} {text}" for state, text in words.items() if (n := sum(each.state == state for each in gate.cases))]
+    return ", ".join(said) or "nothing to check"
+
+
+def send(url: str, gate: Gate, alerts: Sequence[Alert]) -> None:
+    """Post the alerts that nobody was told of, one message a cause, and mark them sent. Raises WebhookError.
+
+    `page` in the message is false for what does not fail the gate, so that a receiver can keep it from waking anybody.
+    """
+    import urllib.error
+    import urllib.request
+
+    if not url.startswith(("http://", "https://")):
+        raise WebhookError(f"webhook {url}: an http:// or https:// address is needed")
+    for alert in alerts:
+        if alert.sent:
+            continue
+        body = orjson.dumps(as_json(alert, gate.suite, gate.run))
+        request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json"}, method="POST")
+        try:
+            with urllib.request.urlopen(request, timeout=WEBHOOK_TIMEOUT):
+                alert.sent = True
+        except (urllib.error.URLError, OSError, ValueError) as error:
+            raise WebhookError(f"webhook {url}: {getattr(error, 'reason', error)}; the next check sends it again") from None

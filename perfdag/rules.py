@@ -1,0 +1,91 @@
+"""Where the rules of a gate come from: `checks` of the suite, and acknowledgements in acks.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from perfdag.checks import Check
+from perfdag.document import BadDocument, Document, Problem, parse_document, read_document
+from perfdag.findings import Accepted
+from perfdag.store import NotStoredError, Store, StoreError
+
+ACKS = "acks.yaml"
+
+
+class Ack(BaseModel):
+    """One acknowledgement: from `run` on the level of these series is the baseline, and nobody is alerted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    series: str = Field(min_length=1, description="series as alerts name it, a glob, or a series id")
+    run: str = Field(pattern=r"^\d{8}T\d{6}Z", description="first run of the accepted level")
+    reason: str = Field(min_length=1)
+    until: Annotated[date | None, BeforeValidator(lambda value: value or None)] = Field(None, description="last day that it holds")
+
+
+class Acks(BaseModel):
+    """The file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    acks: list[Ack] = []
+
+
+def read_acks(file: str | None, store: Store) -> tuple[list[Accepted], str]:
+    """Return the acknowledgements and the file's name: `file`, else ./acks.yaml, else acks.yaml of the store, else none.
+
+    Raises BadDocument, StoreError.
+    """
+    if file is not None or Path(ACKS).exists():
+        document = read_document(file or ACKS)
+    else:
+        try:
+            document = parse_document(store.get(ACKS).decode(), store.url(ACKS))
+        except NotStoredError:
+            return [], ACKS
+    data = document.data if document.data is not None else {}
+    given = {"acks": data} if isinstance(data, list) else data
+    try:
+        model = Acks.model_validate(given)
+    except ValidationError as error:
+        raise BadDocument([_problem(document, each, isinstance(data, list)) for each in error.errors()]) from None
+    return [Accepted(a.series, a.run, a.reason, a.until.isoformat() if a.until else "") for a in model.acks], document.file
+
+
+def _problem(document: Document, error: Mapping[str, Any], bare: bool) -> Problem:
+    path = tuple(error["loc"])[1 if bare else 0 :]
+    text = "is required" if error["type"] == "missing" else str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        text = "unknown key; allowed: series, run, reason, until"
+    return document.problem(path, text)
+
+
+def read_checks(store: Store, run_id: str, suite_file: str | None) -> list[Check]:
+    """Return the checks of a suite file, else of the suite as the run's plan holds it; none where there is no plan.
+
+    Raises BadDocument, StoreError.
+    """
+    if suite_file is not None:
+        from perfdag import suite
+
+        return list(suite.load(suite_file).suite.checks)
+    from perfdag.collect import load_plan
+
+    try:
+        plan = load_plan(store, run_id)
+    except StoreError:
+        return []
+    return checks_of(plan.suite_text)
+
+
+def checks_of(suite_text: str) -> list[Check]:
+    """Return the `checks` of a suite's text, without resolving its includes or benchmarks. Raises BadDocument."""
+    document = parse_document(suite_text or "{}", "suite.yaml")
+    raw = document.data.get("checks", []) if isinstance(document.data, dict) else []
+    try:
+        return [Check.model_validate(each) for each in raw or []]
+    except ValidationError as error:
+        raise BadDocument([document.problem(("checks",), str(each["msg"])) for each in error.errors()]) from None
