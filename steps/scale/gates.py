@@ -1,0 +1,73 @@
+"""Gates of a run: a metric against a value, or against a multiple of another metric. No data is a breach, never a pass."""
+
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+_FORM = re.compile(r"\s*([\w./:-]+)\s*(<=|>=|<|>)\s*(?:([\d.eE+-]+)|([\d.eE+-]+)\s*\*\s*([\w./:-]+))\s*")
+_OPS: dict[str, Callable[[float, float], bool]] = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
+
+@dataclass(frozen=True)
+class Gate:
+    """`metric op value`, or `metric op ratio * other` (for example PATCH-virtualmachineinstances-count <= 2 * CREATE-pods-count)."""
+
+    metric: str
+    op: str
+    value: float
+    other: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.op} {self.value:g}" + (f" * {self.other}" if self.other else "")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A gate held against figures. `passed` is None where data is absent, which counts as a breach."""
+
+    gate: Gate
+    value: float | None
+    threshold: float | None
+    passed: bool | None
+
+    def __str__(self) -> str:
+        if self.passed is None:
+            missing = self.gate.metric if self.value is None else self.gate.other
+            return f"gate {self.gate}: no data for {missing}"
+        return f"gate {self.gate}: {self.value:.6g} against {self.threshold:.6g}, {'passed' if self.passed else 'BREACHED'}"
+
+
+def parse(text: str) -> Gate:
+    """A gate from text such as `api_p99 < 1`. Raises ValueError with the form wanted."""
+    found = _FORM.fullmatch(text)
+    try:
+        if not found:
+            raise ValueError
+        return Gate(found[1], found[2], float(found[3] or found[4]), found[5])
+    except ValueError:
+        raise ValueError(f"not a gate: {text!r}; write METRIC < VALUE, or METRIC < RATIO * METRIC") from None
+
+
+def hold(gates: Sequence[Gate], figures: Mapping[str, float | None]) -> list[Verdict]:
+    """Each gate against the figures of a run (NaN counts as absent)."""
+    return [_hold(gate, figures) for gate in gates]
+
+
+def _hold(gate: Gate, figures: Mapping[str, float | None]) -> Verdict:
+    value = _present(figures.get(gate.metric))
+    base = _present(figures.get(gate.other)) if gate.other else 1.0
+    if value is None or base is None:
+        return Verdict(gate, value, None, None)
+    threshold = gate.value * base
+    return Verdict(gate, value, threshold, _OPS[gate.op](value, threshold))
+
+
+def _present(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else value
+
+
+def breaches(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Those that did not pass."""
+    return [each for each in verdicts if not each.passed]

@@ -1,0 +1,408 @@
+"""From records to rows: one row a workload and stage, with the seconds since the stage it follows.
+
+A stage that was not seen has no value: `unobserved` where a later one was seen (or where it may never come), `censored` where the
+object never got there before the observation ended (`seconds` is then how long it had waited, a lower bound), `failed` where the
+object was never created. Percentiles count censored rows as infinitely long.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from perfdag.steps.scale.generator import Submission
+from perfdag.steps.scale.observer import Record
+from perfdag.steps.scale.stages import whole_second
+
+Status = Literal["ok", "unobserved", "censored", "failed"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A stage of a chain: it is `stage` of the first or last object of `kind` below the workload, and follows `since`."""
+
+    name: str
+    since: str
+    kind: str
+    stage: str
+    pick: Literal["first", "last"] = "first"
+    optional: bool = False
+
+
+def _vmi(kind: str) -> tuple[Step, ...]:
+    own = "VirtualMachineInstance"
+    between = (Step("vmi_created", "created", own, "created"),) if kind != own else ()
+    start = "vmi_created" if between else "created"
+    return (
+        Step("created", "submitted", kind, "created"),
+        *between,
+        Step("pending", start, own, "pending"),
+        Step("scheduling", "pending", own, "scheduling"),
+        Step("pod_created", start, "Pod", "created"),
+        Step("pod_scheduled", "pod_created", "Pod", "scheduled"),
+        Step("pod_ready", "pod_scheduled", "Pod", "ready"),
+        Step("scheduled", "scheduling", own, "scheduled"),
+        Step("running", "scheduled", own, "running", "last"),
+        Step("creation_to_running", "created", own, "running", "last"),
+        Step("submission_to_running", "submitted", own, "running", "last"),
+        Step("deletion", "deleting", kind, "gone", optional=True),
+        Step("pod_deletion", "deleting", "Pod", "gone", "last", optional=True),
+    )
+
+
+def _runai(kind: str, job: str) -> tuple[Step, ...]:
+    return (
+        Step("workload_created", "submitted", kind, "created"),
+        Step("job_created", "workload_created", job, "created"),
+        Step("first_pod_created", "job_created", "Pod", "created"),
+        Step("last_pod_created", "job_created", "Pod", "created", "last"),
+        Step("pod_group_created", "first_pod_created", "PodGroup", "created"),
+        Step("scheduled", "pod_group_created", "Pod", "scheduled", "last"),
+        Step("evicted", "pod_group_created", "Pod", "evicted", optional=True),
+        Step("pvc_requested", "pod_group_created", "PersistentVolumeClaim", "requested", optional=True),
+        Step("pvc_bound", "pvc_requested", "PersistentVolumeClaim", "bound", "last", optional=True),
+        Step("ready", "scheduled", "Pod", "ready", "last"),
+        Step("submission_to_scheduled", "submitted", "Pod", "scheduled", "last"),
+    )
+
+
+def _pods_of(kind: str) -> tuple[Step, ...]:
+    return (
+        Step("created", "submitted", kind, "created"),
+        Step("first_pod_created", "created", "Pod", "created"),
+        Step("last_pod_created", "created", "Pod", "created", "last"),
+        Step("scheduled", "last_pod_created", "Pod", "scheduled", "last"),
+        Step("evicted", "created", "Pod", "evicted", optional=True),
+        Step("pvc_bound", "created", "PersistentVolumeClaim", "bound", "last", optional=True),
+        Step("ready", "scheduled", "Pod", "ready", "last"),
+        Step("succeeded", "ready", kind, "succeeded", optional=True),
+        Step("submission_to_scheduled", "submitted", "Pod", "scheduled", "last"),
+    )
+
+
+CHAINS: dict[str, tuple[Step, ...]] = {
+    "VirtualMachineInstance": _vmi("VirtualMachineInstance"),
+    "VirtualMachine": _vmi("VirtualMachine"),
+    "VirtualMachineInstanceReplicaSet": _vmi("VirtualMachineInstanceReplicaSet"),
+    "TrainingWorkload": _runai("TrainingWorkload", "RunaiJob"),
+    "InteractiveWorkload": _runai("InteractiveWorkload", "RunaiJob"),
+    "DistributedWorkload": _runai("DistributedWorkload", "PyTorchJob"),
+    "Job": _pods_of("Job"),
+    "PyTorchJob": _pods_of("PyTorchJob"),
+    "Pod": (
+        Step("created", "submitted", "Pod", "created"),
+        Step("released", "created", "Pod", "released", optional=True),
+        Step("scheduled", "created", "Pod", "scheduled"),
+        Step("sandbox", "scheduled", "Pod", "sandbox", optional=True),
+        Step("ready", "scheduled", "Pod", "ready"),
+        Step("evicted", "created", "Pod", "evicted", optional=True),
+        Step("pvc_bound", "created", "PersistentVolumeClaim", "bound", "last", optional=True),
+        Step("submission_to_scheduled", "submitted", "Pod", "scheduled"),
+        Step("submission_to_ready", "submitted", "Pod", "ready"),
+        Step("deletion", "deleting", "Pod", "gone", optional=True),
+    ),
+}
+GENERIC = (
+    ("created", "submitted", "created", False),
+    ("running", "created", "running", True),
+    ("ready", "created", "ready", True),
+    ("deletion", "deleting", "gone", True),
+)
+_GROUPS = ("scheduling.run.ai/v2alpha2", "scheduling.run.ai/v1", "scheduling.volcano.sh/v1beta1", "scheduling.x-k8s.io/v1alpha1")
+_JOBS = {"RunaiJob": "run.ai/v1", "PyTorchJob": "kubeflow.org/v1"}
+
+
+def chain(kind: str) -> tuple[Step, ...]:
+    """The steps of a workload kind; an unknown kind has its creation, running, ready and deletion."""
+    return CHAINS.get(kind) or tuple(Step(name, since, kind, stage, optional=way) for name, since, stage, way in GENERIC)
+
+
+def kinds_of(api_version: str, kind: str) -> list[tuple[str, str]]:
+    """(apiVersion, kind) of all that the chain of a workload looks at, the workload first."""
+    found = [(api_version, kind)]
+    for step in chain(kind):
+        if step.kind == "PodGroup":
+            found += [(group, "PodGroup") for group in _GROUPS]
+        elif step.kind in ("Pod", "PersistentVolumeClaim"):
+            found.append(("v1", step.kind))
+        elif step.kind != kind:
+            found.append((_JOBS.get(step.kind, api_version), step.kind))
+    return list(dict.fromkeys(found))
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """What turns a record's times into Unix time of this machine's clock.
+
+    `mono_to_unix_ns` is added to a monotonic time; `server_ahead_s` is the server's clock minus ours; `lag_s` the p99 of the watch.
+    """
+
+    mono_to_unix_ns: int
+    server_ahead_s: float = 0.0
+    lag_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a stage was reached: by receive time (0: not received), by the API and by an Event, Unix ns of our clock."""
+
+    received: int = 0
+    api: int = 0
+    event: int = 0
+    coarse: bool = False
+
+    @property
+    def best(self) -> int:
+        """The most precise of the three."""
+        return self.received or self.event or self.api
+
+
+@dataclass
+class Row:
+    """One workload and stage. Times are Unix seconds, `seconds` since the stage `since`, `resolution_s` the error bar of `seconds`."""
+
+    run: str
+    index: int
+    name: str
+    namespace: str
+    kind: str
+    uid: str
+    stage: str
+    since: str
+    status: Status
+    seconds: float | None = None
+    resolution_s: float | None = None
+    source: str | None = None
+    api_time: float | None = None
+    event_time: float | None = None
+    receive_time: float | None = None
+    intended: float | None = None
+    submitted: float | None = None
+    retries: int = 0
+    objects: int = 0
+    node: str | None = None
+    simulated: bool | None = None
+    error: str | None = None
+
+
+class Family:
+    """Records by owner: finds everything below a workload by UID."""
+
+    def __init__(self, records: Mapping[str, Record]) -> None:
+        self._records = records
+        self._children: dict[str, list[Record]] = defaultdict(list)
+        for record in records.values():
+            if record.owner:
+                self._children[record.owner].append(record)
+
+    def below(self, uid: str) -> dict[str, list[Record]]:
+        """The object of that UID and all it owns, by kind."""
+        found: dict[str, list[Record]] = defaultdict(list)
+        todo = [self._records[uid]] if uid in self._records else []
+        while todo:
+            record = todo.pop()
+            found[record.kind].append(record)
+            todo += self._children.get(record.uid, ())
+        return found
+
+
+def _moment(record: Record, stage: str, clocks: Clocks) -> Moment | None:
+    times = record.times(stage)
+    if times is None:
+        return None
+    ahead = round(clocks.server_ahead_s * 1e9)
+    api, event, received = times
+    return Moment(
+        received + clocks.mono_to_unix_ns if received else 0,
+        api - ahead if api else 0,
+        event - ahead if event else 0,
+        bool(api) and whole_second(api),
+    )
+
+
+def _reached(step: Step, family: Mapping[str, list[Record]], expected: int | None, clocks: Clocks) -> Moment | None:
+    """When the step's stage was reached: for `last` only when all of them (`expected`, where it is known) were seen to reach it."""
+    records = family.get(step.kind, [])
+    moments = [found for record in records if (found := _moment(record, step.stage, clocks))]
+    if not moments:
+        return None
+    if step.pick == "first":
+        return min(moments, key=lambda each: each.best or math.inf)
+    short = expected is not None and step.kind == "Pod" and len(moments) < expected
+    return None if short or len(moments) < len(records) else max(moments, key=lambda each: each.best)
+
+
+def difference(start: Moment, end: Moment, clocks: Clocks) -> tuple[float, float | None, str] | None:
+    """Seconds from start to end on the best clock both have, its error bar in seconds, and the clock's name; None where there is none."""
+    lag = clocks.lag_s
+    if start.received and end.received:
+        return (end.received - start.received) / 1e9, lag, "receive"
+    if start.api and end.api:
+        fine = not (start.coarse or end.coarse)
+        return (end.api - start.api) / 1e9, 1e-6 if fine else 1.0, "api"
+    if start.best and end.best:
+        return (end.best - start.best) / 1e9, 1.0, "mixed"
+    return None
+
+
+def rows_of(
+    submissions: Sequence[Submission],
+    records: Mapping[str, Record],
+    clocks: Clocks,
+    *,
+    run: str,
+    kind: str,
+    until_ns: int,
+    expected_pods: int | None = None,
+    simulated: Iterable[str] = (),
+    messages: Mapping[str, str] | None = None,
+) -> Iterator[Row]:
+    """One row a submission and step of the kind's chain. `until_ns` (monotonic) is when the observation ended."""
+    family, fake, end = Family(records), set(simulated), until_ns + clocks.mono_to_unix_ns
+    by_name = {(each.namespace, each.name): each for each in records.values() if each.kind == kind}
+    for item in submissions:
+        record = records.get(item.uid) or by_name.get((item.namespace, item.name))
+        yield from _rows_of_one(item, record, family, clocks, run, kind, end, expected_pods, fake, messages or {})
+
+
+def _rows_of_one(
+    item: Submission,
+    record: Record | None,
+    family: Family,
+    clocks: Clocks,
+    run: str,
+    kind: str,
+    end: int,
+    expected: int | None,
+    fake: set[str],
+    messages: Mapping[str, str],
+) -> Iterator[Row]:
+    below = family.below(record.uid) if record else {}
+    members = [each for group in below.values() for each in group]
+    nodes = sorted({each.node for each in members if each.node})
+    said = [each.error or messages.get(each.uid, "") for each in members]
+    error = item.error or next((text for text in said if text), "") or None
+    moments: dict[str, Moment | None] = {}
+    if item.started_ns:
+        moments["submitted"] = Moment(received=item.started_ns + clocks.mono_to_unix_ns)
+    steps = chain(kind)
+    for step in steps:
+        moments[step.name] = _reached(step, below, expected, clocks)
+    moments["deleting"] = _moment(record, "deleting", clocks) if record else None
+    latest = max((each.best for each in moments.values() if each), default=0)
+    for step in steps:
+        start, here = moments.get(step.since), moments[step.name]
+        row = Row(run, item.index, item.name, item.namespace, kind, record.uid if record else item.uid, step.name, step.since, "ok")
+        row.objects = len(below.get(step.kind, ()))
+        row.intended = (item.intended_ns + clocks.mono_to_unix_ns) / 1e9 if item.intended_ns else None
+        row.submitted = (item.started_ns + clocks.mono_to_unix_ns) / 1e9 if item.started_ns else None
+        row.retries, row.error, row.node = item.retries, error, ",".join(nodes) or None
+        row.simulated = all(node in fake for node in nodes) if nodes else None
+        if here:
+            row.api_time, row.event_time = here.api / 1e9 or None, here.event / 1e9 or None
+            row.receive_time = here.received / 1e9 or None
+        span = difference(start, here, clocks) if start and here else None
+        if item.error or not item.started_ns:
+            row.status = "failed"
+        elif span:
+            row.seconds, row.resolution_s, row.source = span
+        elif step.optional or here or (latest and _overtaken(step, steps, moments)):
+            row.status = "unobserved"
+        else:
+            row.status = "censored"
+            row.seconds = (end - (start.best if start else item.started_ns + clocks.mono_to_unix_ns)) / 1e9
+        yield row
+
+
+def _overtaken(step: Step, steps: Sequence[Step], moments: Mapping[str, Moment | None]) -> bool:
+    """True where a later stage was seen, so this one happened unseen."""
+    later = steps[steps.index(step) + 1 :]
+    return any(moments[each.name] for each in later if not each.optional)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One stage over a run, in seconds. Percentiles are nearest-rank over ok and censored rows; None below the samples they need
+    or where the rank falls among censored rows."""
+
+    stage: str
+    since: str
+    ok: int
+    censored: int
+    failed: int
+    unobserved: int
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    mean: float | None
+    least: float | None
+    most: float | None
+    resolution_s: float | None
+    negative: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+NEEDED = {0.50: 1, 0.95: 90, 0.99: 459}
+"""Observations below which a percentile is refused (early-stopping rule at 99 % confidence for p99; MLPerf LoadGen)."""
+
+
+def rank(values: Sequence[float], p: float, needed: int | None = None) -> float | None:
+    """Nearest-rank percentile of sorted values; None below the samples it needs."""
+    n = len(values)
+    if n < max(1, NEEDED.get(p, 1) if needed is None else needed):
+        return None
+    value = values[max(0, math.ceil(p * n) - 1)]
+    return None if math.isinf(value) else value
+
+
+def summaries(rows: Iterable[Row]) -> list[Summary]:
+    """A summary a stage, in the order the stages appear."""
+    grouped: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        grouped.setdefault((row.stage, row.since), []).append(row)
+    return [_summary(stage, since, group) for (stage, since), group in grouped.items()]
+
+
+def _summary(stage: str, since: str, rows: Sequence[Row]) -> Summary:
+    count: dict[str, int] = defaultdict(int)
+    for row in rows:
+        count[row.status] += 1
+    values = sorted(row.seconds for row in rows if row.status == "ok" and row.seconds is not None)
+    ranked = [*values, *([math.inf] * count["censored"])]
+    resolutions = [row.resolution_s for row in rows if row.resolution_s is not None]
+    return Summary(
+        stage,
+        since,
+        count["ok"],
+        count["censored"],
+        count["failed"],
+        count["unobserved"],
+        rank(ranked, 0.50),
+        rank(ranked, 0.95),
+        rank(ranked, 0.99),
+        sum(values) / len(values) if values else None,
+        values[0] if values else None,
+        values[-1] if values else None,
+        max(resolutions) if resolutions else None,
+        sum(value < 0 for value in values),
+    )
+
+
+def throughput(reached: Sequence[float], window: float = 5.0) -> tuple[float | None, float | None]:
+    """Objects a second: mean from the first to the last of the times (seconds), and the best `window` seconds; None below 2 objects."""
+    times = sorted(reached)
+    if len(times) < 2 or times[-1] <= times[0]:
+        return None, None
+    mean = (len(times) - 1) / (times[-1] - times[0])
+    if times[-1] - times[0] < window:
+        return mean, None
+    best, start = 0, 0
+    for end, at in enumerate(times):
+        while at - times[start] >= window:
+            start += 1
+        best = max(best, end - start + 1)
+    return mean, best / window

@@ -1,0 +1,234 @@
+"""One measured run on a cluster: namespaces, observer, heartbeat, submissions, deletion and, at the end, the rows.
+
+Whatever happens inside, leaving the session deletes what it made and waits until it is gone.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from perfdag.kube import Kube, KubeError
+from perfdag.steps.scale import apimetrics
+from perfdag.steps.scale.clock import Heartbeat, Offset, server_offset
+from perfdag.steps.scale.generator import ApiSubmitter, Submission, Submitted, Submitter, generate
+from perfdag.steps.scale.observer import Observer, Record
+from perfdag.steps.scale.rows import Clocks, Row, kinds_of, rows_of
+from perfdag.steps.scale.schedule import Schedule
+from perfdag.steps.scale.simulate import simulated_nodes
+from perfdag.steps.scale.templates import RUN_LABEL, Template
+
+LEFT_BEHIND = 300.0
+"""Seconds to wait for deletion when a session ends early."""
+
+
+@dataclass
+class Session:
+    """A run under way; use `open_session`. Times are time.monotonic_ns() unless a name says otherwise."""
+
+    kube: Kube
+    run: str
+    template: Template
+    namespaces: list[str]
+    observer: Observer
+    heartbeat: Heartbeat
+    submitter: Submitter
+    offset: Offset
+    before: apimetrics.Scrape
+    expected_pods: int | None = None
+    submissions: list[Submission] = field(default_factory=list)
+    batches: list[tuple[Submitted, Schedule]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    calls: list[apimetrics.Calls] = field(default_factory=list)
+    _deleted: set[str] = field(default_factory=set)
+
+    async def create(self, count: int, schedule: Schedule, parallel: int, stop: asyncio.Event | None = None) -> Submitted:
+        """Create `count` more objects on a schedule; returns what became of them."""
+        first = len(self.submissions)
+        made = await generate(
+            self.submitter, self.template, count, self.namespaces, schedule, parallel, run=self.run, first=first, stop=stop
+        )
+        self.submissions += made.submissions
+        self.batches.append((made, schedule))
+        return made
+
+    def reached(self, kind: str, *stages: str) -> int:
+        """How many objects of a kind have reached one of the stages (an object counts once a stage)."""
+        return sum(self.observer.counts[kind, stage] for stage in stages)
+
+    async def wait(self, kind: str, count: int, timeout: float, *stages: str) -> bool:
+        """Wait until `count` objects of a kind reached one of the stages; false after `timeout` seconds."""
+        return await self.observer.until(lambda: self.reached(kind, *stages) >= count, timeout)
+
+    async def delete(self, items: Sequence[Submission], parallel: int, timeout: float, *, wait: bool = True) -> bool:
+        """Delete workloads and wait until they and all below them are gone; false after `timeout` seconds."""
+        resource = await self.kube.resource(self.template.documents[-1].api_version, self.template.kind)
+        queue = iter([each for each in items if each.name not in self._deleted])
+        by_name = {(each.namespace, each.name): each for each in self.observer.of(self.template.kind)}
+
+        async def worker() -> None:
+            for item in queue:
+                record = by_name.get((item.namespace, item.name))
+                if record:
+                    record.put("deleting", received_ns=time.monotonic_ns())
+                await self.kube.delete(resource, item.name, item.namespace)
+                self._deleted.add(item.name)
+
+        await asyncio.gather(*(worker() for _ in range(max(1, parallel))))
+        if not wait:
+            return True
+        names = {(each.namespace, each.name) for each in items}
+        return await self.observer.until(lambda: not any(self._left(names)), timeout)
+
+    def _left(self, names: set[tuple[str, str]]) -> list[Record]:
+        """Records of these workloads, and of what they own, that are still there."""
+        records = self.observer.records
+        left = []
+        for record in records.values():
+            if "gone" in record.stages:
+                continue
+            top = record
+            while top.owner in records:
+                top = records[top.owner]
+            if top.kind == self.template.kind and (top.namespace, top.name) in names:
+                left.append(record)
+        return left
+
+    async def scrape(self) -> None:
+        """Close the books on API calls; best before deleting."""
+        if self.before:
+            with suppress(KubeError):
+                self.calls = apimetrics.delta(self.before, await apimetrics.scrape(self.kube))
+
+    def clocks(self) -> Clocks:
+        """How this run's clocks relate."""
+        return Clocks(time.time_ns() - time.monotonic_ns(), self.offset.seconds, _p99(self.heartbeat.lags))
+
+    async def rows(self) -> list[Row]:
+        """A row a workload and stage, as of now."""
+        fake = await simulated_nodes(self.kube)
+        return list(
+            rows_of(
+                self.submissions,
+                self.observer.records,
+                self.clocks(),
+                run=self.run,
+                kind=self.template.kind,
+                until_ns=time.monotonic_ns(),
+                expected_pods=self.expected_pods,
+                simulated=fake,
+                messages=self.observer.messages,
+            )
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader must know to believe the figures."""
+        return {
+            "run": self.run,
+            "watch_lag": self.heartbeat.summary(),
+            "server_clock_ahead_s": self.offset.seconds,
+            "server_clock_bound_s": self.offset.bound,
+            "kube": dict(self.kube.counts),
+            "absent_kinds": self.observer.absent,
+            "failure_reasons": dict(self.observer.reasons.most_common(20)),
+            "notes": self.notes,
+        }
+
+
+def _p99(lags: Sequence[float]) -> float | None:
+    ordered = sorted(lags)
+    return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))] if ordered else None
+
+
+class open_session:  # noqa: N801 - reads as a function: async with open_session(...)
+    """Make namespaces that are missing, take the first /metrics scrape, start heartbeat and observer; the reverse on leaving."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        template: Template,
+        namespaces: Sequence[str],
+        run: str,
+        *,
+        submitter: Submitter | None = None,
+        expected_pods: int | None = None,
+        keep: bool = False,
+        heartbeat: float = 0.5,
+    ) -> None:
+        self._kube, self._template, self._namespaces, self._run = kube, template, list(namespaces), run
+        self._submitter, self._expected, self._keep, self._interval = submitter, expected_pods, keep, heartbeat
+        self._stack = AsyncExitStack()
+        self._made: list[str] = []
+        self._session: Session | None = None
+
+    async def __aenter__(self) -> Session:
+        kube, template = self._kube, self._template
+        submitter = self._submitter or await ApiSubmitter.open(kube, template)  # an unknown kind is told before anything is made
+        for document in template.documents:
+            await kube.resource(document.api_version, document.kind)
+        try:
+            for name in self._namespaces:
+                if await ensure_namespace(kube, name, self._run):
+                    self._made.append(name)
+            notes: list[str] = []
+            try:
+                before = await apimetrics.scrape(kube)
+            except KubeError as error:
+                before = {}
+                notes.append(f"no API server metrics: {error}")
+            last = template.documents[-1]
+            kinds = [(each.api_version, each.kind) for each in template.documents] + kinds_of(last.api_version, last.kind)
+            primary = [each.kind for each in template.documents]
+            observer = await self._stack.enter_async_context(Observer(kube, self._run, kinds, self._namespaces, primary=primary))
+            heartbeat = await self._stack.enter_async_context(Heartbeat(kube, self._run, self._namespaces[0], self._interval))
+            offset = await server_offset(kube)
+        except BaseException:
+            await self._close()
+            raise
+        self._session = Session(
+            kube, self._run, template, self._namespaces, observer, heartbeat, submitter, offset, before, self._expected, notes=notes
+        )
+        return self._session
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._close()
+
+    async def _close(self) -> None:
+        session = self._session
+        if session and not self._keep:
+            with suppress(KubeError):
+                await session.delete(session.submissions, 20, LEFT_BEHIND)
+        await self._stack.aclose()
+        if not self._keep:
+            namespaces = await self._kube.resource("v1", "Namespace")
+            for name in self._made:
+                with suppress(KubeError):
+                    await self._kube.delete(namespaces, name)
+
+
+async def ensure_namespace(kube: Kube, name: str, run: str) -> bool:
+    """Create a namespace where it is missing; true where we made it. Raises KubeError."""
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {RUN_LABEL: run}}}
+    try:
+        await kube.get(await kube.resource("v1", "Namespace"), name)
+    except KubeError as error:
+        if error.status != 404:
+            raise
+        await kube.create(body)
+        accounts = await kube.resource("v1", "ServiceAccount")
+        for _ in range(100):  # pods are refused until the controller has made it
+            with suppress(KubeError):
+                await kube.get(accounts, "default", name)
+                break
+            await asyncio.sleep(0.05)
+        return True
+    return False
+
+
+def new_run() -> str:
+    """A run id: sortable, unique, fit for names of objects."""
+    import secrets
+
+    return time.strftime("%m%d%H%M%S", time.gmtime()) + "-" + secrets.token_hex(3)
