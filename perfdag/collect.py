@@ -21,6 +21,7 @@ from perfdag.rollup import forget, month_of
 from perfdag.store import NotStoredError, Store, StoreError
 
 ERROR_LIMIT = 500
+CHUNK_ROWS = 1 << 16
 _ROW_COLUMNS = (
     "metric",
     "stat",
@@ -127,7 +128,8 @@ class _Builder:
         self.columns: dict[str, list[Any]] = {name: [] for name in _ROW_COLUMNS}
         self._shapes = [canonical(shape) for shape in plan.shapes]
         self._params: dict[int, str] = {}
-        self._series: dict[tuple[str, str, str, str, str], str] = {}
+        self._chunks: dict[str, list[pa.Array]] = {name: [] for name in _ROW_COLUMNS}
+        self._texts: dict[str, str] = {}
         self._values: dict[int, list[float]] = {}
         self._env: dict[bytes, str] = {}
         self._notes = list(_notes(store, plan.run_id))
@@ -178,27 +180,33 @@ class _Builder:
         }
 
     def _rows(self, sample: dict[str, Any], point: str, rows: list[dict[str, Any]]) -> None:
-        columns, version = self.columns, sample["benchmark_version"] or ""
-        identity = (self.plan.run_id, sample["variant"] or "", str(sample["repetition"]), sample["phase"])
+        columns, head = self.columns, (self.plan.suite, point, sample["benchmark_version"] or "")
+        tail = f"{self.plan.run_id}\x1f{sample['variant'] or ''}\x1f{sample['repetition']}\x1f{sample['phase']}"
         for each in rows or [{}]:
             metric, stat, subject = each.get("metric"), each.get("stat"), each.get("subject")
             coords = orjson.dumps(each["coords"], option=orjson.OPT_SORT_KEYS).decode() if "coords" in each else "{}"
-            key = (point, version, coords, metric or "", stat or "")
-            series = self._series.get(key)
-            if series is None:
-                series = self._series[key] = digest(self.plan.suite, *key)
+            coords = self._texts.setdefault(coords, coords)
+            series = digest(*head, coords, metric or "", stat or "")
             columns["metric"].append(metric)
             columns["stat"].append(stat)
             columns["coords"].append(coords)
             columns["series_id"].append(series)
             columns["subject"].append(subject)
-            columns["sample_id"].append(digest(series, *identity, subject or ""))
+            columns["sample_id"].append(digest(series, tail, subject or ""))
             columns["value"].append(each.get("value"))
             columns["unit"].append(each.get("unit"))
             columns["better"].append(each.get("better"))
             columns["headline"].append(each.get("headline"))
             columns["n"].append(each.get("n"))
         self.counts.append(len(rows) or 1)
+        if len(columns["metric"]) >= CHUNK_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Python lists become Arrow arrays, which hold a million rows in a tenth of the memory."""
+        for name, values in self.columns.items():
+            self._chunks[name].append(pa.array(values, SAMPLES.field(name).type))
+            values.clear()
 
     def add_absent(self, positions: Iterable[int]) -> None:
         """Samples without a part. Those an `until` point did not need any more are no rows."""
@@ -248,12 +256,13 @@ class _Builder:
         self._rows(sample, "canary", part.rows)
 
     def table(self) -> pa.Table:
-        self.collected.rows = len(self.columns["metric"])
+        self._flush()
+        self.collected.rows = sum(self.counts)
         spread_over = pa.array(np.repeat(np.arange(len(self.samples), dtype=np.int32), self.counts))
         arrays = []
         for column in SAMPLES:
-            if column.name in self.columns:
-                arrays.append(pa.array(self.columns.pop(column.name), column.type))
+            if column.name in self._chunks:
+                arrays.append(pa.chunked_array(self._chunks.pop(column.name), column.type))
             elif column.name == "schema_version":
                 arrays.append(pa.array(np.full(self.collected.rows, SCHEMA_VERSION, dtype=np.int16)))
             else:

@@ -1,7 +1,7 @@
 """A part: one sample as the lead stored it, `runs/<run_id>/parts/<point>-<repetition>.json`. A retry replaces it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -38,7 +38,7 @@ class Part:
 
     def dump(self) -> bytes:
         """The JSON of the part."""
-        return orjson.dumps({"schema": 1, **asdict(self)}, option=orjson.OPT_SORT_KEYS)
+        return orjson.dumps({"schema": 1, **vars(self)}, option=orjson.OPT_SORT_KEYS)
 
 
 def read_part(data: bytes) -> Part:

@@ -2,7 +2,7 @@
 
 import random
 import secrets
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -59,7 +59,9 @@ class Plan:
 
     def dump(self) -> bytes:
         """plan.json."""
-        return orjson.dumps({"schema": 1, **asdict(self)}, option=orjson.OPT_SORT_KEYS, default=lambda model: model.model_dump())
+        # orjson writes dataclasses itself; dataclasses.asdict copies every value of every point
+        shallow = {each.name: getattr(self, each.name) for each in fields(self)}
+        return orjson.dumps({"schema": 1, **shallow}, option=orjson.OPT_SORT_KEYS, default=lambda model: model.model_dump())
 
 
 def read_plan(data: bytes) -> Plan:

@@ -94,9 +94,6 @@ def digest(*parts: str) -> str:
     return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:16]
 
 
-def series_id(suite: str, point: str, benchmark_version: str, coords: str, metric: str, stat: str) -> str:
-    """Identity of a series over runs: what is measured, not where or with which kernel."""
-    return digest(suite, point, benchmark_version, coords, metric, stat)
 
 
 DICTIONARY_COLUMNS = tuple(each.name for each in SAMPLES if pa.types.is_string(each.type) and each.name not in {"sample_id", "series_id"})

@@ -5,14 +5,18 @@ A `put` that returned is durable and whole; a reader never sees half a file.
 
 import contextlib
 import errno
+import itertools
 import os
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
 DEFAULT_ROOT = "./perfdag-results"
-READ_AT_ONCE = 32
+READ_AT_ONCE = 16
 
 
 class StoreError(Exception):
@@ -136,22 +140,24 @@ class FolderStore:
 
 
 class S3Store:
-    """A bucket with an optional prefix, by s3fs; AWS_ENDPOINT_URL and the usual AWS settings are honoured. One PUT an object."""
+    """A bucket with an optional prefix; AWS_ENDPOINT_URL, keys, regions and roles of the environment are honoured. One PUT an object."""
 
     def __init__(self, root: str, patience: float) -> None:
         self.root, self.patience = root.rstrip("/"), patience
-        self._base = self.root.removeprefix("s3://")
+        bucket, _, prefix = self.root.removeprefix("s3://").partition("/")
         try:
-            import s3fs
+            import obstore
+            from obstore.store import S3Store as Bucket
         except ModuleNotFoundError:
-            raise StoreError(f"store {root}: s3fs is not installed; pip install 'perfdag[s3]'") from None
-        config = {
-            "connect_timeout": 5,
-            "read_timeout": 20,
-            "retries": {"max_attempts": 2},
-            "max_pool_connections": READ_AT_ONCE,
-        }
-        self._fs: Any = s3fs.S3FileSystem(use_listings_cache=False, skip_instance_cache=True, config_kwargs=config)
+            raise StoreError(f"store {root}: obstore is not installed; pip install 'perfdag[s3]'") from None
+        self._api = obstore
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        config: dict[str, Any] = {"region": os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"}
+        if endpoint:
+            config |= {"endpoint": endpoint, "virtual_hosted_style_request": False}
+        retry = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
+        client = {"allow_http": True, "connect_timeout": "5s", "timeout": "60s"}
+        self._bucket = Bucket(bucket, prefix=prefix or None, client_options=client, retry_config=retry, **_profile(), **config)
 
     def _error(self, error: Exception) -> StoreError:
         return StoreError(f"store {self.root}: {_s3_reason(error)}")
@@ -161,7 +167,7 @@ class S3Store:
         pause = 0.2
         while True:
             try:
-                self._fs.pipe_file(f"{self._base}/{key}", data)
+                self._api.put(self._bucket, key, data)
                 return
             except Exception as error:
                 if _permanent(error) or time.monotonic() + pause > deadline:
@@ -171,39 +177,45 @@ class S3Store:
 
     def get(self, key: str) -> bytes:
         try:
-            return bytes(self._fs.cat_file(f"{self._base}/{key}"))
+            return bytes(self._api.get(self._bucket, key).bytes())
         except FileNotFoundError:
             raise NotStoredError(f"store {self.root}: no {key}") from None
         except Exception as error:
             raise self._error(error) from error
 
     def get_many(self, keys: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        for start in range(0, len(keys), 512):
-            chunk = keys[start : start + 512]
+        # reading ahead by a window: the reader of the bytes and the network work at the same time, and memory stays bounded
+        with ThreadPoolExecutor(READ_AT_ONCE) as pool:
+            window: deque[Future[bytes]] = deque()
+            todo = iter(keys)
+            for key in itertools.islice(todo, 4 * READ_AT_ONCE):
+                window.append(pool.submit(self.get, key))
             try:
-                found = self._fs.cat([f"{self._base}/{key}" for key in chunk], batch_size=READ_AT_ONCE)
-            except FileNotFoundError as error:
-                raise NotStoredError(f"store {self.root}: {error}") from None
-            except Exception as error:
-                raise self._error(error) from error
-            if isinstance(found, bytes):
-                found = {f"{self._base}/{chunk[0]}": found}
-            for key in chunk:
-                yield key, found[f"{self._base}/{key}"]
+                for key in keys:
+                    data = window.popleft().result()
+                    for following in itertools.islice(todo, 1):
+                        window.append(pool.submit(self.get, following))
+                    yield key, data
+            finally:
+                pool.shutdown(cancel_futures=True)
 
     def list(self, prefix: str) -> list[str]:
         try:
-            found = self._fs.find(f"{self._base}/{prefix}")
+            found = [each["path"] for batch in self._api.list(self._bucket, prefix) for each in batch]
         except FileNotFoundError:
             return []
         except Exception as error:
             raise self._error(error) from error
-        return sorted(name.removeprefix(f"{self._base}/") for name in found)
+        return sorted(found)
 
     def delete(self, prefix: str) -> None:
         try:
-            if self._fs.exists(f"{self._base}/{prefix}"):
-                self._fs.rm(f"{self._base}/{prefix}", recursive=True)
+            # S3 has no folders: the key itself, and all below it
+            self._api.delete(self._bucket, [*self.list(prefix), prefix] if prefix else self.list(""))
+        except FileNotFoundError:
+            return
+        except StoreError:
+            raise
         except Exception as error:
             raise self._error(error) from error
 
@@ -211,17 +223,28 @@ class S3Store:
         return f"{self.root}/{key}"
 
 
+def _profile() -> dict[str, Any]:
+    """Credentials of a named profile, which need boto3; without AWS_PROFILE the environment, a role or the instance gives them."""
+    if "AWS_PROFILE" not in os.environ or "AWS_ACCESS_KEY_ID" in os.environ:
+        return {}
+    try:
+        import boto3
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ModuleNotFoundError:
+        raise StoreError("AWS_PROFILE is set, and profiles need boto3; pip install boto3, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") from None
+    return {"credential_provider": Boto3CredentialProvider(boto3.Session())}
+
+
 def _permanent(error: Exception) -> bool:
-    return isinstance(error, PermissionError | FileNotFoundError) or "NoCredentials" in type(error).__name__
+    return type(error).__name__ in {"PermissionDeniedError", "UnauthenticatedError", "InvalidPathError", "NotSupportedError"}
 
 
 def _s3_reason(error: Exception) -> str:
-    name = type(error).__name__
-    if "NoCredentials" in name:
-        return "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile"
-    if isinstance(error, PermissionError):
-        return f"the S3 server refuses: {error}"
-    if isinstance(error, FileNotFoundError):
-        return f"no such bucket or object: {error}"
-    text = str(error).splitlines()[0] if str(error) else name
-    return f"cannot be reached: {text[:200]}; check AWS_ENDPOINT_URL and the network, then run again with --resume"
+    name, text = type(error).__name__, " ".join(str(error).split())
+    if name in {"PermissionDeniedError", "UnauthenticatedError"} or "InvalidAccessKeyId" in text or "SignatureDoesNotMatch" in text:
+        return "the S3 server refuses these keys; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the rights on the bucket"
+    if "NoSuchBucket" in text or isinstance(error, FileNotFoundError):
+        return "no such bucket; make it, or check the name and AWS_ENDPOINT_URL"
+    if "169.254." in text or "credential" in text.lower():
+        return "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+    return "cannot be reached; check AWS_ENDPOINT_URL and the network, then run again with --resume"

@@ -1,0 +1,65 @@
+"""What a sample costs beyond its tool: 200 samples of a 10 ms command, median of (time between starts - the command's own time).
+
+Baseline: the same command 200 times through subprocess.run alone, in the same process. Usage: python benchmarks/overhead_run.py
+"""
+
+import statistics
+import subprocess
+import tempfile
+import time
+from datetime import datetime
+from pathlib import Path
+
+from perfdag import suite
+from perfdag.cli.run import local_hosts, needs_cluster
+from perfdag.parts import Part
+from perfdag.plan import make_plan
+from perfdag.points import Point
+from perfdag.steps.lead import Lead, Place
+from perfdag.store import FolderStore
+
+SAMPLES = 200
+
+
+class Watcher:
+    """Keeps when each sample was handed over."""
+
+    def __init__(self) -> None:
+        self.moments: list[float] = []
+        self.inside: list[float] = []
+
+    def started(self, point: Point, repetition: int) -> None:
+        """Not needed."""
+
+    def ended(self, point: Point, part: Part) -> None:
+        """The sample is stored."""
+        self.moments.append(time.perf_counter())
+        self.inside.append(part.rows[0]["value"])
+
+    def passed(self, point: Point, repetition: int, why: str) -> None:
+        """Not needed."""
+
+
+def main() -> None:
+    """Print the overhead and its ratio to plain subprocess calls."""
+    text = f"name: overhead\nentries:\n  - {{benchmark: command, params: {{argv: [sleep, '0.01']}}, permutations: {{product: {{env: [{', '.join(f'{{N: {str(i)!r}}}' for i in range(SAMPLES))}]}}}}}}\n"
+    plan = make_plan(suite.loads(text))
+    watcher = Watcher()
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+        lead = Lead(plan, FolderStore(folder), Place(hosts_for=local_hosts, refuses=needs_cluster), watcher)
+        began = datetime.now()
+        lead.measure(range(len(plan.order)))
+        whole = (datetime.now() - began).total_seconds()
+    between = [after - before for before, after in zip(watcher.moments, watcher.moments[1:], strict=False)]
+    overhead = statistics.median(gap - inside for gap, inside in zip(between, watcher.inside[1:], strict=True))
+    plain = []
+    for _ in range(SAMPLES):
+        start = time.perf_counter()
+        subprocess.run(["sleep", "0.01"], check=True, capture_output=True)
+        plain.append(time.perf_counter() - start)
+    print(f"overhead of a sample: {overhead * 1000:.1f} ms (median of {SAMPLES}; whole loop {whole:.1f} s)")
+    print(f"command inside: {statistics.median(watcher.inside) * 1000:.1f} ms, {statistics.median(watcher.inside) / statistics.median(plain):.2f} x subprocess.run alone")
+
+
+if __name__ == "__main__":
+    main()
