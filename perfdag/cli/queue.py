@@ -150,7 +150,9 @@ def _add_backend(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     _option(parser, "wire", "kept", "kept: one connection, on which the backend waits; original: one an item", choices=("kept", "original"))
     _option(parser, "exit-when-empty", False, "exit when the queue is empty (original wire without back-off)")
     _option(parser, "verbose", False, "log every item")
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="absolute path or built-in (sleep, usl), with arguments")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="absolute path or built-in (sleep, usl), with arguments"
+    )
     parser.set_defaults(start=_backend)
 
 
@@ -208,13 +210,17 @@ def _add_client(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "  perfdag queue client --name sleep --rate 50 --poisson --duration 60\n"
         "  curl 'localhost:9996/parallel?value=4&type=plain'\n",
     )
-    _option(parser, "caddr", "localhost:9996", "listen for control: /parallel?value=N, /reset, /stats, /fails, /nodes, /pods, /reqs-per-sec")
+    _option(
+        parser, "caddr", "localhost:9996", "listen for control: /parallel?value=N, /reset, /stats, /fails, /nodes, /pods, /reqs-per-sec"
+    )
     _option(parser, "faddr", "localhost:9997", "frontend's address for clients")
     _option(parser, "name", "sleep", "queue")
     _option(parser, "limit", 0.0, "limit of an item's run time in seconds, 0 for none")
     _option(parser, "req-now", 1, "requests in parallel at the start")
     _option(parser, "req-max", 2, "most requests in parallel")
-    _option(parser, "retries", None, "times an item is handed out again when its backend is lost (default: as the frontend has it)", type=int)
+    _option(
+        parser, "retries", None, "times an item is handed out again when its backend is lost (default: as the frontend has it)", type=int
+    )
     _option(parser, "rate", 0.0, "open loop: requests a second, instead of a number in parallel")
     _option(parser, "poisson", False, "open loop with exponential gaps instead of even ones")
     _option(parser, "seed", 1, "of the exponential gaps")

@@ -5,6 +5,7 @@ Blocking and single-threaded on purpose: a backend is one slot of a device. SIGT
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -177,3 +178,21 @@ def _object(peer: socket.socket) -> wire.Message:
             continue
         except wire.MalformedError as error:
             raise UnreachableError(f"answer is not of the protocol: {error}") from None
+
+
+def main(argument: str) -> int:
+    """A backend from one JSON argument: the fields of Options (frontend as text) and, under ``workload``, of Workload."""
+    fields = json.loads(argument)
+    workload = Workload(**fields.pop("workload"))
+    backend = Backend(Options(**{**fields, "frontend": wire.address(fields["frontend"])}), workload)
+    backend.catch_signals()
+    try:
+        backend.serve()
+    except UnreachableError as error:
+        sys.stderr.write(f"{error}\n")
+        return 4
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

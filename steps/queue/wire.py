@@ -78,6 +78,7 @@ def decode(data: bytes | bytearray) -> Message:
     except json.JSONDecodeError as error:
         doc = error.doc.strip()
         cut = len(error.doc) - error.pos < 8 or error.msg.startswith("Unterminated string")
+        cut = cut and not error.msg.startswith("Extra data")
         if doc[:1] in ("", "{") and not doc.endswith("}") and cut:
             raise IncompleteError("unexpected end of JSON input") from None
         raise MalformedError(f"invalid character {error.doc[error.pos : error.pos + 1]!r}: {error.msg}") from None

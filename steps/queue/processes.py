@@ -1,0 +1,82 @@
+"""Backends as processes of this machine, where a cluster has pods: started, counted and ended like replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from perfdag.steps.queue import wire
+
+START_SECONDS = 30.0
+
+
+class Processes:
+    """Replicas of one backend. ``grace``: seconds a replica gets to end its item before it is killed."""
+
+    def __init__(self, frontend: wire.Address, queue: str, command: Sequence[str], grace: float = 30.0, **options: Any) -> None:
+        self.frontend, self.queue, self.command, self.grace, self.options = frontend, queue, list(command), grace, options
+        self.running: list[subprocess.Popen[bytes]] = []
+        self.leaving: list[subprocess.Popen[bytes]] = []
+        self.started = 0
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """One more replica."""
+        self.started += 1
+        host = socket.gethostname()
+        options = {
+            "frontend": f"{self.frontend.host or 'localhost'}:{self.frontend.port}",
+            "queue": self.queue,
+            "pod": f"{self.queue}-{self.started}",
+            "node": host,
+            "workload": {"command": self.command},
+            **self.options,
+        }
+        process = subprocess.Popen([sys.executable, "-m", "perfdag.steps.queue.backend", json.dumps(options)], stdin=subprocess.DEVNULL)
+        self.running.append(process)
+        return process
+
+    async def scale(self, replicas: int) -> None:
+        """Start or end replicas; the youngest end first, after their current item."""
+        while len(self.running) < replicas:
+            self.start()
+        while len(self.running) > replicas:
+            process = self.running.pop()
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+            self.leaving.append(process)
+
+    async def ready(self) -> int:
+        """Replicas that run and do not leave; raises RuntimeError where one has ended by itself."""
+        for process in self.running:
+            code = process.poll()
+            if code is not None:
+                raise RuntimeError(f"a backend of queue {self.queue!r} ended with code {code}: {' '.join(self.command)}")
+        return len(self.running)
+
+    async def gone(self) -> bool:
+        """Whether every replica told to leave has left."""
+        self.leaving = [process for process in self.leaving if process.poll() is None]
+        return not self.leaving
+
+    async def drain(self) -> None:
+        """Wait for leaving replicas, then kill those beyond the grace."""
+        for _ in range(int(self.grace / 0.02)):
+            if await self.gone():
+                return
+            await asyncio.sleep(0.02)
+        for process in self.leaving:
+            process.kill()
+            process.wait()
+        self.leaving.clear()
+
+    async def stop(self) -> None:
+        """End all replicas and wait for them."""
+        await self.scale(0)
+        await self.drain()

@@ -1,0 +1,37 @@
+"""A frontend on free ports of the loopback, and what talks to it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from perfdag.steps.queue.frontend import Frontend, Limits
+from perfdag.steps.queue.wire import Address
+
+ANY = Address("127.0.0.1", 0)
+Start = Callable[..., Awaitable[Frontend]]
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    """Starts frontends and stops them after the test."""
+    started: list[Frontend] = []
+
+    async def one(*names: str, limits: Limits | None = None) -> Frontend:
+        frontend = Frontend(names or ("sleep",), limits)
+        await frontend.start(ANY, ANY, ANY)
+        started.append(frontend)
+        return frontend
+
+    yield one
+    for frontend in started:
+        await frontend.stop()
+
+
+def clients(frontend: Frontend) -> Address:
+    return Address("127.0.0.1", frontend.ports[0])
+
+
+def workers(frontend: Frontend) -> Address:
+    return Address("127.0.0.1", frontend.ports[1])

@@ -1,0 +1,123 @@
+"""One conversation in the original protocol, to be held with any frontend that serves a queue ``sleep`` bounded at 3.
+
+Recorded from Intel's frontend (k8s-device-scalability-tester, commit c9c185b) with
+
+    frontend -caddr 127.0.0.1:9997 -waddr 127.0.0.1:9999 -maddr 127.0.0.1:9998 -qmax 3 sleep
+    python tests/queue/conversation.py 9997 9999 9998 > tests/recorded/queue/original.json
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from typing import Any
+
+
+class Line:
+    """A connection that sends texts and reads one JSON object at a time."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def hear(self) -> Any:
+        data = await asyncio.wait_for(self.reader.read(4096), 5)
+        return json.loads(data) if data else None
+
+    async def say(self, text: str) -> None:
+        self.writer.write(text.encode())
+        await self.writer.drain()
+
+    async def close(self) -> None:
+        self.writer.close()
+        await self.writer.wait_closed()
+        await asyncio.sleep(0.05)
+
+
+async def dial(port: int, text: str = "") -> Line:
+    line = Line(*await asyncio.open_connection("127.0.0.1", port))
+    if text:
+        await line.say(text)
+        await asyncio.sleep(0.02)  # so that requests are accepted in the order they were made
+    return line
+
+
+async def hold(clients: int, workers: int) -> list[list[Any]]:
+    """Every answer of the frontend, each with what was said."""
+    heard: list[list[Any]] = []
+
+    async def ask(port: int, who: str, text: str) -> None:
+        line = await dial(port, text)
+        heard.append([who, text, await line.hear()])
+        await line.close()
+
+    bad = [
+        '{"Queue": "nowhere"}',
+        '{"Queue": ""}',
+        "{}",
+        "hello",
+        "[]",
+        '{"Queue": 3}',
+        '{"Queue": "sleep"} x',
+        '{"Queue": "sleep", "Args": "1"}',
+    ]
+    for text in bad:
+        await ask(clients, "client", text)
+    for text in bad[:-1]:
+        await ask(workers, "backend", text)
+    await ask(workers, "backend", '{"Queue": "sleep"}')
+
+    async def item(request: str, *replies: str) -> None:
+        client = await dial(clients, request)
+        worker = await dial(workers, '{\n\t"Queue": "sleep"\n}')
+        heard.append(["item for", request, await worker.hear()])
+        for reply in replies:
+            await worker.say(reply)
+        if not replies:
+            await worker.close()
+        heard.append(["client hears of", list(replies), await client.hear()])
+        await client.close()
+
+    done = '{"Pod": "p", "Node": "n", "Device": "card0", "Error": "", "Timeout": 0, "Runtime": 1.5, "Retcode": 0}'
+    await item('{"Queue": "sleep", "Args": ["1"], "Limit": 2.5}', done)
+    await item('{"Queue": "sleep"}', done)
+    await item('{"queue": "sleep", "ARGS": ["a", "<b>"], "Unknown": [1]}', done)
+    await item('{"Queue": "sleep", "Args": null, "Limit": 0}', '{"Pod": "p", "Node": "n", "Error": "no <b>luck</b>", "Retcode": 3}')
+    await item('{"Queue": "sleep"}', '{"Node": "n", "Error": "Sleep timeout", "Timeout": 2, "Runtime": 2, "Retcode": 1}')
+    await item('{"Queue": "sleep"}', "what?")
+    await item('{"Queue": "sleep"}')
+
+    waiting = [await dial(clients, f'{{"Queue": "sleep", "Args": ["{n}"]}}') for n in range(3)]
+    await ask(clients, "one too many", '{"Queue": "sleep"}')
+    await waiting[0].close()
+    for _ in range(2):
+        worker = await dial(workers, '{"Queue": "sleep"}')
+        heard.append(["first in, first out", "", await worker.hear()])
+        await worker.say(done)
+        await asyncio.sleep(0.02)
+        await worker.close()
+    for client in waiting[1:]:
+        heard.append(["in order", "", await client.hear()])
+        await client.close()
+    await ask(workers, "backend", '{"Queue": "sleep"}')
+    return heard
+
+
+async def scrape(port: int) -> dict[str, float]:
+    """The values of a metrics port by name with labels."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    body = (await reader.read()).decode().partition("\r\n\r\n")[2]
+    writer.close()
+    return {name: float(value) for name, value in re.findall(r"^([a-z][^ #\n]*) (\S+)\r?$", body, re.M)}
+
+
+async def _record() -> None:
+    clients, workers, metrics = map(int, sys.argv[1:4])
+    heard = await hold(clients, workers)
+    print(json.dumps({"heard": heard, "metrics": await scrape(metrics)}, indent=1, sort_keys=True))  # noqa: T201
+
+
+if __name__ == "__main__":
+    asyncio.run(_record())

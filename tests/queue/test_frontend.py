@@ -1,0 +1,257 @@
+"""Order, limits, losses and bad peers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import socket
+import time
+
+import pytest
+
+from perfdag.steps.queue.fifo import Queue
+from perfdag.steps.queue.frontend import Limits
+from perfdag.steps.queue.load import ClosedLoop, KeptWire, OriginalWire, Work, request
+from perfdag.steps.queue.processes import Processes
+from perfdag.steps.queue.tally import Tally
+from tests.queue.conftest import Start, clients, workers
+from tests.queue.conversation import Line, dial, scrape
+
+
+def adds_up(queue: Queue) -> bool:
+    return queue.accepted == queue.success + queue.failure + queue.disconnected + queue.waiting + queue.running
+
+
+async def until(true: object, seconds: float = 20.0) -> None:
+    assert callable(true)
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "not in time"
+        await asyncio.sleep(0.01)
+
+
+async def test_order_and_counters_under_100_clients(start: Start) -> None:
+    frontend = await start("sleep", "other")
+    port, backends, metrics = frontend.ports
+    lines = []
+    for n in range(100):
+        lines.append(await dial(port))
+        await lines[-1].say(json.dumps({"Queue": ("sleep", "other")[n % 2], "Args": [str(n)]}))
+        await until(lambda n=n: sum(q.accepted for q in frontend.queues.values()) == n + 1)
+    for queue, first in (("sleep", 0), ("other", 1)):
+        for n in range(first, 100, 2):
+            worker = await dial(backends)
+            await worker.say(json.dumps({"Queue": queue}))
+            assert (await worker.hear())["Args"] == [str(n)]
+            await worker.say('{"Node": "n", "Retcode": 0, "Runtime": 0.5}')
+            assert (await lines[n].hear())["Waittime"] >= 0
+            await worker.close()
+        assert adds_up(frontend.queues[queue])
+    values = await scrape(metrics)
+    assert values['hpa_queue_success_total{name="sleep"}'] == values['hpa_queue_success_total{name="other"}'] == 50
+    assert values["hpa_client_connections_total"] == values["hpa_worker_connections_total"] == 100
+
+
+async def test_half_open_peers_delay_nobody(start: Start) -> None:
+    frontend = await start(limits=Limits(message_seconds=1.0))
+    stuck = [socket.create_connection(("127.0.0.1", frontend.ports[n % 2])) for n in range(50)]
+    for n, peer in enumerate(stuck):
+        if n % 4:
+            peer.send([b"", b'{"Queue": "sle', b"perfdag/1\n{", b"perf"][n % 4])
+    replicas = Processes(workers(frontend), "sleep", ["sleep", "0"])
+    await replicas.scale(2)
+    tally = Tally()
+    wire = KeptWire(clients(frontend), Work("sleep"))
+    try:
+        await until(lambda: frontend.workers >= 27)
+        for n in range(600):
+            await request(wire, tally, 0)
+            await asyncio.sleep(0.001)
+        assert tally.success == 600
+        p99 = tally.latency.percentile(0.99)
+        assert p99 is not None
+        assert p99 < 0.010, tally.latency.summary()
+        await until(lambda: frontend.stuck >= 50)
+        assert frontend.peers == 3
+    finally:
+        await replicas.stop()
+        for peer in stuck:
+            peer.close()
+
+
+@pytest.mark.parametrize(
+    "data", [b"\0" * 100, b"{" * 200_000, b'{"Queue":"' + b"x" * 200_000, b"perfdag/1\n" + b"x" * 200_000, b"GET / HTTP/1.1\r\n\r\n"]
+)
+async def test_malicious_bytes_are_refused(start: Start, data: bytes) -> None:
+    frontend = await start(limits=Limits(message_seconds=0.5))
+    for port in frontend.ports[:2]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(data)
+        try:
+            answer = await asyncio.wait_for(reader.read(), 5)
+            assert not answer or json.loads(answer)["Error"]
+        except ConnectionError:
+            pass
+        writer.close()
+    assert frontend.peers == 0
+    line = await dial(frontend.ports[0], '{"Queue": "sleep"}')
+    await until(lambda: frontend.queues["sleep"].waiting == 1)
+    await line.close()
+    await until(lambda: frontend.queues["sleep"].disconnected == 1)
+
+
+async def test_peer_that_never_reads_is_cut_off(start: Start) -> None:
+    frontend = await start(limits=Limits(unsent_bytes=10_000))
+    peer = socket.create_connection(("127.0.0.1", frontend.ports[0]))
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    peer.setblocking(False)
+    peer.send(b"perfdag/1\n")
+    await until(lambda: frontend.peers == 1)
+    data = b""
+    while frontend.peers:
+        data = data or b'{"Queue": "nowhere"}\n' * 1000
+        try:
+            data = data[peer.send(data) :]
+        except BlockingIOError:
+            await asyncio.sleep(0.01)
+        except ConnectionError:
+            break
+        await asyncio.sleep(0)
+    await until(lambda: frontend.peers == 0)
+    assert frontend.rejected > 1000
+    peer.close()
+
+
+async def test_too_many_peers(start: Start) -> None:
+    frontend = await start(limits=Limits(peers=2))
+    lines = [await dial(frontend.ports[0]) for _ in range(2)]
+    await until(lambda: frontend.peers == 2)
+    third = await dial(frontend.ports[0])
+    assert "too many connections" in (await third.hear())["Error"]
+    for line in lines:
+        await line.close()
+
+
+@pytest.mark.parametrize("retries", [0, 50])
+@pytest.mark.slow
+async def test_100_killed_backends_lose_nothing_silently(start: Start, retries: int) -> None:
+    frontend = await start(limits=Limits(retries=retries))
+    queue = frontend.queues["sleep"]
+    replicas = Processes(workers(frontend), "sleep", ["sleep", "0.02"])
+    await replicas.scale(6)
+    tally = Tally()
+    wire = KeptWire(clients(frontend), Work("sleep"))
+    loop = ClosedLoop(wire, tally, 12)
+    loop.set_parallel(12)
+    chance = random.Random(7)
+    try:
+        await until(lambda: tally.success > 20)
+        for _ in range(100):
+            victim = chance.choice(replicas.running)
+            await asyncio.sleep(chance.uniform(0, 0.04))
+            victim.kill()
+            victim.wait()
+            replicas.running.remove(victim)
+            replicas.start()
+            await until(lambda: frontend.peers >= 4)
+        loop.set_parallel(0)
+        await until(lambda: tally.pending == 0)
+        assert adds_up(queue)
+        assert (queue.waiting, queue.running, queue.disconnected) == (0, 0, 0)
+        assert (tally.success, tally.failure) == (queue.success, queue.failure)
+        assert queue.accepted == tally.success + tally.failure
+        if retries:
+            assert tally.failure == 0
+            assert queue.retried > 20
+        else:
+            assert queue.retried == 0
+            assert tally.causes == {"backend lost": tally.failure}
+            assert 20 < tally.failure <= 100
+    finally:
+        await loop.stop()
+        await replicas.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kept", [True, False])
+async def test_scale_in_under_load_loses_no_request(start: Start, kept: bool) -> None:
+    frontend = await start()
+    replicas = Processes(workers(frontend), "sleep", ["sleep", "0.03"], kept=kept, backoff=0.005, backoff_max=0.01)
+    tally = Tally()
+    loop = ClosedLoop(OriginalWire(clients(frontend), Work("sleep")), tally, 16)
+    loop.set_parallel(16)
+    try:
+        for size in (8, 2, 6, 1, 4, 3):
+            await replicas.scale(size)
+            before = tally.success
+            await until(lambda before=before: tally.success > before + 30)
+        loop.set_parallel(0)
+        await until(lambda: tally.pending == 0)
+        assert tally.failure == 0
+        assert frontend.queues["sleep"].success == tally.success == frontend.queues["sleep"].accepted
+    finally:
+        await loop.stop()
+        await replicas.stop()
+
+
+async def test_a_silent_backend_is_given_up(start: Start) -> None:
+    frontend = await start(limits=Limits(reply_grace=0.2, reply_seconds=0.3))
+    for request_ in ('{"Queue": "sleep", "Limit": 0.1}', '{"Queue": "sleep"}'):
+        line = await dial(frontend.ports[0], request_)
+        worker = await dial(frontend.ports[1], '{"Queue": "sleep"}')
+        began = time.monotonic()
+        assert "worker reply read" in (await line.hear())["Error"]
+        assert time.monotonic() - began < 2
+        worker.writer.close()
+    assert adds_up(frontend.queues["sleep"])
+
+
+async def test_two_scrapers_read_the_same(start: Start) -> None:
+    frontend = await start()
+    line = await dial(frontend.ports[0], '{"Queue": "sleep"}')
+    worker = await dial(frontend.ports[1], '{"Queue": "sleep"}')
+    await worker.hear()
+    await worker.say('{"Node": "n", "Retcode": 0, "Runtime": 2.5}')
+    await line.hear()
+    first, second = await scrape(frontend.ports[2]), await scrape(frontend.ports[2])
+    assert first == second
+    assert first['hpa_queue_maxrun_seconds{name="sleep"}'] == 2.5
+    assert first['hpa_queue_run_seconds_bucket{name="sleep",le="5.0"}'] == 1
+    assert first['hpa_queue_run_seconds_bucket{name="sleep",le="1.0"}'] == 0
+
+
+async def test_metrics_port_refuses_what_is_no_plain_get(start: Start) -> None:
+    frontend = await start()
+
+    async def first(head: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", frontend.ports[2])
+        writer.write(head)
+        line = await asyncio.wait_for(reader.readline(), 5)
+        writer.close()
+        return line
+
+    assert b" 405 " in await first(b"POST /metrics HTTP/1.1\r\n\r\n")
+    assert b" 404 " in await first(b"GET / HTTP/1.1\r\n\r\n")
+    assert b" 400 " in await first(b"GET /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc")
+    assert b" 408 " in await first(b"GET /metrics HTTP/1.1\r\n")
+    assert b" 431 " in await first(b"GET /metrics HTTP/1.1\r\nX: " + b"x" * 20000)
+
+
+async def test_kept_client_hears_every_answer_by_its_number(start: Start) -> None:
+    frontend = await start()
+    line = Line(*await asyncio.open_connection("127.0.0.1", frontend.ports[0]))
+    await line.say('perfdag/1\n{"Id": 1, "Queue": "nowhere"}\n{"Id": 2, "Queue": "sleep"}\n{"Id"')
+    refused = json.loads(await line.reader.readline())
+    assert (refused["Id"], refused["Retcode"]) == (1, 1)
+    await line.say(': 3, "Queue": "sleep"}\n')
+    await until(lambda: frontend.queues["sleep"].waiting == 2)
+    worker = Line(*await asyncio.open_connection("127.0.0.1", frontend.ports[1]))
+    await worker.say('perfdag/1\n{"Queue": "sleep"}\n')
+    for number in (2, 3):
+        assert json.loads(await worker.reader.readline())["Running"] == 1
+        await worker.say('{"Node": "n", "Retcode": 0, "Queue": "sleep"}\n')
+        assert json.loads(await line.reader.readline())["Id"] == number
+    await worker.say('{"Leave": true}\n')
+    assert json.loads(await worker.reader.readline()) == {"Bye": True}
+    await line.close()

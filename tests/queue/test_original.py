@@ -1,0 +1,49 @@
+"""The original's messages get the original's answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdag.steps.queue.frontend import Frontend, Limits
+from perfdag.steps.queue.wire import Address
+from tests.queue.conversation import hold, scrape
+
+RECORDED = Path(__file__).parent.parent / "recorded" / "queue" / "original.json"
+ANY = Address("127.0.0.1", 0)
+
+
+@pytest.fixture
+async def frontend() -> AsyncIterator[Frontend]:
+    frontend = Frontend(["sleep"], Limits(queue=3))
+    await frontend.start(ANY, ANY, ANY)
+    yield frontend
+    await frontend.stop()
+
+
+def plain(answer: Any) -> Any:
+    """An answer less the time that passed and the JSON library's own words."""
+    if not isinstance(answer, dict):
+        return answer
+    error = answer["Error"].rstrip("\n")
+    if "JSON failed" in error:
+        error = error.partition("JSON failed")[0]
+    return {**answer, "Error": error, **({"Waittime": 0} if "Waittime" in answer else {})}
+
+
+async def test_replayed_conversation(frontend: Frontend) -> None:
+    recorded = json.loads(RECORDED.read_text())
+    clients, workers, metrics = frontend.ports
+    heard = await hold(clients, workers)
+    for ours, theirs in zip(heard, recorded["heard"], strict=True):
+        assert ours[:2] == theirs[:2]
+        assert plain(ours[2]) == plain(theirs[2]), ours[:2]
+    mine = await scrape(metrics)
+    assert set(recorded["metrics"]) <= set(mine)
+    for name, value in recorded["metrics"].items():
+        if "max" not in name:
+            assert mine[name] == value, name
