@@ -32,15 +32,40 @@ def make(parts: int) -> tuple[Plan, list[tuple[str, bytes]]]:
     """A plan and its parts as the lead writes them, 100 rows each, with this machine's provenance."""
     side = parts // 100
     axes = f"{{expected: {list(range(1, side + 1))}, exit_code: {list(range(100))}}}"
-    plan = make_plan(suite.loads(f"name: big\nentries:\n  - {{benchmark: command, params: {{argv: [ls]}}, permutations: {{product: {axes}}}}}\n"))
+    plan = make_plan(
+        suite.loads(f"name: big\nentries:\n  - {{benchmark: command, params: {{argv: [ls]}}, permutations: {{product: {axes}}}}}\n")
+    )
     env = facts.gather()
     made = []
     for position, (index, repetition) in enumerate(plan.order):
         rows = [
-            {"metric": "latency", "stat": "p99", "value": 1e-6 * (i + index), "unit": "s", "better": "lower", "headline": i == 0, "coords": {"message_bytes": 2**i % 8191}, "n": 1000}
+            {
+                "metric": "latency",
+                "stat": "p99",
+                "value": 1e-6 * (i + index),
+                "unit": "s",
+                "better": "lower",
+                "headline": i == 0,
+                "coords": {"message_bytes": 2**i % 8191},
+                "n": 1000,
+            }
             for i in range(ROWS_A_PART)
         ]
-        part = Part(plan.points[index].id, repetition, "ok", None, now(), now(), rows, {"stdout": "x" * 500}, [["ls"]], "ls 9", "1", env=env, nodes=["node"])
+        part = Part(
+            plan.points[index].id,
+            repetition,
+            "ok",
+            None,
+            now(),
+            now(),
+            rows,
+            {"stdout": "x" * 500},
+            [["ls"]],
+            "ls 9",
+            "1",
+            env=env,
+            nodes=["node"],
+        )
         part.order_index = position
         made.append((part_key(plan.run_id, plan.key(position)), part.dump()))
     return plan, made
@@ -76,7 +101,6 @@ def collect_s3(root: str, plan: Plan, queue: "multiprocessing.Queue[Any]") -> No
 
 def read_s3(root: str, keys: list[str], queue: "multiprocessing.Queue[Any]") -> None:
     """The same objects over 16 connections and nothing else: plain GETs, signed beforehand."""
-    import s3fs
 
     import obstore
 
@@ -116,7 +140,9 @@ def main() -> None:
             (Path(folder) / key).read_bytes()
         baseline = time.perf_counter() - start
         seconds, rows, memory = in_child(collect_folder, folder, plan)
-    print(f"folder: {rows:,} rows of {len(made):,} parts in {seconds:.1f} s, {seconds / rows * 1e6:.1f} us a row, {seconds / baseline:.1f} x reading the files, peak {memory:.0f} MB")
+    print(
+        f"folder: {rows:,} rows of {len(made):,} parts in {seconds:.1f} s, {seconds / rows * 1e6:.1f} us a row, {seconds / baseline:.1f} x reading the files, peak {memory:.0f} MB"
+    )
     if args.s3:
         root = f"{args.s3.rstrip('/')}/{secrets.token_hex(4)}"
         store = S3Store(root, 10.0)
@@ -124,7 +150,9 @@ def main() -> None:
             list(pool.map(lambda each: store.put(*each), made))
         baseline = in_child(read_s3, root, [key for key, _ in made])
         seconds, rows, memory = in_child(collect_s3, root, plan)
-        print(f"S3: {rows:,} rows of {len(made):,} parts in {seconds:.1f} s, {seconds / baseline:.2f} x reading the objects over 16 connections ({baseline:.1f} s), peak {memory:.0f} MB")
+        print(
+            f"S3: {rows:,} rows of {len(made):,} parts in {seconds:.1f} s, {seconds / baseline:.2f} x reading the objects over 16 connections ({baseline:.1f} s), peak {memory:.0f} MB"
+        )
         store.delete("")
 
 

@@ -58,7 +58,9 @@ def main() -> None:
         subprocess.run(["sleep", "0.01"], check=True, capture_output=True)
         plain.append(time.perf_counter() - start)
     print(f"overhead of a sample: {overhead * 1000:.1f} ms (median of {SAMPLES}; whole loop {whole:.1f} s)")
-    print(f"command inside: {statistics.median(watcher.inside) * 1000:.1f} ms, {statistics.median(watcher.inside) / statistics.median(plain):.2f} x subprocess.run alone")
+    print(
+        f"command inside: {statistics.median(watcher.inside) * 1000:.1f} ms, {statistics.median(watcher.inside) / statistics.median(plain):.2f} x subprocess.run alone"
+    )
 
 
 if __name__ == "__main__":

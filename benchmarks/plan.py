@@ -42,7 +42,9 @@ def main() -> None:
         process.start()
         count, seconds, baseline, size, memory = queue.get()
         process.join()
-        print(f"plan of {count:>7,} points: {seconds:.2f} s, {seconds / baseline:.1f} x JSON round trip of the same points, {size / 1e6:.1f} MB plan.json, peak {memory:.0f} MB")
+        print(
+            f"plan of {count:>7,} points: {seconds:.2f} s, {seconds / baseline:.1f} x JSON round trip of the same points, {size / 1e6:.1f} MB plan.json, peak {memory:.0f} MB"
+        )
 
 
 if __name__ == "__main__":

@@ -231,7 +231,7 @@ def _profile() -> dict[str, Any]:
         import boto3
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ModuleNotFoundError:
-        raise StoreError("AWS_PROFILE is set, and profiles need boto3; pip install boto3, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") from None
+        raise StoreError("AWS_PROFILE needs boto3; pip install boto3, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") from None
     return {"credential_provider": Boto3CredentialProvider(boto3.Session())}
 
 

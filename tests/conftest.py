@@ -1,7 +1,6 @@
 """Fixtures that several rooms' tests share."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,10 +33,9 @@ class SuiteWriter:
 
 
 @pytest.fixture(autouse=True)
-def in_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def in_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test writes ./perfdag-results into the checkout."""
     monkeypatch.chdir(tmp_path)
-    yield
 
 
 @pytest.fixture

@@ -1,0 +1,91 @@
+"""The command line: examples in the help run, help is fast, every verb has one."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+from perfdag.cli import VERBS, main, parser
+from perfdag.suite import json_schema
+
+ROOT = Path(__file__).parent.parent
+
+
+def help_of(verb: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        parser(verb).parse_args([verb, "--help"])
+    assert ended.value.code == 0
+    return ""
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "step"])
+def test_help_ends_with_examples_of_that_verb(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    help_of(verb)
+    said = capsys.readouterr().out
+    examples = re.findall(r"^  (perfdag .*)$", said.partition("examples:")[2], re.M)
+    assert examples, f"perfdag {verb} --help has no examples"
+    assert all(example.split()[1] == verb for example in examples)
+    for example in examples:
+        assert parser(verb).parse_args(shlex.split(example)[1:]).run, example
+
+
+@pytest.mark.parametrize("verb", ["run", "plan", "benchmarks", "doctor"])
+def test_examples_run(verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examples that need no cluster and no earlier run are executed from the checkout; `run` as a dry run."""
+    help_of(verb)
+    examples = re.findall(r"^  (perfdag .*)$", capsys.readouterr().out.partition("examples:")[2], re.M)
+    monkeypatch.chdir(ROOT)
+    for example in examples:
+        words = shlex.split(example)[1:]
+        if "--cluster" in words or "--resume" in words or "s3:" in example:
+            continue
+        if verb == "run" and "--dry-run" not in words:
+            words.append("--dry-run")
+        assert main(words) in ((0, 1) if verb == "doctor" else (0,)), example
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "import sys; from perfdag.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass\nprint([m for m in ('pydantic', 'yaml', 'rich', 'numpy', 'pyarrow') if m in sys.modules])"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_checked_in_schema_is_the_current_one() -> None:
+    committed = orjson.loads((ROOT / "suites/suite.schema.json").read_bytes())
+    assert committed == orjson.loads(orjson.dumps(json_schema())), "perfdag plan --schema > suites/suite.schema.json"
+
+
+def test_the_schema_accepts_the_ready_suites() -> None:
+    import jsonschema
+    import yaml
+
+    for file in sorted((ROOT / "suites").glob("*.yaml")):
+        jsonschema.validate(yaml.safe_load(file.read_text()), json_schema())
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "suites").glob("*.yaml")), ids=lambda file: file.name)
+def test_every_ready_suite_can_be_planned(file: Path) -> None:
+    assert main(["plan", str(file)]) == 0
+
+
+def test_an_unknown_benchmark_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["benchmarks", "iperff"]) == 2
+    assert "did you mean iperf?" in capsys.readouterr().err
+
+
+def test_benchmarks_as_json_are_complete(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["benchmarks", "--json"]) == 0
+    described = orjson.loads(capsys.readouterr().out)
+    assert {"name", "clock", "metrics", "params", "tools"} <= set(described[0])
+
+
+def test_run_as_json(write_suite: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    suite = write_suite.sleeps(2, 3)  # type: ignore[attr-defined]
+    assert main(["run", str(suite), "--store", str(tmp_path / "s"), "--json", "--no-report"]) == 0
+    result = orjson.loads(capsys.readouterr().out)
+    assert result["statuses"] == {"ok": 6}
+    assert all(each["metrics"][0]["n"] == 3 and each["metrics"][0]["low"] <= each["metrics"][0]["median"] for each in result["points"])
