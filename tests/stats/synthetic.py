@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from perfdag.results import SAMPLES, SCHEMA_VERSION, canonical, digest, series_id
+from perfdag.results import SAMPLES, SCHEMA_VERSION, canonical, digest
 from perfdag.store import Store
 
 START = datetime(2026, 1, 5, 4, 41, tzinfo=UTC)
@@ -46,7 +46,7 @@ def rows(
         identity = digest(entry, point)
         for repetition, value in enumerate(repetitions, 1):
             ok = bool(np.isfinite(value))
-            series = series_id(suite, identity, "1", "{}", metric if ok else "", stat if ok else "")
+            series = digest(suite, identity, "1", "{}", metric if ok else "", stat if ok else "")
             row: dict[str, Any] = {
                 "schema_version": SCHEMA_VERSION,
                 "suite": suite,

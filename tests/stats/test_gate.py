@@ -1,0 +1,289 @@
+"""The gate on synthetic stores: regressions, environment, thresholds, absence, acknowledgements, alerts told once."""
+
+import json
+import threading
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from datetime import UTC, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perfdag.checks import Check
+from perfdag.cli import main
+from perfdag.document import BadDocument
+from perfdag.findings import Accepted
+from perfdag.gate import Rules, check, remember
+from perfdag.rules import read_acks
+from perfdag.store import Store, open_store
+from tests.stats.synthetic import START, nights, put, rows, run_id
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))
+
+
+def step(night: int, point: str) -> float:
+    return 1e10 * (0.85 if night >= 34 and point == "streams=8" else 1.0)
+
+
+def test_a_regression_shuts_the_gate_and_says_what_changed(store: Store) -> None:
+    nights(store, 40, step, env=lambda n: {"kernel": "6.1.119" if n >= 34 else "6.1.112"})
+    gate = check(store, "net", run_id(39), Rules())
+    assert gate.failed
+    [alert] = gate.alerts
+    assert (alert.kind, alert.run, alert.fresh) == ("regression", run_id(34), True)
+    assert "iperf streams=8 throughput" in alert.text
+    assert "changed kernel 6.1.112 -> 6.1.119" in alert.text
+    assert "(unchanged)" in alert.text
+    assert len(alert.text.splitlines()) <= 12
+    assert [each.state for each in gate.cases].count("failed") == 1
+
+
+def test_before_the_step_and_long_after_it_the_gate_is_open(store: Store) -> None:
+    nights(store, 48, step)
+    assert not check(store, "net", run_id(33), Rules()).failed
+    assert check(store, "net", run_id(40), Rules()).failed
+    assert not check(store, "net", run_id(47), Rules()).failed  # 13 runs ago: old news
+
+
+def test_the_same_analysis_twice_alerts_once_also_backfilled(store: Store) -> None:
+    nights(store, 38, step)
+    fresh = []
+    for night in (36, 37, 37, 36, 37):
+        gate = check(store, "net", run_id(night), Rules())
+        fresh += [alert.title for alert in gate.alerts if alert.fresh]
+        remember(store, gate)
+        assert gate.failed  # telling once does not open the gate
+    assert len(fresh) == 1
+
+
+def test_several_series_of_one_benchmark_are_one_cause(store: Store) -> None:
+    nights(store, 40, lambda n, p: 1e10 * (0.8 if n >= 34 else 1.0))
+    gate = check(store, "net", run_id(39), Rules())
+    [alert] = gate.alerts
+    assert len(alert.keys) == 3
+    assert "also    iperf streams=" in alert.text
+
+
+def test_a_canary_that_moves_too_is_environment(store: Store) -> None:
+    for night in range(40):
+        rng = np.random.default_rng(night)
+        slow = 0.8 if night >= 34 else 1.0
+        made = rows(night, {"streams=1": 1e10 * slow * np.exp(rng.normal(0, 0.01, 3))})
+        made += rows(
+            night, {"canary": 1e4 * slow * np.exp(rng.normal(0, 0.005, 4))}, entry="canary", metric="cpu", unit="1/s", headline=False
+        )
+        put(store, made)
+    gate = check(store, "net", run_id(39), Rules())
+    [alert] = gate.alerts
+    assert alert.kind == "environment"
+    assert alert.title.startswith("ENVIRONMENT net/iperf")
+    assert not gate.failed
+
+
+def test_a_gain_and_a_series_that_does_not_page_open_no_alert(store: Store) -> None:
+    nights(store, 40, lambda n, p: 1e10 * (1.2 if n >= 34 else 1.0))
+    assert check(store, "net", run_id(39), Rules()).alerts == []
+    nights(store, 40, lambda n, p: 1e10 * (0.8 if n >= 34 else 1.0))
+    assert not check(store, "net", run_id(39), Rules([Check(metric="*", page=False)])).failed
+
+
+def test_accepting_a_level_makes_it_the_baseline(store: Store) -> None:
+    nights(store, 55, lambda n, p: 1e10 * (0.85 if n >= 34 else 1.0) * (0.85 if n >= 50 else 1.0))
+    accepted = [Accepted("iperf *", run_id(34), "new kernel")]
+    assert not check(store, "net", run_id(39), Rules(accepted=accepted)).failed
+    again = check(store, "net", run_id(54), Rules(accepted=accepted))
+    assert again.failed
+    assert again.findings[0].index == 50
+    expired = [Accepted("iperf *", run_id(34), "for a week", until="2026-02-10")]
+    assert not check(store, "net", run_id(36), Rules(accepted=expired)).failed  # 2026-02-10
+    assert check(store, "net", run_id(37), Rules(accepted=expired)).failed
+
+
+def test_thresholds_absolute_relative_baseline_percentile(store: Store) -> None:
+    nights(store, 20, lambda n, p: 1e10)
+    last = run_id(19)
+
+    def states(*checks: Check) -> list[str]:
+        return [each.state for each in check(store, "net", last, Rules(checks)).cases if each.group == "threshold"]
+
+    assert states(Check(metric="throughput", op=">=", value="9Gbit/s")) == ["ok"] * 3
+    assert states(Check(metric="throughput", op=">=", value=11e9)) == ["failed"] * 3
+    assert states(Check(metric="throughput", op=">=", ratio=0.9)) == ["ok"] * 3
+    assert states(Check(metric="throughput", op=">=", ratio=1.1)) == ["failed"] * 3
+    assert states(Check(metric="throughput", op=">=", ratio=0.9, baseline="v1")) == ["absent"] * 3
+    assert main(["baseline", "set", "v1", run_id(3), "--store", store.root]) == 0
+    assert states(Check(metric="throughput", op=">=", ratio=0.9, baseline="v1")) == ["ok"] * 3
+    assert states(Check(metric="nothing", op=">=", value=1)) == ["absent"]
+    refused = check(store, "net", last, Rules([Check(metric="throughput", op=">=", value=1, percentile=95)]))
+    assert refused.failed
+    assert "p95 needs 90 samples, there are 3" in refused.cases[-1].text
+
+
+def test_a_percentile_of_pods(store: Store) -> None:
+    ready = rows(0, {"pods=100": np.linspace(1, 2, 100)}, entry="scale", metric="t_ready", unit="s", better="lower")
+    for i, row in enumerate(ready):
+        row["subject"], row["repetition"] = f"pod-{i}", 1
+    put(store, ready + rows(0, {"pods=100": [1.5]}, entry="scale", metric="t_ready", unit="s", better="lower"))
+    assert not check(store, "net", run_id(0), Rules([Check(metric="t_ready", op="<", value="1.96s", percentile=95)])).failed
+    assert check(store, "net", run_id(0), Rules([Check(metric="t_ready", op="<", value="1.9s", percentile=95)])).failed
+
+
+def test_a_threshold_is_told_once_until_it_held_again(store: Store) -> None:
+    levels = {5: 8e9, 6: 8e9, 8: 8e9}
+    nights(store, 9, lambda n, p: levels.get(n, 1e10), points=["streams=1"], noise=0.001)
+    told = []
+    for night in range(9):
+        gate = check(store, "net", run_id(night), Rules([Check(metric="throughput", op=">", value=9e9)]))
+        told += [night for alert in gate.alerts if alert.fresh]
+        remember(store, gate)
+    assert told == [5, 8]
+
+
+def test_absence_is_an_alert(store: Store) -> None:
+    nights(store, 12, lambda n, p: 1e10)
+    put(store, rows(12, {"streams=1": [1e10] * 3, "streams=4": [np.nan] * 3}))
+    gate = check(store, "net", run_id(12), Rules())
+    assert gate.failed
+    [alert] = gate.alerts
+    assert alert.kind == "absent"
+    assert "iperf streams=4 throughput: all 3 samples failed, failed: it would not start" in alert.text
+    assert "iperf streams=8 throughput: not in the run any more" in alert.text
+
+
+def test_a_newest_run_too_old_is_an_alert(store: Store) -> None:
+    nights(store, 3, lambda n, p: 1e10)
+    soon, late = START + timedelta(days=2, hours=25), START + timedelta(days=2, hours=27)
+    assert not check(store, "net", run_id(2), Rules(max_age=26), now=soon).failed
+    gate = check(store, "net", run_id(2), Rules(max_age=26), now=late.astimezone(UTC))
+    assert [alert.kind for alert in gate.alerts] == ["stale"]
+    assert gate.failed
+
+
+def test_one_very_bad_night_is_suspicious_not_a_regression(store: Store) -> None:
+    nights(store, 30, lambda n, p: 1e10 * (0.7 if n == 29 and p == "streams=8" else 1.0))
+    gate = check(store, "net", run_id(29), Rules())
+    assert not gate.failed
+    assert [each.name for each in gate.confirm] == ["iperf streams=8 throughput"]
+    assert gate.confirm[0].effect == pytest.approx(-0.3, abs=0.04)
+    assert check(store, "net", run_id(28), Rules()).confirm == []
+
+
+def test_missed_days_and_another_cluster_do_not_matter(store: Store) -> None:
+    for night in [n for n in range(50) if n % 5]:
+        nights(store, 1, step, first=night)
+    nights(store, 10, lambda n, p: 1e9, first=100, cluster="green")
+    gate = check(store, "net", run_id(41), Rules())
+    assert [alert.run for alert in gate.alerts] == [run_id(34)]
+    assert not check(store, "net", run_id(109), Rules()).failed
+
+
+class Receiver(BaseHTTPRequestHandler):
+    got: list[dict[str, object]] = []
+    status = 200
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.status == 200:
+            self.got.append(json.loads(body))
+        self.send_response(self.status)
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def webhook() -> Iterator[str]:
+    Receiver.got, Receiver.status = [], 200
+    server = HTTPServer(("127.0.0.1", 0), Receiver)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/hook"
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_command(store: Store, webhook: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nights(store, 40, step)
+    command = ["check", "last", "--store", store.root, "--webhook", webhook]
+    Receiver.status = 500
+    assert main(command) == 4
+    assert "the next check sends it again" in capsys.readouterr().err
+    Receiver.status = 200
+    files = [tmp_path / "j.xml", tmp_path / "s.md"]
+    assert main([*command, "--junit", str(files[0]), "--markdown", str(files[1])]) == 3
+    assert main(command) == 3
+    [message] = Receiver.got
+    assert (message["kind"], message["page"], message["since"]) == ("regression", True, run_id(34))
+    assert str(message["text"]).startswith("```\nREGRESSION net/iperf throughput")
+    suite = ElementTree.parse(files[0]).getroot().find("testsuite")
+    assert suite is not None
+    assert (suite.get("tests"), suite.get("failures")) == ("3", "1")
+    assert "gate FAILED" in files[1].read_text()
+    out = capsys.readouterr().out
+    assert "(told before)" in out
+    assert main(["check", "last", "--store", store.root, "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["passed"] is False
+
+
+def test_acks_file(store: Store, tmp_path: Path) -> None:
+    nights(store, 40, step)
+    acks = tmp_path / "acks.yaml"  # the working folder of the test
+    acks.write_text(f"acks:\n  - {{series: 'iperf streams=8 *', run: {run_id(34)}, reason: new kernel, until: 2027-01-31}}\n")
+    assert main(["check", "last", "--store", store.root]) == 0
+    acks.write_text("acks:\n  - {series: x, run: yesterday, because: no}\n")
+    with pytest.raises(BadDocument) as caught:
+        read_acks(None, store)
+    said = str(caught.value)
+    assert "unknown key; allowed: series, run, reason, until" in said
+    assert "acks[0].reason: is required" in said
+    assert main(["check", "last", "--store", store.root]) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"metric": "x"}, "says nothing"),
+        ({"metric": "x", "op": "<"}, "either `value` or `ratio`"),
+        ({"metric": "x", "value": 1}, "a threshold needs `op`"),
+        ({"metric": "x", "op": "<", "value": 1, "baseline": "v1"}, "goes with `ratio`"),
+        ({"metric": "x", "op": "<", "value": "5 parsecs"}, "parsecs"),
+        ({"metric": "x", "min_effect": "many%"}, "write it as 5% or 0.05"),
+        ({"metric": "x", "op": "=", "value": 1}, "'<', '<=', '>' or '>='"),
+    ],
+)
+def test_bad_checks_are_refused(given: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Check.model_validate(given)
+
+
+def test_quantities_in_checks() -> None:
+    def value(text: str) -> float | None:
+        return Check(metric="x", op="<", value=text).value
+
+    assert (value("15ms"), value("9Gbit/s"), value("200MB/s"), value("4KiB")) == (0.015, 9e9, 2e8, 4096)
+    assert Check(metric="x", min_effect="15%").min_effect == 0.15
+
+
+def test_a_run_that_is_not_there(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "last", "--store", store.root]) == 2
+    assert "has no results: run a suite" in capsys.readouterr().err
+    nights(store, 2, lambda n, p: 1e10)
+    assert main(["check", run_id(1)[:-1] + "0", "--store", store.root]) == 2
+    assert f"did you mean {run_id(1)}?" in capsys.readouterr().err
+
+
+def test_damaged_files_are_named_and_the_others_used(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nights(store, 40, step)
+    broken = f"results/suite=net/month=2026-01/{run_id(10)}.parquet"
+    store.put(broken, b"PAR1 not really")
+    assert main(["check", "last", "--store", store.root]) == 3
+    assert f"damaged, left out: {broken}" in capsys.readouterr().out
+    store.put(f"results/suite=net/month=2026-02/{run_id(39)}.parquet", b"")
+    assert main(["check", "last", "--store", store.root]) == 2
+    assert "no readable rows" in capsys.readouterr().err
