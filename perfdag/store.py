@@ -122,8 +122,8 @@ class FolderStore:
             return []
         found = []
         for folder, _, files in os.walk(base):
-            relative = os.path.relpath(folder, self._path)
-            found += [f"{relative}/{name}" for name in files if not (name.startswith(".") and name.endswith(".tmp"))]
+            relative = Path(folder).relative_to(self._path)
+            found += [str(relative / name) for name in files if not (name.startswith(".") and name.endswith(".tmp"))]
         return sorted(found)
 
     def delete(self, prefix: str) -> None:

@@ -22,6 +22,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     )
     parser.add_argument("name", nargs="?", metavar="NAME")
     parser.add_argument("--json", action="store_true", help="as JSON on stdout")
+    parser.add_argument("--markdown", action="store_true", help="the table of the README")
     parser.set_defaults(run=run)
 
 
@@ -39,6 +40,8 @@ def run(args: argparse.Namespace) -> int:
     described = [describe(name) for name in ([args.name] if args.name else names)]
     if args.json:
         print(orjson.dumps(described, option=orjson.OPT_INDENT_2).decode())
+    elif args.markdown:
+        print(markdown(described))
     elif args.name:
         _show(described[0])
     else:
@@ -65,6 +68,15 @@ def describe(name: str) -> dict[str, Any]:
         ],
         "params": [_param(key, each, key in schema.get("required", [])) for key, each in schema["properties"].items()],
     }
+
+
+def markdown(described: list[dict[str, Any]]) -> str:
+    """The table of all benchmarks in Markdown."""
+    lines = ["| benchmark | what | headline metrics | clock |", "|---|---|---|---|"]
+    for each in described:
+        headlines = ", ".join(f"{metric['name']} [{metric['unit']}]" for metric in each["metrics"] if metric["headline"])
+        lines.append(f"| `{each['name']}` | {each['summary'].rstrip('.')} | {headlines} | {each['clock']} |")
+    return "\n".join(lines)
 
 
 def _param(name: str, schema: dict[str, Any], required: bool) -> dict[str, Any]:

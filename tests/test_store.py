@@ -1,0 +1,78 @@
+"""The store: durable and whole, on a folder and on a real S3 server."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfdag.store import FolderStore, NotStoredError, S3Store, Store, StoreError, open_store
+
+
+def exercise(store: Store) -> None:
+    assert store.list("runs") == []
+    with pytest.raises(NotStoredError, match="no runs/a/plan.json"):
+        store.get("runs/a/plan.json")
+    store.put("runs/a/plan.json", b"1")
+    store.put("runs/a/plan.json", b"2")
+    for number in range(40):
+        store.put(f"runs/a/parts/{number:02}.json", str(number).encode())
+    store.put("runs/ab/plan.json", b"other")
+    assert store.get("runs/a/plan.json") == b"2"
+    keys = store.list("runs/a")
+    assert keys == sorted(keys)
+    assert len(keys) == 41
+    assert [data for _, data in store.get_many(keys[:40])] == [str(number).encode() for number in range(40)]
+    with pytest.raises(NotStoredError):
+        list(store.get_many(["runs/a/plan.json", "runs/a/absent"]))
+    store.delete("runs/a")
+    store.delete("runs/a")
+    assert store.list("runs/a") == []
+    assert store.get("runs/ab/plan.json") == b"other", "a neighbour whose name begins alike stays"
+    store.delete("runs/ab/plan.json")
+
+
+def test_folder(tmp_path: Path) -> None:
+    exercise(FolderStore(str(tmp_path)))
+
+
+@pytest.mark.cluster
+def test_s3(s3_root: str) -> None:
+    exercise(S3Store(s3_root, 5.0))
+
+
+@pytest.mark.cluster
+def test_s3_with_wrong_keys_or_bucket_says_so(s3_root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(StoreError, match="no such bucket"):
+        S3Store("s3://no-such-bucket-here/x", 0.5).put("a", b"")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with pytest.raises(StoreError, match="refuses these keys"):
+        S3Store(s3_root, 0.5).put("a", b"")
+
+
+def test_what_is_no_store_is_refused() -> None:
+    with pytest.raises(StoreError, match="is a claim of a cluster"):
+        open_store("claim://results")
+    with pytest.raises(StoreError, match="a store is a folder or s3://"):
+        open_store("gs://bucket")
+
+
+def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
+    """A writer is killed again and again while it replaces one key; each read gives one whole version."""
+    code = (
+        "import sys; from perfdag.store import FolderStore; s = FolderStore(sys.argv[1]); n = 0\n"
+        "while True:\n    n += 1; s.put('key', str(n % 10).encode() * 200_000)\n    print(n, flush=True)"
+    )
+    store = FolderStore(str(tmp_path))
+    for _ in range(4):
+        writer = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        for _ in range(50):
+            data = store.get("key")
+            assert len(data) == 200_000
+            assert len(set(data)) == 1
+        writer.kill()
+        writer.wait()
+        writer.stdout.close()
+    assert store.list("") == ["key"], "temporary files are no keys"
