@@ -23,9 +23,9 @@ class Batches:
 class Batcher:
     """Hands queued (id, index) pairs to `infer` in batches and their results to `complete`.
 
-    `infer(indices, ready)` returns one result an index (`ready`: when the last of them was queued); `complete(ids, results)` is called in the worker's thread right after. `max_batch` is
-    at least 1, `max_delay` in seconds: how long the oldest query may wait for the batch to fill (0: never). `failed(error)` is called
-    once where infer raises; the queue is then closed.
+    `infer(indices, ready)` returns one result an index (`ready`: when the last of them was queued); `complete(ids, results)` is called
+    in the worker's thread right after. `max_batch` is at least 1, `max_delay` in seconds: how long the oldest query may wait for the batch
+    to fill (0: never). `failed(error)` is called once where infer raises; the worker then ends.
     """
 
     def __init__(

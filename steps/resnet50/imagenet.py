@@ -23,9 +23,7 @@ def labelled(folder: str) -> list[tuple[Path, int]]:
     if listing.is_file():
         return [_entry(root, line, number) for number, line in enumerate(listing.read_text().splitlines(), 1) if line.strip()]
     classes = sorted(each for each in root.iterdir() if each.is_dir())
-    found = [
-        (file, label) for label, each in enumerate(classes) for file in sorted(each.iterdir()) if file.suffix.lower() in _SUFFIXES
-    ]
+    found = [(file, label) for label, each in enumerate(classes) for file in sorted(each.iterdir()) if file.suffix.lower() in _SUFFIXES]
     if not found:
         raise ValueError(f"imagenet {folder}: neither val_map.txt nor folders of .jpeg files, one a class")
     if len(classes) > 1000:

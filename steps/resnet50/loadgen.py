@@ -115,5 +115,8 @@ def test(system: System, load: Load, failed: Callable[[BaseException], None]) ->
             lg.DestroyQSL(qsl)
             lg.DestroySUT(sut)
             batcher.close()
-        texts = {name: (Path(folder) / f"mlperf_log_{name}.{'json' if name == 'accuracy' else 'txt'}").read_text(errors="replace") for name in LOGS}
+        texts = {
+            name: (Path(folder) / f"mlperf_log_{name}.{'json' if name == 'accuracy' else 'txt'}").read_text(errors="replace")
+            for name in LOGS
+        }
     return Tested(texts, dict(batcher.batches.sizes))

@@ -68,7 +68,9 @@ def build(weights: str, seed: int, sha256: str | None = None) -> tuple[torch.nn.
     try:
         net.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     except Exception as error:
-        raise UnusableError("weights", f"weights {weights} are no state dict of torchvision's ResNet-50: {str(error).splitlines()[0][:200]}") from None
+        raise UnusableError(
+            "weights", f"weights {weights} are no state dict of torchvision's ResNet-50: {str(error).splitlines()[0][:200]}"
+        ) from None
     return net.eval(), {"weights": str(path), "weights_sha256": digest, "trained": True}
 
 
@@ -209,11 +211,18 @@ def compare_logits(got: torch.Tensor, wanted: torch.Tensor, precision: str) -> d
     worst = float(errors.max()) if finite else float("inf")
     same = int((got.argmax(1) == wanted.argmax(1)).sum())
     ok = finite and worst <= TOLERANCE[precision]
-    return {"ok": ok, "error": worst if finite else None, "tolerance": TOLERANCE[precision], "finite": finite, "same_class": same, "images": len(got)}
+    return {
+        "ok": ok,
+        "error": worst if finite else None,
+        "tolerance": TOLERANCE[precision],
+        "finite": finite,
+        "same_class": same,
+        "images": len(got),
+    }
 
 
 def decode(file: Path) -> np.ndarray:
-    """An image file as ImageNet is evaluated: shorter side 256 bilinear, the middle 224 x 224, (224, 224, 3) uint8. Raises UnusableError."""
+    """An image file as ImageNet is evaluated: shorter side 256 bilinear, the middle 224 x 224, uint8. Raises UnusableError."""
     from PIL import Image
 
     try:

@@ -33,7 +33,9 @@ class StubParams(benchmark.Params):
 class Workload(benchmark.Params):
     """One measurement of ResNet-50 under LoadGen."""
 
-    scenario: Scenario = Field("offline", description="offline: samples/s; server: Poisson arrivals at target_rate; single-stream; find-peak; accuracy")
+    scenario: Scenario = Field(
+        "offline", description="offline: samples/s; server: Poisson arrivals at target_rate; single-stream; find-peak; accuracy"
+    )
     batch: int = Field(1, ge=1, le=65536, description="samples a batch; in server the most a batch may hold")
     target_rate: float | None = Field(None, gt=0, description="server: queries/s that arrive; find-peak: where the search starts")
     latency_bound: PositiveDuration = Field(0.015, description="server: seconds that p99 must hold")
@@ -43,7 +45,9 @@ class Workload(benchmark.Params):
     backend: Literal["eager", "compile"] = Field("eager", description="compile: torch.compile; its time is reported apart")
     threads: int | None = Field(None, ge=1, le=1024, description="threads of one operator; unset: one a CPU allowed")
     cpus: CpuList | None = Field(None, description="CPUs to run on, as taskset takes them: 0-3")
-    weights: Text = Field("random", description="a file of torchvision's state dict, or `random`: a seeded initialisation (as fast, not accurate)")
+    weights: Text = Field(
+        "random", description="a file of torchvision's state dict, or `random`: a seeded initialisation (as fast, not accurate)"
+    )
     weights_sha256: Sha256 | None = Field(None, description="what the weights file must hash to")
     seed: int = Field(0, ge=0, lt=2**31, description="of the weights, the images, LoadGen's order and schedule")
     samples: int = Field(64, ge=1, le=50000, description="different images held in memory (MLPerf: 1024)")
@@ -74,7 +78,9 @@ class Workload(benchmark.Params):
     @model_validator(mode="after")
     def _fits(self) -> "Workload":
         if self.scenario == "server" and self.target_rate is None:
-            raise ValueError("scenario server needs target_rate, queries/s that arrive; find-peak finds the highest that holds latency_bound")
+            raise ValueError(
+                "scenario server needs target_rate, queries/s that arrive; find-peak finds the highest that holds latency_bound"
+            )
         if self.precision == "tf32" and self.device != "cuda":
             raise ValueError("precision tf32 is a mode of NVIDIA GPUs: device: cuda, or precision fp32, bf16 or fp16")
         if self.scenario == "accuracy" and self.imagenet is None:
@@ -97,7 +103,8 @@ class Workload(benchmark.Params):
 
     def spec(self) -> dict[str, Any]:
         """What the program is told: everything but how it is started."""
-        return self.model_dump(exclude={"python", "wrapper", "wrapper_env", "price_per_hour", "currency"})
+        named = set(Workload.model_fields) - {"python", "wrapper", "wrapper_env", "price_per_hour", "currency"}
+        return {**self.model_dump(include=named), "duration": self.duration(), "queries": self.queries()}
 
 
 class OverheadParams(Workload):
@@ -120,7 +127,9 @@ class InterferenceParams(Workload):
 
     copies: int = Field(2, ge=2, le=64, description="copies at once: on the gang's hosts in turn, processes where there is one host")
     memory_share: float | None = Field(None, gt=0, le=1, description="part of the device's memory that a copy may see; more is invalid")
-    device_memory: float | None = Field(None, gt=0, description="bytes of the whole device, for memory_share; unset: what a copy alone sees")
+    device_memory: float | None = Field(
+        None, gt=0, description="bytes of the whole device, for memory_share; unset: what a copy alone sees"
+    )
 
     @model_validator(mode="after")
     def _measured(self) -> "InterferenceParams":

@@ -9,7 +9,7 @@ drains its backlog in half its own duration."""
 MOST_PROBES = 40
 
 
-class NoPeak(Exception):  # noqa: N818 - an outcome of a search, said in a row
+class NoPeak(Exception):
     """No rate could be shown to hold the bound; the text says which were tried."""
 
 
@@ -47,7 +47,9 @@ def find_peak(
     to `lowest` holds, none does in the validation, or the search needs more than 40 trials.
     """
     if not (start > 0 and 0 < precision < 1 and 0 < lowest <= highest):
-        raise ValueError(f"start {start:g}, lowest {lowest:g} and highest {highest:g} are rates above zero, precision {precision:g} lies in (0, 1)")
+        raise ValueError(
+            f"start {start:g}, lowest {lowest:g} and highest {highest:g} are rates above zero, precision {precision:g} lies in (0, 1)"
+        )
     trials: list[Probe] = []
 
     def held(rate: float, full: bool = False) -> bool:

@@ -30,7 +30,9 @@ _FATAL = 3
 
 def main() -> int:
     """Measure what the spec says. Exit 0: there is a result (LoadGen may call it INVALID); 3: an error, named in the JSON."""
-    parser = argparse.ArgumentParser(prog="python -m perfdag.steps.resnet50", description="measures one workload; started by the benchmarks")
+    parser = argparse.ArgumentParser(
+        prog="python -m perfdag.steps.resnet50", description="measures one workload; started by the benchmarks"
+    )
     parser.add_argument("--spec", required=True, metavar="FILE", help="JSON; - is standard input")
     parser.add_argument("--ready", type=Path, metavar="FILE")
     parser.add_argument("--go", type=Path, metavar="FILE")
@@ -128,7 +130,7 @@ class Program:
             "batches": sum(each.batches for each in found.values()),
             "by_size": {size: [each.first, each.steady] for size, each in found.items()},
         }
-        return self.spec["batch"] / max(largest.steady, 1e-6)
+        return float(self.spec["batch"] / max(largest.steady, 1e-6))
 
     def _warm_size(self, system: System, size: int, limit: float) -> Warmup:
         indices = [at % (1 if self.spec["scenario"] == "accuracy" else self.spec["samples"]) for at in range(size)]

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _PERCENTILE = re.compile(r"^result_(\d+\.\d+)_percentile_latency_ns$")
-_CONSTRAINT = re.compile(r"^\s*(Performance constraints satisfied|Min duration satisfied|Min queries satisfied|Early stopping satisfied)\s*:\s*(\w+)", re.M)
+_CONSTRAINT = re.compile(
+    r"^\s*(Performance constraints satisfied|Min duration satisfied|Min queries satisfied|Early stopping satisfied)\s*:\s*(\w+)", re.M
+)
 _LINE = re.compile(r"^([A-Za-z0-9 .]+?)\s*(?:\((?:ns|ms)\)\s*)?:\s*(.+)$", re.M)
 
 
@@ -46,7 +48,9 @@ def read(summary: str, detail: str) -> Summary:
     if not percentiles:
         raise UnreadableError("LoadGen's detail log has no percentiles: the log is cut")
     if keys.get("result_validity") != found[1]:
-        raise UnreadableError(f"LoadGen's summary says {found[1]} and its detail log {keys.get('result_validity')}: they are of different tests")
+        raise UnreadableError(
+            f"LoadGen's summary says {found[1]} and its detail log {keys.get('result_validity')}: they are of different tests"
+        )
     lines = {name.strip(): text.strip() for name, text in _LINE.findall(summary)}
     return Summary(
         scenario=scenario[1],

@@ -55,7 +55,8 @@ class ClockCheck:
 
     def words(self) -> str:
         """What the check found, for a row's error."""
-        return f"the clock stopped before the device was done: {self.host * 1e3:.3g} ms on the host for {self.device * 1e3:.3g} ms of work on the device"
+        host, device = self.host * 1e3, self.device * 1e3
+        return f"the clock stopped before the device was done: {host:.3g} ms on the host, {device:.3g} ms of work on the device"
 
 
 def check_clock(call: Callable[[], object], busy: Callable[[], float], calls: int = 5) -> ClockCheck:

@@ -1,0 +1,153 @@
+"""What NVIDIA's driver says of a host's GPUs: model, driver, clocks, power, throttle reasons, ECC, MIG; before and during a sample.
+
+Source: `nvidia-smi --query-gpu` (its fields are listed by `nvidia-smi --help-query-gpu`); a field that a driver does not know reads
+`[Not Supported]` or `[N/A]` and is left out. Clocks in Hz, power in W, temperature in degrees Celsius, memory in bytes.
+"""
+
+import csv
+import io
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from perfdag.hosts import Finished, Host, Server
+
+STATIC = {
+    "index": "index",
+    "name": "name",
+    "uuid": "uuid",
+    "driver": "driver_version",
+    "vbios": "vbios_version",
+    "memory": "memory.total",
+    "power_limit": "power.limit",
+    "sm_clock_max": "clocks.max.sm",
+    "memory_clock_max": "clocks.max.memory",
+    "persistence": "persistence_mode",
+    "compute_mode": "compute_mode",
+    "ecc": "ecc.mode.current",
+    "ecc_corrected": "ecc.errors.corrected.volatile.total",
+    "ecc_uncorrected": "ecc.errors.uncorrected.volatile.total",
+    "mig": "mig.mode.current",
+    "pcie_generation": "pcie.link.gen.current",
+    "pcie_width": "pcie.link.width.current",
+}
+DYNAMIC = {
+    "index": "index",
+    "sm_clock": "clocks.sm",
+    "memory_clock": "clocks.mem",
+    "power": "power.draw",
+    "temperature": "temperature.gpu",
+    "utilisation": "utilization.gpu",
+    "memory_used": "memory.used",
+    "reasons": "clocks_throttle_reasons.active",
+}
+_MEGA = {"sm_clock", "memory_clock", "sm_clock_max", "memory_clock_max"}
+_MIB = {"memory", "memory_used"}
+_PERCENT = {"utilisation"}
+_TEXT = {"name", "uuid", "driver", "vbios", "persistence", "compute_mode", "ecc", "mig"}
+_ABSENT = {"", "[N/A]", "N/A", "[Not Supported]", "[Unknown Error]", "[GPU requires reset]"}
+REASONS = {
+    0x1: "idle",
+    0x2: "application clocks",
+    0x4: "software power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+    0x100: "display clocks",
+}
+"""Bits of clocks_throttle_reasons.active (nvml.h, nvmlClocksThrottleReasons)."""
+SLOWED = ("hardware slowdown", "software thermal slowdown", "hardware thermal slowdown", "hardware power brake")
+"""Reasons for which a figure is not the device's own; the power cap is how a loaded GPU normally runs, so it is recorded only."""
+PERIOD = 0.5
+MARGIN = 0.05
+"""Part of the samples that may show a slowdown before it is held against the figure."""
+
+
+def query(fields: dict[str, str]) -> list[str]:
+    """argv of nvidia-smi for these fields."""
+    return ["nvidia-smi", f"--query-gpu={','.join(fields.values())}", "--format=csv,noheader,nounits"]
+
+
+def parse(text: str, fields: dict[str, str]) -> list[dict[str, Any]]:
+    """A dictionary a line that nvidia-smi printed; unknown values are left out, a line of another width (an error text) too."""
+    found = []
+    for cells in csv.reader(io.StringIO(text), skipinitialspace=True):
+        if len(cells) == len(fields):
+            values = {name: _value(name, cell.strip()) for name, cell in zip(fields, cells, strict=True)}
+            found.append({name: value for name, value in values.items() if value is not None})
+    return found
+
+
+def _value(name: str, cell: str) -> Any:
+    if cell in _ABSENT:
+        return None
+    if name in _TEXT:
+        return cell
+    try:
+        if name == "reasons":
+            return int(cell, 16)
+        number = float(cell)
+    except ValueError:
+        return None
+    factor = 1e6 if name in _MEGA else 2**20 if name in _MIB else 0.01 if name in _PERCENT else 1
+    return int(number * factor) if factor == 2**20 or name in ("index", "ecc_corrected", "ecc_uncorrected") else number * factor
+
+
+def facts(host: Host) -> list[dict[str, Any]]:
+    """Static facts of each GPU of a host; empty where it has no driver or no GPU."""
+    if host.which("nvidia-smi") is None:
+        return []
+    finished = host.run(query(STATIC), timeout=20)
+    return parse(finished.stdout, STATIC) if finished.code == 0 else []
+
+
+def problem(host: Host) -> str | None:
+    """Why CUDA cannot be used on a host as far as the driver can tell, and what to do; None where a GPU answers."""
+    if host.which("nvidia-smi") is None:
+        return (
+            f"no NVIDIA driver on {host.name} (nvidia-smi is missing): install the driver; "
+            "in a pod ask for nvidia.com/gpu in resources, and let the cluster run nvidia-device-plugin"
+        )
+    finished: Finished = host.run(["nvidia-smi", "-L"], timeout=20)
+    if finished.code != 0:
+        return f"the NVIDIA driver on {host.name} does not answer: {finished.tail(200)}"
+    if "GPU " not in finished.stdout:
+        return f"the NVIDIA driver on {host.name} shows no GPU: ask for nvidia.com/gpu in resources"
+    return None
+
+
+def watch(host: Host) -> Server:
+    """Start sampling clocks, power and throttle reasons twice a second until stopped; read what it said with `during`."""
+    return host.serve([*query(DYNAMIC), f"--loop-ms={round(PERIOD * 1000)}"])
+
+
+def during(text: str) -> list[dict[str, Any]]:
+    """Summary a GPU of the samples that `watch` printed: lowest, median and highest of each, throttle reasons with their share."""
+    by_index: dict[int, list[dict[str, Any]]] = {}
+    for sample in parse(text, DYNAMIC):
+        by_index.setdefault(int(sample.get("index", 0)), []).append(sample)
+    return [{"index": index, "samples": len(samples), **_summary(samples)} for index, samples in sorted(by_index.items())]
+
+
+def _summary(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in DYNAMIC:
+        values = [each[name] for each in samples if name in each]
+        if values and name not in ("index", "reasons"):
+            found[name] = {"low": min(values), "median": statistics.median(values), "high": max(values)}
+    masks = [each["reasons"] for each in samples if "reasons" in each]
+    shares = {text: sum(bool(mask & bit) for mask in masks) / len(masks) for bit, text in REASONS.items() if masks}
+    found["throttled"] = {text: share for text, share in shares.items() if share > 0 and text != "idle"}
+    return found
+
+
+def slowed(summaries: Sequence[dict[str, Any]]) -> str | None:
+    """Why the figure is not the device's own: a slowdown in more than 5 % of the samples; None otherwise."""
+    for each in summaries:
+        bad = {text: share for text, share in each.get("throttled", {}).items() if text in SLOWED and share > MARGIN}
+        if bad:
+            text, share = max(bad.items(), key=lambda item: item[1])
+            return f"GPU {each['index']} was slowed down ({text}) in {share * 100:.0f} % of the sample: mend cooling or power"
+    return None

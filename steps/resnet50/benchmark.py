@@ -1,0 +1,125 @@
+"""resnet50: ResNet-50 inference under MLCommons LoadGen."""
+
+import json
+from typing import Any, ClassVar
+
+from perfdag import benchmark
+from perfdag.benchmark import Benchmark, Gang, Invalid, Measurement, Output, Tool
+from perfdag.shape import Shape
+from perfdag.steps.resnet50 import result, start
+from perfdag.steps.resnet50.params import Workload
+from perfdag.steps.resnet50.seed import seed_json
+
+TORCH = {"pip": "'perfdag[torch]'"}
+DRIVER = Tool("nvidia-smi", {"apt": "nvidia-driver", "dnf": "nvidia-driver", "zypper": "nvidia-driver-G06"})
+
+
+class Resnet50(Benchmark[Workload]):
+    """Inference of ResNet-50 under MLCommons LoadGen: Offline, Server, SingleStream, peak rate, accuracy.
+
+    LoadGen makes the load and says VALID or INVALID; its logs are kept verbatim. Server is open loop: Poisson arrivals on a schedule,
+    answered by a dynamic batcher. Images are preprocessed before the clock starts (MLPerf's rule); preprocessing, copies and compute are
+    reported apart as `phase_time`. Logits are checked against fp32 eager before and after. A run shorter than MLPerf's 600 s is comparable
+    with runs of its own kind only.
+
+    Clock: LoadGen's own. It starts when a query was scheduled (Server), or issued (SingleStream, Offline), and stops when the classes
+    are in host memory and LoadGen was told; imports, weights, compilation, warm-up and preprocessing are outside.
+    """
+
+    name: ClassVar[str] = "resnet50"
+    image: ClassVar[str] = "resnet50"
+    Params: ClassVar[type[benchmark.Params]] = Workload
+    metrics = result.METRICS
+
+    def check(self, params: Workload, shape: Shape) -> list[str]:
+        return check(params, shape)
+
+    def seconds(self, params: Workload) -> float:
+        return expected(params)
+
+    def missing(self, gang: Gang, params: Workload) -> list[Tool]:
+        return missing(gang, params)
+
+    def run(self, gang: Gang, params: Workload) -> Output:
+        host, argv = gang.hosts[0], [*params.wrapper, *start.plain(params)]
+        with start.watched(host, params) as facts:
+            finished = host.run(argv, timeout=gang.timeout, env=params.wrapper_env, stdin=start.spec(params))
+        text = start.ran(finished)
+        return Output(texts(text, finished.stderr), [argv], versions(text), {**_facts(text), **facts, **_seed(text, params, facts)})
+
+    def parse(self, output: Output, params: Workload) -> list[Measurement]:
+        found = result.read(output.texts.get("result", ""))
+        values = result.measurements(found, params)
+        reason = result.wrong(found, params) or output.facts.get("slowed")
+        if reason:
+            raise Invalid(reason, output.texts, values)
+        return values
+
+    def series(self, output: Output) -> str:
+        """PyTorch's and LoadGen's versions: a figure of another is another figure."""
+        return versions(output.texts.get("result", ""))
+
+
+def check(params: Workload, shape: Shape) -> list[str]:
+    """Why a workload cannot be measured in a shape."""
+    wanted = [name for name in shape.resources if "gpu" in name or "mig" in name]
+    if wanted and params.device == "cpu" and params.system == "resnet50":
+        return [f"resources ask for {wanted[0]} but device is cpu: set device: cuda, or leave the resource out"]
+    return []
+
+
+def expected(params: Workload) -> float:
+    """Seconds of one measurement: set-up, warm-up, LoadGen."""
+    if params.scenario == "find-peak":
+        search = min(params.search_duration, params.duration())
+        return start.SETUP + 14 * 1.3 * search + 2 * params.duration()
+    setup = 5.0 if params.system == "stub" else 25.0 if params.fast else start.SETUP
+    return setup + 1.2 * params.duration()
+
+
+def missing(gang: Gang, params: Workload) -> list[Tool]:
+    """Python packages and the driver that are not on the hosts."""
+    lacking = sorted({name for host in gang.hosts for name in start.absent(host, params)})
+    tools = [Tool(f"{name} (Python)", TORCH) for name in lacking]
+    if params.device == "cuda" and any(host.which("nvidia-smi") is None for host in gang.hosts):
+        tools.append(DRIVER)
+    return tools
+
+
+def texts(result_text: str, stderr: str) -> dict[str, str]:
+    """The parts of a sample that are kept: the program's JSON, and LoadGen's logs of the test that counts as it wrote them."""
+    kept = {"result": result_text, "stderr": stderr[-4000:]}
+    try:
+        raw = json.loads(result_text)
+        tests, answer = raw["tests"], raw.get("answer", -1)
+        kept |= {f"mlperf_log_{name}": text for name, text in tests[answer]["logs"].items()}
+    except (ValueError, KeyError, IndexError, TypeError):
+        pass
+    return kept
+
+
+def _facts(text: str) -> dict[str, Any]:
+    """What the program found out, without logs."""
+    try:
+        raw = json.loads(text)
+    except ValueError:
+        return {}
+    return {key: raw[key] for key in ("model", "device", "versions", "logits", "clock", "peak", "accuracy") if key in raw}
+
+
+def _seed(text: str, params: Workload, facts: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return {"seed_json": seed_json(result.read(text), params, facts)}
+    except benchmark.SampleError:
+        return {}
+
+
+def versions(text: str) -> str:
+    """`torch 2.9.0, LoadGen 6.0.17` of a result; empty where there is none."""
+    try:
+        found = result.read(text)
+    except benchmark.SampleError:
+        return ""
+    torch = found.raw.get("versions", {}).get("torch")
+    loadgen = found.tested.version.split()[0] if found.tested else ""
+    return ", ".join(f"{name} {version}" for name, version in (("torch", torch), ("LoadGen", loadgen)) if version)

@@ -1,0 +1,191 @@
+"""resnet50-interference: copies of one workload on one device or node, each alone and then all at once."""
+
+import contextlib
+import math
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from perfdag import benchmark
+from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, SampleError, Tool
+from perfdag.hosts import Finished, Host, Server
+from perfdag.shape import Shape
+from perfdag.steps.resnet50 import result, start
+from perfdag.steps.resnet50.benchmark import check, expected, missing, versions
+from perfdag.steps.resnet50.params import InterferenceParams
+
+OVERLAP = 0.8
+"""Part of the time that all copies must have run at once, or what is measured is not co-running."""
+SHARE_SLACK = 0.02
+
+
+def jain(shares: Sequence[float]) -> float:
+    """Jain's fairness index, (sum x)^2 / (n sum x^2): 1 where all get the same, 1/n where one gets all (Jain, Chiu, Hawe 1984).
+
+    Raises ValueError for no share, a negative one, or none above zero.
+    """
+    if not shares or min(shares) < 0 or not any(shares):
+        raise ValueError("fairness needs shares, none negative and one above zero")
+    return float(sum(shares) ** 2 / (len(shares) * sum(each**2 for each in shares)))
+
+
+def overlap(spans: Sequence[tuple[float, float]]) -> float:
+    """Time in which all ran over the time in which any ran, 0 to 1."""
+    first, last = min(start for start, _ in spans), max(end for _, end in spans)
+    both = min(end for _, end in spans) - max(start for start, _ in spans)
+    return max(0.0, both) / (last - first) if last > first else 0.0
+
+
+class Resnet50Interference(Benchmark[InterferenceParams]):
+    """Interference between copies of ResNet-50 inference on one device or node: solo against co-run, tail inflation, fairness.
+
+    With one host the copies are processes; with several (pods packed on one node, each with a share of the device as a resource) they run
+    on the hosts in turn. Each runs alone first. All are warm before any starts. The device memory that each sees is checked against its share.
+
+    Clock: LoadGen's, as in resnet50. All copies start LoadGen when the last one is warm; a run in which they overlapped for less than
+    80 % of the time is invalid.
+    """
+
+    name: ClassVar[str] = "resnet50-interference"
+    image: ClassVar[str] = "resnet50"
+    Params: ClassVar[type[benchmark.Params]] = InterferenceParams
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        Metric("rate_kept", "1", "higher", "samples/s beside the others over samples/s alone, median of the copies", headline=True),
+        Metric("tail_inflation", "1", "lower", "tail latency beside the others over tail latency alone, median of the copies"),
+        Metric("fairness", "1", "higher", "Jain's index of what each copy kept of its own rate: 1 is equal, 1/n the worst"),
+        Metric("aggregate", "1", "higher", "samples/s of all together over samples/s of one alone"),
+        Metric("rate", "1/s", "higher", "samples/s of a copy, alone or beside the others"),
+        Metric("tail", "s", "lower", "tail latency of a copy; in Offline seconds a sample"),
+        Metric("memory_seen", "B", "none", "device memory that a copy sees"),
+        Metric("overlap", "1", "higher", "part of the time in which all copies ran"),
+    )
+
+    def check(self, params: InterferenceParams, shape: Shape) -> list[str]:
+        problems = check(params, shape)
+        if shape.hosts.count > params.copies:
+            problems.append(f"hosts.count is {shape.hosts.count} for {params.copies} copies: 1 (processes) or {params.copies} (a pod each)")
+        if shape.hosts.count > 1 and shape.hosts.placement == "spread":
+            problems.append("hosts.placement spread puts copies on different nodes, where they cannot interfere: use packed")
+        return problems
+
+    def seconds(self, params: InterferenceParams) -> float:
+        return (params.copies + 1.5) * expected(params)
+
+    def missing(self, gang: Gang, params: InterferenceParams) -> list[Tool]:
+        return missing(gang, params)
+
+    def run(self, gang: Gang, params: InterferenceParams) -> Output:
+        hosts = [gang.hosts[number % len(gang.hosts)] for number in range(params.copies)]
+        argv, texts = [*params.wrapper, *start.plain(params)], {}
+        with start.watched(gang.hosts[0], params) as facts:
+            for number, host in enumerate(hosts):
+                finished = host.run(argv, timeout=gang.timeout, env=params.wrapper_env, stdin=start.spec(params))
+                texts[f"solo-{number}"] = start.ran(finished)
+            for number, finished in enumerate(together(hosts, gang, params)):
+                texts[f"together-{number}"] = start.ran(finished)
+        facts["hosts"] = [host.name for host in hosts]
+        return Output(texts, [argv], versions(texts["solo-0"]), facts)
+
+    def parse(self, output: Output, params: InterferenceParams) -> list[Measurement]:
+        found = {}
+        for when in ("solo", "together"):
+            found[when] = [result.read(output.texts.get(f"{when}-{number}", "")) for number in range(params.copies)]
+        values = measurements(found["solo"], found["together"], params)
+        reasons = reasons_against(found["solo"], found["together"], params)
+        if reasons:
+            raise Invalid("; ".join(reasons[:3]), output.texts, values)
+        return values
+
+    def series(self, output: Output) -> str:
+        return output.tool
+
+
+@dataclass
+class Copy:
+    """A copy that waits for the word: its host, its folder there, its process."""
+
+    host: Host
+    folder: str
+    server: Server
+
+
+def together(hosts: Sequence[Host], gang: Gang, params: InterferenceParams) -> list[Finished]:
+    """Start a copy on each host, let all begin when the last is warm, and return how they ended. Leaves no process and no file."""
+    copies: list[Copy] = []
+    deadline = time.monotonic() + gang.timeout
+    with contextlib.ExitStack() as stack:
+        for number, host in enumerate(hosts):
+            path = start.spec_file(gang.scratch, number)
+            folder = path.rpartition("/")[0]
+            stack.callback(host.remove, folder)
+            host.put(path, start.spec(params))
+            argv = [*params.wrapper, *start.plain(params)[:-1], path, "--ready", f"{folder}/ready", "--go", f"{folder}/go"]
+            copies.append(Copy(host, folder, stack.enter_context(host.serve(argv, env=params.wrapper_env))))
+        for number, copy in enumerate(copies):
+            _await(copy, number, deadline)
+        for copy in copies:
+            copy.host.put(f"{copy.folder}/go", b"")
+        return [copy.server.wait(max(1.0, deadline - time.monotonic())) for copy in copies]
+
+
+def _await(copy: Copy, number: int, deadline: float) -> None:
+    while time.monotonic() < deadline:
+        with contextlib.suppress(SampleError):
+            copy.host.get(f"{copy.folder}/ready")
+            return
+        alive = getattr(copy.server, "alive", None)
+        if alive is not None and not alive():
+            result.read(start.ran(copy.server.stop(0)))
+            raise Failed(f"copy {number} ended before it was ready")
+        time.sleep(0.02)
+    raise Failed(f"copy {number} was not ready in time: {copy.server.stop(0).tail()}")
+
+
+def measurements(solo: Sequence[result.Result], beside: Sequence[result.Result], params: InterferenceParams) -> list[Measurement]:
+    """Values a copy (subject `copy N`) and over the copies."""
+    marks: dict[str, Any] = {"comparable": False} if params.fast else {}
+    kept = [b.rate / a.rate for a, b in zip(solo, beside, strict=True)]
+    inflated = [b.tail(params.scenario) / a.tail(params.scenario) for a, b in zip(solo, beside, strict=True)]
+    alone = statistics.fmean(each.rate for each in solo)
+    made = [
+        Measurement("rate_kept", statistics.median(kept), "p50", marks, len(kept)),
+        Measurement("tail_inflation", statistics.median(inflated), "p50", marks, len(inflated)),
+        Measurement("fairness", jain(kept), coords=marks, n=len(kept)),
+        Measurement("aggregate", sum(each.rate for each in beside) / alone, coords=marks, n=len(kept)),
+        Measurement("overlap", overlap([each.span for each in beside]), coords=marks, n=len(kept)),
+    ]
+    for number in range(params.copies):
+        subject = f"copy {number}"
+        made.append(Measurement("rate_kept", kept[number], coords=marks, subject=subject))
+        made.append(Measurement("tail_inflation", inflated[number], coords=marks, subject=subject))
+        for when, each in (("alone", solo[number]), ("together", beside[number])):
+            made.append(Measurement("rate", each.rate, coords={"when": when, **marks}, subject=subject))
+            made.append(Measurement("tail", each.tail(params.scenario), coords={"when": when, **marks}, subject=subject))
+        if memory := beside[number].raw.get("device", {}).get("memory"):
+            made.append(Measurement("memory_seen", float(memory), coords=marks, subject=subject))
+    return [each for each in made if math.isfinite(each.value)]
+
+
+def reasons_against(solo: Sequence[result.Result], beside: Sequence[result.Result], params: InterferenceParams) -> list[str]:
+    """Why the figures are not what they claim. A latency bound that breaks beside others is what is measured, so it is no reason."""
+    reasons = [f"copy {number} alone: {reason}" for number, each in enumerate(solo) if (reason := result.wrong(each, params))]
+    for number, each in enumerate(beside):
+        reason = result.wrong(each, params)
+        if reason and not reason.startswith("LoadGen says INVALID"):
+            reasons.append(f"copy {number} beside the others: {reason}")
+        seen, share = each.raw.get("device", {}).get("memory"), params.memory_share
+        if (
+            share is not None
+            and params.device_memory is not None
+            and seen is not None
+            and seen > params.device_memory * share * (1 + SHARE_SLACK)
+        ):
+            reasons.append(
+                f"copy {number} sees {seen / 1e9:.2f} GB of device memory, its share is {params.device_memory * share / 1e9:.2f} GB"
+            )
+    together_share = overlap([each.span for each in beside])
+    if together_share < OVERLAP:
+        reasons.append(f"the copies ran at once for {together_share * 100:.0f} % of the time only: raise min_duration")
+    return reasons

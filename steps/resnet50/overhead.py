@@ -1,0 +1,153 @@
+"""resnet50-overhead: what a wrapper, a preloaded library or a pod costs: baseline against treatment, paired and interleaved."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from perfdag import benchmark
+from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Tool
+from perfdag.shape import Shape
+from perfdag.stats.paired import blocks
+from perfdag.steps.resnet50 import result, start
+from perfdag.steps.resnet50.benchmark import check, expected, missing, versions
+from perfdag.steps.resnet50.params import OverheadParams
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Relative cost of the treatment (0.03: 3 % less rate, or 3 % more latency) with its 95 % interval; `needed` pairs for a verdict."""
+
+    mean: float
+    low: float
+    high: float
+    pairs: int
+    limit: float
+    needed: int
+
+    @property
+    def verdict(self) -> str:
+        """passes: the whole interval is below the limit; fails: it is above; else inconclusive, with the pairs it would take."""
+        if self.high < self.limit:
+            return "passes"
+        if self.low > self.limit:
+            return "fails"
+        return f"inconclusive: about {self.needed} pairs would tell"
+
+
+def overhead(costs: Sequence[float], limit: float) -> Overhead:
+    """Analyse pairs: `costs` are log(cost of treatment / cost of baseline), a pair each (cost: seconds, or 1 / rate).
+
+    Student's t interval of the mean log ratio (n - 1 degrees of freedom). Raises ValueError below two pairs or for a value not finite.
+    """
+    n = len(costs)
+    if n < 2 or not all(math.isfinite(cost) for cost in costs):
+        raise ValueError(f"{n} pairs: at least two with finite values are needed")
+    mean, sigma = statistics.fmean(costs), statistics.stdev(costs)
+    half = student(n - 1) * sigma / math.sqrt(n)
+    return Overhead(
+        math.expm1(mean), math.expm1(mean - half), math.expm1(mean + half), n, limit, _needed(mean, sigma, n, math.log1p(limit))
+    )
+
+
+def _needed(mean: float, sigma: float, n: int, limit: float) -> int:
+    """Pairs at which the interval of this mean and spread would leave the limit; at most 9999."""
+    gap = abs(mean - limit)
+    for pairs in range(max(2, n), 10000):
+        if student(pairs - 1) * sigma / math.sqrt(pairs) < gap:
+            return pairs
+    return 9999
+
+
+def student(freedom: int) -> float:
+    """97.5 % quantile of Student's t: a table up to 8 degrees of freedom, then the Cornish-Fisher expansion (error below 0.1 %).
+
+    Source: Abramowitz and Stegun 26.7.5.
+    """
+    table = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060)
+    if freedom <= len(table):
+        return table[freedom - 1]
+    z, v = 1.959964, freedom
+    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    return z + first / v + second / v**2 + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384 / v**3
+
+
+class Resnet50Overhead(Benchmark[OverheadParams]):
+    """Overhead of a treatment (wrapper or environment) on ResNet-50 inference, paired with the plain program in ABBA blocks.
+
+    The treatment is an argv before the program (a runtime, `kubectl exec -i POD --`) or an environment (LD_PRELOAD of a vGPU layer). A
+    runtime class is a key of the shape: measure both shapes with `resnet50` and compare them. Each run is a process of its own.
+
+    Clock: LoadGen's, as in resnet50; the cost of a run is its tail latency (Server p99, SingleStream p90), or in Offline seconds a sample.
+    """
+
+    name: ClassVar[str] = "resnet50-overhead"
+    image: ClassVar[str] = "resnet50"
+    Params: ClassVar[type[benchmark.Params]] = OverheadParams
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        Metric("overhead", "1", "lower", "relative cost of the treatment: 0.03 is 3 %", headline=True),
+        Metric("overhead_bound", "1", "lower", "ends of its 95 % interval: low, high"),
+        Metric("pairs_needed", "1", "lower", "pairs that a verdict takes at this spread; at most the pairs measured where there is one"),
+        Metric("passes", "1", "higher", "1: the interval is below the limit; 0: above; 0.5: inconclusive"),
+        Metric("cost", "s", "lower", "of one run: tail latency, in Offline seconds a sample"),
+    )
+
+    def check(self, params: OverheadParams, shape: Shape) -> list[str]:
+        return check(params, shape)
+
+    def seconds(self, params: OverheadParams) -> float:
+        return 2 * params.pairs * expected(params)
+
+    def missing(self, gang: Gang, params: OverheadParams) -> list[Tool]:
+        return missing(gang, params)
+
+    def run(self, gang: Gang, params: OverheadParams) -> Output:
+        host, given, plain = gang.hosts[0], start.spec(params), start.plain(params)
+        wrapped = [*params.wrapper, *plain]
+        order = "".join(blocks(math.ceil(params.pairs / 2), params.seed))[: 2 * params.pairs]
+        texts: dict[str, str] = {"order": order}
+        with start.watched(host, params) as facts:
+            for number, side in enumerate(order):
+                env = params.wrapper_env if side == "B" else {}
+                finished = host.run(wrapped if side == "B" else plain, timeout=gang.timeout, env=env, stdin=given)
+                texts[f"{number:03}{side}"] = start.ran(finished)
+        return Output(texts, [plain, wrapped], versions(texts["000" + order[0]]), facts)
+
+    def parse(self, output: Output, params: OverheadParams) -> list[Measurement]:
+        order = output.texts.get("order", "")
+        if len(order) != 2 * params.pairs or order.count("A") != params.pairs:
+            raise Failed(f"{params.pairs} pairs were asked, the order of what ran is {order or 'absent'}", output.texts)
+        costs: dict[str, list[float]] = {"A": [], "B": []}
+        reasons: list[str] = []
+        for number, side in enumerate(order):
+            found = result.read(output.texts.get(f"{number:03}{side}", ""))
+            costs[side].append(found.tail(params.scenario))
+            if reason := result.wrong(found, params):
+                reasons.append(f"run {number + 1} ({'treatment' if side == 'B' else 'baseline'}): {reason}")
+        judged = overhead([math.log(b / a) for a, b in zip(costs["A"], costs["B"], strict=True)], params.limit)
+        values = list(_values(judged, costs, {"comparable": False} if params.fast else {}))
+        if reasons:
+            raise Invalid("; ".join(reasons[:3]), output.texts, values)
+        return values
+
+    def series(self, output: Output) -> str:
+        return output.tool
+
+
+def _values(judged: Overhead, costs: dict[str, list[float]], marks: dict[str, Any]) -> "list[Measurement]":
+    passes = {"passes": 1.0, "fails": 0.0}.get(judged.verdict, 0.5)
+    return [
+        Measurement("overhead", judged.mean, "mean", marks, judged.pairs),
+        Measurement("overhead_bound", judged.low, "low", marks, judged.pairs),
+        Measurement("overhead_bound", judged.high, "high", marks, judged.pairs),
+        Measurement("pairs_needed", judged.needed, coords=marks, n=judged.pairs),
+        Measurement("passes", passes, coords=marks, n=judged.pairs),
+        *(
+            Measurement("cost", value, coords={"side": name, "pair": number, **marks})
+            for side, name in (("A", "baseline"), ("B", "treatment"))
+            for number, value in enumerate(costs[side])
+        ),
+    ]

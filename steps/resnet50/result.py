@@ -1,0 +1,164 @@
+"""What the program printed becomes measurements with their validity. Pure: JSON in, values out."""
+
+import json
+import math
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from perfdag.benchmark import Failed, Measurement, Metric, Skip
+from perfdag.stats.percentiles import needed
+from perfdag.steps.resnet50 import summary
+from perfdag.steps.resnet50.params import Workload
+from perfdag.steps.resnet50.program import PROGRAM
+
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
+TAIL = {"server": "p99", "find-peak": "p99", "single-stream": "p90"}
+METRICS = (
+    Metric("throughput", "1/s", "higher", "samples completed a second, Offline", headline=True),
+    Metric("tail_latency", "s", "lower", "the scenario's own result: p99 in Server, p90 in SingleStream", headline=True),
+    Metric("peak_rate", "1/s", "higher", "highest Poisson rate that holds the latency bound, validated", headline=True),
+    Metric("top1", "1", "higher", "share of the images whose first class is right", headline=True),
+    Metric("latency", "s", "lower", "from the scheduled time to the answer, by percentile and mean"),
+    Metric("estimated_latency", "s", "lower", "SingleStream's p90 at 99 % confidence (early stopping)"),
+    Metric("completed_rate", "1/s", "none", "queries completed a second"),
+    Metric("scheduled_rate", "1/s", "none", "queries that LoadGen scheduled a second"),
+    Metric("batch_size", "1", "none", "mean samples a batch that the dynamic batcher made"),
+    Metric("phase_time", "s", "lower", "of one full batch, the device idle before and after: preprocess, copy, compute, postprocess"),
+    Metric("first_batch", "s", "lower", "the first batch: lazy initialisation, compilation, tuning"),
+    Metric("warm_batch", "s", "lower", "median batch at the end of the warm-up, closed loop"),
+    Metric("logit_error", "1", "lower", "||logits - fp32 eager|| / ||fp32 eager|| of the worst of 8 fixed images"),
+    Metric("cost_per_million", "1", "lower", "price of a million samples at this rate, in the currency among the coordinates"),
+)
+UNUSABLE = {"device", "missing"}
+"""Errors that are nobody's fault: a device or a package is not there."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The program's JSON, and LoadGen's summary of the test that counts (None: accuracy)."""
+
+    raw: Mapping[str, Any]
+    tested: summary.Summary | None
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """Start and end of the last test, seconds since the epoch, on the clock of the host that measured."""
+        last = self.raw["tests"][-1]
+        return float(last["started"]), float(last["ended"])
+
+    @property
+    def rate(self) -> float:
+        """Samples a second: Offline's throughput, Server's completed rate, SingleStream's 1 / mean latency."""
+        if self.tested is None:
+            return math.nan
+        return self.tested.rate or (1 / self.tested.mean if self.tested.mean else math.nan)
+
+    def tail(self, scenario: str) -> float:
+        """p99 of Server, p90 of SingleStream; in Offline seconds a sample."""
+        if self.tested is None:
+            return math.nan
+        return self.tested.percentiles[PERCENTILES[TAIL[scenario]]] if scenario in TAIL else 1 / self.rate
+
+
+def read(text: str) -> Result:
+    """Read what the program printed. Raises Skip where a device or package is missing, Failed where it failed or the text is cut."""
+    try:
+        raw = json.loads(text)
+    except ValueError:
+        raise Failed("the program printed no result: its output is cut", {"result": text}) from None
+    if not isinstance(raw, dict) or raw.get("program") != PROGRAM:
+        raise Failed(f"the result is not of this program: version {PROGRAM} expected", {"result": text})
+    if error := raw.get("error"):
+        kind = Skip if error["kind"] in UNUSABLE else Failed
+        raise kind(error["text"], {"result": text})
+    if "accuracy" in raw:
+        return Result(raw, None)
+    try:
+        logs = raw["tests"][raw["answer"]]["logs"]
+        return Result(raw, summary.read(logs["summary"], logs["detail"]))
+    except (KeyError, IndexError, summary.UnreadableError) as error:
+        raise Failed(f"no finished LoadGen test in the result: {error}", {"result": text}) from None
+
+
+def wrong(result: Result, params: Workload) -> str | None:
+    """Why the figures are not what they claim, LoadGen's reasons included; None where they are."""
+    raw = result.raw
+    clock = raw.get("clock")
+    if clock and not clock["honest"]:
+        return str(clock["words"])
+    for name, when in (("logits", "before"), ("logits_after", "after")):
+        found = raw.get(name)
+        if found and not found["ok"]:
+            what = "are not finite" if not found.get("finite", True) else f"differ by {found['error']:.2g} (allowed {found['tolerance']:g})"
+            return f"logits {what} from fp32 eager {when} the measurement: weights or arithmetic are corrupted"
+        if found is None and params.check_logits:
+            return f"logits were not checked {when} the measurement, though check_logits is set"
+    if raw.get("warmup", {}).get("stable") is False and not params.fast:
+        return "batch times were still moving by more than 10 % when the warm-up's time was over: something else uses the device"
+    if result.tested is not None and not result.tested.valid:
+        return "LoadGen says INVALID: " + "; ".join(result.tested.reasons)
+    return None
+
+
+def measurements(result: Result, params: Workload) -> list[Measurement]:
+    """All values, marked in their coordinates where they are not comparable (fast) or not checked (check_logits: false)."""
+    marks: dict[str, Any] = {}
+    if params.fast:
+        marks["comparable"] = False
+    if not params.check_logits:
+        marks["logits_checked"] = False
+    return [
+        Measurement(each.metric, each.value, each.stat, {**each.coords, **marks}, each.n, each.subject)
+        for each in _all(result, params)
+        if math.isfinite(each.value)
+    ]
+
+
+def _all(result: Result, params: Workload) -> Iterator[Measurement]:
+    raw, tested = result.raw, result.tested
+    if accuracy := raw.get("accuracy"):
+        yield Measurement("top1", accuracy["top1"], n=accuracy["images"])
+    if tested is not None:
+        yield from _of_test(tested, result, params)
+    for phase, seconds in raw.get("phases", {}).items():
+        yield Measurement("phase_time", statistics.median(seconds), "p50", {"phase": phase, "batch": params.batch}, len(seconds))
+    if warm := raw.get("warmup"):
+        yield Measurement("first_batch", warm["first"], n=1)
+        yield Measurement("warm_batch", warm["steady"], "p50", {"batch": params.batch})
+    for name, when in (("logits", "before"), ("logits_after", "after")):
+        if (found := raw.get(name)) and found["error"] is not None:
+            yield Measurement("logit_error", found["error"], "max", {"when": when}, found.get("images"))
+
+
+def _of_test(tested: summary.Summary, result: Result, params: Workload) -> Iterator[Measurement]:
+    queries = tested.queries
+    if params.scenario == "offline":
+        yield Measurement("throughput", result.rate, n=queries)
+    else:
+        if params.scenario == "find-peak":
+            yield Measurement("peak_rate", result.raw["peak"]["rate"], n=queries)
+        tail = TAIL[params.scenario]
+        if queries >= needed(PERCENTILES[tail]) and params.scenario != "find-peak":
+            yield Measurement("tail_latency", tested.percentiles[PERCENTILES[tail]], tail, n=queries)
+        for stat, p in PERCENTILES.items():
+            if queries >= needed(p):
+                yield Measurement("latency", tested.percentiles[p], stat, n=queries)
+        if tested.mean is not None:
+            yield Measurement("latency", tested.mean, "mean", n=queries)
+    if tested.estimate is not None:
+        yield Measurement("estimated_latency", tested.estimate, "p90", n=queries)
+    for metric, value in (("completed_rate", tested.rate), ("scheduled_rate", tested.scheduled_rate)):
+        if value is not None and params.scenario != "offline":
+            yield Measurement(metric, value, n=queries)
+    sizes = {int(size): count for size, count in result.raw["tests"][result.raw["answer"]]["batches"].items()}
+    if sizes and params.scenario in ("server", "find-peak"):
+        yield Measurement("batch_size", sum(s * c for s, c in sizes.items()) / sum(sizes.values()), "mean", n=sum(sizes.values()))
+    if params.price_per_hour is not None:
+        yield Measurement("cost_per_million", cost_per_million(params.price_per_hour, result.rate), coords={"currency": params.currency})
+
+
+def cost_per_million(price_per_hour: float, rate: float) -> float:
+    """Price of a million samples, in the price's currency, at `rate` samples a second: price / 3600 s / rate * 10^6."""
+    return price_per_hour / 3600 / rate * 1e6
