@@ -163,8 +163,8 @@ class Submitted:
             "retries": dict(self.retries),
             "create_rate_per_s": len(done) / span if span else None,
             "seconds": span,
-            "lag_median_s": lags[len(lags) // 2] if lags else None,
-            "lag_p99_s": lags[min(len(lags) - 1, -(-99 * len(lags) // 100) - 1)] if lags else None,
+            "lag_median_s": lags[len(lags) // 2] if lags and schedule.open_loop else None,
+            "lag_p99_s": lags[min(len(lags) - 1, -(-99 * len(lags) // 100) - 1)] if lags and schedule.open_loop else None,
             "rate_share": share if schedule.open_loop else None,
             "held": share >= HELD if schedule.open_loop else None,
             "errors": dict(causes.most_common(10)),
@@ -207,6 +207,8 @@ async def generate(
             intended = _rfc3339(done.wall(item.intended_ns))
             bodies = [each.render(item.name, item.namespace, item.index, intended) for each in template.documents]
             item.started_ns = time.monotonic_ns()
+            if not schedule.open_loop:
+                item.intended_ns = item.started_ns  # a closed loop has no time to be late for
             try:
                 item.uid, item.retries = await submitter.submit(bodies, item.namespace)
             except KubeError as error:

@@ -5,8 +5,8 @@ Whatever happens inside, leaving the session deletes what it made and waits unti
 
 import asyncio
 import time
-from collections.abc import Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -160,7 +160,6 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
         self._kube, self._template, self._namespaces, self._run = kube, template, list(namespaces), run
         self._submitter, self._expected, self._keep, self._interval = submitter, expected_pods, keep, heartbeat
         self._stack = AsyncExitStack()
-        self._made: list[str] = []
         self._session: Session | None = None
 
     async def __aenter__(self) -> Session:
@@ -169,9 +168,11 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
         for document in template.documents:
             await kube.resource(document.api_version, document.kind)
         try:
-            for name in self._namespaces:
-                if await ensure_namespace(kube, name, self._run):
-                    self._made.append(name)
+            if not self._keep:
+                await self._stack.enter_async_context(own_namespaces(kube, self._namespaces, self._run))
+            else:
+                for name in self._namespaces:
+                    await ensure_namespace(kube, name, self._run)
             notes: list[str] = []
             try:
                 before = await apimetrics.scrape(kube)
@@ -201,30 +202,45 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
             with suppress(KubeError):
                 await session.delete(session.submissions, 20, LEFT_BEHIND)
         await self._stack.aclose()
-        if not self._keep:
-            namespaces = await self._kube.resource("v1", "Namespace")
-            for name in self._made:
-                with suppress(KubeError):
-                    await self._kube.delete(namespaces, name)
+
+
+@asynccontextmanager
+async def own_namespaces(kube: Kube, names: Sequence[str], run: str) -> AsyncIterator[None]:
+    """Create the namespaces that are missing, and delete those again at the end. Raises KubeError."""
+    made: list[str] = []
+    try:
+        for name in names:
+            if await ensure_namespace(kube, name, run):
+                made.append(name)
+        yield
+    finally:
+        namespaces = await kube.resource("v1", "Namespace")
+        for name in made:
+            with suppress(KubeError):
+                await kube.delete(namespaces, name)
 
 
 async def ensure_namespace(kube: Kube, name: str, run: str) -> bool:
-    """Create a namespace where it is missing; true where we made it. Raises KubeError."""
-    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {RUN_LABEL: run}}}
-    try:
-        await kube.get(await kube.resource("v1", "Namespace"), name)
-    except KubeError as error:
-        if error.status != 404:
-            raise
-        await kube.create(body)
-        accounts = await kube.resource("v1", "ServiceAccount")
-        for _ in range(100):  # pods are refused until the controller has made it
-            with suppress(KubeError):
-                await kube.get(accounts, "default", name)
-                break
-            await asyncio.sleep(0.05)
-        return True
-    return False
+    """Create a namespace where it is missing (waiting for one that is being deleted); true where we made it. Raises KubeError."""
+    namespaces = await kube.resource("v1", "Namespace")
+    for _ in range(600):
+        try:
+            there = await kube.get(namespaces, name)
+        except KubeError as error:
+            if error.status != 404:
+                raise
+            break
+        if there["status"].get("phase") != "Terminating":
+            return False
+        await asyncio.sleep(0.2)
+    await kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {RUN_LABEL: run}}})
+    accounts = await kube.resource("v1", "ServiceAccount")
+    for _ in range(100):  # pods are refused until the controller has made it
+        with suppress(KubeError):
+            await kube.get(accounts, "default", name)
+            break
+        await asyncio.sleep(0.05)
+    return True
 
 
 def new_run() -> str:

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ from perfdag.steps.scale.apimetrics import counts, worst
 from perfdag.steps.scale.generator import Submission
 from perfdag.steps.scale.rows import Row, Summary, summaries, throughput
 from perfdag.steps.scale.schedule import Schedule
-from perfdag.steps.scale.session import Session, new_run, open_session
+from perfdag.steps.scale.session import Session, new_run, open_session, own_namespaces
 from perfdag.steps.scale.simulate import NODE_ANNOTATION
 from perfdag.steps.scale.templates import Template, load
 
@@ -90,9 +91,7 @@ async def burst(kube: Kube, spec: Spec, count: int) -> Result:
     """Create `count`, wait until all run, delete all, wait until all are gone. Raises TooDenseError, TemplateError, KubeError."""
     nodes = await check_nodes(kube, count * spec.replicas, spec.per_node)
     run = new_run()
-    if spec.primer:
-        await _primer(kube, spec)
-    async with open_session(kube, template_of(spec, run), spec.namespaces, run) as session:
+    async with own_namespaces(kube, spec.namespaces, run), _primed(kube, spec, run) as session:
         session.expected_pods = spec.replicas
         spec.tell(f"creating {count} {session.template.kind}")
         made = await session.create(count, spec.schedule, spec.parallel)
@@ -112,13 +111,14 @@ async def ladder(kube: Kube, spec: Spec, sizes: list[int], cooldown: float) -> l
     """Bursts of rising size with `cooldown` seconds between them; ends early where one leaves objects behind."""
     found: list[Result] = []
     await check_nodes(kube, max(sizes) * spec.replicas, spec.per_node)
-    for number, size in enumerate(sizes):
-        if number:
-            spec.tell(f"cooling down for {cooldown:g} s")
-            await asyncio.sleep(cooldown)
-        found.append(await burst(kube, spec, size))
-        if found[-1].figures["left_behind"]:
-            break
+    async with own_namespaces(kube, spec.namespaces, new_run()):
+        for number, size in enumerate(sizes):
+            if number:
+                spec.tell(f"cooling down for {cooldown:g} s")
+                await asyncio.sleep(cooldown)
+            found.append(await burst(kube, spec, size))
+            if found[-1].figures["left_behind"]:
+                break
     return found
 
 
@@ -126,9 +126,8 @@ async def steady(kube: Kube, spec: Spec, count: int, churn: int, pause: float, d
     """Ramp up to `count`, then for `duration` seconds delete the `churn` oldest and create as many anew each `pause` seconds, ramp down."""
     nodes = await check_nodes(kube, (count + churn) * spec.replicas, spec.per_node)
     run = new_run()
-    if spec.primer:
-        await _primer(kube, spec)
-    async with open_session(kube, template_of(spec, run), spec.namespaces, run) as session:
+    async with own_namespaces(kube, spec.namespaces, run), _primed(kube, spec, run) as session:
+        session.expected_pods = spec.replicas
         trace, start = [(0.0, 0)], time.monotonic()
 
         def note(running: int) -> None:
@@ -188,6 +187,14 @@ def _live(session: Session) -> int:
 async def _settled(session: Session, wanted: int, timeout: float) -> bool:
     """Every VMI ran or failed."""
     return await session.wait(VMI, wanted, timeout, "running", "failed")
+
+
+@asynccontextmanager
+async def _primed(kube: Kube, spec: Spec, run: str) -> AsyncIterator[Session]:
+    if spec.primer:
+        await _primer(kube, spec)
+    async with open_session(kube, template_of(spec, run), spec.namespaces, run) as session:
+        yield session
 
 
 async def _primer(kube: Kube, spec: Spec) -> None:

@@ -1,0 +1,67 @@
+"""run.json: what a submission was, so that a sample can be taken by another process, while it goes on or afterwards."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from perfdag.steps.scale.generator import Submission, Submitted
+from perfdag.steps.scale.runai import SettingsError
+from perfdag.steps.scale.table import write_json
+
+
+@dataclass
+class RunFile:
+    """The contents of run.json; monotonic times are carried as Unix ns in the file."""
+
+    run: str
+    api_version: str
+    kind: str
+    namespaces: list[str]
+    project: str
+    workers: int
+    expected_pods: int | None
+    finished: bool
+    submissions: list[Submission]
+    generator: dict[str, Any]
+
+
+def write_run(path: Path, file: RunFile, done: Submitted | None) -> None:
+    """Write run.json (atomically)."""
+    shift = round(done.started_wall * 1e9) - done.started_ns if done else 0
+    rows = [
+        [
+            each.index,
+            each.name,
+            each.namespace,
+            each.intended_ns + shift,
+            each.started_ns + shift if each.started_ns else 0,
+            each.answered_ns + shift if each.answered_ns else 0,
+            each.uid,
+            each.retries,
+            each.error,
+        ]
+        for each in file.submissions
+    ]
+    body = {key: value for key, value in vars(file).items() if key != "submissions"}
+    write_json(path, body | {"submissions": rows})
+
+
+def read_run(folder: Path, mono_to_unix_ns: int) -> RunFile:
+    """Read run.json, its times turned into this process's monotonic ns. Raises SettingsError."""
+    path = folder / "run.json"
+    try:
+        body = orjson.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise SettingsError(f"no {path}; run `perfdag scale submit -o {folder}` first") from None
+    except ValueError as error:
+        raise SettingsError(f"cannot read {path}: {error}") from None
+    body["submissions"] = [_submission(each, mono_to_unix_ns) for each in body["submissions"]]
+    return RunFile(**body)
+
+
+def _submission(row: list[Any], shift: int) -> Submission:
+    index, name, namespace, intended, started, answered, uid, retries, error = row
+    back = [value - shift if value else 0 for value in (intended, started, answered)]
+    return Submission(index, name, namespace, *back, uid, retries, error)

@@ -1,0 +1,238 @@
+"""The files of Run:ai's scale test tool: settings, submitted.json, sampled.json and times.csv (run-ai/scale-test-tool, README.md).
+
+Field names and reference stages are the tool's. Differences: a time that was never seen is null, never another event's time; times
+keep their fraction; a difference is never clamped; the CSV's header has as many columns as its rows.
+"""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from perfdag.steps.scale.generator import Submitted
+from perfdag.steps.scale.rows import Row
+
+WORKLOAD_TYPES = ("training", "distributed", "interactive")
+REFERENCE = {
+    "Workload Creation": ("workloadCreatedTimestamp", "submitTimestamp"),
+    "Job Creation": ("jobCreatedTimestamp", "workloadCreatedTimestamp"),
+    "First Pod Creation": ("firstPodCreatedTimestamp", "jobCreatedTimestamp"),
+    "Last Pod Creation": ("lastPodCreatedTimestamp", "jobCreatedTimestamp"),
+    "Pod Group Creation": ("podGroupCreatedTimestamp", "firstPodCreatedTimestamp"),
+    "Pod Scheduling Decision": ("podSchedulingDecisionTimestamp", "podGroupCreatedTimestamp"),
+    "First Eviction": ("firstEvictionTimestamp", "podGroupCreatedTimestamp"),
+    "First PVC Bind Request": ("firstPVCBindRequestTimestamp", "podGroupCreatedTimestamp"),
+    "First PVC Bind": ("firstPVCBindTimestamp", "firstPVCBindRequestTimestamp"),
+    "Backend Job Creation": ("backendJobCreatedTimestamp", "podGroupCreatedTimestamp"),
+    "Total Pod Scheduling Decision": ("podSchedulingDecisionTimestamp", "submitTimestamp"),
+    "Total Backend Job Creation": ("backendJobCreatedTimestamp", "submitTimestamp"),
+}
+"""Delta -> (event, the event it is measured from)."""
+_TIMES = {
+    "workloadCreatedTimestamp": ("workload_created", "created"),
+    "jobCreatedTimestamp": ("job_created", "created"),
+    "firstPodCreatedTimestamp": ("first_pod_created",),
+    "lastPodCreatedTimestamp": ("last_pod_created",),
+    "podGroupCreatedTimestamp": ("pod_group_created",),
+    "podSchedulingDecisionTimestamp": ("scheduled",),
+    "firstEvictionTimestamp": ("evicted",),
+    "firstPVCBindRequestTimestamp": ("pvc_requested",),
+    "firstPVCBindTimestamp": ("pvc_bound",),
+}
+_NEEDED = ("workloadCreatedTimestamp", "firstPodCreatedTimestamp", "podSchedulingDecisionTimestamp")
+_INFO = {
+    "Job Name": "jobName",
+    "Namespace": "jobNamespace",
+    "projectName": "projectName",
+    "Workload Created": "workloadCreatedTimestamp",
+    "Job Created": "jobCreatedTimestamp",
+    "First Pod Created": "firstPodCreatedTimestamp",
+    "Last Pod Created": "lastPodCreatedTimestamp",
+    "Pod Group Created": "podGroupCreatedTimestamp",
+    "Pod Scheduling Decision Time": "podSchedulingDecisionTimestamp",
+    "Workload Submitted": "submitTimestamp",
+    "Backend Job Created": "backendJobCreatedTimestamp",
+}
+
+
+class SettingsError(ValueError):
+    """A settings file or a file of the three commands that cannot be used."""
+
+
+@dataclass
+class Settings:
+    """Uncommon settings (YAML). Times are as the tool's settings.py names them, in lower case."""
+
+    output_dir: str = "logs"
+    project: str = "project-0"
+    submitter: str = "api"
+    """api, kubectl or runai-cli."""
+    runai_cli_path: str = "runai"
+    kubectl_path: str = "kubectl"
+    image: str = "gcr.io/run-ai-lab/ubuntu:loop"
+    storage_class: str = ""
+    scheduler_event_times: bool = True
+    """Evictions and PVC times, from Events; they cost one more watch."""
+    backend_times: str = ""
+    """Name of a plug-in of the entry-point group `perfdag.backend_times`: a callable (project, namespace) -> {job name: Unix seconds}."""
+
+
+def read_settings(path: Path | None) -> Settings:
+    """Settings from a YAML file; none: the defaults. Raises SettingsError naming the key."""
+    if path is None:
+        return Settings()
+    import yaml
+
+    try:
+        given = yaml.safe_load(path.read_text()) or {}
+    except (OSError, yaml.YAMLError) as error:
+        raise SettingsError(f"cannot read the settings {path}: {' '.join(str(error).split())}") from None
+    known = {field.name: field.type for field in fields(Settings)}
+    if not isinstance(given, dict) or set(given) - set(known):
+        wrong = ", ".join(sorted(map(str, set(given) - set(known)))) if isinstance(given, dict) else "it is not a mapping"
+        raise SettingsError(f"{path}: {wrong}; there are {', '.join(known)}")
+    settings = Settings(**given)
+    if settings.submitter not in ("api", "kubectl", "runai-cli"):
+        raise SettingsError(f"{path}: submitter {settings.submitter!r}; there are api, kubectl, runai-cli")
+    return settings
+
+
+def runai_argv(settings: Settings, workload: str, gpus: str, workers: int, pvc: bool) -> list[str]:
+    """The Run:ai CLI's arguments for one workload, with {name} and {project} to be filled in."""
+    verb = "submit-pytorch" if workload == "distributed" else "submit"
+    argv = [settings.runai_cli_path, verb, "{name}", "--project", "{project}", "-i", settings.image]
+    argv += ["--image-pull-policy", "IfNotPresent", "-g", gpus]
+    if workload == "distributed":
+        argv += ["--clean-pod-policy", "none", "--workers", str(workers)]
+    if workload == "interactive":
+        argv += ["--interactive"]
+    if pvc:
+        storage = f",storageclass={settings.storage_class}" if settings.storage_class else ""
+        argv += ["--new-pvc", f"ephemeral,size=1Mi,accessmode-rwo,path=/path-new{storage}"]
+    return [*argv, "--command", "--", "sleep", "infinity"]
+
+
+def submitted_json(done: Submitted, project: str) -> list[dict[str, str]]:
+    """submitted.json: what was accepted, with the moment it was sent."""
+    return [
+        {
+            "jobName": each.name,
+            "projectName": project,
+            "jobNamespace": each.namespace,
+            "submitTimestamp": _iso(done.wall(each.started_ns)) or "",
+        }
+        for each in done.created
+    ]
+
+
+def sampled_json(rows: Sequence[Row], project: str, backend: Mapping[str, float] | None = None) -> tuple[list[dict[str, Any]], int]:
+    """sampled.json: workloads that were scheduled, and how many are not there yet."""
+    by_name: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in rows:
+        if row.status != "failed":
+            by_name.setdefault((row.namespace, row.name), {})[row.stage] = row
+    found = []
+    for (namespace, name), stages in by_name.items():
+        item: dict[str, Any] = {"jobName": name, "jobNamespace": namespace, "projectName": project}
+        for key, names in _TIMES.items():
+            item[key] = next((_iso(_time(stages[each])) for each in names if each in stages and _time(stages[each])), None)
+        item["backendJobCreatedTimestamp"] = _iso((backend or {}).get(name))
+        if all(item[key] for key in _NEEDED):
+            found.append(item)
+    return found, len(by_name) - len(found)
+
+
+def _time(row: Row) -> float | None:
+    return row.receive_time or row.event_time or row.api_time
+
+
+def _iso(seconds: float | None) -> str | None:
+    return datetime.fromtimestamp(seconds, UTC).isoformat() if seconds else None
+
+
+@dataclass
+class Times:
+    """One workload of times.csv: its info and deltas in seconds (None: unobserved), and why it is left out of plots (empty: it is not)."""
+
+    info: dict[str, Any]
+    deltas: dict[str, float | None]
+    excluded: str = ""
+
+
+def read_times(folder: Path) -> list[Times]:
+    """Join submitted.json and sampled.json, in order of submission. Files of the original tool are read too. Raises SettingsError."""
+    submitted = {(each["jobName"], each["projectName"]): each["submitTimestamp"] for each in _read(folder / "submitted.json")}
+    found = []
+    for item in _read(folder / "sampled.json"):
+        key = (item["jobName"], item["projectName"])
+        if key in submitted:
+            found.append(_times({**item, "submitTimestamp": submitted[key]}))
+    return sorted(found, key=lambda each: str(each.info["submitTimestamp"]))
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    try:
+        data = orjson.loads(path.read_bytes())
+    except FileNotFoundError:
+        verb = "submit" if path.name == "submitted.json" else "sample"
+        raise SettingsError(f"no {path}; run `perfdag scale {verb} -o {path.parent}` first") from None
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"cannot read {path}: {error}") from None
+    if not isinstance(data, list):
+        raise SettingsError(f"{path} is not a list of workloads")
+    return data
+
+
+def _times(info: dict[str, Any]) -> Times:
+    def at(key: str) -> float | None:
+        text = info.get(key)
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else None
+
+    deltas: dict[str, float | None] = {}
+    for name, (event, since) in REFERENCE.items():
+        end, start = at(event), at(since)
+        deltas[name] = end - start if end is not None and start is not None else None
+    group, pod, total = at("podGroupCreatedTimestamp"), at("firstPodCreatedTimestamp"), deltas["Total Pod Scheduling Decision"]
+    excluded = ""
+    if group is not None and pod is not None and int(group) < int(pod):
+        excluded = "pod group older than its first pod (the pod was replaced)"
+    elif total is not None and total < -1:
+        excluded = "scheduled before it was submitted (clocks differ)"
+    elif total is None:
+        excluded = "never scheduled"
+    return Times(info, deltas, excluded)
+
+
+def select(times: Sequence[Times], skip_errors: bool, head: int | None, tail: int | None) -> list[Times]:
+    """What is plotted: without the excluded ones if asked, then the first `head` and of those the last `tail`."""
+    chosen = [each for each in times if not (skip_errors and each.excluded)]
+    chosen = chosen[:head] if head else chosen
+    return chosen[-tail:] if tail else chosen
+
+
+def write_csv(path: Path, times: Sequence[Times]) -> None:
+    """times.csv: every workload, the excluded ones with the reason; unobserved is empty."""
+    with path.open("w", newline="") as file:
+        out = csv.writer(file)
+        out.writerow([*_INFO, *REFERENCE, "Excluded"])
+        for each in times:
+            info = [each.info.get(key) or "" for key in _INFO.values()]
+            deltas = ["" if (value := each.deltas[name]) is None else f"{value:.6f}" for name in REFERENCE]
+            out.writerow([*info, *deltas, each.excluded])
+
+
+def backend_times(settings: Settings, project: str, namespace: str) -> dict[str, float]:
+    """Unix seconds a job's row appeared in the backend, from the plug-in that the settings name. Raises SettingsError."""
+    if not settings.backend_times:
+        return {}
+    from importlib.metadata import entry_points
+
+    found = [each for each in entry_points(group="perfdag.backend_times") if each.name == settings.backend_times]
+    if not found:
+        raise SettingsError(f"no backend_times plug-in {settings.backend_times!r} is installed (group perfdag.backend_times)")
+    times: dict[str, float] = found[0].load()(project, namespace)
+    return times
