@@ -288,7 +288,77 @@ def _say(text: str) -> None:
 
 
 def _add_validate(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    pass
+    parser = _verb(
+        verbs,
+        "validate",
+        "double the backends up to LIMIT: does throughput grow by FACTOR each time?",
+        "  perfdag queue validate --local --limit 4 --factor 1.8 -- sleep 0.2\n"
+        "  perfdag queue validate perfdag-queue-sleep -n bench --limit 16 --factor 1.8\n"
+        "  perfdag queue validate perfdag-queue-media -n bench --limit 8 --factor 1.4 --deploy queues.yaml\n",
+    )
+    parser.add_argument("deployment", nargs="?", help="name of the backends' Deployment")
+    parser.add_argument("-n", "--namespace", default=None, help="its namespace (default: the context's)")
+    parser.add_argument("--client", metavar="SERVICE", help="the client's Service in that namespace (default: DEPLOYMENT-client)")
+    parser.add_argument("--client-url", metavar="URL", help=f"the client's control port, with {TOKEN_VARIABLE} where it wants one")
+    parser.add_argument("--local", action="store_true", help="processes of this machine instead of pods; the command follows --")
+    parser.add_argument("--deploy", metavar="FILE", help="apply these manifests first and delete them at the end")
+    parser.add_argument("--limit", type=int, required=True, help="most replicas, measured itself too")
+    parser.add_argument("--factor", type=float, default=1.8, help="throughput wanted of each doubling (default: %(default)s)")
+    parser.add_argument("--scale-timeout", type=float, default=120.0, help="seconds for replicas to come or go (default: %(default)s)")
+    parser.add_argument("--timeout", type=float, default=120.0, help="seconds for a step to become steady (default: %(default)s)")
+    parser.add_argument("--tolerance", type=float, default=0.05, help="windows that differ less are steady (default: %(default)s)")
+    parser.add_argument("--stop", action="store_true", help="stop at the first step that fails")
+    parser.add_argument("--json", action="store_true", help="the result as JSON on stdout")
+    parser.add_argument("command", nargs="*", metavar="-- COMMAND", help="with --local: the backends' workload")
+    parser.set_defaults(start=_validate)
+
+
+def _validate(args: argparse.Namespace) -> int:
+    import asyncio
+    import json
+
+    from perfdag.steps.queue.steady import Patience
+    from perfdag.steps.queue.validate import Plan, closing
+
+    patience = Patience(seconds=args.timeout, tolerance=args.tolerance)
+    plan = Plan(args.limit, args.factor, args.scale_timeout, patience, args.stop)
+    if args.local:
+        command = [*([args.deployment] if args.deployment else []), *args.command]
+        verdict = asyncio.run(_validate_here(command, plan))
+    elif args.deployment:
+        verdict = asyncio.run(_validate_there(args, plan))
+    else:
+        raise ValueError("name a Deployment, or say --local and a command")
+    print(json.dumps(verdict.as_json(), indent=2) if args.json else closing(verdict))
+    return 0 if verdict.passed else 3
+
+
+async def _validate_here(command: list[str], plan: Any) -> Any:
+    from perfdag.steps.queue.local import Local
+    from perfdag.steps.queue.validate import validate
+
+    async with Local(command, plan.limit) as local:
+        return await validate(local.target, local.load, plan, _say)
+
+
+async def _validate_there(args: argparse.Namespace, plan: Any) -> Any:
+    import os
+
+    from perfdag.kube import Kube
+    from perfdag.steps.queue import targets
+    from perfdag.steps.queue.deploy import deployed
+    from perfdag.steps.queue.validate import validate
+
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    async with Kube() as kube, deployed(kube, args.deploy, args.namespace):
+        namespace = args.namespace or kube.namespace
+        target = targets.DeploymentTarget(kube, namespace, args.deployment)
+        await target.find()
+        if args.client_url:
+            get = targets.by_url(args.client_url, token)
+        else:
+            get = targets.by_service(kube, namespace, args.client or f"{args.deployment}-client", 9996, token)
+        return await validate(target, targets.HttpLoad(get), plan, _say)
 
 
 def _add_manifests(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -20,7 +20,7 @@ _SEND = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _READ = select.EPOLLIN | select.EPOLLRDHUP
 ACCEPTS_A_TURN = 64
 EVENTS_A_TURN = 256
-READ_BYTES = 65536
+READ_BYTES = 8192  # a turn: what a peer that floods can make the others wait for
 
 
 class Reactor:
@@ -89,7 +89,7 @@ def _families(host: str) -> list[tuple[int, str]]:
     if host:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         return list(dict.fromkeys((int(family), str(where[0])) for family, _, _, _, where in found))
-    return [(socket.AF_INET, "0.0.0.0"), *([(socket.AF_INET6, "::")] if socket.has_ipv6 else [])]  # noqa: S104
+    return [(socket.AF_INET, "0.0.0.0"), *([(socket.AF_INET6, "::")] if socket.has_ipv6 else [])]
 
 
 class Peer:
@@ -152,7 +152,7 @@ class Peer:
         try:
             message = wire.decode(buffer)
         except wire.IncompleteError as error:
-            if len(buffer) > self.message_bytes:
+            if len(buffer) > 4 * wire.ORIGINAL_BYTES:
                 self.bad(str(error))
             return
         except wire.MalformedError as error:

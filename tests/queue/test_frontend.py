@@ -65,7 +65,7 @@ async def test_half_open_peers_delay_nobody(start: Start) -> None:
     wire = KeptWire(clients(frontend), Work("sleep"))
     try:
         await until(lambda: frontend.workers >= 27)
-        for n in range(600):
+        for _ in range(600):
             await request(wire, tally, 0)
             await asyncio.sleep(0.001)
         assert tally.success == 600
@@ -101,6 +101,7 @@ async def test_malicious_bytes_are_refused(start: Start, data: bytes) -> None:
     await until(lambda: frontend.queues["sleep"].disconnected == 1)
 
 
+@pytest.mark.slow
 async def test_peer_that_never_reads_is_cut_off(start: Start) -> None:
     frontend = await start(limits=Limits(unsent_bytes=10_000))
     peer = socket.create_connection(("127.0.0.1", frontend.ports[0]))

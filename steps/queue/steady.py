@@ -1,0 +1,115 @@
+"""Throughput in steady state: watch a client until windows agree, instead of waiting a fixed time.
+
+A window ends when every slot of the closed loop has completed a few items more; its rate is summed over the slots,
+each from completion to completion, so a window of whole items has no error at its edges. The rate is steady when the
+last windows lie within a tolerance; warm-up is whatever came before them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom.
+_T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120)
+Chains = dict[int, tuple[float, float, int]]
+Stats = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Patience:
+    """When to believe a rate. ``items`` a slot end a window, ``windows`` must lie within ``tolerance`` (relative) of
+    their mean; ``seconds`` is the most to wait for it, ``poll`` the pause between looks."""
+
+    items: int = 3
+    windows: int = 3
+    tolerance: float = 0.05
+    seconds: float = 120.0
+    poll: float = 0.1
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Items a second, with its standard error, whether it was steady, and what the client counted meanwhile."""
+
+    per_second: float
+    error: float
+    windows: tuple[float, ...]
+    steady: bool
+    seconds: float
+    stats: Stats
+
+    @property
+    def relative_error(self) -> float:
+        return self.error / self.per_second if self.per_second else math.inf
+
+
+def t95(freedom: int) -> float:
+    """Student's two-sided 95 % quantile."""
+    return _T95[min(max(freedom, 1), len(_T95)) - 1]
+
+
+def chains(stats: Stats) -> Chains:
+    """Each slot's first and last completion (seconds) and the items between."""
+    return {int(slot): (first, last, int(count)) for slot, (first, last, count) in stats["chains"].items()}
+
+
+def window(before: Chains, after: Chains) -> float:
+    """Items a second between two looks, summed over the slots."""
+    total = 0.0
+    for slot, (_, last, count) in after.items():
+        if slot in before and count > before[slot][2]:
+            total += (count - before[slot][2]) / (last - before[slot][1])
+    return total
+
+
+async def measure(look: Callable[[], Awaitable[Stats]], slots: int, patience: Patience, ready: Callable[[Stats], bool]) -> Rate:
+    """Watch until the rate is steady or patience ends. ``ready``: false while it is too early to begin a window."""
+    began = time.monotonic()
+    rates: list[float] = []
+    start: Chains | None = None
+    while True:
+        stats = await look()
+        now = chains(stats)
+        if len(now) >= slots and start is None and ready(stats):
+            start = now
+        elif start is not None and _complete(start, now, slots, patience.items):
+            rates.append(window(start, now))
+            start = now
+        last = rates[-patience.windows :]
+        steady = len(last) == patience.windows and _agree(last, patience.tolerance)
+        if steady or time.monotonic() - began > patience.seconds:
+            return _rate(last if steady else rates[1:] or rates, steady, time.monotonic() - began, stats)
+        await asyncio.sleep(patience.poll)
+
+
+def _complete(before: Chains, after: Chains, slots: int, items: int) -> bool:
+    return len(after) >= slots and all(slot in before and after[slot][2] - before[slot][2] >= items for slot in after)
+
+
+def _agree(rates: Sequence[float], tolerance: float) -> bool:
+    mean = statistics.fmean(rates)
+    return mean > 0 and max(abs(rate - mean) for rate in rates) <= tolerance * mean
+
+
+def _rate(rates: Sequence[float], steady: bool, seconds: float, stats: Stats) -> Rate:
+    mean = statistics.fmean(rates) if rates else 0.0
+    error = statistics.stdev(rates) / math.sqrt(len(rates)) if len(rates) > 1 else math.inf
+    return Rate(mean, error, tuple(rates), steady, seconds, stats)
+
+
+def ratio(later: Rate, earlier: Rate) -> tuple[float, float, float]:
+    """Ratio of two rates with its 95 % interval (from the windows' spread, by the delta method on its logarithm)."""
+    if not earlier.per_second:
+        return math.nan, 0.0, math.inf
+    value = later.per_second / earlier.per_second
+    freedom = min(len(later.windows), len(earlier.windows)) - 1
+    width = t95(freedom) * math.hypot(later.relative_error, earlier.relative_error)
+    if not math.isfinite(width) or width > 50:
+        return value, 0.0, math.inf
+    return value, value * math.exp(-width), value * math.exp(width)

@@ -1,0 +1,189 @@
+"""What the validator scales and loads: processes and an own client here, a Deployment and its client's port elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from perfdag.steps.queue.load import ClosedLoop
+from perfdag.steps.queue.processes import Processes
+from perfdag.steps.queue.steady import Stats
+from perfdag.steps.queue.tally import Tally
+from perfdag.steps.queue.validate import BadInput
+
+if TYPE_CHECKING:
+    from perfdag.kube import Kube
+
+
+class LocalTarget:
+    """Processes as replicas."""
+
+    def __init__(self, processes: Processes) -> None:
+        self.processes = processes
+
+    async def replicas(self) -> int:
+        return len(self.processes.running)
+
+    async def scale(self, replicas: int) -> None:
+        await self.processes.scale(replicas)
+
+    async def ready(self) -> int:
+        return await self.processes.ready()
+
+    async def gone(self) -> bool:
+        return await self.processes.gone()
+
+    async def why(self) -> str:
+        return ""
+
+
+class LocalLoad:
+    """A client in this process."""
+
+    def __init__(self, loop: ClosedLoop, tally: Tally) -> None:
+        self.loop, self.tally = loop, tally
+
+    async def parallel(self, requests: int) -> int:
+        return self.loop.set_parallel(requests)
+
+    async def reset(self) -> None:
+        self.tally.reset()
+
+    async def stats(self) -> Stats:
+        return self.tally.as_json()
+
+
+class HttpLoad:
+    """A client by its control port. ``get`` fetches a path with its query and returns the body."""
+
+    def __init__(self, get: Callable[[str], Awaitable[bytes]]) -> None:
+        self.get = get
+
+    async def parallel(self, requests: int) -> int:
+        answer = json.loads(await self.get(f"parallel?{urlencode({'type': 'json', 'value': requests})}"))
+        return int(answer["result"])
+
+    async def reset(self) -> None:
+        await self.get("reset?type=json")
+
+    async def stats(self) -> Stats:
+        body = await self.get("stats?type=json")
+        try:
+            stats: Stats = json.loads(body)
+        except ValueError:
+            raise BadInput("the client has no JSON statistics: it has to be perfdag's") from None
+        return stats
+
+
+def by_url(url: str, token: str) -> Callable[[str], Awaitable[bytes]]:
+    """Fetch from a client's control port at ``url``. Raises BadInput where it cannot be reached or refuses."""
+
+    def fetch(path: str) -> bytes:
+        request = urllib.request.Request(f"{url.rstrip('/')}/{path}", headers={"Authorization": f"Bearer {token}"} if token else {})
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                body: bytes = answer.read()
+                return body
+        except urllib.error.HTTPError as error:
+            raise BadInput(
+                f"the client at {url} answers {error.code} {error.reason}: {error.read()[:200].decode(errors='replace')}"
+            ) from None
+        except OSError as error:
+            raise BadInput(f"no client at {url}: {getattr(error, 'reason', error)}") from None
+
+    if not url.startswith(("http://", "https://")):
+        raise BadInput(f"client URL {url!r} does not start with http:// or https://")
+
+    async def get(path: str) -> bytes:
+        return await asyncio.to_thread(fetch, path)
+
+    return get
+
+
+def by_service(kube: Kube, namespace: str, service: str, port: int, token: str) -> Callable[[str], Awaitable[bytes]]:
+    """Fetch from a client's Service through the API server's proxy, which works from outside of the cluster.
+
+    The API server drops the Authorization header, so a token goes into the query's place: use a URL with one.
+    """
+    if token:
+        raise BadInput("a client with a token is reached by --client-url: the API server's proxy does not pass a token on")
+
+    async def get(path: str) -> bytes:
+        bare, _, query = path.partition("?")
+        params = dict(pair.split("=", 1) for pair in query.split("&") if pair)
+        _, _, body = await kube.raw("GET", f"/api/v1/namespaces/{namespace}/services/{service}:{port}/proxy/{bare}", params=params)
+        return bytes(body)
+
+    return get
+
+
+class DeploymentTarget:
+    """A Deployment scaled through its scale subresource and watched through its pods."""
+
+    def __init__(self, kube: Kube, namespace: str, name: str) -> None:
+        self.kube, self.namespace, self.name = kube, namespace, name
+        self.selector = ""
+        self.wanted = 0
+
+    async def find(self) -> None:
+        """Look the Deployment up. Raises BadInput where there is none."""
+        from perfdag.kube import KubeError
+
+        self.deployments = await self.kube.resource("apps/v1", "Deployment")
+        self.pods = await self.kube.resource("v1", "Pod")
+        try:
+            found = await self.kube.get(self.deployments, self.name, self.namespace)
+        except KubeError as error:
+            if error.status != 404:
+                raise
+            names = [one["metadata"]["name"] for one in await self.kube.list(self.deployments, self.namespace)]
+            raise BadInput(
+                f"no Deployment {self.name!r} in namespace {self.namespace!r}; there are: {', '.join(sorted(names)) or 'none'}"
+            ) from None
+        labels = found["spec"]["selector"]["matchLabels"]
+        self.selector = ",".join(f"{key}={value}" for key, value in labels.items())
+        self.wanted = found["spec"].get("replicas", 1)
+
+    async def replicas(self) -> int:
+        return self.wanted
+
+    async def scale(self, replicas: int) -> None:
+        self.wanted = replicas
+        await self.kube.scale(self.deployments, self.name, replicas, self.namespace)
+
+    async def _list(self) -> list[dict[str, Any]]:
+        return list(await self.kube.list(self.pods, self.namespace, labels=self.selector))
+
+    async def ready(self) -> int:
+        return sum(_ready(pod) for pod in await self._list() if "deletionTimestamp" not in pod["metadata"])
+
+    async def gone(self) -> bool:
+        return len(await self._list()) <= self.wanted
+
+    async def why(self) -> str:
+        reasons: dict[str, int] = {}
+        for pod in await self._list():
+            for reason in _reasons(pod):
+                reasons[reason] = reasons.get(reason, 0) + 1
+        return "; ".join(f"{reason} ({count} pods)" for reason, count in sorted(reasons.items()))
+
+
+def _ready(pod: dict[str, Any]) -> bool:
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in pod.get("status", {}).get("conditions", []))
+
+
+def _reasons(pod: dict[str, Any]) -> list[str]:
+    status = pod.get("status", {})
+    reasons = [
+        c.get("message", c.get("reason", "")) for c in status.get("conditions", []) if c["type"] == "PodScheduled" and c["status"] != "True"
+    ]
+    for container in status.get("containerStatuses", []):
+        waiting = container.get("state", {}).get("waiting")
+        if waiting:
+            reasons.append(f"{waiting.get('reason', 'waiting')}: {waiting.get('message', '')}"[:200])
+    return reasons
