@@ -63,5 +63,5 @@ def read_run(folder: Path, mono_to_unix_ns: int) -> RunFile:
 
 def _submission(row: list[Any], shift: int) -> Submission:
     index, name, namespace, intended, started, answered, uid, retries, error = row
-    back = [value - shift if value else 0 for value in (intended, started, answered)]
-    return Submission(index, name, namespace, *back, uid, retries, error)
+    at, sent, told = (value - shift if value else 0 for value in (intended, started, answered))
+    return Submission(index, name, namespace, at, sent, told, uid, retries, error)

@@ -14,8 +14,11 @@ NAME = "perfdag-performance-run"
 LIFE = 30
 
 
-class LockTimeoutError(Exception):
+class LockTimeoutError(KubeError):
     """Another performance run still holds the cluster."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(0, "Locked", message)
 
 
 class ExclusiveRun:

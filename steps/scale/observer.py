@@ -117,6 +117,8 @@ class Observer:
                 if error.status != 404:
                     raise
                 self.absent.append(f"{kind}.{api_version}")
+        there = {resource.kind for resource in resources}
+        self.absent = [each for each in self.absent if each.partition(".")[0] not in there]  # PodGroups have four homes
         if self._events:
             resources.append(await self.kube.resource("v1", "Event"))
         for resource in resources:

@@ -38,7 +38,7 @@ def audit(results: Sequence[Result]) -> dict[str, Any]:
     for name in ("throughput_mean", "throughput_best_5s", "api_p99", "success_ratio"):
         values[name] = {"value": result.figures.get(name)}
     for verdict in result.verdicts:
-        threshold = {"thresholdValue": verdict.threshold, "thresholdExceeded": not verdict.passed}
+        threshold: dict[str, Any] = {"thresholdValue": verdict.threshold, "thresholdExceeded": not verdict.passed}
         if verdict.gate.other:
             threshold |= {"thresholdMetric": verdict.gate.other, "thresholdRatio": verdict.gate.value}
         values.setdefault(verdict.gate.metric, {"value": verdict.value})["thresholdResult"] = threshold

@@ -44,7 +44,8 @@ class Spec:
 
 @dataclass
 class Result:
-    """One scenario at one size. `figures` are named values in SI units (None: no data), `trace` is (seconds, VMIs Running)."""
+    """One scenario at one size. `figures` are named values in SI units (None: no data), `trace` is (seconds, VMIs Running);
+    `started` and `ended` are Unix seconds."""
 
     scenario: str
     count: int
@@ -56,6 +57,8 @@ class Result:
     verdicts: list[gating.Verdict] = field(default_factory=list)
     trace: list[tuple[float, int]] = field(default_factory=list)
     calls: list[dict[str, Any]] = field(default_factory=list)
+    started: float = 0.0
+    ended: float = 0.0
 
     @property
     def breached(self) -> list[gating.Verdict]:
@@ -218,7 +221,19 @@ async def _result(
     facts["simulated"] = any(row.simulated for row in rows)
     figures = figures_of(session, rows, stages) | extra
     calls = [{"call": each.name, "count": each.count, "p99_s": each.p99, "low_s": each.low, "high_s": each.high} for each in session.calls]
-    return Result(scenario, count, session.run, rows, stages, figures, facts, gating.hold(spec.gates, figures), calls=calls)
+    return Result(
+        scenario,
+        count,
+        session.run,
+        rows,
+        stages,
+        figures,
+        facts,
+        gating.hold(spec.gates, figures),
+        calls=calls,
+        started=session.batches[0][0].started_wall,
+        ended=time.time(),
+    )
 
 
 def figures_of(session: Session, rows: list[Row], stages: list[Summary]) -> dict[str, float | None]:

@@ -1,0 +1,272 @@
+"""Charts of runs at scale: general and detailed (as Run:ai's tool draws them), lifecycle, S-curves, ECDF, order, API calls.
+
+Every function takes plain data and gives a Figure. Seconds throughout. What was never seen is left out and counted, never drawn as 0.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from perfdag.charts import style
+
+Deltas = Sequence[tuple[str, Mapping[str, float | None]]]
+"""(submit time in RFC 3339, delta name -> seconds or None) a workload, in order of submission."""
+_REFERENCE = {
+    "Workload Creation": "Workload Submission",
+    "Job Creation": "Workload Creation",
+    "First Pod Creation": "Job Creation",
+    "Last Pod Creation": "Job Creation",
+    "Pod Group Creation": "First Pod Creation",
+    "Pod Scheduling Decision": "Pod Group Creation",
+    "First Eviction": "Pod Group Creation",
+    "First PVC Bind Request": "Pod Group Creation",
+    "First PVC Bind": "First PVC Bind Request",
+    "Backend Job Creation": "Pod Group Creation",
+    "Total Pod Scheduling Decision": "Workload Submission",
+    "Total Backend Job Creation": "Workload Submission",
+}
+
+
+@dataclass
+class Stage:
+    """One stage of a run: for each object that reached it, its place in the order of submission, when (seconds from the first
+    submission) and how long since the stage before. `missing` never reached it."""
+
+    name: str
+    since: str
+    order: list[int] = field(default_factory=list)
+    at: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    missing: int = 0
+
+
+def _seen(deltas: Deltas, name: str) -> tuple[list[int], list[float]]:
+    pairs = [(place, value) for place, (_, each) in enumerate(deltas) if (value := each.get(name)) is not None]
+    return [place for place, _ in pairs], [value for _, value in pairs]
+
+
+def _words(values: Sequence[float], total: int) -> str:
+    unseen = f", {total - len(values)} unseen" if total > len(values) else ""
+    if not values:
+        return f"never seen in {total} workloads"
+    return f"median {np.median(values):.3g} s, mean {np.mean(values):.3g} s, n={len(values)}{unseen}"
+
+
+def general(deltas: Deltas) -> Figure:
+    """Time from submission to the scheduling decision (and to the backend's row, where it is known) by order of submission."""
+    names = ["Total Pod Scheduling Decision", "Total Backend Job Creation"]
+    shown = [name for name in names if _seen(deltas, name)[1]] or names[:1]
+    middle = float(np.median(_seen(deltas, shown[0])[1])) if _seen(deltas, shown[0])[1] else float("nan")
+    fig, axes = style.figure(
+        len(shown), (2.6,), title=f"Submission to scheduling: median {middle:.3g} s over {len(deltas)} workloads", subtitle=""
+    )
+    for ax, name in zip(axes, shown, strict=True):
+        places, values = _seen(deltas, name)
+        _by_order(ax, places, values)
+        ax.set_title(f"{name} from {_REFERENCE[name]}: {_words(values, len(deltas))}")
+        ax.set_ylabel("seconds")
+    axes[-1].set_xlabel("workload, in order of submission")
+    return fig
+
+
+def detailed(deltas: Deltas) -> Figure:
+    """A row a stage: left its delta over the time of submission, right the histogram of the delta."""
+    names = [name for name in _REFERENCE if not name.startswith("Total") and _seen(deltas, name)[1]]
+    if not names:
+        return style.no_data("no stage was seen")
+    starts = [datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() for text, _ in deltas]
+    fig, axes = style.figure(
+        len(names),
+        (1.5,),
+        2,
+        title=f"{len(deltas)} workloads, stage by stage",
+        subtitle="left: over the time of submission; right: how often",
+    )
+    for number, name in enumerate(names):
+        left, right = axes[2 * number], axes[2 * number + 1]
+        places, values = _seen(deltas, name)
+        left.plot([starts[place] - starts[0] for place in places], values, linewidth=0.9, color=style.SERIES[0])
+        left.set_title(f"{name} since {_REFERENCE[name]}")
+        left.set_ylabel("seconds")
+        right.hist(values, bins=min(30, max(5, len(values) // 5)), color=style.SERIES[0])
+        right.set_title(_words(values, len(deltas)))
+        right.set_ylabel("workloads")
+    axes[-2].set_xlabel("seconds from the first submission")
+    axes[-1].set_xlabel("seconds")
+    return fig
+
+
+def _by_order(ax: Axes, places: Sequence[int], values: Sequence[float], k: int = 0) -> None:
+    ax.plot(places, values, ".", markersize=2.5, color=style.SERIES[k % len(style.SERIES)], alpha=0.7)
+    if len(values) >= 50:
+        width = max(5, len(values) // 40)
+        centres = range(width, len(values) - width, width)
+        middle = [float(np.median(values[c - width : c + width])) for c in centres]
+        ax.plot([places[c] for c in centres], middle, color=style.INK, linewidth=1.3)
+    ax.set_ylim(bottom=min(0.0, *values) if values else 0.0)
+
+
+def timeline(stages: Sequence[Stage]) -> Figure:
+    """A row a stage: when objects reached it, from first to last, with the middle half and the median marked."""
+    shown = [each for each in stages if each.at]
+    if not shown:
+        return style.no_data("no stage was reached")
+    last = max(shown, key=lambda each: max(each.at))
+    fig, (ax,) = style.figure(
+        heights=(0.34 * len(shown) + 0.9,),
+        title=f"The last object reached {last.name} after {max(last.at):.3g} s",
+        subtitle="line: first to last object; bar: middle half; tick: median",
+    )
+    for row, each in enumerate(reversed(shown)):
+        low, quarter, middle, three, high = np.percentile(each.at, [0, 25, 50, 75, 100])
+        ax.plot([low, high], [row, row], color=style.SERIES[0], linewidth=1)
+        ax.barh(row, three - quarter, left=quarter, height=0.5, color=style.SERIES[0], alpha=0.5)
+        ax.plot([middle], [row], "|", color=style.INK, markersize=11, markeredgewidth=2)
+    ax.set_yticks(range(len(shown)), [_label(each) for each in reversed(shown)])
+    ax.set_xlabel("seconds from the first submission")
+    ax.set_xlim(left=0)
+    return fig
+
+
+def _label(stage: Stage) -> str:
+    missing = f" ({stage.missing} never)" if stage.missing else ""
+    return f"{stage.name.replace('_', ' ')}{missing}"
+
+
+def s_curves(stages: Sequence[Stage]) -> Figure:
+    """How many objects have reached each stage by each moment."""
+    shown = [each for each in stages if each.at]
+    if not shown:
+        return style.no_data("no stage was reached")
+    widest = max(shown, key=lambda each: float(np.median(each.seconds)) if each.seconds else 0.0)
+    fig, (ax,) = style.figure(heights=(3.6,), title=f"The widest gap is before {widest.name.replace('_', ' ')}")
+    for k, each in enumerate(shown):
+        at = sorted(each.at)
+        look = {key: value for key, value in style.look(k).items() if key != "marker"}
+        ax.step([*at, at[-1]], [*range(1, len(at) + 1), len(at)], where="post", label=_label(each), **look)
+    ax.set_xlabel("seconds from the first submission")
+    ax.set_ylabel("objects that reached it")
+    ax.set_ylim(bottom=0)
+    ax.legend(loc="lower right")
+    return fig
+
+
+def ecdf(stages: Sequence[Stage]) -> Figure:
+    """Share of objects that took at most so long for each stage; objects that never reached it keep the curve below 1."""
+    shown = [each for each in stages if each.seconds]
+    if not shown:
+        return style.no_data("no stage was reached")
+    slow = max(shown, key=lambda each: float(np.median(each.seconds)))
+    fig, (ax,) = style.figure(heights=(3.6,), title=f"Slowest stage: {slow.name.replace('_', ' ')}, median {np.median(slow.seconds):.3g} s")
+    for k, each in enumerate(shown):
+        values = sorted(each.seconds)
+        total = len(values) + each.missing
+        look = {key: value for key, value in style.look(k).items() if key != "marker"}
+        ax.step(values, [(i + 1) / total for i in range(len(values))], where="post", label=_label(each), **look)
+    ax.set_xlabel("seconds since the stage before")
+    ax.set_ylabel("share of objects")
+    ax.set_ylim(0, 1.02)
+    ax.legend(loc="lower right")
+    return fig
+
+
+def by_order(stages: Sequence[Stage]) -> Figure:
+    """Latency of each stage by order of submission: does it grow as more are there?"""
+    shown = [each for each in stages if each.seconds]
+    if not shown:
+        return style.no_data("no stage was reached")
+    fig, axes = style.figure(len(shown), (1.5,), title="Latency by order of submission", subtitle="line: running median", sharex=True)
+    for k, (ax, each) in enumerate(zip(axes, shown, strict=True)):
+        _by_order(ax, each.order, each.seconds, k)
+        ax.set_title(f"{_label(each)} since {each.since.replace('_', ' ')}")
+        ax.set_ylabel("seconds")
+    axes[-1].set_xlabel("object, in order of submission")
+    return fig
+
+
+def api_calls(counts: Mapping[int, Mapping[str, float]], most: int = 6) -> Figure:
+    """Requests by the number of VMs: a line a kind of request (the most frequent), per VM on the right scale of thought: slope."""
+    sizes = sorted(counts)
+    if not sizes:
+        return style.no_data("no API calls were counted")
+    total: dict[str, float] = defaultdict(float)
+    for each in counts.values():
+        for call, count in each.items():
+            total[call] += count
+    names = sorted(total, key=lambda name: -total[name])[:most]
+    top = names[0]
+    per = counts[sizes[-1]].get(top, 0.0) / sizes[-1]
+    fig, (ax,) = style.figure(heights=(3.4,), title=f"{per:.3g} x {top} for each VM at {sizes[-1]} VMs")
+    for k, name in enumerate(names):
+        ax.plot(sizes, [counts[size].get(name, 0.0) for size in sizes], label=name, **style.look(k))
+    ax.set_xlabel("VMs")
+    ax.set_ylabel("requests")
+    ax.set_ylim(bottom=0)
+    ax.legend(loc="upper left")
+    return fig
+
+
+def stages_of(rows: Iterable[Mapping[str, Any]]) -> list[Stage]:
+    """Stages from rows of stages.parquet (columns stage, since, status, index, seconds, submitted, receive_time, api_time)."""
+    rows = list(rows)
+    first = min((row["submitted"] for row in rows if row["submitted"]), default=0.0)
+    found: dict[tuple[str, str], Stage] = {}
+    for row in rows:
+        stage = found.setdefault((row["stage"], row["since"]), Stage(row["stage"], row["since"]))
+        at = row["receive_time"] or row["event_time"] or row["api_time"]
+        if row["status"] == "ok" and at:
+            stage.order.append(row["index"])
+            stage.at.append(at - first)
+            stage.seconds.append(row["seconds"])
+        elif row["status"] in ("censored", "failed"):
+            stage.missing += 1
+    return list(found.values())
+
+
+def of_results(rows: pa.Table) -> tuple[list[Stage], dict[int, dict[str, float]]]:
+    """Stages and API calls from a benchmark's rows: metrics `object_latency`, `object_time` (a subject each) and `api_calls`."""
+    picked = rows.filter(pa.compute.is_in(rows["metric"], pa.array(["object_latency", "object_time", "api_calls"])))
+    stages: dict[str, Stage] = {}
+    times: dict[tuple[Any, ...], float] = {}
+    calls: dict[int, dict[str, float]] = defaultdict(dict)
+    for row in picked.select(["metric", "subject", "coords", "value", "status", "sample_id"]).to_pylist():
+        coords = orjson.loads(row["coords"] or "{}")
+        if row["value"] is None:
+            continue
+        if row["metric"] == "api_calls":
+            calls[int(coords["vms"])][coords["call"]] = row["value"]
+        elif row["metric"] == "object_time":
+            times[row["sample_id"], row["subject"], coords["stage"]] = row["value"]
+        else:
+            stage = stages.setdefault(coords["stage"], Stage(coords["stage"], coords.get("since", "")))
+            stage.order.append(int(row["subject"].rpartition("-")[2]))
+            stage.seconds.append(row["value"])
+    for (_, _, name), at in times.items():
+        if name in stages:
+            stages[name].at.append(at)
+    return list(stages.values()), dict(calls)
+
+
+def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
+    """Charts of the benchmarks scale, vmi-burst and vmi-steady."""
+    from perfdag.charts.generic import figures as generic
+
+    stages, calls = of_results(rows)
+    if stages:
+        yield "lifecycle", timeline(stages)
+        yield "s-curves", s_curves(stages)
+        yield "ecdf", ecdf(stages)
+        yield "order", by_order(stages)
+    if calls:
+        yield "api-calls", api_calls(calls)
+    aggregate = rows.filter(pa.compute.is_null(rows["subject"]))
+    aggregate = aggregate.filter(pa.compute.invert(pa.compute.is_in(aggregate["metric"], pa.array(["api_calls"]))))
+    yield from generic(aggregate)

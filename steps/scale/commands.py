@@ -1,0 +1,247 @@
+"""What `perfdag scale submit` and `sample` do, without their arguments' parsing."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from perfdag.kube import Kube, KubeError
+from perfdag.steps.scale import runai, table
+from perfdag.steps.scale.clock import Offset, server_offset
+from perfdag.steps.scale.files import RunFile, read_run, write_run
+from perfdag.steps.scale.generator import ApiSubmitter, CommandSubmitter, Submitted, Submitter, generate
+from perfdag.steps.scale.observer import Observer
+from perfdag.steps.scale.rows import Clocks, Row, kinds_of, rows_of, summaries
+from perfdag.steps.scale.schedule import Schedule
+from perfdag.steps.scale.session import ensure_namespace, new_run
+from perfdag.steps.scale.simulate import simulated_nodes
+from perfdag.steps.scale.templates import Template, TemplateError, load
+
+PARTIAL = 2.0
+"""Seconds between writing partial files while submitting."""
+
+
+@dataclass
+class Order:
+    """What is to be submitted."""
+
+    template: str
+    count: int
+    parallel: int
+    schedule: Schedule
+    folder: Path
+    settings: runai.Settings
+    workers: int = 1
+    gpus: str = "1"
+    pvc: bool = False
+    namespace: str | None = None
+    create_namespace: bool = False
+    variables: dict[str, Any] = field(default_factory=dict)
+    tell: Callable[[str], None] = lambda text: None
+
+
+def _pods(template: Template, workers: int) -> int | None:
+    known = {"DistributedWorkload": workers + 1, "PyTorchJob": workers + 1, "TrainingWorkload": 1, "InteractiveWorkload": 1}
+    known |= {"Job": workers, "Pod": 1}
+    return known.get(template.kind)
+
+
+def _submitter(kube: Kube, order: Order) -> Submitter | None:
+    settings = order.settings
+    if settings.submitter == "kubectl":
+        return CommandSubmitter(kube, [settings.kubectl_path, "-n", "{namespace}", "apply", "-f", "-"])
+    if settings.submitter == "runai-cli":
+        if order.template not in runai.WORKLOAD_TYPES:
+            raise TemplateError(f"the Run:ai CLI submits {', '.join(runai.WORKLOAD_TYPES)}, not {order.template}")
+        argv = runai.runai_argv(settings, order.template, order.gpus, order.workers, order.pvc)
+        return CommandSubmitter(kube, argv, reads_input=False)
+    return None
+
+
+async def submit(kube: Kube, order: Order) -> RunFile:
+    """Submit everything and write run.json and submitted.json, partial ones on the way.
+
+    Raises TemplateError, KubeError (unknown kind, missing namespace) before anything is created.
+    """
+    run = new_run()
+    project = order.settings.project
+    values = {"project": project, "workers": order.workers, "gpus": order.gpus, "image": order.settings.image}
+    template = load(order.template, run, values | order.variables, pvc=order.pvc, storage_class=order.settings.storage_class or None)
+    namespace = order.namespace or f"runai-{project}"
+    submitter = _submitter(kube, order) or await ApiSubmitter.open(kube, template)
+    await _namespace(kube, namespace, run, order.create_namespace)
+    order.folder.mkdir(parents=True, exist_ok=True)
+    for old in ("observed.jsonl", "sampled.json", "stages.parquet"):
+        (order.folder / old).unlink(missing_ok=True)  # of an earlier run; its rows would be joined to this one
+    last = template.documents[-1]
+    file = RunFile(run, last.api_version, last.kind, [namespace], project, order.workers, _pods(template, order.workers), False, [], {})
+    done = Submitted(run, [], time.time(), time.monotonic_ns())
+    finished = asyncio.Event()
+
+    async def write_partial() -> None:
+        while not finished.is_set():
+            _write(order.folder, file, done)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(finished.wait(), PARTIAL)
+
+    writer = asyncio.create_task(write_partial())
+    said = time.monotonic()
+
+    def on_submit(item: Any) -> None:
+        nonlocal said
+        file.submissions.append(item)
+        done.submissions.append(item)
+        if time.monotonic() - said > 5:
+            order.tell(f"{len(file.submissions)}/{order.count} submitted")
+            said = time.monotonic()
+
+    try:
+        made = await generate(
+            submitter,
+            template,
+            order.count,
+            [namespace],
+            order.schedule,
+            order.parallel,
+            run=run,
+            prefix=f"j-{run[-6:]}",
+            on_submit=on_submit,
+        )
+        file.submissions, file.generator, file.finished = made.submissions, made.summary(order.schedule), True
+        done = made
+    finally:
+        finished.set()
+        await writer
+        _write(order.folder, file, done)
+    return file
+
+
+def _write(folder: Path, file: RunFile, done: Submitted) -> None:
+    write_run(folder / "run.json", file, done)
+    table.write_json(folder / "submitted.json", runai.submitted_json(done, file.project))
+
+
+async def _namespace(kube: Kube, name: str, run: str, create: bool) -> None:
+    if create:
+        await ensure_namespace(kube, name, run)
+        return
+    try:
+        await kube.get(await kube.resource("v1", "Namespace"), name)
+    except KubeError as error:
+        if error.status != 404:
+            raise
+        raise KubeError(404, "NoNamespace", f"no namespace {name!r}", "make the project, or give --create-namespace") from None
+
+
+@dataclass
+class Sample:
+    """What a sample saw."""
+
+    file: RunFile
+    rows: list[Row]
+    scheduled: int
+    waiting: int
+    absent: list[str]
+    complete: bool
+
+
+async def sample(kube: Kube, folder: Path, settings: runai.Settings, watch: float | None, tell: Callable[[str], None]) -> Sample:
+    """Observe the run of `folder` and write sampled.json, stages.parquet, summary.json and the state to go on from.
+
+    Without `watch` it takes what is there now. With it, it stays for at most that many seconds, until all that was submitted is
+    ready. Can be run again and again, while the submission goes on. Raises SettingsError, KubeError.
+    """
+    shift = time.time_ns() - time.monotonic_ns()
+    file = read_run(folder, shift)
+    kinds = kinds_of(file.api_version, file.kind)
+    observer = Observer(kube, file.run, kinds, file.namespaces, primary=[file.kind], events=settings.scheduler_event_times)
+    state = folder / "observed.jsonl"
+    if state.exists():
+        observer.restore(state)
+    offset = await server_offset(kube)
+    async with observer:
+        complete = _complete(observer, file)
+        if watch is not None:
+            deadline = time.monotonic() + watch
+            while not complete and (left := deadline - time.monotonic()) > 0:
+                await observer.until(partial(_complete, observer, file), min(left, PARTIAL))
+                file = read_run(folder, shift)
+                complete = file.finished and _complete(observer, file)
+                observer.save(state)
+                tell(f"{_ready(observer, file)} of {len(file.submissions)} submitted are ready")
+        elif observer.records:
+            await asyncio.sleep(0.3)  # a resumed watch replays what it missed
+        observer.save(state)
+        fake = await simulated_nodes(kube)
+    rows = _rows(observer, file, shift, offset, fake)
+    backend = runai.backend_times(settings, file.project, file.namespaces[0])
+    sampled, waiting = runai.sampled_json(rows, file.project, backend)
+    table.write_json(folder / "sampled.json", sampled)
+    table.write_rows(folder / "stages.parquet", rows)
+    facts = {
+        "run": file.run,
+        "simulated": any(row.simulated for row in rows),
+        "server_clock_ahead_s": offset.seconds,
+        "server_clock_bound_s": offset.bound,
+        "generator": file.generator,
+        "stages": [each.as_dict() for each in summaries(rows)],
+        "failure_reasons": dict(observer.reasons.most_common(20)),
+    }
+    table.write_json(folder / "summary.json", facts)
+    return Sample(file, rows, len(sampled), waiting, observer.absent, complete)
+
+
+def _ready(observer: Observer, file: RunFile) -> int:
+    return observer.counts["Pod", "ready"] // (file.expected_pods or 1)
+
+
+def _complete(observer: Observer, file: RunFile) -> bool:
+    wanted = sum(1 for each in file.submissions if each.answered_ns and not each.error) * (file.expected_pods or 1)
+    ended = observer.counts["Pod", "ready"] + observer.counts["Pod", "failed"]
+    return file.finished and ended >= wanted
+
+
+def _rows(observer: Observer, file: RunFile, shift: int, offset: Offset, fake: set[str]) -> list[Row]:
+    return list(
+        rows_of(
+            file.submissions,
+            observer.records,
+            Clocks(shift, offset.seconds, None),
+            run=file.run,
+            kind=file.kind,
+            until_ns=time.monotonic_ns(),
+            expected_pods=file.expected_pods,
+            simulated=fake,
+            messages=observer.messages,
+        )
+    )
+
+
+async def delete(kube: Kube, folder: Path, parallel: int, timeout: float) -> int:
+    """Delete the run's workloads and wait until none is left; returns how many are left after `timeout` seconds."""
+    from perfdag.steps.scale.templates import RUN_LABEL
+
+    file = read_run(folder, 0)
+    resource = await kube.resource(file.api_version, file.kind)
+    left: list[tuple[str, str]] = []
+    deadline = time.monotonic() + timeout
+    while True:
+        left = [
+            (each["metadata"]["namespace"], each["metadata"]["name"])
+            for namespace in file.namespaces
+            for each in await kube.list(resource, namespace, labels=f"{RUN_LABEL}={file.run}")
+        ]
+        if not left or time.monotonic() > deadline:
+            return len(left)
+        queue = iter(left)
+
+        async def worker(queue: Any = queue) -> None:
+            for namespace, name in queue:
+                await kube.delete(resource, name, namespace)
+
+        await asyncio.gather(*(worker() for _ in range(parallel)))
+        await asyncio.sleep(0.3)
