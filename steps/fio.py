@@ -1,0 +1,325 @@
+"""fio: throughput and latency of a file system or block device; on several hosts by fio's own client and server."""
+
+import json
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import PurePosixPath
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, StringConstraints, model_validator
+
+from perfdag import facts
+from perfdag.benchmark import Benchmark, Failed, Gang, Measurement, Metric, Output, Params, Skip, Tool
+from perfdag.hosts import Finished, Host, LocalHost
+from perfdag.shape import Shape
+from perfdag.steps import fio_report
+from perfdag.units import Duration, PositiveDuration, Size
+
+_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
+_SYNCHRONOUS = ("sync", "psync", "vsync", "pvsync", "pvsync2", "mmap", "splice")
+_SPARE = 1.02  # file system metadata beside the data
+_DISK_SCRATCH = "/var/tmp"  # by the FHS on a disk, where /tmp may be memory
+_JOB = "worker"
+_PRERUN = f"{_JOB}.prerun.txt"  # fio's own name for the output of exec_prerun
+
+# no control characters: the value goes into a line of a job file
+FilePath = Annotated[str, StringConstraints(pattern=r"^/[^\x00-\x1f\x7f]*$", max_length=4096)]
+
+
+class FioParams(Params):
+    """fio's options by their own names; sizes in bytes, times in seconds."""
+
+    rw: Annotated[
+        Literal["read", "write", "randread", "randwrite", "rw", "randrw", "trim", "randtrim", "trimwrite", "randtrimwrite"],
+        BeforeValidator(lambda value: "rw" if value == "readwrite" else value),
+    ] = Field("read", description="pattern; readwrite is rw; trim needs a block device")
+    rwmixread: int = Field(50, ge=0, le=100, description="percent of reads in rw and randrw")
+    percentage_random: int = Field(100, ge=0, le=100, description="percent of a random pattern that is random")
+    bs: Size = Field(4096, ge=512, le=1 << 30, description="bytes of one I/O")
+    size: Size = Field(1 << 30, ge=512, description="bytes that each job works on")
+    iodepth: int = Field(1, ge=1, le=65536, description="I/Os in flight for each job; above 1 needs an asynchronous ioengine")
+    ioengine: Literal["libaio", "io_uring", "posixaio", "sync", "psync", "vsync", "pvsync", "pvsync2", "mmap", "splice"] = "libaio"
+    direct: bool = Field(True, description="bypass the page cache (O_DIRECT)")
+    numjobs: int = Field(1, ge=1, le=1024, description="jobs (processes or threads) at once, on each host")
+    nrfiles: int = Field(1, ge=1, le=65536, description="files of each job; they share its size")
+    thread: bool = Field(False, description="jobs are threads, not processes")
+    runtime: PositiveDuration | None = Field(10.0, description="seconds to measure, going round the size; null: once through the size")
+    ramp: Duration = Field(0.0, description="seconds of the same load before measuring starts")
+    fsync: int = Field(0, ge=0, description="fsync after so many writes; 0: never")
+    prefill: bool = Field(False, description="write all data before measuring writes, so that no block is new")
+    drop_caches: bool = Field(False, description="drop the hosts' page caches before measuring; needs root, else skipped")
+    directory: FilePath | None = Field(None, description="folder to make files in; unset: the volume, else a scratch folder on a disk")
+    file: FilePath | None = Field(None, description="one file or block device instead of files in a folder")
+    overwrite: bool = Field(False, description="allow writing over a `file` that exists: its data is lost")
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """Of read, write and trim those that this pattern does."""
+        kind = self.rw.removeprefix("rand")
+        if kind == "rw":
+            return ("write",) if self.rwmixread == 0 else ("read",) if self.rwmixread == 100 else ("read", "write")
+        return ("trim", "write") if kind == "trimwrite" else (kind,)
+
+    @model_validator(mode="after")
+    def _possible(self) -> "FioParams":
+        if self.directory is not None and self.file is not None:
+            raise ValueError("directory and file exclude each other; set one of them")
+        if self.file is not None and self.nrfiles > 1:
+            raise ValueError("nrfiles: one file is given; leave it at 1, or give a directory")
+        if self.size // self.nrfiles < self.bs:
+            raise ValueError(f"size / nrfiles is {self.size // self.nrfiles} B, less than one I/O of bs {self.bs} B")
+        if self.iodepth > 1 and self.ioengine in _SYNCHRONOUS:
+            raise ValueError(f"iodepth {self.iodepth}: {self.ioengine} has one I/O in flight; use libaio, io_uring or posixaio, or numjobs")
+        if self.ioengine == "mmap" and self.direct:
+            raise ValueError("ioengine mmap works through the page cache; set direct: false")
+        if self.direct and self.bs % 512:
+            raise ValueError(f"bs {self.bs} B: direct I/O needs a multiple of 512 B; change bs or set direct: false")
+        if self.percentage_random != 100 and not self.rw.startswith("rand"):
+            raise ValueError(f"percentage_random: rw is {self.rw}, not random; use one of randread, randwrite, randrw")
+        return self
+
+
+class Fio(Benchmark[FioParams]):
+    """I/O operations, bandwidth and latency of a file system or block device, with fio.
+
+    With several hosts each runs fio's server with files of its own, in the shared volume or in one of its own, and the first host
+    is the client that starts all at once; rows with a subject are one host's, rows without are all together. Files are removed
+    after each sample. `direct` on a file system in memory is skipped: the kernel takes the flag there and there is no disk.
+    On overlayfs the flag reaches the file system below, which the row cannot name.
+
+    Clock: fio's own. A job's clock starts when its files are laid out (and `ramp` is over) and stops at `runtime` or at the end of
+    the size; an I/O's latency runs from its creation to its completion, submission and completion latency are its two parts.
+    """
+
+    name = "fio"
+    image = "fio"
+    tools = (Tool("fio", dict.fromkeys(("apt", "dnf", "zypper", "pacman", "brew"), "fio")),)
+    Params: ClassVar[type[Params]] = FioParams
+    metrics = (
+        Metric("iops", "1/s", "higher", "I/Os completed in a second, by direction", headline=True),
+        Metric("bandwidth", "B/s", "higher", "data moved in a second, by direction", headline=True),
+        Metric("latency", "s", "lower", "from creating an I/O to its completion"),
+        Metric("completion_latency", "s", "lower", "from submission to completion (fio's clat)"),
+        Metric("submission_latency", "s", "lower", "time to submit (fio's slat); asynchronous engines only"),
+        Metric("sync_latency", "s", "lower", "time of an fsync"),
+        Metric("user_cpu", "1", "lower", "share of a job's time in user code"),
+        Metric("system_cpu", "1", "lower", "share of a job's time in the kernel"),
+        Metric("start_skew", "s", "lower", "first to last host that started, by the hosts' own clocks"),
+    )
+
+    def check(self, params: FioParams, shape: Shape) -> list[str]:
+        wrong = []
+        block = shape.volume is not None and shape.volume.mode == "Block"
+        if "trim" in params.directions and not block and not (params.file or "").startswith("/dev/"):
+            wrong.append(f"rw {params.rw} needs a block device: volume.mode Block, or file /dev/...")
+        if block and (params.directory or params.file or params.nrfiles > 1):
+            wrong.append("volume.mode is Block; leave out directory, file and nrfiles, or use mode Filesystem")
+        if shape.volume is not None and not (params.directory or params.file):
+            sharing = shape.hosts.count if shape.volume.access == "ReadWriteMany" else 1
+            needed = params.size * (1 if block else params.numjobs * sharing)
+            if needed > shape.volume.size:
+                wrong.append(f"size x numjobs is {needed} B, volume.size {shape.volume.size} B; make the volume larger or size smaller")
+        if params.file and shape.hosts.count > 1:
+            wrong.append("file with several hosts would have all of them write one file; use directory or a volume")
+        return wrong
+
+    def seconds(self, params: FioParams) -> float:
+        # a guess of 1 GB/s where fio goes once through the size, and for laying the files out
+        moved = params.size * params.numjobs / 1e9
+        return (params.runtime if params.runtime is not None else moved) + params.ramp + moved + 0.2
+
+    def provenance(self, gang: Gang, params: FioParams) -> dict[str, Any]:
+        target = params.file or home(gang, params, gang.hosts[0])
+        return {"filesystem": _filesystem(gang.hosts[0], target)}
+
+    def run(self, gang: Gang, params: FioParams) -> Output:
+        with _files(gang, params) as places:
+            if params.prefill and "write" in params.directions:
+                fill = {"rw": "write", "bs": min(params.size // params.nrfiles, 1 << 20) // 512 * 512, "runtime": None, "ramp": 0.0}
+                self._lay_out(gang, params.model_copy(update=fill), places, [])
+            elif params.drop_caches:
+                self._lay_out(gang, params, places, ["--create_only=1"])
+            if params.drop_caches:
+                _drop_caches(gang)
+            return self._local(gang, params, places[0]) if len(gang.hosts) == 1 else self._distributed(gang, params, places)
+
+    def _lay_out(self, gang: Gang, params: FioParams, places: list["Place"], more: list[str]) -> None:
+        for host, place in zip(gang.hosts, places, strict=True):
+            laid = host.run([*_command(params, place), *more], timeout=gang.timeout, cwd=place.folder)
+            laid.check(f"fio, laying out files on {host.name},")
+
+    def _local(self, gang: Gang, params: FioParams, place: "Place") -> Output:
+        argv = _command(params, place)
+        finished = gang.hosts[0].run(argv, timeout=gang.timeout, cwd=place.folder, cpus=gang.shape.hosts.cpus.client)
+        return _output(finished, [argv], {"filesystem": place.described})
+
+    def _distributed(self, gang: Gang, params: FioParams, places: list["Place"]) -> Output:
+        lead = gang.hosts[0]
+        client, argvs = ["fio", *_FORMAT], []
+        with ExitStack() as stack:
+            for index, (host, place) in enumerate(zip(gang.hosts, places, strict=True)):
+                port = host.free_port("tcp")
+                argv = ["fio", f"--server=ip:{host.address},{port}" if ":" not in host.address else f"--server=ip6:{host.address},{port}"]
+                stack.enter_context(host.serve(argv, port=port, cwd=place.folder, cpus=gang.shape.hosts.cpus.server))
+                job = str(PurePosixPath(gang.scratch) / f"job-{index}.fio")
+                lead.put(job, job_file(params, place).encode())
+                client += [f"--client=ip{'6' if ':' in host.address else ''}:{host.address},{port}", job]
+                argvs.append(argv)
+            finished = lead.run(client, timeout=gang.timeout)
+            output = _output(finished, [*argvs, client], {"filesystem": [place.described for place in places]})
+            output.texts["job"] = job_file(params, places[0])
+            starts = [host.get(f"{place.folder}/{_PRERUN}").decode().strip() for host, place in zip(gang.hosts, places, strict=True)]
+            output.facts |= {"started": starts, "hosts": len(places)}
+        return output
+
+    def parse(self, output: Output, params: FioParams) -> list[Measurement]:
+        hosts = int(output.facts.get("hosts", 1))
+        found = fio_report.parse(output.texts, params.directions, params.runtime, hosts)
+        if output.facts.get("started"):
+            starts = [float(each) for each in output.facts["started"]]
+            found.append(Measurement("start_skew", max(starts) - min(starts), n=len(starts)))
+        return found
+
+
+class Place:
+    """Where one host's job works: its folder, the target lines of the job, what it stands on."""
+
+    def __init__(self, host: Host, folder: str, target: str | None, described: dict[str, Any]) -> None:
+        self.host, self.folder, self.target, self.described = host, folder, target, described
+
+
+_PERCENTILES = ":".join(f"{p:g}" for p in fio_report.PERCENTILES)
+_FORMAT = ["--output-format=json"]
+
+
+def options(params: FioParams, place: Place) -> list[tuple[str, str]]:
+    """The job's options in the order of fio(1)'s manual; `:` separates file names there and is escaped."""
+    target = ("filename", place.target) if place.target else ("directory", place.folder)
+    given: list[tuple[str, object]] = [
+        (target[0], target[1].replace(":", r"\:")),
+        *((name, getattr(params, name)) for name in ("rw", "bs", "size", "iodepth", "ioengine", "numjobs", "nrfiles")),
+        ("direct", int(params.direct)),
+        ("thread", int(params.thread)),
+        ("group_reporting", 1),
+        ("unique_filename", 0),  # the folder is the host's own; the same names whoever starts the job
+        ("lat_percentiles", 1),
+        ("clat_percentiles", 1),
+        ("slat_percentiles", 1),
+        ("percentile_list", _PERCENTILES),
+    ]
+    if "rw" in params.rw:
+        given.append(("rwmixread", params.rwmixread))
+    if params.percentage_random != 100:
+        given.append(("percentage_random", params.percentage_random))
+    if params.runtime is not None:
+        given += [("time_based", 1), ("runtime", f"{round(params.runtime * 1e6)}us")]
+    if params.ramp:
+        given.append(("ramp_time", f"{round(params.ramp * 1e6)}us"))
+    if params.fsync:
+        given.append(("fsync", params.fsync))
+    return [(name, str(value)) for name, value in given]
+
+
+def job_file(params: FioParams, place: Place) -> str:
+    """The job as a file for fio's client; exec_prerun leaves the start time beside the data."""
+    lines = [f"{name}={value}" for name, value in [*options(params, place), ("exec_prerun", "date +%s.%N")]]
+    return "\n".join([f"[{_JOB}]", *lines, ""])
+
+
+def _command(params: FioParams, place: Place) -> list[str]:
+    return ["fio", *_FORMAT, f"--name={_JOB}", *(f"--{name}={value}" for name, value in options(params, place))]
+
+
+def home(gang: Gang, params: FioParams, host: Host) -> str:
+    """The folder (or the block device of the volume) under which a host's files are made."""
+    if params.directory or gang.volume:
+        return params.directory or str(gang.volume)
+    if params.direct and _filesystem(host, gang.scratch).get("type") in _MEMORY:
+        return _DISK_SCRATCH
+    return gang.scratch
+
+
+@contextmanager
+def _files(gang: Gang, params: FioParams) -> Iterator[list[Place]]:
+    """A place on each host, checked for room and for direct I/O; all that was made is gone afterwards, also after a failure."""
+    token = secrets.token_hex(4)
+    made: list[tuple[Host, str]] = []
+    try:
+        places = []
+        for index, host in enumerate(gang.hosts):
+            root = home(gang, params, host)
+            if params.directory and not _exists(host, params.directory):
+                raise Failed(f"directory {params.directory} is not there on {host.name}; make it, or name another")
+            described = _filesystem(host, params.file or root)
+            device = params.file or (root if described.get("type") == "block" else None)
+            folder = str(PurePosixPath(gang.scratch if device else root) / f"perfdag-fio-{token}-{index}")
+            _refuse(
+                host,
+                params,
+                device,
+                described,
+                shared=len(gang.hosts) if gang.volume else 1,
+                ours=device is not None and device == gang.volume,
+            )
+            if device and described.get("type") != "block" and not _exists(host, device):
+                made.append((host, device))
+            made.append((host, folder))
+            # the folder comes with a file in it: fio's client wants the working folder to be there
+            host.put(f"{folder}/made-by-perfdag", b"")
+            places.append(Place(host, folder, device, described))
+        yield places
+    finally:
+        for host, path in made:
+            host.remove(path)
+
+
+def _refuse(host: Host, params: FioParams, device: str | None, described: dict[str, Any], shared: int, ours: bool) -> None:
+    """Raise Skip or Failed where the target cannot give what is asked, or has data that would be lost."""
+    kind, where = described.get("type"), device or described.get("mount")
+    if params.direct and kind in _MEMORY:
+        raise Skip(f"direct I/O: {where} on {host.name} is {kind}, memory; set direct: false, or directory to a folder on a disk")
+    writes = params.directions != ("read",)
+    if device and not ours and writes and not params.overwrite and _exists(host, device):
+        raise Failed(f"{device} on {host.name} exists and {params.rw} would destroy its data; name another, or set overwrite: true")
+    free = described.get("free_bytes")
+    needed = round(params.size * (1 if device else params.numjobs * shared) * _SPARE)
+    if kind != "block" and free is not None and not (device and _exists(host, device)) and free < needed:
+        raise Failed(f"{where} on {host.name} has {free} B free, fio needs {needed} B (size x numjobs); free some or make size smaller")
+
+
+def _drop_caches(gang: Gang) -> None:
+    for host in gang.hosts:
+        dropped = host.run(["sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches"], timeout=gang.timeout)
+        if dropped.code != 0:
+            raise Skip(f"drop_caches: {host.name} does not allow it (needs root outside a container); set drop_caches: false")
+
+
+def _exists(host: Host, path: str) -> bool:
+    return host.run(["test", "-e", path], timeout=10).code == 0
+
+
+def _filesystem(host: Host, path: str) -> dict[str, Any]:
+    if isinstance(host, LocalHost):
+        return facts.filesystem(path)
+    asked = host.run(["python3", "-m", "perfdag.facts", "--filesystem", path], timeout=30)
+    found: dict[str, Any] = json.loads(asked.check(f"asking {host.name} what holds {path}").stdout)
+    return found
+
+
+def _output(finished: Finished, argv: list[list[str]], known: dict[str, Any]) -> Output:
+    """The output, or Skip where this kernel or file system cannot do it, or Failed with fio's own words."""
+    if finished.timed_out:
+        finished.check("fio")
+    said = f"{finished.stderr}\n{finished.stdout[:2000]}"
+    for pattern, reason in (
+        (r"engine \S+ not loadable|failed to load engine", "this fio lacks the ioengine"),
+        (r"file system does not support direct=1", "the file system refuses direct I/O; set direct: false"),
+        (r"io_uring.*(Operation not permitted|Function not implemented)|Operation not permitted.*io_uring", "io_uring is off here"),
+    ):
+        if re.search(pattern, said):
+            raise Skip(f"fio: {reason}: {finished.tail(200)}", finished.texts())
+    finished.check("fio")
+    version = re.search(r'"fio version"\s*:\s*"fio-([^"]+)"', finished.stdout)
+    return Output({"client": finished.stdout, "stderr": finished.stderr}, argv, f"fio {version[1]}" if version else "fio", known)
