@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -72,8 +73,7 @@ def accepted_from(trends: Trends, name: str, series_id: str, accepted: Sequence[
     """Index of the first run of the last accepted level of a series; 0 where none was accepted."""
     day = day_of(trends.runs[-1].run_id) if trends.runs else ""
     starts = [each.run for each in accepted if each.holds(name, series_id, day)]
-    ids = [run.run_id for run in trends.runs]
-    return int(np.searchsorted(ids, max(starts))) if starts else 0
+    return bisect.bisect_left(trends.runs, max(starts), key=lambda run: run.run_id) if starts else 0
 
 
 def find(trends: Trends, tuning: Tuning, accepted: Sequence[Accepted] = (), *, headline_only: bool = False) -> list[Finding]:

@@ -83,9 +83,16 @@ def _complete(store: Store, month: Month, stored: dict[str, str], damaged: list[
 def _write(month: Month) -> bytes:
     envs = {repr(run.env): run.env for run in month.runs.values()}
     number = {text: i for i, text in enumerate(envs)}
-    runs = [{**asdict(run), "env": number[repr(run.env)]} for run in month.runs.values()]
+    points: dict[tuple[str, str], int] = {}
+    runs = []
+    for run in month.runs.values():
+        counts = [(points.setdefault((key, p[3]), len(points)), p[0], p[1], p[2]) for key, p in run.points.items()]
+        alike = sorted({count[1:] for count in counts})  # most points of a run stand alike: one list of numbers for all of them
+        grouped = [[*state, [count[0] for count in counts if count[1:] == state]] for state in alike]
+        runs.append([run.run_id, run.started_at, run.trigger, run.cluster, number[repr(run.env)], grouped])
     about = {
         "version": VERSION,
+        "points": list(points),
         "runs": runs,
         "envs": list(envs.values()),
         "series": [list(asdict(each).values()) for each in month.series.values()],
@@ -110,9 +117,13 @@ def _read(data: bytes) -> Month:
     if about["version"] != VERSION:
         raise ValueError("another version")
     runs = {}
-    for raw in about["runs"]:
-        raw["env"] = about["envs"][raw["env"]]
-        raw["points"] = {key: tuple(each) for key, each in raw["points"].items()}
-        runs[raw["run_id"]] = RunInfo(**raw)
+    alike: dict[bytes, dict[str, tuple[int, int, str, str]]] = {}
+    for run_id, started, trigger, cluster, env, states in about["runs"]:
+        # Most nights stand alike, point by point: they share one dict.
+        points = alike.setdefault(orjson.dumps(states), {})
+        if not points:
+            for ok, bad, error, which in states:
+                points.update({about["points"][i][0]: (ok, bad, error, about["points"][i][1]) for i in which})
+        runs[run_id] = RunInfo(run_id, started, trigger, cluster, about["envs"][env], points)
     series = {each[0]: SeriesInfo(*each) for each in about["series"]}
     return Month(runs, series, [table.replace_schema_metadata(None)])

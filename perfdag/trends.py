@@ -165,9 +165,10 @@ def add(month: Month, table: pa.Table) -> None:
     if run.trigger == "ab":
         return
     rows = table.filter(measured(table))
-    for i in _first_of_each(rows["series_id"]):
-        info = _info(rows, int(i))
-        month.series.setdefault(info.series_id, info)
+    which, ids = codes(rows["series_id"])
+    for code, i in zip(*np.unique(which, return_index=True), strict=True):
+        if ids[code] not in month.series:
+            month.series[ids[code]] = _info(rows, int(i))
     month.rows.append(_medians(rows, run.run_id))
 
 
@@ -175,10 +176,6 @@ def measured(table: pa.Table) -> pa.ChunkedArray:
     """Say which rows are values to analyse: ok, not a warm-up, of the whole sample and not of one pod or device."""
     ok = pc.and_(pc.equal(table["status"], "ok"), pc.equal(table["phase"], "measure"))
     return pc.fill_null(pc.and_(pc.and_(ok, pc.is_valid(table["value"])), pc.is_null(table["subject"])), False)
-
-
-def _first_of_each(column: pa.ChunkedArray) -> NDArray[np.int64]:
-    return np.unique(codes(column)[0], return_index=True)[1]
 
 
 def codes(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[Any]]:
@@ -252,18 +249,16 @@ def _points(table: pa.Table) -> dict[str, tuple[int, int, str, str]]:
     repetition = pc.fill_null(table["repetition"], 0).to_numpy().astype(np.int64)
     warm = pc.fill_null(pc.equal(table["phase"], "warmup"), False).to_numpy(zero_copy_only=False)
     samples = np.unique(np.where(warm, -1, point * 2**20 + repetition), return_index=True)[1]
+    (entry, entries), (status, statuses) = codes(table["entry"]), codes(table["status"])
     points: dict[str, tuple[int, int, str, str]] = {}
-    for i in samples:
-        if warm[i]:
-            continue
-        name = names[point[i]]
-        ok, bad, error, entry = points.get(name, (0, 0, "", table["entry"][int(i)].as_py() or ""))
-        status = table["status"][int(i)].as_py()
-        if status == "ok":
+    for i in samples[~warm[samples]].tolist():
+        ok, bad, error, _ = points.get(names[point[i]], (0, 0, "", ""))
+        word = statuses[status[i]]
+        if word == "ok":
             ok += 1
         else:
-            bad, error = bad + 1, f"{status}: {table['error'][int(i)].as_py() or ''}".removesuffix(": ")
-        points[name] = (ok, bad, error, entry)
+            bad, error = bad + 1, f"{word}: {table['error'][i].as_py() or ''}".removesuffix(": ")
+        points[names[point[i]]] = (ok, bad, error, entries[entry[i]] if entry[i] >= 0 else "")
     return points
 
 

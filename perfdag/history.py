@@ -1,0 +1,198 @@
+"""A suite's history for people: each series with its levels, where the noise comes from, which node is slow, what failed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from perfdag import results
+from perfdag.checks import Tuning
+from perfdag.findings import Accepted, Finding, find, names
+from perfdag.stats.nodes import Outlier, outliers
+from perfdag.stats.noise import Noise, noise_of
+from perfdag.stats.robust import Array, median, robust_sigma, scale_for
+from perfdag.stats.verdicts import side
+from perfdag.store import Store
+from perfdag.trends import SeriesInfo, Trends, codes, measured
+
+NEWEST = 30
+"""Runs whose rows are read for the noise report and the nodes."""
+_COLUMNS = ["series_id", "run_id", "status", "phase", "subject", "value", "variant", "nodes", "repetition"]
+
+
+@dataclass(frozen=True)
+class Level:
+    """Runs `start` up to `end` (not included) between two changes, their median and robust noise (relative)."""
+
+    start: int
+    end: int
+    value: float
+    noise: float
+
+
+@dataclass(frozen=True)
+class Series:
+    """One series over the runs: arrays as long as the runs, NaN where it was not measured."""
+
+    info: SeriesInfo
+    name: str
+    value: Array
+    low: Array
+    high: Array
+    levels: tuple[Level, ...]
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class NodeOutlier:
+    """A node off the others in one series; `word` says whether it is worse or better there."""
+
+    series: str
+    word: str
+    outlier: Outlier
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Samples of one point and run that are not ok, with one reason."""
+
+    run: str
+    entry: str
+    point: str
+    bad: int
+    total: int
+    reason: str
+
+
+def series_of(trends: Trends, tuning: Tuning, accepted: Sequence[Accepted] = ()) -> list[Series]:
+    """Return every series but the canary's with its levels and changes."""
+    by_series: dict[str, list[Finding]] = {}
+    for finding in find(trends, tuning, accepted):
+        by_series.setdefault(finding.info.series_id, []).append(finding)
+    made = []
+    for i, name in enumerate(names(trends)):
+        info = trends.series[i]
+        if info.canary:
+            continue
+        found = by_series.get(info.series_id, [])
+        levels = _levels(trends.value[i], [each.index for each in found])
+        made.append(Series(info, name, trends.value[i], trends.low[i], trends.high[i], levels, tuple(found)))
+    return made
+
+
+def _levels(values: Array, cuts: Sequence[int]) -> tuple[Level, ...]:
+    present = np.flatnonzero(np.isfinite(values))
+    if not present.size:
+        return ()
+    edges = [int(present[0]), *cuts, values.size]
+    levels = []
+    for start, end in pairwise(edges):
+        part = values[start:end][np.isfinite(values[start:end])]
+        noise = robust_sigma(scale_for(part).apply(part)) if part.size >= 3 else float("nan")
+        levels.append(Level(start, end, median(part), noise))
+    return tuple(levels)
+
+
+def recent_rows(store: Store, trends: Trends, newest: int = NEWEST) -> pa.Table:
+    """Return the measured rows of the newest runs. Raises StoreError."""
+    runs = [run.run_id for run in trends.runs[-newest:]]
+    table = results.load(store, suites=[trends.suite], runs=runs, columns=_COLUMNS, damaged=[])
+    return table.filter(measured(table))
+
+
+def noise_report(trends: Trends, table: pa.Table) -> list[tuple[str, Noise]]:
+    """Return the noise of each series over the rows of recent runs, the noisiest between runs first."""
+    split = _split(table)
+    report = []
+    for i, name in enumerate(names(trends)):
+        rows = split.get(trends.series[i].series_id)
+        if rows is None or trends.series[i].canary:
+            continue
+        runs = [rows[0][rows[1] == run] for run in np.unique(rows[1])]
+        report.append((name, noise_of(runs, _by_node(*rows))))
+    return sorted(report, key=lambda each: -(each[1].between or 0))
+
+
+def node_outliers(trends: Trends, table: pa.Table, tuning: Tuning) -> list[NodeOutlier]:
+    """Name the nodes that lie off the others in a headline series, over the rows of recent runs."""
+    split = _split(table)
+    found = []
+    for i, name in enumerate(names(trends)):
+        info = trends.series[i]
+        rows = split.get(info.series_id)
+        if rows is None or not tuning.pages(info):
+            continue
+        min_effect, absolute = tuning.effect(info, rows[0])
+        if absolute:
+            continue
+        for each in outliers(_by_node(*rows), min_effect=min_effect):
+            found.append(NodeOutlier(name, side(each.effect, info.better), each))
+    return sorted(found, key=lambda each: (each.word != "worse", -abs(each.outlier.effect)))
+
+
+_Rows = tuple[Array, NDArray[np.int64], list[tuple[str, ...]]]
+
+
+def _split(table: pa.Table) -> dict[str, _Rows]:
+    """Split rows by series: values, runs as numbers (oldest first), nodes."""
+    which, ids = codes(table["series_id"])
+    run, run_ids = codes(table["run_id"])
+    rank = np.argsort(np.argsort(run_ids)) if run_ids else np.array([], dtype=np.int64)
+    values = table["value"].to_numpy().astype(np.float64)
+    nodes = [tuple(each or ()) for each in table["nodes"].to_pylist()]
+    order = np.argsort(which, kind="stable")
+    groups, starts = np.unique(which[order], return_index=True)
+    made: dict[str, _Rows] = {}
+    for group, rows in zip(groups, np.split(order, starts[1:]), strict=True):
+        made[ids[group]] = (values[rows], rank[run[rows]], [nodes[k] for k in rows])
+    return made
+
+
+def _by_node(values: Array, runs: NDArray[np.int64], nodes: list[tuple[str, ...]]) -> dict[str, list[float]]:
+    """Return for each node one value a run, the median of the samples it took part in: a run's own luck counts once."""
+    samples: dict[tuple[str, int], list[float]] = {}
+    for value, run, names_ in zip(values, runs, nodes, strict=True):
+        for node in names_:
+            samples.setdefault((node, int(run)), []).append(float(value))
+    made: dict[str, list[float]] = {}
+    for (node, _), many in samples.items():
+        made.setdefault(node, []).append(median(many))
+    return made
+
+
+def failures(trends: Trends, text: str) -> list[Failure]:
+    """Return the points whose samples were not ok, newest run first; `text` is looked for in the reason, any case."""
+    found = []
+    for run in reversed(trends.runs):
+        for point, (ok, bad, reason, entry) in run.points.items():
+            if bad and text.lower() in reason.lower():
+                found.append(Failure(run.run_id, entry, point, bad, ok + bad, reason))
+    return found
+
+
+def several_nodes(trends: Trends, newest: int = NEWEST) -> bool:
+    """Whether recent runs used enough nodes to tell one from the others."""
+    seen: set[str] = set()
+    for run in trends.runs[-newest:]:
+        seen.update(run.env.get("nodes", "").split(" | "))
+    return len(seen - {""}) >= 4
+
+
+def overview(series: Sequence[Series], newest: int = NEWEST) -> Array:
+    """Return the effect of each series and recent run against its level before the last change, shape (series, runs).
+
+    The level is that of the runs 60 to `newest` ago where there are any, else the first level shown; relative (0.1 is
+    +10 %), NaN where it was not measured.
+    """
+    rows = []
+    for each in series:
+        shown = each.value[-newest:]
+        first = each.value.size - shown.size
+        reference = next((level.value for level in each.levels if level.end > first), float("nan"))
+        rows.append(shown / reference - 1 if reference else np.full(shown.size, np.nan))
+    return np.array(rows) if rows else np.empty((0, 0))
