@@ -1,0 +1,358 @@
+"""OpenFOAM: a 3-D lid-driven cavity solved by icoFoam over MPI, a whole application beside the network's micro-benchmarks."""
+
+import math
+import os
+import re
+import sys
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Params, Skip, Tool
+from perfdag.shape import Shape
+from perfdag.steps import openfoam_case as case
+from perfdag.steps import openmpi
+from perfdag.steps.stamp import RANK_LINE
+
+DEBIAN_ROOT = "/usr/share/openfoam"
+_STAMPED = re.compile(r"^(\d+\.\d+)\t(.*)$")
+_RESIDUAL = re.compile(r"Solving for (\w+), Initial residual = (\S+), Final residual = (\S+), No Iterations (\d+)")
+_CONTINUITY = re.compile(r"continuity errors : sum local = (\S+), global = (\S+), cumulative = (\S+)")
+_COURANT = re.compile(r"^Courant Number mean: (\S+) max: (\S+)")
+_HOSTS = re.compile(r"^Hosts\s*:\s*\n\(\n((?:\s*\(\S+ \d+\)\n)+)\)", re.M)
+_VERSION = re.compile(r"^Build\s*:\s*(\S+)", re.M)
+# the lid drives the flow, so nothing in it moves ten times as fast; a Courant number that says so is a diverged solution
+_RUNAWAY = 10.0
+
+
+class OpenFoamParams(Params):
+    """The size and how it is solved; `procs` is spread evenly over `nodes`."""
+
+    size: Literal["XS", "S", "M", "XL", "XXL"] | None = Field(
+        None,
+        description="published size: S 100^3, M 200^3, XL 400^3, XXL 800^3 cells; XS is 20^3, for tests; default S unless `cells` is given",
+    )
+    cells: Annotated[int, Field(ge=4, le=1200)] | None = Field(None, description="cells along one edge of the cube, instead of `size`")
+    time_steps: Annotated[int, Field(ge=2, le=1_000_000)] | None = Field(
+        None, description="time steps; default as published: S 500, M 2000, XL and XXL 100 (XS and `cells`: 20)"
+    )
+    delta_t: Annotated[float, Field(gt=0)] | None = Field(None, description="time step in s; default as published for the size")
+    stop: case.Stop = Field("iterations", description="a linear solve ends after a fixed number of iterations, or at a fixed tolerance")
+    pressure_iterations: int = Field(250, ge=1, le=5000, description="with stop: iterations, of each pressure solve (two a time step)")
+    tolerance: float = Field(1e-4, gt=0, lt=1, description="with stop: tolerance, residual at which a solve ends")
+    solver: case.Solver = Field("PCG", description="linear solver of the pressure: PCG (with DIC) or GAMG (multigrid)")
+    procs: int = Field(1, ge=1, le=65536, description="MPI processes in all")
+    nodes: int = Field(1, ge=1, le=4096, description="hosts they run on")
+    procs_per_node: Annotated[int, Field(ge=1)] | None = Field(None, description="checked against procs / nodes where given")
+    decomposition: case.Decomposition = Field(
+        "hierarchical", description="how the mesh is cut; scotch needs OpenFOAM built with it (Debian's is not)"
+    )
+    transport: openmpi.Transport = Field(
+        "tcp", description="between hosts: tcp, or rdma by UCX without a fallback; within a host shared memory"
+    )
+    bind: Literal["none", "core"] = Field("none", description="core: pin ranks; only where a pod owns its CPUs")
+    oversubscribe: bool = Field(False, description="allow more processes than CPUs")
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.size and self.cells:
+            raise ValueError("give `size` or `cells`, not both")
+        if self.procs % self.nodes:
+            near = [n for n in range(1, self.procs + 1) if self.procs % n == 0]
+            raise ValueError(f"procs ({self.procs}) is not divisible by nodes ({self.nodes}); nodes may be {', '.join(map(str, near))}")
+        if self.procs_per_node and self.procs_per_node * self.nodes != self.procs:
+            raise ValueError(f"procs_per_node ({self.procs_per_node}) times nodes ({self.nodes}) is not procs ({self.procs})")
+        if max(case.split(self.procs)) > self.cavity().cells:
+            raise ValueError(
+                f"procs ({self.procs}) would cut {self.cavity().cells} cells an edge into {max(case.split(self.procs))} parts; use fewer"
+            )
+        return self
+
+    def cavity(self) -> case.Cavity:
+        """The case that these parameters mean, defaults filled in."""
+        size = self.size or ("S" if self.cells is None else None)
+        cells = case.CELLS_PER_EDGE[size] if size else self.cells or 0
+        return case.Cavity(
+            cells=cells,
+            time_steps=self.time_steps or (case.TIME_STEPS[size] if size else 20),
+            delta_t=self.delta_t or case.default_delta_t(cells),
+            solver=self.solver,
+            stop=self.stop,
+            pressure_iterations=self.pressure_iterations,
+            tolerance=self.tolerance,
+            procs=self.procs,
+            decomposition=self.decomposition,
+        )
+
+
+class OpenFoam(Benchmark[OpenFoamParams]):
+    """Time of icoFoam for a 3-D lid-driven cavity, over one or more hosts by Open MPI.
+
+    Clock: starts when icoFoam prints that its time loop begins and stops at the end of the last time step; mesh, decomposition, MPI start
+    and reading the case are measured apart.
+    """
+
+    name: ClassVar[str] = "openfoam"
+    image: ClassVar[str] = "openfoam"
+    Params: ClassVar[type[OpenFoamParams]] = OpenFoamParams
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        Metric("solve_time", "s", "lower", "wall time of the time loop", headline=True),
+        Metric("step_time", "s", "lower", "wall time of one time step"),
+        Metric("cell_steps_rate", "1/s", "higher", "cells times time steps by solve_time"),
+        Metric("wall_time", "s", "lower", "wall time of the solver from its start to its exit, MPI start and reading included"),
+        Metric("startup_time", "s", "lower", "from the start to the first time step: MPI start, reading, distributing"),
+        Metric("mesh_time", "s", "lower", "wall time of blockMesh"),
+        Metric("decompose_time", "s", "lower", "wall time of decomposePar"),
+        Metric("memory", "B", "lower", "peak resident memory: of all processes together (value) and of the largest (max)"),
+        Metric("pressure_iterations", "1", "none", "linear iterations of all pressure solves"),
+        Metric("residual", "1", "none", "initial residual of the last time step, by field"),
+        Metric("continuity_error", "1", "none", "largest local continuity error of the run"),
+        Metric("courant_max", "1", "none", "largest Courant number of the run"),
+    )
+    tools: ClassVar[tuple[Tool, ...]] = (
+        Tool("icoFoam", {"apt": "openfoam"}),
+        Tool("blockMesh", {"apt": "openfoam"}),
+        Tool("mpirun", {"apt": "openmpi-bin", "dnf": "openmpi"}),
+    )
+
+    def shape(self, params: OpenFoamParams) -> dict[str, Any]:
+        return {"hosts": {"count": params.nodes}} | ({"privileges": ["rdma"]} if params.transport == "rdma" else {})
+
+    def check(self, params: OpenFoamParams, shape: Shape) -> list[str]:
+        problems = []
+        if shape.hosts.count != params.nodes:
+            problems.append(f"hosts.count is {shape.hosts.count} but the parameter nodes is {params.nodes}; leave hosts.count out")
+        if params.transport == "rdma" and not shape.network.name and not any("/" in name for name in shape.resources):
+            problems.append("transport: rdma needs a device: name `network.name` or a device resource such as `resources: {rdma/hca: 1}`")
+        return problems
+
+    def seconds(self, params: OpenFoamParams) -> float:
+        cavity = params.cavity()
+        sweeps = 2 * (params.pressure_iterations if params.stop == "iterations" else 2 * cavity.cells)
+        # 12 ns a cell and iteration and 2 us a cell and mesh: a 2023 server core
+        return 2 + cavity.cells**3 * (2e-6 + cavity.time_steps * (sweeps + 25) * 12e-9 / params.procs)
+
+    def prepare(self, gang: Gang, params: OpenFoamParams) -> None:
+        if not params.oversubscribe:
+            openmpi.need_cpus(gang.hosts, params.procs)
+        if params.transport == "rdma":
+            openmpi.need_rdma(gang.hosts)
+        lead, folder = gang.hosts[0], f"{gang.scratch}/case"
+        for path, text in case.files(params.cavity()).items():
+            lead.put(f"{folder}/{path}", text.encode())
+        environment = _environment()
+        mesh = lead.run(["blockMesh", "-case", folder], timeout=gang.timeout, env=environment).check("blockMesh")
+        gang.notes |= {"mesh_s": mesh.seconds, "decompose_s": 0.0, "mesh": mesh.stdout}
+        if params.procs > 1:
+            cut = lead.run(["decomposePar", "-case", folder], timeout=gang.timeout, env=environment)
+            if "dummy" in cut.stderr + cut.stdout and "stub library" in cut.stderr + cut.stdout:
+                raise Skip(f"OpenFOAM here is built without {params.decomposition}; use decomposition: hierarchical")
+            gang.notes["decompose_s"] = cut.check("decomposePar").seconds
+
+    def run(self, gang: Gang, params: OpenFoamParams) -> Output:
+        lead, folder = gang.hosts[0], f"{gang.scratch}/case"
+        ranked = [sys.executable, "-m", "perfdag.steps.stamp", "rank", "icoFoam", "-case", folder]
+        if params.procs > 1:
+            launch = openmpi.mpirun(
+                gang, params.procs, params.transport, bind=params.bind, oversubscribe=params.oversubscribe, export=_environment()
+            )
+            # masterUncollated: rank 0 reads for all; the default handler wants the case on the disk of every host
+            argv = [*launch, *ranked, "-parallel", "-fileHandler", "masterUncollated"]
+        else:
+            argv = ranked
+        stamped = [sys.executable, "-m", "perfdag.steps.stamp", "lines", *argv]
+        finished = lead.run(stamped, timeout=gang.timeout, env={**_environment(), **openmpi.environment()}, cwd=gang.scratch)
+        texts = {
+            "stdout": finished.stdout,
+            "stderr": finished.stderr,
+            "timing": f"mesh_s={gang.notes['mesh_s']!r}\ndecompose_s={gang.notes['decompose_s']!r}\nwall_s={finished.seconds!r}\n",
+        }
+        if finished.timed_out:
+            raise Failed(f"icoFoam did not end within {gang.timeout:g} s", texts)
+        if finished.code != 0:
+            raise Failed(_why(finished.stdout + finished.stderr) or f"icoFoam exited {finished.code}: {finished.tail()}", texts)
+        facts = {
+            "addresses": len(openmpi.ranks_by_address(gang.hosts, params.procs)),
+            "point_to_point": openmpi.selected_layer(finished.stdout + finished.stderr),
+        }
+        found = _VERSION.search(_unstamped(finished.stdout))
+        return Output(texts, [argv], f"OpenFOAM {found[1].removeprefix('OPENFOAM=') if found else '(version not said)'}", facts)
+
+    def series(self, output: Output) -> str:
+        return output.tool
+
+    def parse(self, output: Output, params: OpenFoamParams) -> list[Measurement]:
+        stdout = output.texts.get("stdout", "")
+        log = read_log(stdout)
+        cavity = params.cavity()
+        _check_ended(log, cavity, stdout, output.texts)
+        measurements = _measure(log, cavity, output, params)
+        _check_claims(log, params, output, measurements)
+        return measurements
+
+
+def _environment() -> dict[str, str]:
+    root = os.environ.get("WM_PROJECT_DIR") or DEBIAN_ROOT
+    if not (Path(root) / "etc" / "controlDict").exists():
+        raise Skip(f"{root} has no etc/controlDict: install openfoam, or set WM_PROJECT_DIR (source OpenFOAM's etc/bashrc)")
+    return {"WM_PROJECT_DIR": root, "FOAM_SIGFPE": "true"}
+
+
+@dataclass
+class Step:
+    """One time step: `end` in s since the solver's start; `pressure` counts the iterations of each pressure solve."""
+
+    courant: float
+    end: float
+    residuals: dict[str, float]
+    continuity: float
+    pressure: list[int]
+
+
+@dataclass
+class Log:
+    """What icoFoam said; times in s since it was started."""
+
+    begin: float | None
+    steps: list[Step]
+    ended: bool
+    exited: float | None
+    ranks: list[int]
+    """Peak resident memory of each rank in bytes."""
+
+
+def read_log(text: str) -> Log:
+    """A stamped log of icoFoam (OpenFOAM 1912 and later print these lines alike). Numbers that are not finite are read as they are.
+
+    Raises Failed where a number cannot be read.
+    """
+    log = Log(None, [], False, None, [])
+    open_step: Step | None = None
+    for raw in text.splitlines():
+        stamped = _STAMPED.match(raw)
+        if stamped is None:
+            continue
+        at, line = float(stamped[1]), stamped[2]
+        if line.startswith("Starting time loop"):
+            log.begin = at
+        elif found := _COURANT.match(line):
+            open_step = Step(_number(found[2]), at, {}, 0.0, [])
+        elif open_step and (found := _RESIDUAL.search(line)):
+            open_step.residuals.setdefault(found[1], _number(found[2]))
+            _number(found[3])
+            if found[1] == "p":
+                open_step.pressure.append(int(found[4]))
+        elif open_step and (found := _CONTINUITY.search(line)):
+            # max() would let a NaN in second place pass
+            open_step.continuity = next(
+                (v for v in (_number(found[1]), open_step.continuity) if v != v), max(_number(found[1]), open_step.continuity)
+            )
+        elif open_step and line.startswith("ExecutionTime = "):
+            open_step.end = at
+            log.steps.append(open_step)
+            open_step = None
+        elif line.strip() == "End":
+            log.ended = True
+        elif line.startswith(RANK_LINE):
+            log.ranks.append(int(_number(line.removeprefix(RANK_LINE).split()[0])))
+        elif line.startswith("perfdag-exit "):
+            log.exited = at
+    return log
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise Failed(f"icoFoam's log has {text!r} where a number belongs") from None
+
+
+def _unstamped(text: str) -> str:
+    return "".join(f"{found[2] if (found := _STAMPED.match(line)) else line}\n" for line in text.splitlines())
+
+
+def _why(text: str) -> str | None:
+    """The reason of a failed run, from what OpenFOAM prints."""
+    if "sigFpe" in text or "Floating point exception" in text:
+        return "the solution diverged: floating point exception in icoFoam; use a smaller delta_t"
+    found = re.search(r"FOAM FATAL (?:IO )?ERROR[^\n]*\n((?:[^\n]*\n){1,4})", _unstamped(text))
+    return f"icoFoam: {' '.join(found[1].split())}" if found else None
+
+
+def _check_ended(log: Log, cavity: case.Cavity, stdout: str, texts: dict[str, str]) -> None:
+    if log.begin is None:
+        raise Failed(_why(stdout) or "icoFoam never began its time loop", texts)
+    bound = _RUNAWAY * case.LID_SPEED * cavity.delta_t * cavity.cells / case.EDGE
+    for number, step in enumerate(log.steps, start=1):
+        values = [step.courant, step.continuity, *step.residuals.values()]
+        if not all(math.isfinite(value) for value in values):
+            raise Failed(f"the solution diverged: a value that is not finite in time step {number}", texts)
+        if step.courant > bound:
+            raise Failed(
+                f"the solution diverged: Courant number {step.courant:.4g} in time step {number}, {_RUNAWAY:g} lid speeds are {bound:.4g}",
+                texts,
+            )
+        if {"Ux", "Uy", "Uz", "p"} - step.residuals.keys() or len(step.pressure) != 2:
+            raise Failed(f"time step {number} of icoFoam's log is not whole", texts)
+    if len(log.steps) != cavity.time_steps or not log.ended:
+        raise Failed(_why(stdout) or f"icoFoam stopped early: {len(log.steps)} of {cavity.time_steps} time steps", texts)
+
+
+def _measure(log: Log, cavity: case.Cavity, output: Output, params: OpenFoamParams) -> list[Measurement]:
+    assert log.begin is not None
+    timing = dict(re.findall(r"^(\w+)=(\S+)$", output.texts.get("timing", ""), re.M))
+    if not {"mesh_s", "decompose_s"} <= timing.keys() or log.exited is None:
+        raise Failed("the times of mesh, decomposition and exit are not in the output", output.texts)
+    if len(log.ranks) != params.procs:
+        raise Failed(f"{len(log.ranks)} of {params.procs} processes reported their memory", output.texts)
+    ends = [log.begin, *(step.end for step in log.steps)]
+    took = sorted(later - earlier for earlier, later in pairwise(ends))
+    solve, n = ends[-1] - ends[0], len(took)
+    if solve <= 0:
+        raise Failed("the time loop took no time; the clock in the log is wrong", output.texts)
+    middle = (took[(n - 1) // 2] + took[n // 2]) / 2
+    measurements = [
+        Measurement("solve_time", solve, n=n),
+        Measurement("step_time", middle, "p50", n=n),
+        Measurement("step_time", took[0], "min", n=n),
+        Measurement("step_time", took[-1], "max", n=n),
+        Measurement("cell_steps_rate", cavity.cells**3 * n / solve),
+        Measurement("wall_time", log.exited),
+        Measurement("startup_time", log.begin),
+        Measurement("mesh_time", _number(timing["mesh_s"])),
+        Measurement("memory", sum(log.ranks), n=len(log.ranks)),
+        Measurement("memory", max(log.ranks), "max", n=len(log.ranks)),
+        Measurement("pressure_iterations", sum(sum(step.pressure) for step in log.steps)),
+        Measurement("continuity_error", max(step.continuity for step in log.steps), n=n),
+        Measurement("courant_max", max(step.courant for step in log.steps), n=n),
+    ]
+    if params.procs > 1:
+        measurements.append(Measurement("decompose_time", _number(timing["decompose_s"])))
+    return measurements + [
+        Measurement("residual", value, coords={"field": name}) for name, value in sorted(log.steps[-1].residuals.items())
+    ]
+
+
+def _check_claims(log: Log, params: OpenFoamParams, output: Output, measurements: list[Measurement]) -> None:
+    """Raise Invalid where the run was not the one asked for: iterations, placement or transport."""
+    if params.stop == "iterations":
+        done = {count for step in log.steps for count in step.pressure}
+        if done != {params.pressure_iterations}:
+            raise Invalid(
+                f"pressure solves took {min(done)} to {max(done)} iterations, not {params.pressure_iterations}", output.texts, measurements
+            )
+    if params.procs == 1:
+        return
+    found = _HOSTS.search(_unstamped(output.texts["stdout"]))
+    per_host = sorted(int(count) for count in re.findall(r"(\d+)\)", found[1])) if found else []
+    hosts = int(output.facts.get("addresses", params.nodes))
+    if per_host != [params.procs // hosts] * hosts:
+        raise Invalid(
+            f"icoFoam ran on hosts with {per_host} processes, not {hosts} with {params.procs // hosts}", output.texts, measurements
+        )
+    layer = output.facts.get("point_to_point")
+    if layer and layer != {"tcp": "ob1", "rdma": "ucx"}[params.transport]:
+        raise Invalid(f"Open MPI used {layer}, which is not transport: {params.transport}", output.texts, measurements)

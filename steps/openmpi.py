@@ -1,0 +1,99 @@
+"""How Open MPI is started over the hosts of a gang: mpirun's arguments, and what its log says of the transport used.
+
+mpirun starts its daemons on the other hosts with `perfdag step rsh HOST COMMAND`, which runs them by Host.run; the daemons stay attached
+to it, so they end with it. Options are those of Open MPI 4.1 (mpirun(1), ompi_info --all).
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from perfdag.benchmark import Gang, Skip
+from perfdag.hosts import Host
+
+Transport = Literal["tcp", "rdma"]
+_SELECTED = re.compile(r"select: component (\w+) selected")
+_RDMA_TLS = "rc,dc,ud,sm,self"  # no tcp: with a TCP fallback an `rdma` result could be one over Ethernet
+
+
+def ranks_by_address(hosts: Sequence[Host], ranks: int) -> dict[str, int]:
+    """Ranks of each address, in order; hosts of one address (this machine several times) are one. `ranks` is a multiple of the hosts."""
+    per_host = ranks // len(hosts)
+    counted: Counter[str] = Counter()
+    for host in hosts:
+        counted[host.address] += per_host
+    return dict(counted)
+
+
+def need_cpus(hosts: Sequence[Host], ranks: int) -> None:
+    """Raise Skip where a node has fewer CPUs than it gets ranks: spinning ranks that share a CPU measure the scheduler."""
+    per_host = ranks // len(hosts)
+    wanted = Counter({host.name: 0 for host in hosts})
+    for host in hosts:
+        wanted[host.name] += per_host
+    seen: set[str] = set()
+    for host in hosts:
+        if host.name in seen:
+            continue
+        seen.add(host.name)
+        cpus = int(host.run(["nproc"], timeout=10).check("nproc").stdout)
+        if cpus < wanted[host.name]:
+            raise Skip(f"{host.name} has {cpus} CPUs for {wanted[host.name]} processes; use fewer, or set oversubscribe: true")
+
+
+def environment() -> dict[str, str]:
+    """For mpirun itself: it refuses uid 0 without these two, and a container's only user may be uid 0."""
+    return {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def mpirun(
+    gang: Gang,
+    ranks: int,
+    transport: Transport,
+    *,
+    bind: str = "none",
+    oversubscribe: bool = False,
+    export: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Arguments up to the program. `export` is set in every rank's environment."""
+    placed = ranks_by_address(gang.hosts, ranks)
+    # an IPv6 address in --host needs brackets, or its colons read as slot counts
+    hosts = ",".join(f"{f'[{address}]' if ':' in address else address}:{count}" for address, count in placed.items())
+    argv = ["mpirun", "-np", str(ranks), "--host", hosts, "--bind-to", bind, "--wdir", "/"]
+    if len(placed) > 1:
+        argv += ["--mca", "plm_rsh_agent", "perfdag step rsh", "--mca", "plm_rsh_no_tree_spawn", "1", "--leave-session-attached"]
+    if oversubscribe:
+        argv += ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
+    argv += ["--mca", "pml_base_verbose", "10"]
+    if transport == "tcp":
+        # vader copies between ranks of one host; its kernel-assisted copy needs ptrace rights that restricted pods lack
+        argv += ["--mca", "pml", "ob1", "--mca", "btl", "self,vader,tcp", "--mca", "btl_vader_single_copy_mechanism", "none"]
+        if gang.shape.network.interface:
+            argv += [
+                "--mca",
+                "btl_tcp_if_include",
+                gang.shape.network.interface,
+                "--mca",
+                "oob_tcp_if_include",
+                gang.shape.network.interface,
+            ]
+    else:
+        argv += ["--mca", "pml", "ucx", "--mca", "osc", "ucx", "-x", f"UCX_TLS={_RDMA_TLS}"]
+    for name, value in (export or {}).items():
+        argv += ["-x", f"{name}={value}"]
+    return argv
+
+
+def need_rdma(hosts: Sequence[Host]) -> None:
+    """Raise Skip where a host has no RDMA device (/sys/class/infiniband is empty or absent)."""
+    for host in hosts:
+        devices = host.run(["ls", "/sys/class/infiniband"], timeout=10)
+        if devices.code != 0 or not devices.stdout.strip():
+            raise Skip(f"{host.name} has no RDMA device: nothing in /sys/class/infiniband (ask for a device resource, or transport: tcp)")
+
+
+def selected_layer(log: str) -> str | None:
+    """The point-to-point layer that the ranks chose (`ob1` for TCP and shared memory, `ucx`), from pml_base_verbose; None: not said."""
+    found = set(_SELECTED.findall(log))
+    return "+".join(sorted(found)) if found else None
