@@ -119,7 +119,7 @@ def _noise() -> list[Finding]:
 
     facts = gather()
     found = []
-    governor = facts.get("governor")
+    governor = facts.get("cpu_governor")
     if governor not in (None, "performance"):
         found.append(Finding("warn", f"CPU governor is {governor}: clocks move with load", "cpupower frequency-set -g performance"))
     load = os.getloadavg()[0]

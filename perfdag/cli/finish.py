@@ -1,6 +1,7 @@
 """The end of every run, on a machine or a cluster: collect, charts, report, the table, the exit code."""
 
 import sys
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def finish(store: "Store", plan: "Plan", *, report: bool = True, as_json: bool =
         _print_json(store, plan, collected, states, page)
     else:
         print_table(states)
-        _print_counts(store, plan, collected, page)
+        _print_counts(store, plan, collected, states, page)
     return EXIT_FAILED if bad else EXIT_OK
 
 
@@ -55,21 +56,24 @@ def print_table(states: "list[PointState]") -> None:
     for state in states:
         state_text = ", ".join(f"{count} {status}" for status, count in sorted(state.statuses.items()) if status != "ok") or "ok"
         if state.noise:
-            state_text += f" (noise: {state.noise[0]})"
+            state_text += ", noisy"
         shown = [each for each in state.series if each.headline] or state.series[:1]
         for each in shown:
             middle, band = each.text()
             cells = (state.entry, labels[state.point], each.name, middle, f"{band}", str(len(each.values)), state_text)
             table.add_row(*(Text(cell) for cell in cells))
         if not shown:
-            reason = state.reasons[0] if state.reasons else ""
+            reason = shorten(state.reasons[0], 100, placeholder=" ...") if state.reasons else ""
             table.add_row(*(Text(cell) for cell in (state.entry, labels[state.point], "-", "-", "-", "0", f"{state_text}: {reason}")))
     console.print(table)
 
 
-def _print_counts(store: "Store", plan: "Plan", collected: "Collected", page: str | None) -> None:
+def _print_counts(store: "Store", plan: "Plan", collected: "Collected", states: "list[PointState]", page: str | None) -> None:
     counts = ", ".join(f"{count} {status}" for status, count in sorted(collected.statuses.items(), key=lambda each: each[0] != "ok"))
     print(f"\n{counts or 'no samples'}; spread is the range of fewer than 6 samples, else the 95 % interval of the median")
+    if any(state.noise for state in states):
+        marks = sorted({mark for state in states for mark in state.noise})
+        print(f"noisy samples are kept and marked: {'; '.join(marks[:3])}{' ...' if len(marks) > 3 else ''}")
     for point in plan.points:
         if point.until is not None and point.id in collected.reached:
             n, reached = collected.reached[point.id]

@@ -1,0 +1,262 @@
+"""imb: the Intel MPI Benchmarks (IMB-MPI1), point-to-point and collective, by message size."""
+
+import re
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Params, Skip, Tool
+from perfdag.hosts import Finished
+from perfdag.shape import Shape
+from perfdag.steps import intelmpi, openmpi
+
+PAIRS = ("PingPong", "PingPing", "PingPongSpecificSource", "PingPongAnySource", "PingPingSpecificSource", "PingPingAnySource")
+STREAMS = ("Sendrecv", "Exchange")
+BANDS = ("Uniband", "Biband")
+SYNCS = ("Barrier",)
+REDUCTIONS = ("Reduce", "Reduce_scatter", "Reduce_scatter_block", "Allreduce")
+COLLECTIVES = (
+    "Bcast",
+    "Allgather",
+    "Allgatherv",
+    "Gather",
+    "Gatherv",
+    "Scatter",
+    "Scatterv",
+    "Alltoall",
+    "Alltoallv",
+    *REDUCTIONS,
+)
+KNOWN = (*PAIRS, *STREAMS, *BANDS, *COLLECTIVES, *SYNCS)
+_HEADER = re.compile(r"^# Benchmarking (\S+)\s*$", re.M)
+_PROCESSES = re.compile(r"# #processes = (\d+)")
+_COLUMNS = {
+    "#bytes": "bytes",
+    "#repetitions": "repetitions",
+    "t[usec]": "t_avg",
+    "t_min[usec]": "t_min",
+    "t_max[usec]": "t_max",
+    "t_avg[usec]": "t_avg",
+    "Mbytes/sec": "bandwidth",
+    "Msg/sec": "rate",
+}
+
+
+class ImbParams(Params):
+    """What IMB-MPI1 is asked to do."""
+
+    benchmark: Literal[KNOWN] = Field("PingPong", description="one of IMB-MPI1's benchmarks")  # type: ignore[valid-type]
+    ranks: int = Field(2, ge=2, le=65536, description="MPI processes")
+    ranks_per_host: int | None = Field(None, ge=1, description="default: all on one host for shm, else spread over two hosts")
+    transport: Literal["tcp", "shm", "rdma"] = Field("tcp", description="chosen, then verified from what MPI says it used")
+    min_log: int = Field(0, ge=0, le=30, description="smallest message is 2^min_log bytes (0 bytes come first always)")
+    max_log: int = Field(22, ge=0, le=30, description="largest message is 2^max_log bytes")
+    iterations: int = Field(1000, ge=1, le=10**7, description="most repetitions of a message size")
+    time_per_size: float = Field(10.0, gt=0, le=3600, description="seconds after which IMB cuts the repetitions of a size")
+    mpi: Literal["intel", "openmpi"] = Field("intel", description="MPI distribution; openmpi needs an IMB built for it")
+    program: str | None = Field(None, pattern=r"^/", description="path of IMB-MPI1 for mpi: openmpi")
+    oversubscribe: bool = Field(False, description="allow more ranks than CPUs; they then spin against each other")
+
+    @model_validator(mode="after")
+    def _possible(self) -> "ImbParams":
+        if self.benchmark in REDUCTIONS and self.max_log < 2:
+            raise ValueError(f"{self.benchmark} is of 4-byte floats; max_log is at least 2")
+        if self.min_log > self.max_log:
+            raise ValueError(f"min_log {self.min_log} is above max_log {self.max_log}")
+        if self.ranks_per_host is not None and self.ranks % self.ranks_per_host:
+            raise ValueError(f"ranks {self.ranks} is not a multiple of ranks_per_host {self.ranks_per_host}")
+        if self.benchmark in PAIRS and self.ranks != 2:
+            raise ValueError(f"{self.benchmark} runs between exactly 2 ranks, not {self.ranks}")
+        if self.benchmark in BANDS and self.ranks % 2:
+            raise ValueError(f"{self.benchmark} needs an even number of ranks, not {self.ranks}")
+        if self.program is not None and self.mpi == "intel":
+            raise ValueError("program belongs to mpi: openmpi; intel brings its own")
+        return self
+
+    def hosts(self) -> int:
+        """Hosts that the ranks are spread over."""
+        if self.transport == "shm":
+            return 1
+        per_host = self.ranks_per_host or max(self.ranks // 2, 1)
+        return self.ranks // per_host
+
+    def sizes(self) -> list[int]:
+        """Message sizes in bytes that IMB measures with -msglog min:max: 0, then powers of two; reductions are of whole floats."""
+        smallest = max(self.min_log, 2) if self.benchmark in REDUCTIONS else self.min_log
+        return [0, *(2**log for log in range(smallest, self.max_log + 1))]
+
+
+class Imb(Benchmark[ImbParams]):
+    """Latency and bandwidth of MPI messages by size: PingPong, Sendrecv, Allreduce, Alltoall, Barrier and the rest of IMB-MPI1.
+
+    Clock: IMB's own, MPI_Wtime on every rank. It starts after a barrier and IMB's warm-up of the size, stops after the last repetition,
+    and is divided by the repetitions; half a round trip for PingPong. Starting MPI, connecting and the warm-up are outside.
+    """
+
+    name = "imb"
+    image = "imb"
+    tools = (Tool("IMB-MPI1", {"pip": "impi-rt"}),)
+    Params: ClassVar[type[Params]] = ImbParams
+    metrics = (
+        Metric("zero_byte_latency", "s", "lower", "time of a message (or operation) of no bytes", headline=True),
+        Metric("peak_bandwidth", "B/s", "higher", "highest bandwidth over all sizes", headline=True),
+        Metric("half_bandwidth_size", "B", "lower", "smallest message that reaches half the peak bandwidth", headline=True),
+        Metric("operation_time", "s", "lower", "mean over ranks of the time of one operation at the largest size", headline=True),
+        Metric("latency", "s", "lower", "time of one operation by message size; stats min, mean, max are over the ranks"),
+        Metric("bandwidth", "B/s", "higher", "bandwidth by message size (IMB's Mbytes are 10^6 bytes)"),
+        Metric("message_rate", "1/s", "higher", "messages a second by message size"),
+    )
+
+    def shape(self, params: ImbParams) -> dict[str, object]:
+        return {"hosts": {"count": params.hosts()}}
+
+    def check(self, params: ImbParams, shape: Shape) -> list[str]:
+        problems = []
+        if params.ranks % shape.hosts.count:
+            problems.append(f"ranks {params.ranks} cannot be spread evenly over hosts.count {shape.hosts.count}")
+        if params.transport == "shm" and shape.hosts.count > 1:
+            problems.append("transport shm stays on one host; set hosts.count to 1 or use tcp")
+        return problems
+
+    def seconds(self, params: ImbParams) -> float:
+        # measured on two shared cores: a start costs 0.3 s, a size of 1000 repetitions some 15 ms below 64 KiB
+        return 0.4 + sum(min(params.time_per_size, params.iterations * (12e-6 + size / 2e9)) for size in params.sizes())
+
+    def missing(self, gang: Gang, params: ImbParams) -> list[Tool]:
+        if params.mpi == "openmpi":
+            return []  # run() says more than "not installed"
+        try:
+            for host in gang.hosts:
+                intelmpi.root_of(host)
+        except Skip:
+            return list(self.tools)
+        return []
+
+    def run(self, gang: Gang, params: ImbParams) -> Output:
+        if not params.oversubscribe:
+            openmpi.need_cpus(gang.hosts, params.ranks)
+        if params.transport == "rdma":
+            openmpi.need_rdma(gang.hosts)
+        argv, env = self._intel(gang, params) if params.mpi == "intel" else self._openmpi(gang, params)
+        finished = gang.hosts[0].run(argv, timeout=gang.timeout, env=env)
+        return self._output(finished, params)
+
+    def _intel(self, gang: Gang, params: ImbParams) -> tuple[list[str], dict[str, str]]:
+        root = intelmpi.root_of(gang.hosts[0])
+        rsh = intelmpi.rsh_script(gang.hosts, gang.scratch)
+        argv = [*intelmpi.mpirun(gang, root, params.ranks, rsh), f"{root}/bin/IMB-MPI1", *self.arguments(params)]
+        return argv, intelmpi.environment(gang, root, params.transport)
+
+    def _openmpi(self, gang: Gang, params: ImbParams) -> tuple[list[str], dict[str, str]]:
+        program = params.program
+        if program is None or gang.hosts[0].which(program) is None:
+            what = f"{program} is not on {gang.hosts[0].name}" if program else "no `program` is given"
+            raise Skip(f"mpi: openmpi needs an IMB-MPI1 built for it, and {what}; impi-rt's is for Intel MPI")
+        if gang.hosts[0].which("mpirun") is None:
+            raise Skip("mpirun of Open MPI is not installed (apt-get install openmpi-bin)")
+        if params.transport == "shm":
+            argv = openmpi.mpirun(gang, params.ranks, "tcp", oversubscribe=params.oversubscribe)
+        else:
+            argv = openmpi.mpirun(gang, params.ranks, params.transport, oversubscribe=params.oversubscribe)
+        return [*argv, program, *self.arguments(params)], openmpi.environment()
+
+    @staticmethod
+    def arguments(params: ImbParams) -> list[str]:
+        """Arguments of IMB-MPI1."""
+        made = [params.benchmark, "-npmin", str(params.ranks), "-iter", str(params.iterations), "-time", f"{params.time_per_size:g}"]
+        return made if params.benchmark in SYNCS else [*made, "-msglog", f"{params.min_log}:{params.max_log}"]
+
+    def _output(self, finished: Finished, params: ImbParams) -> Output:
+        finished.check("mpirun IMB-MPI1")
+        log = finished.stdout + finished.stderr
+        tool = f"IMB-MPI1, Intel MPI {intelmpi.version(log)}" if params.mpi == "intel" else "IMB-MPI1, Open MPI"
+        facts = {"fabric": intelmpi.used(log) if params.mpi == "intel" else openmpi.selected_layer(log)}
+        return Output({"stdout": finished.stdout, "stderr": finished.stderr}, [finished.argv], tool.strip(), facts)
+
+    def parse(self, output: Output, params: ImbParams) -> list[Measurement]:
+        log = output.texts.get("stdout", "")
+        rows = _rows(log, params, output)
+        measured = _measurements(rows, params)
+        everything = log + output.texts.get("stderr", "")
+        wrong = intelmpi.wrong_transport(everything, params.transport) if params.mpi == "intel" else None
+        if wrong:
+            raise Invalid(wrong, output.texts, measured)
+        return measured
+
+
+def _rows(log: str, params: ImbParams, output: Output) -> list[dict[str, float]]:
+    """Rows of the table of the benchmark asked for, every size that the params imply. Raises Failed."""
+    name = params.benchmark
+    sections = list(_HEADER.finditer(log))
+    section = next((found for found in sections if found[1] == name), None)
+    if section is None:
+        ran = ", ".join(found[1] for found in sections) or "nothing"
+        raise Failed(f"IMB printed no table of {name}; it ran {ran}", output.texts)
+    following = next((found.start() for found in sections if found.start() > section.start()), len(log))
+    body = log[section.end() : following]
+    ranks = _PROCESSES.search(body)
+    if ranks is None or int(ranks[1]) != params.ranks:
+        raise Failed(f"{params.ranks} ranks were asked, IMB says {ranks[1] if ranks else 'nothing'}", output.texts)
+    lines = body.splitlines()
+    head = next((i for i, line in enumerate(lines) if "#repetitions" in line), None)
+    if head is None:
+        raise Failed(f"the table of {name} has no header", output.texts)
+    titles = lines[head].split()
+    unknown = [title for title in titles if title not in _COLUMNS]
+    if unknown:
+        raise Failed(f"unknown columns in the table of {name}: {' '.join(unknown)}", output.texts)
+    columns = [_COLUMNS[title] for title in titles]
+    rows = []
+    for line in lines[head + 1 :]:
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            if rows:
+                break
+            continue
+        try:
+            rows.append(dict(zip(columns, map(float, words), strict=True)))
+        except ValueError:
+            raise Failed(f"cannot read this line of the table of {name}: {line.strip()[:80]}", output.texts) from None
+    _complete(rows, params, output)
+    return rows
+
+
+def _complete(rows: list[dict[str, float]], params: ImbParams, output: Output) -> None:
+    sync = params.benchmark in SYNCS
+    expected = [None] if sync else params.sizes()
+    got = [None if sync else row.get("bytes") for row in rows]
+    absent = [size for size in expected if size not in got]
+    if absent or len(got) != len(expected):
+        what = "its row" if sync else f"{len(absent)} of {len(expected)} message sizes, first {absent[0] if absent else 'none'}"
+        raise Failed(f"the table of {params.benchmark} lacks {what}", output.texts)
+
+
+def _measurements(rows: list[dict[str, float]], params: ImbParams) -> list[Measurement]:
+    made: list[Measurement] = []
+    for row in rows:
+        coords = {"message_bytes": int(row["bytes"])} if "bytes" in row else {}
+        n = int(row["repetitions"])
+        for column, stat in (("t_avg", "mean"), ("t_min", "min"), ("t_max", "max")):
+            if column in row:
+                made.append(Measurement("latency", row[column] * 1e-6, stat, coords, n))
+        if row.get("bandwidth") and row["bytes"] > 0:
+            made.append(Measurement("bandwidth", row["bandwidth"] * 1e6, "value", coords, n))
+        if "rate" in row:
+            made.append(Measurement("message_rate", row["rate"], "value", coords, n))
+    return _headlines(rows, params) + made
+
+
+def _headlines(rows: list[dict[str, float]], params: ImbParams) -> list[Measurement]:
+    """The figures people quote; which there are depends on the columns that the benchmark prints."""
+    made = []
+    first, last = rows[0], rows[-1]
+    if params.benchmark in (*PAIRS, *STREAMS) and "t_avg" in first:
+        made.append(Measurement("zero_byte_latency", first["t_avg"] * 1e-6, n=int(first["repetitions"])))
+    if params.benchmark in (*COLLECTIVES, *SYNCS):
+        made.append(Measurement("operation_time", last["t_avg"] * 1e-6, n=int(last["repetitions"])))
+    fast = [(row["bandwidth"] * 1e6, int(row["bytes"])) for row in rows if row.get("bandwidth")]
+    if fast:
+        peak = max(fast)[0]
+        made.append(Measurement("peak_bandwidth", peak))
+        made.append(Measurement("half_bandwidth_size", min(size for bandwidth, size in fast if bandwidth >= peak / 2)))
+    return made

@@ -1,0 +1,108 @@
+"""Intel MPI as the package impi-rt brings it: where it is on a host, how its mpirun is called, what it says of the transport it used."""
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Literal
+
+from perfdag.benchmark import Failed, Gang, Skip
+from perfdag.hosts import Host
+
+Transport = Literal["tcp", "shm", "rdma"]
+RDMA_PROVIDERS = ("mlx", "verbs;ofi_rxm", "verbs", "psm3", "opx", "efa")
+_PROVIDER = re.compile(r"MPI startup\(\): libfabric provider: (\S+)")
+_VERSION = re.compile(r"MPI startup\(\): Intel\(R\) MPI Library, Version (\S+)")
+_TUNING = re.compile(r'Load tuning file: "\S*tuning_\w*?(shm|ofi)\S*"')
+_PINS = re.compile(r"MPI startup\(\): (\d+)\s+(\d+)\s+(\S+)\s+\{")
+
+
+def root_of(host: Host, program: str = "IMB-MPI1") -> str:
+    """Folder with bin/ and lib/ of Intel MPI on that host: beside this interpreter, else where PATH finds the program. Raises Skip."""
+    beside = str(PurePosixPath(sys.prefix) / "bin" / program)
+    found = beside if host.which(beside) else host.which(program)
+    if found is None:
+        raise Skip(f"{program} is not on {host.name} (pip install impi-rt)")
+    return str(PurePosixPath(found).parent.parent)
+
+
+def environment(gang: Gang, root: str, transport: Transport) -> dict[str, str]:
+    """Environment of mpirun and of every rank. impi-rt has no rpath, so each rank needs LD_LIBRARY_PATH."""
+    env = {
+        "PATH": f"{root}/bin:/usr/local/bin:/usr/bin:/bin",
+        "LD_LIBRARY_PATH": f"{root}/lib",
+        "I_MPI_ROOT": root,
+        "I_MPI_DEBUG": "3",  # the least at which it says which provider it took
+        "I_MPI_HYDRA_BOOTSTRAP": "ssh",
+    }
+    if transport == "shm":
+        return {**env, "I_MPI_FABRICS": "shm"}
+    if transport == "tcp":
+        # ofi alone: with shm:ofi the ranks of one host would use shared memory and be called tcp
+        return {**env, "I_MPI_FABRICS": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": interface_of(gang)}
+    return {**env, "I_MPI_FABRICS": "ofi", "I_MPI_OFI_PROVIDER_DUMP": "0"}
+
+
+def interface_of(gang: Gang) -> str:
+    """Name of the interface that holds the first host's measured address; libfabric takes a name, not an address. Raises Failed."""
+    if gang.shape.network.interface:
+        return gang.shape.network.interface
+    host = gang.hosts[0]
+    if host.address in ("127.0.0.1", "::1"):
+        return "lo"
+    listed = host.run(["ip", "-o", "addr", "show"], timeout=10).check("ip addr").stdout
+    for line in listed.splitlines():
+        words = line.split()
+        if len(words) > 3 and words[3].split("/")[0] == host.address:
+            return words[1].split("@")[0]
+    raise Failed(f"no interface of {host.name} has the address {host.address}; name it with network.interface")
+
+
+def mpirun(gang: Gang, root: str, ranks: int, rsh: str | None) -> list[str]:
+    """Arguments of mpirun up to the program; ranks are spread evenly over the hosts, those of one host together."""
+    argv = [f"{root}/bin/mpirun", "-n", str(ranks)]
+    hosts = list(Counter(host.address for host in gang.hosts))
+    if len(hosts) > 1:
+        argv += ["-hosts", ",".join(hosts), "-ppn", str(ranks // len(hosts))]
+        if rsh is not None:
+            argv += ["-bootstrap-exec", rsh]
+    return argv
+
+
+def used(log: str) -> str | None:
+    """The fabric the ranks used by MPI's own words: `shm`, or a libfabric provider's name; None where it does not say."""
+    provider = _PROVIDER.search(log)
+    if provider:
+        return provider[1]
+    tuning = _TUNING.search(log)
+    return "shm" if tuning and tuning[1] == "shm" else None
+
+
+def wrong_transport(log: str, asked: Transport) -> str | None:
+    """Why what was measured is not the transport asked for, or None."""
+    fabric = used(log)
+    if fabric is None:
+        return f"{asked} was asked, and MPI does not say which fabric it used"
+    fits = fabric.startswith("tcp") if asked == "tcp" else fabric == "shm" if asked == "shm" else fabric.startswith(RDMA_PROVIDERS)
+    return None if fits else f"{asked} was asked, MPI used {fabric}"
+
+
+def version(log: str) -> str:
+    """Version of the library as it says itself; empty where it does not."""
+    found = _VERSION.search(log)
+    return found[1] if found else ""
+
+
+def nodes_of_ranks(log: str) -> dict[int, str]:
+    """Rank -> node, from the CPU pinning table that I_MPI_DEBUG=3 prints."""
+    return {int(rank): node for rank, _, node in _PINS.findall(log)}
+
+
+def rsh_script(hosts: Sequence[Host], scratch: str) -> str | None:
+    """A program for -bootstrap-exec that calls `perfdag step rsh`; None where all ranks are on one address."""
+    if len({host.address for host in hosts}) < 2:
+        return None
+    path = f"{scratch}/rsh"
+    hosts[0].put(path, b'#!/bin/sh\nexec perfdag step rsh "$@"\n', 0o755)
+    return path
