@@ -155,8 +155,8 @@ class S3Store:
         config: dict[str, Any] = {"region": os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"}
         if endpoint:
             config |= {"endpoint": endpoint, "virtual_hosted_style_request": False}
-        retry = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
-        client = {"allow_http": True, "connect_timeout": "5s", "timeout": "60s"}
+        retry: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
+        client: Any = {"allow_http": True, "connect_timeout": "5s", "timeout": "60s"}
         self._bucket = Bucket(bucket, prefix=prefix or None, client_options=client, retry_config=retry, **_profile(), **config)
 
     def _error(self, error: Exception) -> StoreError:

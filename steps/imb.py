@@ -206,7 +206,7 @@ def _rows(log: str, params: ImbParams, output: Output) -> list[dict[str, float]]
     if unknown:
         raise Failed(f"unknown columns in the table of {name}: {' '.join(unknown)}", output.texts)
     columns = [_COLUMNS[title] for title in titles]
-    rows = []
+    rows: list[dict[str, float]] = []
     for line in lines[head + 1 :]:
         words = line.split()
         if not words or words[0].startswith("#"):
