@@ -139,12 +139,13 @@ class Kube:
         timeout: float | None = None,
         retries: int | None = None,
         tally: Counter[str] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> tuple[int, Mapping[str, str], bytes]:
         """One request, tried again on 429, 5xx, timeout and broken connection; returns status, headers and body of a
         2xx answer.
 
         Raises KubeError for any other answer. Retry-After is obeyed; `retries=0` hands every failure on; `tally` counts the
-        retries of this request by cause.
+        retries of this request by cause; `headers` are added (the API server's proxy hands them on).
         """
         import aiohttp
 
@@ -153,7 +154,9 @@ class Kube:
         while True:
             try:
                 async with self._slots:
-                    status, headers, data = await self._once(method, path, params, body, content_type, accept, timeout or self._timeout)
+                    status, answered, data = await self._once(
+                        method, path, params, body, content_type, accept, timeout or self._timeout, headers or {}
+                    )
             except TimeoutError:
                 failure = KubeError(
                     0,
@@ -165,14 +168,14 @@ class Kube:
                 failure, cause, wait = self._unreachable(error), "connection", 0.0
             else:
                 if status < 300:
-                    return status, headers, data
+                    return status, answered, data
                 failure, cause = self._refused(status, method, path, data), str(status)
                 if status == 401 and not refreshed and self.cluster.credentials.forget():
                     refreshed = True
                     continue
                 if status != 429 and status < 500:
                     raise failure
-                wait = _retry_after(headers, data)
+                wait = _retry_after(answered, data)
             if attempt >= limit or failure.reason == "Certificate":
                 raise failure
             attempt += 1
@@ -207,9 +210,10 @@ class Kube:
         content_type: str,
         accept: str | None,
         timeout: float,
+        more: Mapping[str, str],
     ) -> tuple[int, Mapping[str, str], bytes]:
         assert self._session is not None, "use `async with Kube()`"
-        headers = await self._headers(accept)
+        headers = {**await self._headers(accept), **more}
         if body is not None:
             headers["Content-Type"] = content_type
         self.counts["requests"] += 1

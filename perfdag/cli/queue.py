@@ -362,4 +362,33 @@ async def _validate_there(args: argparse.Namespace, plan: Any) -> Any:
 
 
 def _add_manifests(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    pass
+    parser = _verb(
+        verbs,
+        "manifests",
+        "the Kubernetes objects of a set of queues",
+        "  perfdag queue manifests --queue 'sleep=sleep 2' | kubectl apply -f -\n  perfdag queue manifests examples/queues.yaml\n",
+    )
+    parser.add_argument("file", nargs="?", help="YAML with the queues")
+    parser.add_argument("--queue", action="append", default=[], metavar="NAME=COMMAND", help="one more queue; may be repeated")
+    parser.add_argument("--namespace", default=None, help="namespace of all objects")
+    parser.add_argument("--image", default=None, help="image of frontend, clients and backends")
+    parser.add_argument("--monitor", default=None, metavar="NAMESPACE", help="with a ServiceMonitor for the Prometheus there")
+    parser.add_argument("--schema", action="store_true", help="the JSON schema of the file instead")
+    parser.set_defaults(start=_manifests)
+
+
+def _manifests(args: argparse.Namespace) -> int:
+    import json
+    import os
+
+    import yaml
+
+    from perfdag.steps.queue.manifests import manifests
+    from perfdag.steps.queue.queues import Queues, load
+
+    if args.schema:
+        print(json.dumps(Queues.model_json_schema(), indent=2))
+        return 0
+    queues = load(args.file, args.queue, namespace=args.namespace, image=args.image, monitor=args.monitor)
+    print(yaml.safe_dump_all(manifests(queues, os.environ.get(TOKEN_VARIABLE)), sort_keys=False), end="")
+    return 0

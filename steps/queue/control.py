@@ -37,8 +37,6 @@ class Control:
 
     def __call__(self, request: Request) -> Response:
         """Answer one request."""
-        if request.path == "/healthz":
-            return Response(200, "ok\n")
         page = self.paths.get(request.path)
         kind = request.query.get("type", "html")
         if page is None:

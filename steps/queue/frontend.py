@@ -67,7 +67,8 @@ class Frontend:
         """Listen on all three addresses; port 0 picks a free one (see ``ports``). Raises OSError where one is taken."""
         self._reactor = Reactor()
         try:
-            where, ports = clients, [self._reactor.listen(clients, lambda sock: Client(self, sock))]
+            where = clients
+            ports = [self._reactor.listen(clients, lambda sock: Client(self, sock))]
             where = workers
             ports.append(self._reactor.listen(workers, lambda sock: Worker(self, sock)))
             where = metrics
@@ -86,6 +87,7 @@ class Frontend:
             self._http.close()
         if self._reactor:
             self._reactor.stop()
+        self._reactor = None
 
     def put(self, queue: Queue, item: Item) -> None:
         """Queue an item and hand it to a backend that already waits."""
@@ -122,8 +124,6 @@ class Frontend:
         )
 
     def _answer(self, request: Request) -> Response:
-        if request.path == "/healthz":
-            return Response(200, "ok\n")
         if request.path != "/metrics":
             return Response(404)
         return Response(200, self.metrics(), CONTENT_TYPE)

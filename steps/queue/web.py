@@ -45,7 +45,8 @@ _REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found"
 
 
 async def serve(where: wire.Address, handler: Handler, token: str = "") -> asyncio.Server:
-    """Listen and answer; with a token every request needs it, as ``Bearer`` or as the password of ``Basic``.
+    """Listen and answer; with a token every request needs it: as ``Bearer``, as the password of ``Basic``, or in the
+    header X-Perfdag-Token, which the API server's proxy passes on.
 
     Raises OSError where the address is taken.
     """
@@ -85,15 +86,17 @@ async def _answer(head: bytes, handler: Handler, token: str, peer: str) -> Respo
         return Response(405)
     if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
         return Response(400)
-    if token and not _authorized(headers.get("authorization", ""), token):
-        return Response(401, "a token is needed: Authorization: Bearer TOKEN, or TOKEN as the password\n")
     url = urlsplit(parts[1])
+    if url.path != "/healthz" and token and not _authorized(headers, token):
+        return Response(401, "a token is needed: Authorization: Bearer TOKEN, X-Perfdag-Token: TOKEN, or TOKEN as the password\n")
+    if url.path == "/healthz":
+        return Response(200, "ok\n")
     answer = handler(Request(url.path, dict(parse_qsl(url.query, keep_blank_values=True)), peer))
     return answer if isinstance(answer, Response) else await answer
 
 
-def _authorized(header: str, token: str) -> bool:
-    scheme, _, value = header.partition(" ")
+def _authorized(headers: dict[str, str], token: str) -> bool:
+    scheme, _, value = headers.get("authorization", f"Bearer {headers.get('x-perfdag-token', '')}").partition(" ")
     if scheme.lower() == "basic":
         try:
             value = base64.b64decode(value, validate=True).decode().partition(":")[2]

@@ -1,0 +1,131 @@
+"""The file that says which queues there are: `perfdag queue manifests FILE`. A new queue is one line of it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+NAME = r"^[A-Za-z0-9]([-A-Za-z0-9]{0,38}[A-Za-z0-9])?$"
+Scaling = Literal["none", "custom", "external", "keda", "cron"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Autoscale(_Model):
+    """How a queue's backends are scaled. ``wait``: seconds an item may wait (custom); ``waiting``: items a backend
+    may have waiting (external, keda)."""
+
+    by: Scaling = "none"
+    least: int = Field(1, ge=0)
+    most: int = Field(64, ge=1)
+    wait: float = Field(1.0, gt=0)
+    waiting: float = Field(2.0, gt=0)
+    window: int = Field(10, ge=0, le=3600, description="seconds of stable demand before scaling in")
+    schedule: str = Field("* * * * *", description="cron: when to start more backends")
+    parallelism: int = Field(4, ge=1, description="cron: backends started each time")
+
+
+class Data(_Model):
+    """A read-only volume for the backends' input: an existing claim, or an NFS export to make one of."""
+
+    claim: str = "perfdag-queue-data"
+    mount: str = "/data"
+    nfs_server: str | None = None
+    nfs_path: str | None = None
+    size: str = "1Gi"
+
+    @model_validator(mode="after")
+    def _both(self) -> Data:
+        if (self.nfs_server is None) != (self.nfs_path is None):
+            raise ValueError("nfs_server and nfs_path go together")
+        return self
+
+
+class Queue(_Model):
+    """One queue: its backends' command and pods, and its client."""
+
+    name: str = Field(pattern=NAME)
+    command: list[str] = Field(min_length=1, description="absolute path or built-in (sleep, usl), with arguments")
+    image: str | None = None
+    replicas: int = Field(1, ge=0)
+    limit: float = Field(0.0, ge=0, description="seconds an item may run, 0 for no limit")
+    grace: int | None = Field(None, ge=1, description="termination grace in seconds, at least the limit")
+    glob: str = Field("", description="device files; the first match replaces FILENAME")
+    resources: dict[str, int | str] = Field(default_factory=dict, description="limits, for example gpu.intel.com/millicores")
+    requests: dict[str, int | str] = {"cpu": "20m", "memory": "32Mi"}
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    tolerations: list[dict[str, Any]] = Field(default_factory=list)
+    root: bool = Field(False, description="run as user 0, which some device files want; not admitted as restricted")
+    data: Data | None = None
+    parallel: int = Field(0, ge=0, description="requests in parallel at the start")
+    most_parallel: int = Field(512, ge=1, le=4096)
+    ingress: str | None = Field(None, description="host name of an Ingress to the client; the client then wants a token")
+    autoscale: Autoscale = Autoscale()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Queue:
+        if self.grace is not None and self.grace < self.limit:
+            raise ValueError(f"grace {self.grace} s is shorter than the limit of {self.limit:g} s: scale-in would kill items")
+        if not (self.command[0].startswith("/") or self.command[0] in ("sleep", "usl")):
+            raise ValueError(f"command {self.command[0]!r} is neither an absolute path nor built in (sleep, usl)")
+        return self
+
+    @property
+    def object_name(self) -> str:
+        return f"perfdag-queue-{self.name.lower()}"
+
+    @property
+    def grace_seconds(self) -> int:
+        """At least the limit, so that scale-in ends no item; a minute where there is none."""
+        return self.grace or (int(self.limit) + 15 if self.limit else 60)
+
+
+class Queues(_Model):
+    """All queues of one namespace, and what they share."""
+
+    namespace: str = Field("perfdag-queue", pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
+    image: str = "localhost/perfdag-queue:1"
+    pull: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    longest: int = Field(9999, ge=0, description="requests that may wait in a queue, 0 for no bound")
+    retries: int = Field(0, ge=0, le=100)
+    monitor: str | None = Field(None, description="namespace of Prometheus (its operator's kinds are needed then)")
+    ingress_class: str = "nginx"
+    queues: list[Queue] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Queues:
+        names = [queue.object_name for queue in self.queues]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"queues of one name: {', '.join(twice)}")
+        return self
+
+
+def load(file: str | None, lines: list[str], **shared: Any) -> Queues:
+    """Queues from a YAML file and from ``NAME=COMMAND`` lines. Raises ValueError saying file, place and reason."""
+    document: Any = {}
+    if file:
+        import yaml
+
+        try:
+            document = yaml.safe_load(Path(file).read_text())
+        except (OSError, yaml.YAMLError) as error:
+            raise ValueError(f"{file}: {str(error).splitlines()[0]}") from None
+        if not isinstance(document, dict):
+            raise ValueError(f"{file}: not a mapping with `queues`")
+    document = {**document, **{key: value for key, value in shared.items() if value is not None}}
+    for line in lines:
+        name, equals, command = line.partition("=")
+        if not equals:
+            raise ValueError(f"--queue {line!r} is not NAME=COMMAND")
+        document["queues"] = [*document.get("queues", []), {"name": name, "command": shlex.split(command)}]
+    try:
+        return Queues.model_validate(document)
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        raise ValueError(f"{file or 'queues'}: {'; '.join(problems)}") from None

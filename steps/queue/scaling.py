@@ -1,0 +1,142 @@
+"""Objects that let a cluster scale backends: HorizontalPodAutoscaler by a custom or an external metric (both through
+prometheus-adapter, whose rules come along as a ConfigMap), KEDA's ScaledObject, or a CronJob whose backends end when
+the queue is empty. The metrics are those of the frontend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from perfdag.steps.queue.queues import Queue, Queues
+
+Object = dict[str, Any]
+FRONTEND = "perfdag-queue-frontend"
+_PART = {"app.kubernetes.io/part-of": "perfdag-queue"}
+
+
+def scaling(queues: Queues, backend: Callable[[Queues, Queue, bool], Object]) -> list[Object]:
+    """Scaling objects of every queue that asks for them; ``backend`` makes a queue's Deployment."""
+    objects = []
+    for queue in queues.queues:
+        by = queue.autoscale.by
+        if by in ("custom", "external"):
+            objects.append(hpa(queues.namespace, queue))
+        elif by == "keda":
+            objects.append(_keda(queues, queue))
+        elif by == "cron":
+            objects.append(_cron(queues.namespace, queue, backend(queues, queue, True)["spec"]["template"]))
+    if any(queue.autoscale.by in ("custom", "external") for queue in queues.queues):
+        objects.append(_adapter(queues.namespace))
+    return objects
+
+
+def hpa(namespace: str, queue: Queue) -> Object:
+    """The autoscaler of one queue: at most double or add 4 in 5 s, scale in after a stable window."""
+    scale = queue.autoscale
+    if scale.by == "custom":
+        described = {"apiVersion": "v1", "kind": "Service", "name": FRONTEND}
+        name = {"name": "hpa_queue_wait_time", "selector": {"matchLabels": {"name": queue.name}}}
+        metric: Object = {
+            "type": "Object",
+            "object": {"describedObject": described, "metric": name, "target": {"type": "Value", "value": _quantity(scale.wait)}},
+        }
+    else:
+        name = {"name": "hpa_queue_wait_count", "selector": {"matchLabels": {"name": queue.name}}}
+        target = {"type": "AverageValue", "averageValue": _quantity(scale.waiting)}
+        metric = {"type": "External", "external": {"metric": name, "target": target}}
+    policy = {"type": "Percent", "value": 100, "periodSeconds": 5}
+    return {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": queue.object_name, "namespace": namespace, "labels": _PART},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": queue.object_name},
+            "minReplicas": max(1, scale.least),
+            "maxReplicas": scale.most,
+            "metrics": [metric],
+            "behavior": {
+                "scaleDown": {"stabilizationWindowSeconds": scale.window, "policies": [policy]},
+                "scaleUp": {
+                    "stabilizationWindowSeconds": 0,
+                    "selectPolicy": "Max",
+                    "policies": [policy, {"type": "Pods", "value": 4, "periodSeconds": 5}],
+                },
+            },
+        },
+    }
+
+
+def _quantity(value: float) -> str:
+    return f"{round(value * 1000)}m"
+
+
+def _adapter(namespace: str) -> Object:
+    """prometheus-adapter's rules for both kinds of metrics."""
+    override = {"overrides": {"namespace": {"resource": "namespace"}, "service": {"resource": "service"}}}
+    rules = [
+        {
+            "seriesQuery": f'{series}{{namespace="{namespace}"}}',
+            "metricsQuery": f"max({series}{{<<.LabelMatchers>>}}) by (<<.GroupBy>>)",
+            "name": {"matches": series, "as": alias},
+            "resources": override,
+        }
+        for series, alias in (
+            ("hpa_queue_all", "hpa_queue_all"),
+            ("hpa_queue_waiting", "hpa_queue_wait_count"),
+            ("hpa_queue_maxwait_seconds", "hpa_queue_wait_time"),
+        )
+    ]
+    import yaml
+
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "perfdag-queue-adapter-rules", "namespace": namespace, "labels": _PART},
+        "data": {"config.yaml": yaml.safe_dump({"rules": rules, "externalRules": rules}, sort_keys=False)},
+    }
+
+
+def _keda(queues: Queues, queue: Queue) -> Object:
+    scale = queue.autoscale
+    server = f"http://prometheus-operated.{queues.monitor or 'monitoring'}.svc:9090"
+    trigger = {
+        "type": "prometheus",
+        "metadata": {
+            "serverAddress": server,
+            "query": f'sum(hpa_queue_all{{name="{queue.name}",namespace="{queues.namespace}"}})',
+            "threshold": f"{scale.waiting:g}",
+        },
+    }
+    return {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "ScaledObject",
+        "metadata": {"name": queue.object_name, "namespace": queues.namespace, "labels": _PART},
+        "spec": {
+            "scaleTargetRef": {"name": queue.object_name},
+            "minReplicaCount": scale.least,
+            "maxReplicaCount": scale.most,
+            "cooldownPeriod": scale.window,
+            "pollingInterval": 5,
+            "triggers": [trigger],
+        },
+    }
+
+
+def _cron(namespace: str, queue: Queue, template: Object) -> Object:
+    """More backends at fixed times, each of which ends when the queue is empty; failures back off."""
+    template["spec"]["restartPolicy"] = "OnFailure"
+    scale = queue.autoscale
+    job = {"parallelism": scale.parallelism, "completions": scale.parallelism, "backoffLimit": 6, "template": template}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "CronJob",
+        "metadata": {"name": queue.object_name, "namespace": namespace, "labels": _PART},
+        "spec": {
+            "schedule": scale.schedule,
+            "concurrencyPolicy": "Allow",
+            "successfulJobsHistoryLimit": 1,
+            "failedJobsHistoryLimit": 3,
+            "jobTemplate": {"spec": {"ttlSecondsAfterFinished": 300, **job}},
+        },
+    }

@@ -1,0 +1,172 @@
+"""Workloads: limits, process groups, devices; and backends as processes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from perfdag.steps.queue.backend import Options
+from perfdag.steps.queue.frontend import Limits
+from perfdag.steps.queue.load import KeptWire, Work, request
+from perfdag.steps.queue.processes import Processes
+from perfdag.steps.queue.tally import Tally
+from perfdag.steps.queue.wire import Address, address
+from perfdag.steps.queue.workload import Outcome, Workload, device, shorter
+from tests.queue.conftest import Start, clients, workers
+from tests.queue.conversation import dial
+
+
+def test_limit_kills_the_whole_process_group(tmp_path: Path) -> None:
+    mark = tmp_path / "child"
+    script = f"import subprocess,sys,time; p=subprocess.Popen(['sleep','60']); open({str(mark)!r},'w').write(str(p.pid)); time.sleep(60)"
+    began = time.monotonic()
+    outcome = Workload([sys.executable, "-c", script]).run(None, 1.0)
+    assert 0.9 < time.monotonic() - began < 2
+    assert (outcome.retcode, outcome.timeout) == (124, 1.0)
+    assert "limit of 1 s" in outcome.error
+    child = Path(f"/proc/{mark.read_text()}/stat")
+    for _ in range(100):
+        if not child.exists() or ") Z " in child.read_text():
+            return
+        time.sleep(0.02)
+    pytest.fail("the command's child survived")
+
+
+@pytest.mark.parametrize(("own", "asked", "holds"), [(0, 0, 0), (5, 0, 5), (0, 3, 3), (5, 3, 3), (2, 3, 2)])
+def test_the_shorter_limit_holds(own: float, asked: float, holds: float) -> None:
+    assert shorter(own, asked) == holds
+
+
+def test_built_in_sleep() -> None:
+    assert Workload(["sleep"]).run(["0.01"], 0) == Outcome()
+    assert Workload(["sleep", "60"]).run(None, 0.05) == Outcome(0, 0.05, "Sleep timeout")
+    assert Workload(["sleep"]).run(None, 0) == Outcome(1, 0.0, "Sleep time (seconds) argument missing")
+    assert "invalid sleep time value 'x'" in Workload(["sleep"]).run(["x"], 0).error
+    assert "invalid" in Workload(["sleep", "nan"]).run(None, 0).error
+
+
+def test_built_in_usl_follows_the_law() -> None:
+    began = time.perf_counter()
+    assert Workload(["usl", "0.02", "0.5", "0.1"]).run(None, 0, running=3) == Outcome()
+    assert time.perf_counter() - began == pytest.approx(0.02 * (1 + 0.5 * 2 + 0.1 * 6), rel=0.2)
+
+
+def test_return_code_and_arguments(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    workload = Workload(
+        [sys.executable, "-c", "import sys; open(sys.argv[1], 'w').write(sys.argv[2]); sys.exit(3)", str(out)], device="/dev/x"
+    )
+    outcome = workload.run(["<FILENAME>"], 0)
+    assert outcome == Outcome(3, 0.0, f"{sys.executable} returned error code 3")
+    assert out.read_text() == "</dev/x>"
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [([], "neither"), (["ls"], "neither an absolute path"), (["/no/such"], "not an executable"), (["sleep", "FILENAME"], "no file name")],
+)
+def test_bad_commands(command: list[str], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Workload(command)
+
+
+def test_device_glob(tmp_path: Path) -> None:
+    for name in ("renderD129", "renderD128"):
+        (tmp_path / name).touch()
+    assert device(str(tmp_path / "renderD*")) == str(tmp_path / "renderD128")
+    assert device("") == ""
+    with pytest.raises(ValueError, match="no files matching"):
+        device(str(tmp_path / "nothing*"))
+
+
+@pytest.mark.parametrize("text", ["", "9999", "host:", "host:x", "host:70000"])
+def test_bad_addresses(text: str) -> None:
+    with pytest.raises(ValueError, match="HOST:PORT"):
+        address(text)
+
+
+def test_addresses() -> None:
+    assert address(":9997") == Address("", 9997)
+    assert str(address("[::1]:5")) == "[::1]:5"
+
+
+def test_bad_backoff() -> None:
+    with pytest.raises(ValueError, match="back-off"):
+        Options(Address("", 1), "q", "p", "n", backoff=6)
+
+
+async def test_one_verdict_of_a_timeout_on_both_sides(start: Start) -> None:
+    frontend = await start()
+    replicas = Processes(workers(frontend), "sleep", ["sleep", "60"])
+    await replicas.scale(1)
+    tally = Tally()
+    began = time.monotonic()
+    try:
+        await request(KeptWire(clients(frontend), Work("sleep", limit=1.0)), tally, 0)
+    finally:
+        await replicas.stop()
+    assert time.monotonic() - began < 4
+    assert tally.causes == {"timeout": 1}
+    assert (frontend.queues["sleep"].failure, frontend.queues["sleep"].success) == (1, 0)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_sigterm_ends_after_the_current_item(start: Start, kept: bool) -> None:
+    frontend = await start()
+    replicas = Processes(workers(frontend), "sleep", ["sleep", "0.5"], kept=kept, backoff=0.01, backoff_max=0.01)
+    line = await dial(frontend.ports[0], '{"Queue": "sleep"}')
+    await replicas.scale(1)
+    process = replicas.running[0]
+    while not frontend.queues["sleep"].running:
+        await asyncio.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    assert (await line.hear())["Retcode"] == 0
+    assert await asyncio.to_thread(process.wait, 5) == 0
+    await replicas.stop()
+
+
+async def test_idle_backend_ends_at_once(start: Start) -> None:
+    frontend = await start()
+    replicas = Processes(workers(frontend), "sleep", ["sleep", "1"])
+    await replicas.scale(1)
+    while not frontend.parked["sleep"]:
+        await asyncio.sleep(0.01)
+    began = time.monotonic()
+    replicas.running[0].send_signal(signal.SIGTERM)
+    assert await asyncio.to_thread(replicas.running[0].wait, 5) == 0
+    assert time.monotonic() - began < 1
+    assert not frontend.parked["sleep"]
+    replicas.running.clear()
+
+
+async def test_without_backoff_an_empty_queue_ends_the_backend(start: Start) -> None:
+    frontend = await start()
+    replicas = Processes(workers(frontend), "sleep", ["sleep", "0"], kept=False)
+    await replicas.scale(1)
+    assert await asyncio.to_thread(replicas.running[0].wait, 5) == 0
+    replicas.running.clear()
+
+
+async def test_backends_outlive_a_restarted_frontend(start: Start) -> None:
+    first = await start()
+    where = workers(first)
+    replicas = Processes(where, "sleep", ["sleep", "0"])
+    await replicas.scale(1)
+    while not first.parked["sleep"]:
+        await asyncio.sleep(0.01)
+    await first.stop()
+    from perfdag.steps.queue.frontend import Frontend
+
+    second = Frontend(["sleep"], Limits())
+    anywhere = Address("127.0.0.1", 0)
+    await second.start(anywhere, where, anywhere)
+    tally = Tally()
+    await asyncio.wait_for(request(KeptWire(Address("127.0.0.1", second.ports[0]), Work("sleep")), tally, 0), 10)
+    assert tally.success == 1
+    await replicas.stop()
+    await second.stop()

@@ -1,0 +1,174 @@
+"""Closed and open loops, live control, statistics and their pages."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from perfdag.steps.queue.control import Control
+from perfdag.steps.queue.load import ClosedLoop, KeptWire, OpenLoop, OriginalWire, Work, schedule
+from perfdag.steps.queue.processes import Processes
+from perfdag.steps.queue.tally import Latencies, Tally
+from perfdag.steps.queue.web import Request, serve
+from perfdag.steps.queue.wire import Address
+from tests.queue.conftest import Start, clients, workers
+
+
+def get(control: Control, path: str, **query: str) -> tuple[int, str]:
+    response = control(Request(path, {"type": "plain", **query}, "test"))
+    return response.status, response.body
+
+
+@pytest.mark.parametrize("wire", [KeptWire, OriginalWire])
+async def test_live_control_of_a_closed_loop(start: Start, wire: type[KeptWire]) -> None:
+    frontend = await start()
+    replicas = Processes(workers(frontend), "sleep", ["sleep", "0.02"])
+    await replicas.scale(3)
+    tally = Tally()
+    loop = ClosedLoop(wire(clients(frontend), Work("sleep")), tally, 8)
+    control = Control(tally, loop)
+    try:
+        for wanted, given in ((4, "4"), (99, "8"), (2, "2"), (-3, "0"), (3, "3")):
+            assert get(control, "/parallel", value=str(wanted)) == (200, f"{given}\n")
+            await asyncio.sleep(0.2)
+            assert tally.pending == int(given)
+        assert get(control, "/reset") == (200, "Reseted\n")  # while three are in flight
+        assert tally.pending == 3
+        await asyncio.sleep(0.5)
+        assert get(control, "/parallel", value="0")[1] == "0\n"
+        await asyncio.sleep(0.3)
+        assert tally.pending == 0
+        assert get(control, "/fails") == (200, "0\n")
+        assert tally.run.least >= 0.02
+        assert float(get(control, "/reqs-per-sec")[1]) > 0
+    finally:
+        await loop.stop()
+        await replicas.stop()
+
+
+def test_control_refuses_what_it_does_not_know() -> None:
+    control = Control(Tally(), None)
+    assert get(control, "/nope")[0] == 404
+    assert get(control, "/parallel", value="3")[0] == 409
+    assert get(control, "/stats", type="xml")[0] == 400
+    assert (control.completed, control.rejected) == (0, 3)
+
+
+def test_errors_are_escaped() -> None:
+    tally = Tally()
+    tally.began()
+    answer = {"Pod": "p", "Node": "<i>n", "Device": '"d', "Error": "<b>bad</b>", "Timeout": 0, "Runtime": 0, "Waittime": 0, "Retcode": 1}
+    tally.ended(answer, "", 0, 0, 0)
+    control = Control(tally, None)
+    page = get(control, "/nodes", type="html")[1]
+    assert "<b>" not in page
+    assert "<i>" not in page
+    assert "&lt;b&gt;bad" in page
+    assert "<b>bad</b>" in get(control, "/nodes")[1]
+    assert json.loads(get(control, "/nodes", type="json")[1])["nodes"]["<i>n"]["errors"] == {"<b>bad</b>": 1}
+    assert "<script>" not in get(control, "/parallel", type="html", value="<script>")[1]
+
+
+def test_failures_by_cause_and_the_bad_device() -> None:
+    tally = Tally()
+    reply = {"Pod": "p", "Node": "n1", "Device": "card0", "Error": "", "Timeout": 0, "Runtime": 1, "Waittime": 0, "Retcode": 0}
+    for n in range(40):
+        tally.began()
+        device = f"card{n % 4}"
+        bad = {"Retcode": 9, "Error": "x returned error code 9"} if device == "card2" and n > 3 else {}
+        tally.ended({**reply, "Device": device, **bad}, "", 0, 0, 0)
+    tally.began()
+    tally.ended(None, "cannot connect", 0, 0, 0)
+    stats = tally.as_json()
+    assert stats["causes"] == {"exit code 9": 9, "cannot connect": 1}
+    assert stats["suspects"] == ["n1/card2"]
+    assert stats["nodes"]["n1"]["devices"]["card1"] == 10
+
+
+async def test_failures_of_the_network_are_counted(start: Start) -> None:
+    frontend = await start()
+    where = clients(frontend)
+    tally = Tally()
+    loop = ClosedLoop(KeptWire(where, Work("sleep")), tally, 2)
+    loop.set_parallel(2)
+    while tally.pending < 2:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    await frontend.stop()
+    await asyncio.sleep(0.5)
+    await loop.stop()
+    assert tally.causes["connection lost"] == 2
+    assert tally.causes["cannot connect"] >= 2
+    assert tally.pending == 0
+
+
+async def test_a_stall_shows_in_the_open_loop_only(start: Start) -> None:
+    frontend = await start()
+    replicas = Processes(workers(frontend), "sleep", ["sleep", "0.001"])
+    await replicas.scale(2)
+    tally = Tally()
+    loop = OpenLoop(KeptWire(clients(frontend), Work("sleep")), tally, rate=300)
+    while len(frontend.parked["sleep"]) < 2:
+        await asyncio.sleep(0.01)
+
+    async def stall() -> None:
+        await asyncio.sleep(1)
+        for process in replicas.running:
+            process.send_signal(19)
+        await asyncio.sleep(1)
+        for process in replicas.running:
+            process.send_signal(18)
+
+    await asyncio.gather(loop.run(4), stall())
+    await replicas.stop()
+    p99 = tally.latency.percentile(0.99)
+    assert p99 is not None
+    assert 0.8 < p99 < 1.3
+    assert tally.success == tally.scheduled == 1200
+    half = tally.latency.percentile(0.5)
+    assert half is not None
+    assert half < 0.1
+
+
+def test_schedules() -> None:
+    even = schedule(10, False, 1)
+    assert [round(next(even), 6) for _ in range(3)] == [0, 0.1, 0.2]
+    first, again = schedule(50, True, 3), schedule(50, True, 3)
+    times = [next(first) for _ in range(5000)]
+    assert times == [next(again) for _ in range(5000)]
+    assert times[-1] == pytest.approx(100, rel=0.05)
+    with pytest.raises(ValueError, match="rate"):
+        next(schedule(0, False, 1))
+
+
+def test_percentiles_within_one_percent_and_refused_below_their_samples() -> None:
+    latencies = Latencies()
+    assert latencies.percentile(0.5) is None
+    for n in range(1, 459):
+        latencies.add(n / 1000)
+    assert latencies.percentile(0.99) is None
+    latencies.add(0.459)
+    assert latencies.percentile(0.5) == pytest.approx(0.230, rel=0.012)
+    assert latencies.percentile(0.99) == pytest.approx(0.455, rel=0.012)
+    assert latencies.summary()["p99.9"] is None
+
+
+async def test_the_token_guards_the_control_port() -> None:
+    server = await serve(Address("127.0.0.1", 0), Control(Tally(), None), token="secret")
+    port = server.sockets[0].getsockname()[1]
+
+    async def status(header: str) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"GET /stats HTTP/1.1\r\n{header}\r\n".encode())
+        line = await reader.readline()
+        writer.close()
+        return line.split(b" ")[1]
+
+    assert await status("") == b"401"
+    assert await status("Authorization: Bearer wrong\r\n") == b"401"
+    assert await status("Authorization: Basic !!\r\n") == b"401"
+    assert await status("Authorization: Bearer secret\r\n") == b"200"
+    assert await status("Authorization: Basic bWU6c2VjcmV0\r\n") == b"200"
+    server.close()

@@ -1,0 +1,147 @@
+"""The validator against workloads whose law is known, and the laws' fits."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from perfdag.cli import main
+from perfdag.steps.queue import law
+from perfdag.steps.queue.local import Local
+from perfdag.steps.queue.steady import Patience
+from perfdag.steps.queue.validate import BadInput, Plan, validate
+
+
+@pytest.mark.parametrize(("sigma", "kappa"), [(0.0, 0.0), (0.2, 0.0), (0.05, 0.002), (0.02, 0.0005), (0.3, 0.01)])
+def test_a_known_law_is_recovered(sigma: float, kappa: float) -> None:
+    true = law.Law(10.0, sigma, kappa, 0.0)
+    chance = random.Random(5)
+    found = law.fit([(n, true.throughput(n) * chance.gauss(1, 0.002)) for n in (1, 2, 4, 8, 16, 32)])
+    assert found is not None
+    assert found.rate == pytest.approx(10, rel=0.02)
+    assert found.sigma == pytest.approx(sigma, rel=0.1, abs=0.003)
+    assert found.kappa == pytest.approx(kappa, rel=0.1, abs=0.0002)
+    if kappa:
+        assert found.knee == pytest.approx(true.knee, rel=0.1)
+
+
+def test_too_few_points_are_not_fitted() -> None:
+    assert law.fit([(1, 1.0), (2, 2.0)]) is None
+    assert law.fit([(1, 1.0), (2, 2.0)], coherence=False) is not None
+    assert law.fit([(1, 1.0), (1, 1.0)], coherence=False) is None
+
+
+def test_steps_include_the_limit_itself() -> None:
+    assert Plan(1).steps() == [1]
+    assert Plan(12).steps() == [1, 2, 4, 8, 12]
+    assert Plan(16).steps() == [1, 2, 4, 8, 16]
+
+
+@pytest.mark.parametrize(("limit", "factor"), [(0, 1.8), (4, 0.9), (4, 2.5)])
+def test_bad_plans(limit: int, factor: float) -> None:
+    with pytest.raises(BadInput):
+        Plan(limit, factor)
+
+
+async def run(command: list[str], plan: Plan) -> dict[str, object]:
+    async with Local(command, plan.limit) as local:
+        verdict = await validate(local.target, local.load, plan, print)
+        assert await local.target.replicas() == 1
+        return verdict.as_json()
+
+
+@pytest.mark.slow
+async def test_linear_work_passes_to_12_replicas() -> None:
+    result = await run(["sleep", "0.15"], Plan(12, 1.8))
+    assert result["verdict"] == "PASS"
+    steps = result["steps"]
+    assert isinstance(steps, list)
+    assert [step["replicas"] for step in steps] == [1, 2, 4, 8, 12]
+    assert all(step["efficiency"] > 0.9 for step in steps)
+    assert steps[-1]["per_second"] == pytest.approx(12 / 0.15, rel=0.06)
+
+
+@pytest.mark.slow
+async def test_a_serial_fifth_fails_at_the_right_step_and_is_recovered() -> None:
+    result = await run(["usl", "0.15", "0.2", "0"], Plan(8, 1.4))
+    assert result["verdict"] == "FAIL"
+    steps = result["steps"]
+    assert isinstance(steps, list)
+    # by Amdahl's law the doublings gain 1.667, 1.5 and 1.333
+    assert [bool(step["problems"]) for step in steps] == [False, False, False, True]
+    usl = result["usl"]
+    assert isinstance(usl, dict)
+    assert usl["sigma"] == pytest.approx(0.2, rel=0.1)
+
+
+@pytest.mark.slow
+async def test_a_shorter_run_gives_the_same_answer() -> None:
+    short = await run(["sleep", "0.1"], Plan(4, 1.8))
+    long = await run(["sleep", "0.1"], Plan(4, 1.8, patience=Patience(items=10)))
+    for one, other in zip(short["steps"], long["steps"], strict=True):  # type: ignore[call-overload]
+        assert one["per_second"] == pytest.approx(other["per_second"], rel=0.03)
+        assert one["seconds"] < other["seconds"]
+
+
+async def test_failing_work_fails_by_its_cause() -> None:
+    result = await run(["/bin/false"], Plan(1, patience=Patience(seconds=2)))
+    assert result["verdict"] == "FAIL"
+    assert "exit code 1" in str(result["steps"])
+
+
+class Elsewhere:
+    """A target of which only three replicas ever run."""
+
+    def __init__(self) -> None:
+        self.wanted = 5
+
+    async def replicas(self) -> int:
+        return self.wanted
+
+    async def scale(self, replicas: int) -> None:
+        self.wanted = replicas
+
+    async def ready(self) -> int:
+        return min(3, self.wanted)
+
+    async def gone(self) -> bool:
+        return True
+
+    async def why(self) -> str:
+        return "Insufficient gpu.intel.com/millicores"
+
+
+async def test_a_limit_that_cannot_be_placed_puts_the_replicas_back() -> None:
+    target = Elsewhere()
+    async with Local(["sleep", "1"], 8) as local:
+        with pytest.raises(BadInput, match=r"3 of 8 replicas run after .*Insufficient gpu"):
+            await validate(target, local.load, Plan(8, scale_seconds=0.5), print)
+    assert target.wanted == 5
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["validate", "--local", "--limit", "2", "--factor", "0.5", "sleep", "1"], "factor 0.5"),
+        (["validate", "--local", "--limit", "2", "nothing"], "neither an absolute path"),
+        (["validate", "--limit", "2"], "name a Deployment"),
+        (["client", "--req-now", "5"], "--req-now"),
+        (["backend", "--glob", "/nowhere/*", "sleep", "1"], "no files matching"),
+        (["frontend", "sleep", "--caddr", "here"], "HOST:PORT"),
+    ],
+)
+def test_bad_input_is_one_line(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["queue", *argv]) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.count("\n") == 1
+
+
+def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert main(["queue", "frontend", "sleep", "--caddr", where, "--waddr", "127.0.0.1:0", "--maddr", "127.0.0.1:0"]) == 2
+    assert f"cannot listen on {where}" in capsys.readouterr().err
