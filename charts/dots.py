@@ -49,8 +49,8 @@ def _lines(cell: Cell, shown: int) -> float:
     return max(1 if cell.why else max(shown, 1), 0.62 * text) + 0.25
 
 
-def panel(ax: Axes, cells: Sequence[Cell], shown: Sequence[Group], metric: str) -> None:
-    """Draw one metric. Points without a valid sample are hollow grey crosses at the axis with the reason."""
+def panel(ax: Axes, cells: Sequence[Cell], shown: Sequence[Group], metric: str, reasons: bool = True) -> None:
+    """Draw one metric. Points without a valid sample are hollow grey crosses at the axis, with the reason where `reasons`."""
     values = [v for group in shown for each in group.series if each for v in each.values]
     first = next((each for group in shown for each in group.series if each), None)
     unit, better = (first.unit, first.better) if first else ("1", "none")
@@ -60,11 +60,11 @@ def panel(ax: Axes, cells: Sequence[Cell], shown: Sequence[Group], metric: str) 
     for k, group in enumerate(shown):
         _group(ax, cells, group, k, len(shown), tops)
     failed = [i for i, cell in enumerate(cells) if cell.why]
-    _failures(ax, cells, failed, middles)
+    _failures(ax, cells, failed, middles, reasons)
     ax.set_ylim(total, 0)
     ax.set_yticks(middles, [_label(cell) for cell in cells])
     ax.yaxis.set_minor_locator(NullLocator())
-    ax.tick_params(axis="y", length=0)
+    ax.tick_params(axis="y", length=0, pad=8)
     ax.grid(axis="y", visible=False)
     ax.spines["left"].set_visible(False)
     for edge in tops[1:]:
@@ -145,11 +145,11 @@ def _group(ax: Axes, cells: Sequence[Cell], group: Group, k: int, count: int, to
         ax.text(1.015, y, value_words(each) + mark, transform=ax.get_yaxis_transform(), va="center", fontsize=8, color=style.INK)
 
 
-def _failures(ax: Axes, cells: Sequence[Cell], failed: Sequence[int], middles: Sequence[float]) -> None:
+def _failures(ax: Axes, cells: Sequence[Cell], failed: Sequence[int], middles: Sequence[float], reasons: bool) -> None:
     if not failed:
         return
     left = ax.get_yaxis_transform()
     style.cross(ax, [0.0] * len(failed), [middles[i] for i in failed], left)
-    for i in failed:
-        why = textwrap.shorten(cells[i].why or "", 78, placeholder=" ...")
+    for i in failed if reasons else ():
+        why = textwrap.shorten(cells[i].why or "", 96, placeholder=" ...")
         ax.text(0.025, middles[i], why, transform=left, va="center", fontsize=8, color=style.MUTED)

@@ -25,7 +25,7 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     for name in swept:
         yield f"{_slug(name)}-by-{_slug(sweep(_of(cells, name)) or '')}", _lines(cells, name, where)
     plain = [name for name in wanted if name not in swept]
-    if not plain and swept and not any(cell.why for cell in cells):
+    if swept and not plain:
         return
     for number, start in enumerate(range(0, len(cells), ROWS)):
         if number < FIGURES:
@@ -52,8 +52,8 @@ def dot_figure(cells: Sequence[Cell], wanted: Sequence[str], where: str, title: 
         title=title or finding(cells, names[0]),
         subtitle="; ".join(each for each in said if each),
     )
-    for ax, name in zip(axes, names, strict=True):
-        dots.panel(ax, cells, shown[name], name)
+    for i, (ax, name) in enumerate(zip(axes, names, strict=True)):
+        dots.panel(ax, cells, shown[name], name, reasons=i == 0)
     return fig
 
 
@@ -90,6 +90,6 @@ def _lines(cells: Sequence[Cell], metric: str, where: str) -> Figure:
     fig, (ax,) = style.figure(title=title, subtitle="; ".join(each for each in said if each), heights=(3.0,))
     values = [each.middle for _, each in pairs if each.values]
     log = bool(values) and min(values) > 0 and max(values) / min(values) > dots.LOG_FROM
-    failed = [cell.label for cell in cells if cell.why]
+    failed = [f"{cell.label}: {(cell.why or '').split(':')[0]}" for cell in cells if cell.why]
     lines.panel(ax, made[:12], metric=metric, x_label=coordinate.replace("_", " "), x_unit=unit or "1", log_y=log, failed=failed)
     return fig

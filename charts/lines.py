@@ -62,13 +62,13 @@ def panel(
     first = next((each for line in lines for each in line.series.values()), None)
     unit, better = (first.unit, first.better) if first else ("1", "none")
     name = style.value_axis(ax.yaxis, unit, max((abs(v) for v in values), default=1.0), log=log)
-    ax.set_ylabel(style.axis_label(metric, name, better).replace("), ", ")\n").replace(", ", "\n"))
+    ax.set_ylabel(style.axis_label(metric, name, better).replace(", ", "\n"))
     ax.set_xlabel(x_label)
     if failed:
         _failures(ax, failed)
     names = [line.name for line in lines]
-    if 1 < len(names) <= DIRECT:
-        _direct_labels(ax, lines, log_x)
+    if len(names) <= DIRECT and (len(names) > 1 or failed):
+        _direct_labels(ax, lines, log_x, 0.08 * min(len(failed), 4))
     elif len(names) > DIRECT:
         ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
 
@@ -103,24 +103,32 @@ def _y_limits(ax: Axes, values: Sequence[float], log: bool) -> None:
         ax.set_ylim(min(0.0, min(values) * 1.05), (max(values) * 1.08) or 1.0)
 
 
-def _direct_labels(ax: Axes, lines: Sequence[Line], log_x: bool) -> None:
-    """Names at the right ends, moved apart where they would overlap."""
-    to_axes = ax.transLimits.transform
+def _direct_labels(ax: Axes, lines: Sequence[Line], log_x: bool, floor: float) -> None:
+    """Names at the right ends, moved apart where they would overlap, from `floor` (axes) upwards."""
     scale = ax.yaxis.get_transform()
     ends = []
     for k, line in enumerate(lines):
         xs, middles, _, _ = line.columns()
         if xs and (xs[-1] > 0 or not log_x):
-            ends.append((float(to_axes((0, float(scale.transform(middles[-1]))))[1]), k, line.name))
-    gap, at = 0.075, -1.0
-    for y, k, name in sorted(ends):
-        at = max(y, at + gap)
-        ax.text(1.01, min(at, 1.2), name, transform=ax.transAxes, va="center", fontsize=8.5, color=style.look(k)["color"], gid="direct")
+            y = float(ax.transLimits.transform((0, float(scale.transform(middles[-1]))))[1])
+            ends.append((y, k, line.name))
+    ends.sort()
+    gap = min(0.085, (1.0 - floor) / max(len(ends), 1))
+    places: list[float] = []
+    for y, _, _ in ends:
+        places.append(max(y, places[-1] + gap if places else floor))
+    ceiling = 1.0
+    for i in range(len(places) - 1, -1, -1):
+        places[i] = min(places[i], ceiling)
+        ceiling = places[i] - gap
+    for at, (_, k, name) in zip(places, ends, strict=True):
+        ax.text(1.015, at, name, transform=ax.transAxes, va="center", fontsize=8.5, color=style.look(k)["color"], gid="direct")
 
 
 def _failures(ax: Axes, failed: Sequence[str]) -> None:
-    # at the left end of the axis, one beside the other: they have a name but no x
-    places = [0.02 + 0.03 * i for i in range(len(failed))]
-    style.cross(ax, places, [0.0] * len(failed), ax.transAxes)
-    said = ", ".join(failed[:3]) + (f" and {len(failed) - 3} more" if len(failed) > 3 else "")
-    ax.text(places[-1] + 0.025, 0.04, f"no valid sample: {said}", transform=ax.transAxes, fontsize=8, color=style.MUTED)
+    # at the right end of the axis, one above the other: they have a name but no x
+    said = [*failed[:3], f"and {len(failed) - 3} more"] if len(failed) > 4 else list(failed)
+    places = [0.08 * i for i in range(len(said))]
+    style.cross(ax, [1.03] * len(said), places, ax.transAxes)
+    for at, name in zip(places, said, strict=True):
+        ax.text(1.055, at, name, transform=ax.transAxes, va="center", fontsize=8, color=style.MUTED, gid="failed name")

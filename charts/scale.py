@@ -4,10 +4,11 @@ Every function takes plain data and gives a Figure. Seconds throughout. What was
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec
 
 import numpy as np
 import orjson
@@ -16,6 +17,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from perfdag.charts import style
+
+_P = ParamSpec("_P")
+
+
+def _housed(draw: Callable[_P, Figure]) -> Callable[_P, Figure]:
+    """Everything of a figure is made in the house style, titles and legends too."""
+
+    @wraps(draw)
+    def inside(*args: _P.args, **kwargs: _P.kwargs) -> Figure:
+        with style.house():
+            return draw(*args, **kwargs)
+
+    return inside
+
 
 Deltas = Sequence[tuple[str, Mapping[str, float | None]]]
 """(submit time in RFC 3339, delta name -> seconds or None) a workload, in order of submission."""
@@ -60,6 +75,7 @@ def _words(values: Sequence[float], total: int) -> str:
     return f"median {np.median(values):.3g} s, mean {np.mean(values):.3g} s, n={len(values)}{unseen}"
 
 
+@_housed
 def general(deltas: Deltas) -> Figure:
     """Time from submission to the scheduling decision (and to the backend's row, where it is known) by order of submission."""
     names = ["Total Pod Scheduling Decision", "Total Backend Job Creation"]
@@ -77,6 +93,7 @@ def general(deltas: Deltas) -> Figure:
     return fig
 
 
+@_housed
 def detailed(deltas: Deltas) -> Figure:
     """A row a stage: left its delta over the time of submission, right the histogram of the delta."""
     names = [name for name in _REFERENCE if not name.startswith("Total") and _seen(deltas, name)[1]]
@@ -93,7 +110,7 @@ def detailed(deltas: Deltas) -> Figure:
     for number, name in enumerate(names):
         left, right = axes[2 * number], axes[2 * number + 1]
         places, values = _seen(deltas, name)
-        left.plot([starts[place] - starts[0] for place in places], values, linewidth=0.9, color=style.SERIES[0])
+        left.plot([starts[place] - starts[0] for place in places], values, ".", markersize=3, color=style.SERIES[0])
         left.set_title(f"{name} since {_REFERENCE[name]}")
         left.set_ylabel("seconds")
         right.hist(values, bins=min(30, max(5, len(values) // 5)), color=style.SERIES[0])
@@ -114,6 +131,7 @@ def _by_order(ax: Axes, places: Sequence[int], values: Sequence[float], k: int =
     ax.set_ylim(bottom=min(0.0, *values) if values else 0.0)
 
 
+@_housed
 def timeline(stages: Sequence[Stage]) -> Figure:
     """A row a stage: when objects reached it, from first to last, with the middle half and the median marked."""
     shown = [each for each in stages if each.at]
@@ -141,6 +159,7 @@ def _label(stage: Stage) -> str:
     return f"{stage.name.replace('_', ' ')}{missing}"
 
 
+@_housed
 def s_curves(stages: Sequence[Stage]) -> Figure:
     """How many objects have reached each stage by each moment."""
     shown = [each for each in stages if each.at]
@@ -159,6 +178,7 @@ def s_curves(stages: Sequence[Stage]) -> Figure:
     return fig
 
 
+@_housed
 def ecdf(stages: Sequence[Stage]) -> Figure:
     """Share of objects that took at most so long for each stage; objects that never reached it keep the curve below 1."""
     shown = [each for each in stages if each.seconds]
@@ -178,6 +198,7 @@ def ecdf(stages: Sequence[Stage]) -> Figure:
     return fig
 
 
+@_housed
 def by_order(stages: Sequence[Stage]) -> Figure:
     """Latency of each stage by order of submission: does it grow as more are there?"""
     shown = [each for each in stages if each.seconds]
@@ -192,6 +213,7 @@ def by_order(stages: Sequence[Stage]) -> Figure:
     return fig
 
 
+@_housed
 def api_calls(counts: Mapping[int, Mapping[str, float]], most: int = 6) -> Figure:
     """Requests by the number of VMs: a line a kind of request (the most frequent), per VM on the right scale of thought: slope."""
     sizes = sorted(counts)

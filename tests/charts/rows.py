@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from perfdag.results import SAMPLES, canonical, digest, series_id
+from perfdag.results import SAMPLES, canonical, digest
 
 RUN = "20261120T020000Z-1a2b3c4d"
 START = datetime(2026, 11, 20, 2, 0, tzinfo=UTC)
@@ -57,7 +57,7 @@ def sample(
     for each in values or [{}]:
         coords = canonical(each.get("coords", {}))
         metric, stat = each.get("metric"), each.get("stat", "value" if each else None)
-        identity = series_id("trial", point, "1", coords, metric or "", stat or "")
+        identity = digest("trial", point, "1", coords, metric or "", stat or "")
         made.append(
             {
                 **base,

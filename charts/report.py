@@ -1,0 +1,207 @@
+"""report.html: one file, no script, nothing fetched; opens offline, follows light and dark, reads on a phone."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from perfdag.charts import page, pick, words
+from perfdag.charts.page import text
+from perfdag.charts.pick import Picture
+from perfdag.charts.series import Cell, labelled
+from perfdag.summary import summarise
+
+LIMIT = 2_900_000  # bytes; charts that would go past it are named instead
+DEFAULT_ROOT = "./perfdag-results"
+Plan = Any
+
+
+def write(table: pa.Table, plan: Plan | None, put: Callable[[str, bytes], Any], root: str = DEFAULT_ROOT) -> list[str]:
+    """Draw all charts of a run and write them and report.html through `put(name, bytes)`; returns the names.
+
+    `table` holds the rows of one run, `plan` its perfdag.plan.Plan (or the dict of plan.json), `root` is the store's address.
+    """
+    pictures = list(pick.draw(table))
+    names = pick.put_all(pictures, put)
+    put("report.html", report(table, plan, pictures, root).encode("utf-8", "replace"))
+    return [*names, "report.html"]
+
+
+def report(table: pa.Table, plan: Plan | None = None, pictures: Sequence[Picture] | None = None, root: str = DEFAULT_ROOT) -> str:
+    """The page of a run. `pictures` are drawn where not given. Equal input gives an equal page."""
+    drawn = list(pick.draw(table)) if pictures is None else list(pictures)
+    table = _plain(table)
+    cells = labelled(summarise(table))
+    suite = _first(table["suite"]) or str(_of(plan, "suite") or "?")
+    run = _first(table["run_id"]) or str(_of(plan, "run_id") or "?")
+    head = _summary(table, cells, suite, run, plan)
+    tail = [_problems(cells), _environment(table), _suite(plan), _reading(table, suite, run, root)]
+    room = LIMIT - sum(len(each.encode("utf-8", "replace")) for each in (head, _css(), *tail)) - 2000
+    body = _benchmarks(table, cells, drawn, room)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{text(suite)} {text(run)}</title>\n<style>\n{_css()}</style>\n</head>\n<body>\n<main>\n"
+        f"{head}\n{tail[0]}\n{body}\n{''.join(tail[1:])}\n</main>\n</body>\n</html>\n"
+    )
+
+
+@cache
+def _css() -> str:
+    return files("perfdag.charts").joinpath("report.css").read_text("utf-8")
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """Text columns as plain strings, however they were encoded."""
+    return table.cast(pa.schema([pa.field(f.name, f.type.value_type if pa.types.is_dictionary(f.type) else f.type) for f in table.schema]))
+
+
+def _of(plan: Plan | None, name: str) -> Any:
+    return plan.get(name) if isinstance(plan, Mapping) else getattr(plan, name, None)
+
+
+def _first(column: Any) -> str | None:
+    return next((each for each in column.unique().to_pylist() if each), None)
+
+
+def _summary(table: pa.Table, cells: Sequence[Cell], suite: str, run: str, plan: Plan | None) -> str:
+    well, ended = words.how_it_ended(cells)
+    names = list(dict.fromkeys(cell.state.benchmark for cell in cells))
+    links = [("#problems", "What went wrong")] if not well else []
+    links += [(f"#b{i}", name) for i, name in enumerate(names)]
+    links += [("#environment", "Environment"), ("#suite", "Suite"), ("#rows", "The rows")]
+    nav = "".join(f'<a href="{where}">{text(name)}</a>' for where, name in links)
+    found = "".join(
+        f"<li><strong>{text(name)}</strong>: {text('. '.join(words.findings([c for c in cells if c.state.benchmark == name])))}</li>"
+        for name in names
+    )
+    merged = _of(plan, "merged")
+    more = f"<p>{words.plural(int(merged), 'equal point')} of the suite {'was' if merged == 1 else 'were'} merged.</p>" if merged else ""
+    return (
+        f'<h1>{text(suite)}</h1>\n<p class="muted">run {text(run)}</p>\n<nav>{nav}</nav>\n'
+        f"<p>{text(words.what_ran(table, cells, suite))} {text(words.when_where(table))}</p>\n{more}"
+        f'<p><span class="{"good" if well else "bad"}">{text(ended)}</span> {text(words.noise(cells, table))}</p>\n<ul>{found}</ul>\n'
+        '<p class="muted small">Every value is a median with its spread in parentheses: the range of fewer than 6 samples, from 6 on the'
+        " order-statistic interval that covers the true median with at least 95 %. n counts samples. Times are UTC.</p>"
+    )
+
+
+def _problems(cells: Sequence[Cell]) -> str:
+    bad, skipped = page.problems(cells, words.BAD), page.problems(cells, ("skipped",))
+    made = f'<h2 id="problems">What went wrong</h2>\n<div class="alert">{bad}</div>\n' if bad else ""
+    return made + (f'<h2 id="skipped">Skipped</h2>\n{skipped}\n' if skipped else "")
+
+
+def _benchmarks(table: pa.Table, cells: Sequence[Cell], drawn: Sequence[Picture], room: int) -> str:
+    made: list[str] = []
+    number = 0
+    for i, name in enumerate(dict.fromkeys(cell.state.benchmark for cell in cells)):
+        own = [cell for cell in cells if cell.state.benchmark == name]
+        parts = [f'<h2 id="b{i}">{text(name)}</h2>\n{_about(name)}']
+        values = _values(own)
+        room -= len(values.encode()) + len(parts[0].encode())
+        for each in (p for p in drawn if p.benchmark == name or p.benchmark == name.replace("_", "-")):
+            number += 1
+            shown = page.picture(each, number)
+            if len(shown.encode()) > room:
+                parts.append(f'<p class="muted">Chart left out for its size: {text(each.name)}.svg beside this file.</p>')
+                continue
+            room -= len(shown.encode())
+            parts.append(shown)
+        made += [*parts, values, _commands(table, name)]
+    return "\n".join(made)
+
+
+def _about(name: str) -> str:
+    """What the benchmark says of itself; a report of rows whose benchmark is not installed goes without."""
+    from perfdag import benchmark
+
+    try:
+        found = benchmark.get(name)
+    except Exception:
+        return ""
+    clock = found.clock()
+    return f"<p>{text(found.summary())}</p>\n" + (f'<p class="muted small">Clock: {text(clock)}</p>\n' if clock else "")
+
+
+def _values(cells: Sequence[Cell]) -> str:
+    """Headline metrics in sight, the others folded."""
+    pairs = [(cell, each) for cell in cells for each in cell.state.series]
+    first = [pair for pair in pairs if pair[1].headline] or [pair for pair in pairs if pair[1].metric == pairs[0][1].metric]
+    rest = [pair for pair in pairs if pair not in first]
+    made = page.values(first) if first else ""
+    if rest:
+        made += f"<details><summary>{words.plural(len(rest), 'further value')}</summary>\n{page.values(rest)}</details>\n"
+    return made
+
+
+def _commands(table: pa.Table, name: str) -> str:
+    rows = table.filter(pc.equal(table["benchmark"], name))
+    seen = [each for each in rows["command"].unique().to_pylist() if each]
+    if not seen:
+        return ""
+    shown = "\n".join(seen[:20]) + (f"\n({len(seen) - 20} more in the rows)" if len(seen) > 20 else "")
+    return f"<details><summary>Commands that ran</summary><pre><code>{text(shown)}</code></pre></details>\n"
+
+
+def _environment(table: pa.Table) -> str:
+    made = '<h2 id="environment">Environment</h2>\n'
+    facts = words.environment(table)
+    made += page.facts(facts) if facts else "<p>Nothing was recorded.</p>"
+    noted = words.sample_facts(table)
+    made += f"<details><summary>Facts of the samples and their tools</summary>{page.facts(noted)}</details>\n" if noted else ""
+    canary = table.filter(pc.equal(table["benchmark"], "canary"))
+    if canary.num_rows:
+        rows = page.values([(cell, each) for cell in _canary(canary) for each in cell.state.series])
+        made += (
+            "<h3>Canary</h3>\n<p>A fixed small load before and after each round. Where it moves, the machine changed, "
+            f"not what is measured.</p>\n{rows}"
+        )
+    return made
+
+
+def _canary(rows: pa.Table) -> list[Cell]:
+    # summarise leaves the canary out, since it is no point of the suite
+    at = rows.schema.get_field_index("benchmark")
+    return labelled(summarise(rows.set_column(at, "benchmark", pa.array(["canary rows"] * rows.num_rows, pa.string()))))
+
+
+def _suite(plan: Plan | None) -> str:
+    given = _of(plan, "suite_text") if plan is not None else None
+    if not given:
+        return '<h2 id="suite">Suite</h2>\n<p class="muted">The suite\'s text was not stored with this run.</p>\n'
+    seed = _of(plan, "seed")
+    said = f"<p>As given; points were shuffled in each round from seed {text(seed)}.</p>\n" if seed is not None else ""
+    shown = given if len(given) < 200_000 else given[:200_000] + "\n# ... cut here; plan.json has all of it"
+    return f'<h2 id="suite">Suite</h2>\n{said}<pre><code>{text(shown)}</code></pre>\n'
+
+
+def reading(suite: str, run: str, root: str) -> tuple[str, str]:
+    """(DuckDB, pandas): how to read the rows of a run, to paste."""
+    key = f"{root.rstrip('/')}/results/suite={suite}/month={run[:4]}-{run[4:6]}/{run}.parquet"
+    sql = (
+        "SELECT benchmark, params->>'$' AS params, metric, stat, coords->>'$' AS coords,\n"
+        "       median(value) AS median, min(value) AS low, max(value) AS high, count(value) AS n, any_value(unit) AS unit\n"
+        f"FROM read_parquet('{key}', hive_partitioning = false)\n"
+        "WHERE status = 'ok' AND phase = 'measure' GROUP BY ALL ORDER BY ALL;"
+    )
+    frame = (
+        "import json, pandas as pd\n"
+        f"rows = pd.read_parquet({key!r}, partitioning=None)\n"
+        "rows = rows.join(pd.DataFrame(rows.pop('params').map(json.loads).tolist()).add_prefix('params.'))\n"
+        "ok = rows[(rows.status == 'ok') & (rows.phase == 'measure')]\n"
+        "ok.groupby(['entry', 'point', 'metric', 'stat', 'coords', 'unit']).value.agg(['median', 'min', 'max', 'count'])"
+    )
+    return sql, frame
+
+
+def _reading(table: pa.Table, suite: str, run: str, root: str) -> str:
+    sql, frame = reading(suite, run, root)
+    return (
+        '<h2 id="rows">The rows</h2>\n<p>One row is one metric of one sample, in SI base units (s, B, bit/s, 1/s); failed samples are rows '
+        f"with a status, a reason and no value. {table.num_rows:,} rows of this run. With DuckDB:</p>\n"
+        f"<pre><code>{text(sql)}</code></pre>\n<p>With pandas:</p>\n<pre><code>{text(frame)}</code></pre>\n"
+    )
