@@ -160,10 +160,11 @@ def _show(trends: "Trends", series: "list[Series]", everything: bool) -> None:
         print(f"{len(series) - len(cut)} more series (--all shows them)")
     for finding in sorted((f for each in cut for f in each.findings), key=lambda f: f.index):
         differs = "; ".join(f"{key} {a} -> {b}" for key, (a, b) in finding.environment.items()) or "nothing recorded of the environment"
-        c = finding.change
+        c, unit = finding.change, finding.info.unit
         print(
-            f"{day_of(finding.run)}  {_size(finding):>8} {finding.word:7} {finding.name}  {short(c.before, finding.info.unit)} -> {short(c.after, finding.info.unit)}  changed: {differs[:300]}"
+            f"{day_of(finding.run)}  {_size(finding):>8} {finding.word:7} {finding.name}  {short(c.before, unit)} -> {short(c.after, unit)}"
         )
+        print(f"            changed: {differs[:300]}")
 
 
 def _size(finding: Any) -> str:
