@@ -138,16 +138,18 @@ def sampled_json(rows: Sequence[Row], project: str, backend: Mapping[str, float]
     found = []
     for (namespace, name), stages in by_name.items():
         item: dict[str, Any] = {"jobName": name, "jobNamespace": namespace, "projectName": project}
+        watched = all(row.receive_time for row in stages.values() if row.status == "ok")  # one clock for all of a workload
         for key, names in _TIMES.items():
-            item[key] = next((_iso(_time(stages[each])) for each in names if each in stages and _time(stages[each])), None)
+            rows_here = [stages[each] for each in names if each in stages]
+            item[key] = next((_iso(at) for each in rows_here if (at := _time(each, watched))), None)
         item["backendJobCreatedTimestamp"] = _iso((backend or {}).get(name))
         if all(item[key] for key in _NEEDED):
             found.append(item)
     return found, len(by_name) - len(found)
 
 
-def _time(row: Row) -> float | None:
-    return row.receive_time or row.event_time or row.api_time
+def _time(row: Row, watched: bool) -> float | None:
+    return row.receive_time if watched else row.api_time or row.event_time
 
 
 def _iso(seconds: float | None) -> str | None:
@@ -195,7 +197,7 @@ def _times(info: dict[str, Any]) -> Times:
     deltas: dict[str, float | None] = {}
     for name, (event, since) in REFERENCE.items():
         end, start = at(event), at(since)
-        deltas[name] = end - start if end is not None and start is not None else None
+        deltas[name] = _delta(start, end) if end is not None and start is not None else None
     group, pod, total = at("podGroupCreatedTimestamp"), at("firstPodCreatedTimestamp"), deltas["Total Pod Scheduling Decision"]
     excluded = ""
     if group is not None and pod is not None and int(group) < int(pod):
@@ -205,6 +207,13 @@ def _times(info: dict[str, Any]) -> Times:
     elif total is None:
         excluded = "never scheduled"
     return Times(info, deltas, excluded)
+
+
+def _delta(start: float, end: float) -> float:
+    """Seconds between; where one of the two is a whole second, both are cut to it, as the tool does."""
+    if start == int(start) or end == int(end):
+        return float(int(end) - int(start))
+    return end - start
 
 
 def select(times: Sequence[Times], skip_errors: bool, head: int | None, tail: int | None) -> list[Times]:

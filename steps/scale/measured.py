@@ -1,0 +1,101 @@
+"""From scenario results to a benchmark's measurements."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from perfdag.benchmark import Measurement, Metric
+from perfdag.steps.scale.rows import Row, Summary
+
+KEY_STAGES = ("running", "creation_to_running", "pod_scheduled", "scheduled", "submission_to_scheduled", "ready", "deletion")
+"""Stages whose times are kept for each object; the others as percentiles."""
+METRICS = (
+    Metric("stage_latency", "s", "lower", "time from the stage before, over all objects (coords: stage, since)"),
+    Metric("object_latency", "s", "lower", "the same of one object"),
+    Metric("object_time", "s", "lower", "when an object reached a stage, from the first submission"),
+    Metric("object_missing", "s", "none", "how long an object had waited for a stage that it never reached"),
+    Metric("throughput", "1/s", "higher", "objects that reached the goal a second: mean, and the best 5 s"),
+    Metric("create_rate", "1/s", "none", "objects created a second"),
+    Metric("success_ratio", "1", "higher", "objects that reached the goal, of those planned"),
+    Metric("create_ratio", "1", "higher", "creations accepted, of those planned"),
+    Metric("schedule_held", "1", "higher", "share of its rate that the open loop reached"),
+    Metric("submit_lag", "s", "lower", "how late creations were sent (open loop)"),
+    Metric("left_behind", "1", "lower", "objects still there after deletion"),
+    Metric("api_latency", "s", "lower", "p99 of API requests of one kind (coords: call)"),
+    Metric("api_p99", "s", "lower", "p99 of the slowest kind of single-object API request"),
+    Metric("api_calls", "1", "none", "API requests of one kind (coords: call, vms)"),
+    Metric("watch_lag", "s", "lower", "from sending a change to its arrival on the watch: the error bar of all times"),
+    Metric("component", "1", "none", "figures from Prometheus (coords: figure; the unit is in its name)"),
+    Metric("gates_failed", "1", "lower", "gates breached or without data (coords of a breach: gate)"),
+)
+_STATS = ("p50", "p95", "p99", "mean", "least", "most")
+_NAMES = {"least": "min", "most": "max"}
+
+
+def of_stages(stages: Sequence[Summary], coords: dict[str, Any]) -> list[Measurement]:
+    """Percentiles of each stage; those with too few samples are left out."""
+    found = []
+    for each in stages:
+        here = {**coords, "stage": each.stage, "since": each.since}
+        for stat in _STATS:
+            value = getattr(each, stat)
+            if value is not None:
+                found.append(Measurement("stage_latency", value, _NAMES.get(stat, stat), here, each.ok + each.censored))
+    return found
+
+
+def of_objects(rows: Sequence[Row], coords: dict[str, Any], stages: Sequence[str] = KEY_STAGES) -> list[Measurement]:
+    """Each object's own times for the stages that matter."""
+    first = min((row.submitted for row in rows if row.submitted), default=0.0)
+    found = []
+    for row in rows:
+        if row.stage not in stages or row.seconds is None:
+            continue
+        here = {**coords, "stage": row.stage, "since": row.since}
+        if row.status == "censored":
+            found.append(Measurement("object_missing", row.seconds, coords=here, subject=row.name))
+        elif row.status == "ok":
+            found.append(Measurement("object_latency", row.seconds, coords=here, subject=row.name))
+            at = row.receive_time or row.event_time or row.api_time
+            if at:
+                found.append(Measurement("object_time", at - first, coords=here, subject=row.name))
+    return found
+
+
+def of_figures(figures: dict[str, float | None], coords: dict[str, Any], count: int) -> list[Measurement]:
+    """Named figures of a run: rates, ratios, API latency and calls, components."""
+    found: list[Measurement] = []
+
+    def put(metric: str, key: str, stat: str = "value", **more: Any) -> None:
+        value = figures.get(key)
+        if value is not None:
+            found.append(Measurement(metric, value, stat, {**coords, **more}))
+
+    put("throughput", "throughput_mean", "mean")
+    put("throughput", "throughput_best_5s", "best_5s")
+    for name in ("create_rate", "success_ratio", "create_ratio", "schedule_held", "submit_lag", "left_behind", "api_p99"):
+        put(name, name, "p99" if name in ("submit_lag", "api_p99") else "value")
+    put("watch_lag", "watch_lag_p99", "p99")
+    for key in figures:
+        if key.endswith("-count"):
+            put("api_calls", key, call=key.removesuffix("-count"), vms=count)
+        elif key.startswith(("virt_", "workqueue_", "node_")):
+            put("component", key, figure=key)
+    return found
+
+
+def of_calls(calls: Sequence[dict[str, Any]], coords: dict[str, Any], most: int = 40) -> list[Measurement]:
+    """p99 by kind of request, the most frequent kinds."""
+    return [
+        Measurement("api_latency", each["p99_s"], "p99", {**coords, "call": each["call"]}, each["count"])
+        for each in calls[:most]
+        if each["p99_s"] is not None
+    ]
+
+
+def failure_text(rows: Sequence[Row], notes: Sequence[str], limit: int = 5) -> str:
+    """The failure messages of objects, most frequent first, and the notes, for a sample's error."""
+    from collections import Counter
+
+    said = Counter(row.error for row in {row.name: row for row in rows if row.error}.values())
+    parts = [f"{count} x {text}" for text, count in said.most_common(limit)]
+    return "; ".join([*parts, *notes])
