@@ -43,6 +43,12 @@ class Place:
     where: dict[str, Any] = field(default_factory=dict)
     placed: Callable[[Shape, Sequence[Host]], str | None] = lambda shape, hosts: None
     """Why the hosts are not where the shape asks (spread asked, one node used), or None."""
+    lost: Callable[[], str | None] = lambda: None
+    """Asked after a sample that failed: why that is no result (a peer is gone), or None."""
+
+
+class GangLost(Exception):
+    """A host went away: nothing is stored for the sample under way, and another gang may measure it."""
 
 
 class Lead:
@@ -118,6 +124,8 @@ class Lead:
         attempt = 1
         while True:
             part = self._attempt(point, repetition)
+            if part.status in ("failed", "infrastructure") and (why := self.place.lost()):
+                raise GangLost(f"{why} ({part.error})")
             if part.status != "infrastructure":
                 break
             if attempt > point.retries:
@@ -154,7 +162,9 @@ class Lead:
         except Exception as error:
             # a benchmark of another package may raise anything; its fault is a row, never the end of the run
             part.status, part.error, part.rows = "failed", f"{type(error).__name__}: {error}", []
-        part.noise = noise.disturbed(before, noise.moment(), part.env.get("cores") or 1)
+        part.noise = noise.disturbed(before, noise.moment(), part.env.get("cpu_threads") or 1)
+        if part.error:
+            part.error = " ".join(part.error.split())
         part.finished_at = now()
         return part
 

@@ -1,0 +1,132 @@
+"""A run on a cluster as seen from here: its Workflow, its pods and their trouble, and what the store has."""
+
+import contextlib
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfdag.kube import Kube
+    from perfdag.steps.pods import Pod
+
+Object = dict[str, Any]
+DONE = {"Succeeded", "Failed", "Error"}
+RUN_LABEL = "perfdag/run"
+
+
+class NoRun(Exception):
+    """There is no such run on the cluster."""
+
+
+@dataclass
+class View:
+    """What is known of a run now."""
+
+    workflow: Object
+    pods: "list[Pod]" = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The Workflow's name."""
+        return str(self.workflow["metadata"]["name"])
+
+    @property
+    def phase(self) -> str:
+        """Phase of the Workflow; Pending before Argo saw it."""
+        return (self.workflow.get("status") or {}).get("phase") or "Pending"
+
+    @property
+    def message(self) -> str:
+        """Argo's message, such as the lock it waits for."""
+        return (self.workflow.get("status") or {}).get("message") or ""
+
+    @property
+    def run_id(self) -> str | None:
+        """The run id, once plan has said it."""
+        label = (self.workflow["metadata"].get("labels") or {}).get(RUN_LABEL)
+        outputs = ((self.workflow.get("status") or {}).get("outputs") or {}).get("parameters") or []
+        return label or next((each.get("value") for each in outputs if each["name"] == "run"), None)
+
+    def parameter(self, name: str) -> str:
+        """A parameter of the Workflow, the template's default included."""
+        stored = (self.workflow.get("status") or {}).get("storedWorkflowTemplateSpec") or {}
+        for spec in (self.workflow["spec"], stored):
+            for each in (spec.get("arguments") or {}).get("parameters") or []:
+                if each["name"] == name and each.get("value") is not None:
+                    return str(each["value"])
+        return ""
+
+    def exit_code(self) -> int | None:
+        """What finish (or a plan that refused) ended with; None where neither did."""
+        from perfdag.steps.sentry import nodes_of
+
+        codes: dict[str, int] = {}
+        for node in nodes_of(self.workflow).values():
+            code = (node.get("outputs") or {}).get("exitCode")
+            if code is not None and node.get("templateName") in ("plan", "finish"):
+                codes[node["templateName"]] = int(code)
+        return codes["plan"] if codes.get("plan") == 2 else codes.get("finish")
+
+    def troubles(self) -> list[str]:
+        """What keeps pods from running, and pods that Argo could not make."""
+        from perfdag.steps.pods import troubles
+        from perfdag.steps.sentry import nodes_of
+
+        found = troubles(self.pods)
+        for node in nodes_of(self.workflow).values():
+            if node.get("type") == "Pod" and node.get("phase") in ("Pending", "Error", "Failed") and node.get("message"):
+                text = f"{node.get('displayName')}: {node['message']}"
+                if not any(text.split(": ", 1)[1][:40] in each for each in found):
+                    found.append(text)
+        return found
+
+
+async def find(kube: "Kube", wanted: str, namespace: str) -> Object:
+    """The newest Workflow of a run: by run id, by its own name, or `last`. Raises NoRun, KubeError."""
+    from perfdag.document import nearest
+
+    kind = await kube.resource("argoproj.io/v1alpha1", "Workflow")
+    listed = await kube.list(kind, namespace)
+    ours = [each for each in listed if any(name.startswith("perfdag/") for name in each["metadata"].get("labels") or {})]
+    ours.sort(key=lambda each: each["metadata"]["creationTimestamp"])
+    named = [each for each in ours if wanted in ("last", each["metadata"]["name"], View(each).run_id)]
+    if not named:
+        known = [View(each).run_id or each["metadata"]["name"] for each in ours]
+        raise NoRun(f"no run {wanted} in namespace {namespace}{nearest(wanted, known)}; there are: {', '.join(known[-5:]) or 'none'}")
+    return named[-1]
+
+
+async def view(kube: "Kube", name: str, namespace: str) -> View:
+    """What is known of a Workflow. Raises KubeError."""
+    from perfdag.steps.pods import read
+
+    workflows = await kube.resource("argoproj.io/v1alpha1", "Workflow")
+    pods = await kube.resource("v1", "Pod")
+    workflow = await kube.get(workflows, name, namespace)
+    listed = await kube.list(pods, namespace, labels=f"workflows.argoproj.io/workflow={name}")
+    return View(workflow, [read(each) for each in listed])
+
+
+class Counter:
+    """Samples done, from the store where it can be reached from here; asked at most every few seconds."""
+
+    def __init__(self, root: str) -> None:
+        self._root, self._store, self._plan = root, None, None
+        self._at, self._done = 0.0, 0
+
+    def count(self, run_id: str | None) -> tuple[int, int, str] | None:
+        """Samples stored, samples planned, and the newest one's name; None where the store is out of reach."""
+        from perfdag.collect import load_plan
+        from perfdag.parts import stored_parts
+        from perfdag.store import StoreError, open_store
+
+        if run_id is None or self._root.startswith("claim://"):
+            return None
+        with contextlib.suppress(StoreError):
+            store = self._store = self._store or open_store(self._root)
+            plan = self._plan = self._plan or load_plan(store, run_id)
+            if time.monotonic() - self._at > 3:
+                self._at = time.monotonic()
+                self._done = len([name for name in stored_parts(store, run_id) if not name.startswith("canary")])  # type: ignore[arg-type]
+            return self._done, len(plan.order), ""  # type: ignore[attr-defined]
+        return None

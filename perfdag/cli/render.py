@@ -1,0 +1,130 @@
+"""`perfdag render`: the manifests on stdout, for kubectl or GitOps."""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfdag.suite import Loaded
+    from perfdag.workflows.templates import Installation
+
+EPILOG = """examples:
+  perfdag render --base --namespace bench --store s3://bench/results
+  perfdag render suites/quick.yaml --namespace bench
+  perfdag render suites/quick.yaml --schedule '0 2 * * *' --schedule '0 14 * * 1-5'
+"""
+
+
+def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register the verb."""
+    parser = sub.add_parser(
+        "render",
+        help="the manifests, for kubectl or GitOps",
+        description="Print manifests: with --base what `perfdag install` puts on a cluster, with SUITE a Workflow (or with --schedule a CronWorkflow).",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("suite", nargs="?", metavar="SUITE", help="suite file")
+    parser.add_argument("--base", action="store_true", help="templates, service accounts and rights")
+    parser.add_argument("--schedule", action="append", default=[], metavar="CRON", help="five fields, UTC; may be given several times")
+    add_installation(parser)
+    parser.set_defaults(run=run)
+
+
+def add_installation(parser: argparse.ArgumentParser) -> None:
+    """Options of an installation, shared with `install`."""
+    parser.add_argument("--namespace", "-n", default="perfdag", help="namespace of the runs (default: perfdag)")
+    parser.add_argument("--store", default="", metavar="ROOT", help="s3://bucket/prefix or claim://NAME")
+    parser.add_argument("--store-secret", default="perfdag-store", metavar="NAME", help="Secret with AWS_* keys (default: perfdag-store)")
+    parser.add_argument("--images", default="localhost/perfdag-{name}:1", metavar="PATTERN", help="how images are called; {name} is base, iperf, fio ...")
+    parser.add_argument("--pull-policy", default="IfNotPresent", choices=["Always", "IfNotPresent", "Never"], help="image pull policy")
+    parser.add_argument("--pull-secret", action="append", default=[], metavar="NAME", help="image pull secret; may be given several times")
+    parser.add_argument("--cluster-scope", action="store_true", help="a ClusterWorkflowTemplate instead of a namespaced one")
+    parser.add_argument("--namespaced", action="store_true", help="nothing cluster-wide: no node reads, no priority classes; rows then lack node types")
+    parser.add_argument("--network-policy", action="store_true", help="a NetworkPolicy around measuring pods; it can change what is measured")
+    parser.add_argument("--parallel-batches", type=int, default=1, metavar="N", help="batches measured at once (default 1: they disturb each other)")
+    parser.add_argument("--allow", action="append", default=[], metavar="BENCHMARK", help="grant a benchmark the Kubernetes rights it declares")
+
+
+def installation(args: argparse.Namespace) -> "Installation":
+    """The installation that the options describe."""
+    from perfdag.workflows.templates import Installation
+
+    return Installation(
+        namespace=args.namespace,
+        images=args.images,
+        store=args.store,
+        store_secret=args.store_secret,
+        pull_policy=args.pull_policy,
+        pull_secrets=tuple(args.pull_secret),
+        cluster_scope=args.cluster_scope,
+        namespaced=args.namespaced,
+        network_policy=args.network_policy,
+        parallel_batches=args.parallel_batches,
+        allow=tuple(args.allow),
+    )
+
+
+def base(made: "Installation") -> list[dict[str, Any]]:
+    """All objects of an installation, with the rights of the benchmarks it allows. Raises KeyError for an unknown benchmark."""
+    from perfdag import benchmark
+    from perfdag.workflows.base import objects
+
+    return objects(made, {name: list(benchmark.get(name).api) for name in made.allow})
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the manifests; 2 for bad input."""
+    from perfdag.cli import EXIT_INPUT
+    from perfdag.workflows.emit import dump
+
+    if not args.base and not args.suite:
+        print("perfdag render: name a suite file, or --base", file=sys.stderr)
+        return EXIT_INPUT
+    made: list[dict[str, Any]] = []
+    try:
+        if args.base:
+            made += base(installation(args))
+        if args.suite:
+            made += _suite(args)
+    except (KeyError, ValueError) as error:
+        print(f"perfdag render: {error.args[0]}", file=sys.stderr)
+        return EXIT_INPUT
+    print(dump(made), end="")
+    return 0
+
+
+def _suite(args: argparse.Namespace) -> list[dict[str, Any]]:
+    from perfdag import suite
+    from perfdag.plan import make_plan
+    from perfdag.steps.plan import check_size
+    from perfdag.workflows import runs
+
+    loaded = suite.load(args.suite)
+    check_size(make_plan(loaded))  # a suite that the plan step would refuse is refused here
+    name, text = loaded.suite.name, inline(loaded)
+    carried = runs.config_map(args.namespace, name, text)
+    if args.schedule:
+        return [carried, runs.cron(args.namespace, name, args.schedule, cluster_scope=args.cluster_scope)]
+    told = {"configmap": carried["metadata"]["name"]} | ({"store": args.store} if args.store else {})
+    return [carried, runs.workflow(args.namespace, name, told, cluster_scope=args.cluster_scope)]
+
+
+def inline(loaded: "Loaded") -> str:
+    """The suite as one text: as written, or with its includes' entries in place and their defaults laid under them."""
+    import yaml
+
+    from perfdag import benchmark
+    from perfdag.shape import merge
+
+    if not loaded.suite.include:
+        return loaded.document.text
+    entries = []
+    for source in loaded.sources:
+        defaults = dict(source.defaults)
+        fields = benchmark.get(source.entry.benchmark).Params.model_fields
+        if "params" in defaults:
+            defaults["params"] = {name: value for name, value in defaults["params"].items() if name in fields}
+        entries.append(merge(defaults, {"name": source.name, **source.raw}))
+    whole = {key: value for key, value in loaded.document.data.items() if key not in ("include", "entries", "defaults")}
+    return yaml.safe_dump({**whole, "entries": entries}, sort_keys=False, width=10**9)

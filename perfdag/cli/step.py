@@ -1,0 +1,111 @@
+"""`perfdag step ...`: what containers run; not for people."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+EPILOG = """examples:
+  perfdag step rsh 10.0.0.7 hostname
+"""
+
+
+def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register the verb."""
+    parser = sub.add_parser(
+        "step",
+        help="what containers run; not for people",
+        description="The steps of a run on a cluster. The WorkflowTemplates call them; what they need is in their environment.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    steps = parser.add_subparsers(dest="step", metavar="STEP", required=True)
+    plan = steps.add_parser("plan", help="make the plan, the run's key pair and claims")
+    plan.add_argument("--out", type=Path, required=True, help="folder for the output parameters")
+    plan.set_defaults(run=_plan)
+    steps.add_parser("sentry", help="note why pods cannot start").set_defaults(run=_sentry)
+    for name, text, run in (("lead", "measure a batch", _lead), ("peer", "serve the lead", _peer)):
+        rank = steps.add_parser(name, help=text)
+        rank.add_argument("--batch", type=int, required=True)
+        rank.add_argument("--rank", type=int, required=True)
+        rank.add_argument("--attempt", type=int, default=0, help="0 is the first")
+        rank.add_argument("--attempts", type=int, default=0, help="the last attempt's number")
+        rank.set_defaults(run=run)
+    finish = steps.add_parser("finish", help="collect, report, check")
+    finish.add_argument("--phase", default="", help="the workflow's phase")
+    finish.set_defaults(run=_finish)
+    rsh = steps.add_parser("rsh", help="run a command on a peer of this gang (an MPI launcher's remote shell)")
+    rsh.add_argument("host", help="address of a peer")
+    rsh.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command and its arguments")
+    rsh.set_defaults(run=_rsh)
+
+
+def _plan(args: argparse.Namespace) -> int:
+    from perfdag.steps.place import here
+    from perfdag.steps.plan import step
+
+    plan = step(here(), args.out, os.environ)
+    print(f"run {plan.run_id}: {len(plan.points)} points, {len(plan.order)} samples, {len(plan.batches)} batches")
+    return 0
+
+
+def _sentry(args: argparse.Namespace) -> int:
+    import asyncio
+
+    from perfdag.steps.place import here
+    from perfdag.steps.sentry import stand
+
+    asyncio.run(stand(here()))
+    return 0
+
+
+def _lead(args: argparse.Namespace) -> int:
+    from perfdag.steps.gang import lead
+    from perfdag.steps.place import here
+
+    return lead(here(), args.batch, args.attempt, args.attempt >= args.attempts)
+
+
+def _peer(args: argparse.Namespace) -> int:
+    from perfdag.collect import load_plan
+    from perfdag.shape import Shape
+    from perfdag.steps.peer import Keys, PeerError, serve
+    from perfdag.steps.place import KEYS, here, scratch_home
+    from perfdag.steps.plan import ssh_port
+
+    place = here()
+    plan = load_plan(place.open(), place.run_id)
+    shape = Shape.model_validate(plan.shapes[plan.batches[args.batch].shape])
+    try:
+        port = ssh_port(shape, plan.run_id)
+        return serve(Keys(KEYS), scratch_home() / "peer", port, float(plan.options.get("pending_limit", 600)))
+    except PeerError as error:
+        print(f"perfdag step peer: {error}", file=sys.stderr)
+        return 1
+
+
+def _finish(args: argparse.Namespace) -> int:
+    from perfdag.cli.finish import finish
+    from perfdag.collect import load_plan
+    from perfdag.steps.place import here
+    from perfdag.store import NotStoredError
+
+    place = here()
+    store = place.open()
+    try:
+        plan = load_plan(store, place.run_id)
+    except NotStoredError:
+        print(f"run {place.run_id}: no plan was made, so there is nothing to collect", file=sys.stderr)
+        return 2
+    return finish(store, plan)
+
+
+def _rsh(args: argparse.Namespace) -> int:
+    from perfdag.cli import EXIT_INPUT
+
+    config, port = os.environ.get("PERFDAG_SSH_CONFIG"), os.environ.get("PERFDAG_SSH_PORT", "2222")
+    if not config:
+        print("perfdag step rsh: only in the lead's pod of a gang (PERFDAG_SSH_CONFIG is not set)", file=sys.stderr)
+        return EXIT_INPUT
+    # an MPI launcher gives words that are meant for the remote shell, as rsh does: they are joined, not quoted again
+    os.execvp("ssh", ["ssh", "-F", config, "-p", port, args.host, *args.words])

@@ -1,0 +1,259 @@
+"""A shape as what Argo lays over a pod: a podSpecPatch (strategic merge by container name), its annotations apart.
+
+Argo's own `init` and `wait` containers are named too: without a securityContext PodSecurity `restricted` refuses the pod, and without
+resources it can never be Guaranteed. `@BATCH@` stands for the number of the batch: one patch serves all batches of a shape.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from perfdag.shape import Shape, Volume
+
+BATCH = "@BATCH@"
+USER = 1000
+VOLUME = "/perfdag/volume"
+STORE = "/perfdag/store"
+HELPER_RESOURCES = {"cpu": "100m", "memory": "128Mi"}
+LABEL = "perfdag"
+_HOSTNAME = "kubernetes.io/hostname"
+_ZONE = "topology.kubernetes.io/zone"
+_WIDE = 32  # pods of a gang above which anti-affinity is too slow for the scheduler and topologySpread is used
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a patch needs beyond the shape: the run, where the store is, how images are called, and the port of sshd on a host network."""
+
+    run_id: str
+    images: str
+    """`registry/perfdag-{name}:tag`; a shape's image without `/` and `:` is put for {name}."""
+    store: str = ""
+    port: int = 2222
+    priority_class: str | None = None
+    workflow: str = ""
+
+
+def image(name: str | None, pattern: str) -> str:
+    """The image a shape asks for: a full reference as it is, a bare name through the pattern."""
+    return pattern.replace("{name}", name or "base") if not name or not set(name) & set("/:") else name
+
+
+def hardened(root: bool = False, added: tuple[str, ...] = ()) -> Object:
+    """A container's securityContext as PodSecurity `restricted` wants it; `root` and `added` only where the suite says privileges."""
+    context: Object = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "runAsNonRoot": not root,
+        "runAsUser": 0 if root else USER,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    if added:
+        context["capabilities"]["add"] = list(added)
+    return context
+
+
+def pod_security(root: bool = False) -> Object:
+    """The pod's securityContext; fsGroup so that a claim is writable and the key pair readable."""
+    user = 0 if root else USER
+    return {
+        "runAsNonRoot": not root,
+        "runAsUser": user,
+        "runAsGroup": user,
+        "fsGroup": user,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def restricted(resources: Mapping[str, Any] | None = None) -> Object:
+    """The patch of a pod that measures nothing (plan, sentry, finish)."""
+    both = {"requests": dict(HELPER_RESOURCES), "limits": dict(HELPER_RESOURCES)}
+    main: Object = {"name": "main", "securityContext": hardened()}
+    if resources:
+        main["resources"] = {"requests": dict(resources)}
+    return {
+        "securityContext": pod_security(),
+        "initContainers": [{"name": "init", "securityContext": hardened(), "resources": both}],
+        "containers": [{"name": "wait", "securityContext": hardened(), "resources": both}, main],
+    }
+
+
+def claim_patch(claim: str) -> Object:
+    """What mounts a claim as the store."""
+    return {
+        "volumes": [{"name": "store", "persistentVolumeClaim": {"claimName": claim}}],
+        "containers": [{"name": "main", "volumeMounts": [{"name": "store", "mountPath": STORE}]}],
+    }
+
+
+def patch(shape: Shape, context: Context) -> Object:
+    """The podSpecPatch of a measuring pod of this shape, as an object."""
+    root = bool(shape.privileges)
+    added = ("IPC_LOCK",) if "rdma" in shape.privileges else ()
+    main: Object = {
+        "name": "main",
+        "image": image(shape.image, context.images),
+        "securityContext": hardened(root, added),
+        "volumeMounts": [],
+    }
+    helpers = {"requests": dict(HELPER_RESOURCES), "limits": dict(HELPER_RESOURCES)}
+    spec: Object = {
+        "securityContext": pod_security(root),
+        "initContainers": [{"name": "init", "securityContext": hardened(), "resources": helpers}],
+        "containers": [{"name": "wait", "securityContext": hardened(), "resources": helpers}, main],
+        "volumes": [],
+    }
+    _resources(shape, main)
+    _network(shape, spec, main, context)
+    _volumes(shape, spec, main, context)
+    _mtu(shape, spec, context)
+    _placement(shape, spec, context)
+    if context.store.startswith("claim://"):
+        spec["volumes"].append({"name": "store", "persistentVolumeClaim": {"claimName": context.store.removeprefix("claim://")}})
+        main["volumeMounts"].append({"name": "store", "mountPath": STORE})
+    for container in (spec, main):
+        for key in ("volumes", "volumeMounts"):
+            if container.get(key) == []:
+                del container[key]
+    return spec
+
+
+def _resources(shape: Shape, main: Object) -> None:
+    asked = {name: str(value) for name, value in (dict(shape.resources) | dict(shape.hugepages)).items()}
+    if asked:
+        main["resources"] = {"requests": asked, "limits": asked}
+
+
+def _network(shape: Shape, spec: Object, main: Object, context: Context) -> None:
+    if shape.network.host:
+        spec |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
+        # a declared host port keeps two gangs with the same sshd port off one node
+        main["ports"] = [{"name": "ssh", "containerPort": context.port, "hostPort": context.port, "protocol": "TCP"}]
+
+
+def _mtu(shape: Shape, spec: Object, context: Context) -> None:
+    if shape.network.mtu is None:
+        return
+    interface = shape.network.interface or ("net1" if shape.network.name and not shape.network.default else "eth0")
+    spec["initContainers"].append(
+        {
+            "name": "mtu",
+            "image": image(None, context.images),
+            "command": ["ip", "link", "set", "dev", interface, "mtu", str(shape.network.mtu)],
+            "securityContext": hardened(True, ("NET_ADMIN",)),
+            "resources": {"requests": dict(HELPER_RESOURCES), "limits": dict(HELPER_RESOURCES)},
+        }
+    )
+
+
+def _volumes(shape: Shape, spec: Object, main: Object, context: Context) -> None:
+    if shape.shm is not None:
+        spec["volumes"].append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(shape.shm)}})
+        main["volumeMounts"].append({"name": "shm", "mountPath": "/dev/shm"})
+    for name in shape.hugepages:
+        size = name.removeprefix("hugepages-")
+        volume = f"huge-{size.lower()}"
+        spec["volumes"].append({"name": volume, "emptyDir": {"medium": f"HugePages-{size}"}})
+        main["volumeMounts"].append({"name": volume, "mountPath": f"/dev/hugepages-{size}"})
+    if shape.volume is None:
+        return
+    spec["volumes"].append({"name": "measured", **_source(shape.volume, context)})
+    if shape.volume.mode == "Block":
+        main["volumeDevices"] = [{"name": "measured", "devicePath": VOLUME}]
+    else:
+        main["volumeMounts"].append({"name": "measured", "mountPath": VOLUME})
+
+
+def _source(volume: Volume, context: Context) -> Object:
+    if volume.kind == "hostPath":
+        return {"hostPath": {"path": volume.path, "type": "DirectoryOrCreate"}}
+    if volume.kind == "emptyDir":
+        return {"emptyDir": {"medium": volume.medium, "sizeLimit": str(volume.size)}}
+    if volume.claim:
+        return {"persistentVolumeClaim": {"claimName": volume.claim}}
+    if volume.access == "ReadWriteMany":
+        return {"persistentVolumeClaim": {"claimName": shared_claim(context.run_id, BATCH)}}
+    return {"ephemeral": {"volumeClaimTemplate": {"spec": claim_spec(volume)}}}
+
+
+def shared_claim(run_id: str, batch: str) -> str:
+    """Name of the claim that all pods of a batch share."""
+    return f"perfdag-{run_id.lower()}-b{batch}"
+
+
+def claim_spec(volume: Volume) -> Object:
+    """The spec of the claim a volume asks for."""
+    spec: Object = {
+        "accessModes": [volume.access],
+        "volumeMode": volume.mode,
+        "resources": {"requests": {"storage": str(volume.size)}},
+    }
+    if volume.storage_class:
+        spec["storageClassName"] = volume.storage_class
+    return spec
+
+
+def _placement(shape: Shape, spec: Object, context: Context) -> None:
+    own = {f"{LABEL}/run": context.run_id, f"{LABEL}/batch": BATCH}
+    anti: list[Object] = []
+    if shape.hosts.exclusive:
+        anti += [_away(_others("run", context.run_id)), _away(_others("batch", BATCH))]
+    if shape.hosts.placement == "spread" and shape.hosts.count > 1:
+        if shape.hosts.count > _WIDE:
+            spec["topologySpreadConstraints"] = [
+                {
+                    "maxSkew": 1,
+                    "topologyKey": _HOSTNAME,
+                    "whenUnsatisfiable": "DoNotSchedule",
+                    "labelSelector": {"matchLabels": own},
+                }
+            ]
+        else:
+            anti.append({"labelSelector": {"matchLabels": own}, "topologyKey": _HOSTNAME})
+    affinity: Object = {}
+    if anti:
+        affinity["podAntiAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": anti}
+    if shape.hosts.placement == "packed" and shape.hosts.count > 1:
+        term = {"labelSelector": {"matchLabels": own}, "topologyKey": _HOSTNAME}
+        affinity["podAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    if shape.zones:
+        zone = {"matchExpressions": [{"key": _ZONE, "operator": "In", "values": list(shape.zones)}]}
+        affinity["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [zone]}}
+    if affinity:
+        spec["affinity"] = affinity
+    if shape.node_selector:
+        spec["nodeSelector"] = dict(shape.node_selector)
+    if shape.tolerations:
+        spec["tolerations"] = [each.model_dump(exclude_none=True) for each in shape.tolerations]
+    if shape.scheduler == "volcano":
+        spec["schedulerName"] = "volcano"
+    if shape.runtime_class:
+        spec["runtimeClassName"] = shape.runtime_class
+    if context.priority_class:
+        spec["priorityClassName"] = context.priority_class
+
+
+def _others(label: str, own: str) -> list[Object]:
+    return [
+        {"key": f"{LABEL}/measuring", "operator": "Exists"},
+        {"key": f"{LABEL}/{label}", "operator": "NotIn", "values": [own]},
+    ]
+
+
+def _away(expressions: list[Object]) -> Object:
+    # all namespaces: another team's measuring pod disturbs as much as one of ours
+    return {
+        "labelSelector": {"matchExpressions": expressions},
+        "namespaceSelector": {},
+        "topologyKey": _HOSTNAME,
+    }
+
+
+def host_port(run_id: str) -> int:
+    """sshd's port of a run on a host network: 20000-29999, from the run id."""
+    import hashlib
+
+    return 20000 + int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:4], "big") % 10000

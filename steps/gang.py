@@ -1,0 +1,219 @@
+"""The lead of a gang: finds its peers, measures the samples of one batch over them, and lets them go."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import orjson
+
+from perfdag.benchmark import Infrastructure
+from perfdag.collect import load_plan
+from perfdag.hosts import Host, LocalHost
+from perfdag.kube import Kube
+from perfdag.parts import Part, note, stored_parts
+from perfdag.plan import Plan
+from perfdag.podspec import VOLUME
+from perfdag.points import Point
+from perfdag.shape import Shape
+from perfdag.steps import peer
+from perfdag.steps.lead import GangLost, Lead, Place
+from perfdag.steps.place import KEYS, Here, scratch_home
+from perfdag.steps.plan import ssh_port
+from perfdag.steps.pods import Pod, read, selector, troubles
+from perfdag.steps.ssh import SshHost
+from perfdag.store import Store
+
+CONNECT_PATIENCE = 30.0
+
+
+class Gone(Exception):
+    """The gang cannot measure now, but another attempt may: why."""
+
+
+@dataclass
+class Hosts:
+    """The hosts of a batch, rank 0 first, and the pods they are in."""
+
+    hosts: list[Host]
+    pods: dict[str, Pod]
+    peers: list[SshHost] = field(default_factory=list)
+
+    def lost(self) -> str | None:
+        """Why a sample may have failed for want of a peer, or None: all are there."""
+        gone = [each.name for each in self.peers if not each.alive()]
+        return f"the peer on {gone[0]} is gone" if gone else None
+
+    def dismiss(self) -> None:
+        """Let the peers end."""
+        for each in self.peers:
+            each.dismiss()
+            each.close()
+
+
+def lead(here: Here, number: int, attempt: int, last: bool) -> int:
+    """Measure batch `number`; 0, or RETRYABLE where the gang fell apart. Raises StoreError, KubeError."""
+    signal.signal(signal.SIGTERM, _stop)
+    store = here.open()
+    plan = load_plan(store, here.run_id)
+    batch = plan.batches[number]
+    left = [position for position in batch.samples if plan.key(position) not in stored_parts(store, plan.run_id)]
+    shape = Shape.model_validate(plan.shapes[batch.shape])
+    said = Said(len(left))
+    if not left:
+        return 0
+    try:
+        with gathered(here, plan, shape, number, attempt) as gang:
+            _measure(here, store, plan, gang, number, said)
+        return 0
+    except (Gone, GangLost) as error:
+        print(f"batch {number}, attempt {attempt}: {error}", flush=True)  # noqa: T201
+        note(store, plan.run_id, f"batch-{number}", "failed", str(error), [number])
+        if last:
+            print(f"batch {number}: given up; the reason is in the rows of what is left", flush=True)  # noqa: T201
+        return peer.RETRYABLE
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(peer.RETRYABLE)
+
+
+def _measure(here: Here, store: Store, plan: Plan, gang: Hosts, number: int, said: "Said") -> None:
+    batch = plan.batches[number]
+    shape = Shape.model_validate(plan.shapes[batch.shape])
+    own = gang.pods.get(here.pod)
+    where = {"image_digest": own.image_digest if own else None, "pods": sorted(gang.pods), "attempt": None}
+    place = Place(
+        hosts_for=lambda asked: gang.hosts if asked.hosts.count > 1 or shape.hosts.count == 1 else gang.hosts[:1],
+        volume=VOLUME if shape.volume else None,
+        where={**where, "store": here.store, "namespace": here.namespace},
+        placed=wrong_place,
+        lost=gang.lost,
+    )
+    measuring = Lead(plan, store, place, said)
+    deadline = None
+    if plan.budget:
+        deadline = time.monotonic() + plan.budget - (time.time() - here.created.timestamp())
+    if not measuring.measure(batch.samples, batch=number, deadline=deadline):
+        measuring.give_up(f"budget-{number}", "skipped", f"the budget of {plan.budget:g} s was spent", [number])
+
+
+def wrong_place(shape: Shape, hosts: Sequence[Host]) -> str | None:
+    """Why hosts are not where the shape asks: spread means a node each, packed means one node."""
+    nodes = [host.name for host in hosts]
+    if shape.hosts.placement == "spread" and len(set(nodes)) < len(nodes):
+        twice = next(node for node in nodes if nodes.count(node) > 1)
+        return f"{len(nodes)} nodes were asked for (placement: spread), but {nodes.count(twice)} hosts were on {twice}"
+    if shape.hosts.placement == "packed" and len(set(nodes)) > 1:
+        return f"one node was asked for (placement: packed), but the hosts were on {', '.join(sorted(set(nodes)))}"
+    return None
+
+
+@contextlib.contextmanager
+def gathered(here: Here, plan: Plan, shape: Shape, number: int, attempt: int) -> "Any":
+    """The hosts of a batch, all reachable; peers are dismissed at the end. Raises Gone where they did not come within pending_limit."""
+    limit = float(plan.options.get("pending_limit", 600))
+    wanted = shape.hosts.count
+    pods = asyncio.run(_wait(here, plan.run_id, number, attempt, wanted, limit, shape.network.family))
+    gang = Hosts([_own(here, pods, shape)], pods)
+    try:
+        if wanted > 1:
+            config = peer.client_config(peer.Keys(KEYS), scratch_home() / "lead")
+            port = ssh_port(shape, plan.run_id)
+            os.environ |= {"PERFDAG_SSH_CONFIG": str(config), "PERFDAG_SSH_PORT": str(port)}  # for `perfdag step rsh`
+            for pod in sorted((each for each in pods.values() if each.rank), key=lambda each: each.rank or 0):
+                host = SshHost(pod.address or "", pod.node or "", config, port)
+                try:
+                    host.connect(CONNECT_PATIENCE)
+                    host.clean()
+                except Infrastructure as error:
+                    raise Gone(str(error)) from None
+                gang.peers.append(host)
+            gang.hosts += [_measured(host, shape, config, port) for host in gang.peers]
+        yield gang
+    finally:
+        gang.dismiss()
+
+
+def _own(here: Here, pods: dict[str, Pod], shape: Shape) -> LocalHost:
+    own = pods.get(here.pod)
+    address = (own.address if own else None) or here.address
+    local = LocalHost(address, here.node)
+    extra = _extra_address(local, shape)
+    return LocalHost(extra, here.node) if extra else local
+
+
+def _measured(host: SshHost, shape: Shape, config: Path, port: int) -> Host:
+    extra = _extra_address(host, shape)
+    if extra:
+        host.measure(extra)
+    return host
+
+
+def _extra_address(host: Host, shape: Shape) -> str | None:
+    """The address of the interface that a Multus network added: the host is asked, since no API of Argo's tells it in time."""
+    if not shape.network.name or shape.network.default:
+        return None
+    interface = shape.network.interface or "net1"
+    flag = "-6" if shape.network.family == "ipv6" else "-4"
+    said = host.run(["ip", flag, "-j", "addr", "show", "dev", interface], timeout=15)
+    try:
+        return str(orjson.loads(said.stdout)[0]["addr_info"][0]["local"])
+    except (ValueError, LookupError):
+        raise Gone(f"{host.name} has no address on {interface} of network {shape.network.name}: {said.tail()}") from None
+
+
+async def _wait(here: Here, run_id: str, number: int, attempt: int, wanted: int, limit: float, family: str) -> dict[str, Pod]:
+    deadline = time.monotonic() + limit
+    async with Kube() as kube:
+        kind = await kube.resource("v1", "Pod")
+        while True:
+            listed = await kube.list(kind, here.namespace, labels=selector(run_id, number, attempt))
+            pods = {pod.name: pod for pod in (read(each, family) for each in listed)}
+            running = [pod for pod in pods.values() if pod.phase == "Running" and pod.address and pod.node]
+            if len(running) >= wanted:
+                return {pod.name: pod for pod in running}
+            ended = [pod for pod in pods.values() if pod.phase in ("Failed", "Succeeded")]
+            if ended:
+                raise Gone(f"{ended[0].name} ended before the gang was complete: {ended[0].trouble or ended[0].phase}")
+            if time.monotonic() > deadline:
+                why = "; ".join(troubles(pods.values())) or f"{wanted - len(pods)} pods were not created"
+                raise Gone(f"{len(running)} of {wanted} pods ran within {limit:g} s (pending_limit): {why}")
+            await asyncio.sleep(0.3)
+
+
+class Said:
+    """Progress as lines on stdout, and for Argo as N/M in its progress file."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._done = total, 0
+        self._file = os.environ.get("ARGO_PROGRESS_FILE")
+        self._report()
+
+    def started(self, point: Point, repetition: int) -> None:
+        """A sample begins."""
+
+    def ended(self, point: Point, part: Part) -> None:
+        """A sample is stored."""
+        self._done += 1
+        text = f"{self._done}/{self._total} {part.status} {point.entry} {point.label} repetition {part.repetition}"
+        print(text if part.error is None else f"{text}: {part.error}", flush=True)  # noqa: T201
+        self._report()
+
+    def passed(self, point: Point, repetition: int, why: str) -> None:
+        """A sample is not measured."""
+
+    def _report(self) -> None:
+        if self._file:
+            try:
+                Path(self._file).write_text(f"{self._done}/{self._total}\n")
+            except OSError as error:
+                print(f"progress is not reported to Argo: {error}", file=sys.stderr)  # noqa: T201
+                self._file = None

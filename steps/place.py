@@ -1,0 +1,63 @@
+"""What a pod of a run is told by its environment: the run, the store, the workflow, itself."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from perfdag.plan import new_run_id
+from perfdag.podspec import STORE
+from perfdag.store import Store, open_store
+
+PATIENCE = 300.0  # seconds a sample is kept and tried again while the store is away
+KEYS = Path("/perfdag/keys")
+
+
+@dataclass(frozen=True)
+class Here:
+    """The environment of a step's pod; texts are empty where the variable is not set."""
+
+    store: str
+    run_id: str
+    workflow: str
+    workflow_uid: str
+    created: datetime
+    trigger: str
+    images: str
+    namespace: str
+    pod: str
+    node: str
+    address: str
+
+    def open(self) -> Store:
+        """The store, a mounted claim included. Raises StoreError."""
+        return open_store(STORE if self.store.startswith("claim://") else self.store, PATIENCE)
+
+
+def here(environment: Mapping[str, str] = os.environ) -> Here:
+    """Read it. The run id is made from the workflow's uid and time where none is given, so that every pod of a workflow finds the same."""
+
+    def of(name: str) -> str:
+        return environment.get(f"PERFDAG_{name}", "")
+
+    created = datetime.fromisoformat(of("WORKFLOW_CREATED").replace("Z", "+00:00")) if of("WORKFLOW_CREATED") else datetime.now(UTC)
+    run_id = of("RUN") or new_run_id(created, of("WORKFLOW_UID") or None)
+    return Here(
+        store=of("STORE"),
+        run_id=run_id,
+        workflow=of("WORKFLOW"),
+        workflow_uid=of("WORKFLOW_UID"),
+        created=created,
+        trigger=of("TRIGGER"),
+        images=of("IMAGES"),
+        namespace=of("NAMESPACE"),
+        pod=of("POD"),
+        node=of("NODE"),
+        address=of("IP"),
+    )
+
+
+def scratch_home() -> Path:
+    """A folder of this uid for keys and sockets; short, since a socket's path may have 107 bytes."""
+    return Path("/tmp/perfdag-ssh")

@@ -1,0 +1,180 @@
+"""The first step of a run on a cluster: the suite becomes a stored plan, the run's key pair and claims, and the integers that Argo fans out over."""
+
+import base64
+import binascii
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from perfdag.document import BadDocument, Problem
+from perfdag.kube import Kube, KubeError
+from perfdag.parts import run_folder, stored_parts
+from perfdag.plan import MAX_BATCHES, Plan, make_plan, read_plan
+from perfdag.podspec import Context, claim_spec, host_port, patch, shared_claim
+from perfdag.shape import Shape
+from perfdag.steps.peer import make_keys
+from perfdag.steps.place import Here
+from perfdag.store import NotStoredError, Store
+
+SUITE_FILE = Path("/perfdag/suite/suite.yaml")
+MAX_SHAPES = 100_000  # bytes of all patches together: they stand once in the Workflow
+SSH_PORT = 2222
+NETWORKS = {False: "k8s.v1.cni.cncf.io/networks", True: "v1.multus-cni.io/default-network"}
+
+Object = dict[str, Any]
+
+
+def refuse(text: str) -> BadDocument:
+    """An error of the input, exit code 2."""
+    return BadDocument([Problem("suite", 1, "", text)])
+
+
+def suite_text(environment: Mapping[str, str], store: Store, mounted: Path = SUITE_FILE) -> str:
+    """The suite as it was given: base64, a key of the store, or a ConfigMap. Raises BadDocument, StoreError."""
+    encoded, key = environment.get("PERFDAG_SUITE", ""), environment.get("PERFDAG_URL", "")
+    if encoded:
+        try:
+            return base64.b64decode("".join(encoded.split()), validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError) as error:
+            raise refuse(f'the parameter suite is not base64 of a suite file ({error}); give -p suite="$(base64 -w0 suite.yaml)"') from None
+    if key:
+        return store.get(key.removeprefix(f"{store.root}/")).decode()
+    if mounted.is_file():
+        return mounted.read_text()
+    raise refuse("no suite: give -p suite=BASE64, -p configmap=NAME (with a key suite.yaml) or -p url=KEY")
+
+
+def plan_of(here: Here, store: Store, environment: Mapping[str, str], mounted: Path = SUITE_FILE) -> Plan:
+    """The run's plan: the stored one where the run has one (a submit, a resume), else made from the suite. Raises BadDocument, StoreError."""
+    from perfdag import suite
+
+    try:
+        plan = read_plan(store.get(f"{run_folder(here.run_id)}/plan.json"))
+        store.delete(f"{run_folder(here.run_id)}/notes")
+        return plan
+    except NotStoredError:
+        pass
+    given = environment.get("PERFDAG_OPTIONS", "")
+    options = orjson.loads(base64.b64decode(given)) if given else {}
+    loaded = suite.loads(suite_text(environment, store, mounted), settings=options.get("settings", ()))
+    return make_plan(loaded, only=options.get("only"), run_id=here.run_id, trigger=here.trigger or "manual")
+
+
+def check_size(plan: Plan) -> None:
+    """Raises BadDocument for a plan of too many batches, naming the knob."""
+    if len(plan.batches) > MAX_BATCHES:
+        knob = "raise batch_time or rounds_per_batch, use isolation: batch, or split the suite"
+        raise refuse(f"{len(plan.batches):,} batches are more than {MAX_BATCHES:,}, which is what one workflow holds; {knob}")
+
+
+def outputs(plan: Plan, here: Here, stored: set[str]) -> dict[str, Any]:
+    """What Argo gets: the batches that still miss a sample (by kind of network), the shape of each, the distinct shapes. Raises BadDocument."""
+    check_size(plan)
+    shapes = [Shape.model_validate(each) for each in plan.shapes]
+    left = [number for number, batch in enumerate(plan.batches) if any(plan.key(position) not in stored for position in batch.samples)]
+    net = [number for number in left if shapes[plan.batches[number].shape].network.name]
+    described = [_described(shape, plan, here) for shape in shapes]
+    if len(orjson.dumps(described)) > MAX_SHAPES:
+        raise refuse(f"{len(shapes)} distinct shapes are too many for one workflow ({MAX_SHAPES:,} bytes); split the suite by shape")
+    return {
+        "batches": [number for number in left if number not in set(net)],
+        "batchesnet": net,
+        "shapeof": [{"s": str(batch.shape), "n": str(shapes[batch.shape].hosts.count)} for batch in plan.batches],
+        "shapes": described,
+        "pending": f"{int(plan.options.get('pending_limit', 600)) + 30}s",
+        "run": plan.run_id,
+        "suitename": plan.suite,
+    }
+
+
+def _described(shape: Shape, plan: Plan, here: Here) -> Object:
+    priority = "perfdag-preempting" if plan.options.get("priority", 0) > 0 else None
+    context = Context(plan.run_id, here.images, here.store, ssh_port(shape, plan.run_id), priority, here.workflow)
+    described: Object = {"patch": patch(shape, context)}
+    if shape.network.name:
+        described |= {"network": shape.network.name, "netkey": NETWORKS[shape.network.default]}
+    return described
+
+
+def ssh_port(shape: Shape, run_id: str) -> int:
+    """Where peers of a shape listen for the lead."""
+    return host_port(run_id) if shape.network.host else SSH_PORT
+
+
+def step(here: Here, out: Path, environment: Mapping[str, str]) -> Plan:
+    """The whole step; writes the output parameters as files below `out`. Raises BadDocument, StoreError, KubeError, PeerError."""
+    from perfdag.kube import run
+
+    store = here.open()
+    plan = plan_of(here, store, environment)
+    made = outputs(plan, here, stored_parts(store, plan.run_id))
+    plan.where |= run(lambda kube: _prepare(kube, here, plan))
+    store.put(f"{run_folder(plan.run_id)}/plan.json", plan.dump())
+    out.mkdir(parents=True, exist_ok=True)
+    for name, value in made.items():
+        (out / name).write_text(value if isinstance(value, str) else orjson.dumps(value).decode())
+    return plan
+
+
+async def _prepare(kube: Kube, here: Here, plan: Plan) -> Object:
+    """Make the objects a run needs, owned by its Workflow, and read what the cluster is."""
+    owner = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": here.workflow, "uid": here.workflow_uid}
+    for body in objects(plan, here):
+        body["metadata"] |= {"ownerReferences": [owner], "labels": {"perfdag/run": plan.run_id}}
+        try:
+            await kube.create(body, here.namespace)
+        except KubeError as error:
+            if error.reason != "AlreadyExists":  # an earlier attempt of this step made it
+                raise
+    return {**await cluster_facts(kube), "workflow": here.workflow, "workflow_uid": here.workflow_uid, "namespace": here.namespace}
+
+
+def objects(plan: Plan, here: Here) -> list[Object]:
+    """The run's Secret, a claim a batch where its pods share one, and a PodGroup a batch where Volcano places it."""
+    with tempfile.TemporaryDirectory() as folder:
+        keys = make_keys(Path(folder))
+    made: list[Object] = [
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": f"perfdag-ssh-{here.workflow_uid}"}, "type": "Opaque", "stringData": keys}
+    ]
+    shapes = [Shape.model_validate(each) for each in plan.shapes]
+    for number, batch in enumerate(plan.batches):
+        shape = shapes[batch.shape]
+        volume = shape.volume
+        if volume and volume.kind == "claim" and volume.access == "ReadWriteMany" and not volume.claim:
+            name = shared_claim(plan.run_id, str(number))
+            made.append({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": claim_spec(volume)})
+        if shape.scheduler == "volcano":
+            group = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "spec": {"minMember": shape.hosts.count}}
+            made.append({**group, "metadata": {"name": f"perfdag-{here.workflow_uid}-b{number}"}})
+    return made
+
+
+async def cluster_facts(kube: Kube) -> Object:
+    """Versions of Kubernetes and the kubelets, node types, CSI drivers, and a name of the cluster; null where we may not read it."""
+    version = await kube.request("GET", "/version")
+    facts: Object = {"kubernetes": version.get("gitVersion"), "nodes": None, "csi": None, "cluster": None}
+    try:
+        nodes = await kube.list(await kube.resource("v1", "Node"))
+        facts["nodes"] = {node["metadata"]["name"]: _node(node) for node in nodes[:200]}
+        drivers = await kube.list(await kube.resource("storage.k8s.io/v1", "CSIDriver"))
+        facts["csi"] = sorted(each["metadata"]["name"] for each in drivers)
+    except KubeError as error:
+        if error.status != 403:
+            raise
+    return facts
+
+
+def _node(node: Object) -> Object:
+    info, labels = node["status"].get("nodeInfo", {}), node["metadata"].get("labels", {})
+    cni = sorted(name for name in node["metadata"].get("annotations", {}) if any(word in name for word in ("calico", "cilium", "flannel", "ovn")))
+    return {
+        "kubelet": info.get("kubeletVersion"),
+        "runtime": info.get("containerRuntimeVersion"),
+        "kernel": info.get("kernelVersion"),
+        "type": labels.get("node.kubernetes.io/instance-type"),
+        "zone": labels.get("topology.kubernetes.io/zone"),
+        "cni": cni[0].partition("/")[0] if cni else None,
+    }

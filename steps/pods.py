@@ -1,0 +1,104 @@
+"""The pods of a run as the Kubernetes API tells of them: where they are, and what keeps them from running."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+RUN, BATCH, ATTEMPT, RANK = "perfdag/run", "perfdag/batch", "perfdag/attempt", "perfdag/rank"
+_NEVER = {"ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
+_PULLING = {"ImagePullBackOff", "ErrImagePull", "ImageInspectError", "RegistryUnavailable"}
+_CALM = {"PodInitializing", "ContainerCreating"}
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Pod:
+    """One pod. `trouble` is why it does not run (None: no trouble), `hopeless` whether waiting cannot mend it."""
+
+    name: str
+    batch: int | None
+    attempt: int
+    rank: int | None
+    phase: str
+    node: str | None
+    address: str | None
+    trouble: str | None = None
+    hopeless: bool = False
+    image_digest: str | None = None
+    uid: str = ""
+
+
+def read(pod: Object, family: str = "ipv4") -> Pod:
+    """A Pod from the API's object; the address is the one of `family` where the pod has several."""
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    labels = metadata.get("labels") or {}
+    trouble, hopeless = explain(pod)
+    addresses = [each["ip"] for each in status.get("podIPs") or []] or ([status["podIP"]] if status.get("podIP") else [])
+    wanted = [each for each in addresses if (":" in each) == (family == "ipv6")]
+    main: Object = next((each for each in status.get("containerStatuses") or [] if each["name"] == "main"), {})
+    return Pod(
+        metadata["name"],
+        _int(labels.get(BATCH)),
+        _int(labels.get(ATTEMPT)) or 0,
+        _int(labels.get(RANK)),
+        status.get("phase") or "Pending",
+        (pod.get("spec") or {}).get("nodeName"),
+        (wanted or addresses or [None])[0],
+        trouble,
+        hopeless,
+        main.get("imageID") or None,
+        metadata.get("uid", ""),
+    )
+
+
+def explain(pod: Object) -> tuple[str | None, bool]:
+    """What is wrong with a pod, and whether it is hopeless: the scheduler's words, the image, the memory limit, an eviction."""
+    status = pod.get("status") or {}
+    if status.get("reason"):  # Evicted, NodeLost, OutOfcpu ...
+        return f"{status['reason']}: {status.get('message', '')}".strip(": "), False
+    for container in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
+        found = _container(container, pod)
+        if found:
+            return found
+    for condition in status.get("conditions") or []:
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return f"{condition.get('reason', 'Unschedulable')}: {condition.get('message', '')}".strip(": "), False
+    return None, False
+
+
+def _container(container: Object, pod: Object) -> tuple[str, bool] | None:
+    state = container.get("state") or {}
+    waiting, ended = state.get("waiting"), state.get("terminated")
+    if waiting and waiting.get("reason") in _NEVER | _PULLING:
+        reason = waiting["reason"]
+        said = waiting.get("message") or f"image {container.get('image')}"
+        return f"{reason}: {said} (container {container['name']}, image {container.get('image')})", reason in _NEVER
+    if waiting and waiting.get("reason") not in _CALM | {None}:
+        return f"{waiting['reason']}: {waiting.get('message', '')}".strip(": "), False
+    if ended and ended.get("reason") == "OOMKilled":
+        limits: Object = next((c.get("resources", {}).get("limits", {}) for c in pod["spec"]["containers"] if c["name"] == container["name"]), {})
+        return f"OOMKilled: container {container['name']} passed its memory limit of {limits.get('memory', 'the node')}", False
+    if ended and container["name"] == "main" and ended.get("exitCode"):
+        return f"main ended with exit code {ended['exitCode']}", False
+    return None
+
+
+def is_pulling(trouble: str) -> bool:
+    """Whether the trouble is an image that could not be pulled yet: given up sooner than a full cluster."""
+    return trouble.partition(":")[0] in _PULLING
+
+
+def selector(run_id: str, batch: int | None = None, attempt: int | None = None) -> str:
+    """The label selector of a run's measuring pods, of one batch, of one attempt."""
+    wanted = {RUN: run_id, BATCH: batch, ATTEMPT: attempt}
+    return ",".join(f"{name}={value}" for name, value in wanted.items() if value is not None)
+
+
+def troubles(pods: Iterable[Pod]) -> list[str]:
+    """One line a pod that has trouble."""
+    return [f"{pod.name}: {pod.trouble}" for pod in pods if pod.trouble and pod.phase != "Succeeded"]
+
+
+def _int(text: str | None) -> int | None:
+    return int(text) if text and text.isdigit() else None

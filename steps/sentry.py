@@ -1,0 +1,121 @@
+"""The sentry of a run: notes why measuring pods cannot start, gives up those for which waiting is useless, and ends with the last batch.
+
+A pod whose image is missing or that no node has room for never runs a step of ours, so that nothing inside it can say so.
+"""
+
+import asyncio
+import base64
+import gzip
+import time
+from typing import Any
+
+import orjson
+
+from perfdag.collect import load_plan
+from perfdag.kube import Kube, KubeError, Resource
+from perfdag.parts import note
+from perfdag.plan import Plan
+from perfdag.steps.place import Here
+from perfdag.steps.pods import Pod, is_pulling, read, selector
+from perfdag.store import Store
+
+EVERY = 3.0
+HOPELESS_SECONDS, PULL_SECONDS = 3.0, 20.0
+_DONE = {"Succeeded", "Failed", "Error", "Skipped", "Omitted"}
+
+Object = dict[str, Any]
+
+
+def patience(pod: Pod, pending_limit: float) -> float:
+    """Seconds a pod's trouble is borne before its gang is given up."""
+    if pod.hopeless:
+        return HOPELESS_SECONDS
+    return min(PULL_SECONDS, pending_limit) if is_pulling(pod.trouble or "") else pending_limit
+
+
+class Sentry:
+    """What was seen and said; `look` is called again and again."""
+
+    def __init__(self, plan: Plan, store: Store) -> None:
+        self._plan, self._store = plan, store
+        self._since: dict[str, float] = {}
+        self._noted: dict[int, str] = {}
+        self._limit = float(plan.options.get("pending_limit", 600))
+
+    def look(self, pods: list[Pod], now: float) -> list[Pod]:
+        """Note troubles; the pods to give up (all of their gang). `now` is on a monotonic clock, in seconds."""
+        doomed: set[tuple[int, int]] = set()
+        for pod in pods:
+            if pod.batch is None or pod.trouble is None or pod.phase == "Succeeded":
+                self._since.pop(pod.uid, None)
+                continue
+            since = self._since.setdefault(pod.uid, now)
+            if pod.phase == "Pending":
+                if now - since >= min(HOPELESS_SECONDS, self._limit):
+                    self.note(pod.batch, f"pod of rank {pod.rank} never started: {pod.trouble}")
+                if now - since >= patience(pod, self._limit):
+                    doomed.add((pod.batch, pod.attempt))
+            elif not pod.trouble.startswith("main ended"):  # the lead said why itself
+                self.note(pod.batch, f"pod of rank {pod.rank}: {pod.trouble}")
+        return [pod for pod in pods if pod.batch is not None and (pod.batch, pod.attempt) in doomed and pod.phase in ("Pending", "Running")]
+
+    def refused(self, nodes: dict[str, Object]) -> None:
+        """Note pods that the API server refused to make: a quota, an admission rule."""
+        for node in nodes.values():
+            message = node.get("message") or ""
+            if node.get("type") == "Pod" and node.get("phase") in ("Pending", "Error") and ("forbidden" in message or "denied" in message):
+                given = {each["name"]: each.get("value") for each in (node.get("inputs") or {}).get("parameters") or []}
+                if str(given.get("batch", "")).isdigit():
+                    self.note(int(given["batch"]), f"pod of rank {given.get('rank')} was refused: {message}")
+
+    def note(self, batch: int, reason: str) -> None:
+        """Store why the samples of a batch that have no part have none; once for each reason."""
+        if self._noted.get(batch) != reason:
+            self._noted[batch] = reason
+            print(f"batch {batch}: {reason}", flush=True)  # noqa: T201
+            note(self._store, self._plan.run_id, f"batch-{batch}", "failed", reason, [batch])
+
+
+def nodes_of(workflow: Object) -> dict[str, Object]:
+    """The nodes of a Workflow's status, compressed ones too."""
+    status = workflow.get("status") or {}
+    if status.get("compressedNodes"):
+        unpacked: dict[str, Object] = orjson.loads(gzip.decompress(base64.b64decode(status["compressedNodes"])))
+        return unpacked
+    return status.get("nodes") or {}
+
+
+def finished(workflow: Object) -> bool:
+    """Whether both fan-outs over batches are over (or the workflow is)."""
+    nodes = nodes_of(workflow)
+    roots = {f"{workflow['metadata']['name']}.gang", f"{workflow['metadata']['name']}.gang-net"}
+    fans = [node for node in nodes.values() if node.get("name") in roots]
+    over = len(fans) == len(roots) and all(node.get("phase") in _DONE for node in fans)
+    return over or (workflow.get("status") or {}).get("phase") in _DONE or bool(workflow["spec"].get("shutdown"))
+
+
+async def stand(here: Here) -> None:
+    """Stand until the last batch is over. Raises StoreError; an API server out of reach is waited for."""
+    store = here.open()
+    sentry = Sentry(load_plan(store, here.run_id), store)
+    async with Kube() as kube:
+        pods = await kube.resource("v1", "Pod")
+        workflows = await kube.resource("argoproj.io/v1alpha1", "Workflow")
+        while True:
+            try:
+                workflow = await kube.get(workflows, here.workflow, here.namespace)
+                if finished(workflow):
+                    return
+                sentry.refused(nodes_of(workflow))
+                await _round(kube, pods, here, sentry)
+            except KubeError as error:
+                if error.status in (401, 403, 404):
+                    raise
+                print(f"waiting for the API server: {error}", flush=True)  # noqa: T201
+            await asyncio.sleep(EVERY)
+
+
+async def _round(kube: Kube, kind: Resource, here: Here, sentry: Sentry) -> None:
+    listed = await kube.list(kind, here.namespace, labels=f"{selector(here.run_id)},workflows.argoproj.io/workflow={here.workflow}")
+    for pod in sentry.look([read(each) for each in listed], time.monotonic()):
+        await kube.delete(kind, pod.name, here.namespace, grace=0 if pod.phase == "Pending" else None)

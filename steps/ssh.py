@@ -1,0 +1,329 @@
+"""A Host that is a peer pod, reached through its OpenSSH server: one connection a peer, shared by all commands.
+
+A new connection costs about 200 ms, a command over the shared one about 10 ms. Every remote command leads a process group whose id it
+leaves in a file, so that the lead can end it: a local timeout alone would leave it running.
+"""
+
+import contextlib
+import random
+import secrets
+import shlex
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from perfdag.benchmark import Failed, Infrastructure
+from perfdag.hosts import Argv, Finished, Proto
+
+ALIAS = "perfdag-peer"
+CONNECT_SECONDS = 10
+_LISTEN, _UDP_OPEN = "0A", "07"
+_TABLES = "cat /proc/net/{proto} /proc/net/{proto}6 2>/dev/null; true"
+_PIDS = "${PERFDAG_PEER:-/tmp}/pids"
+
+
+def config_text(identity: Path, known_hosts: Path, sockets: Path, user: str) -> str:
+    """An ssh_config for all peers: the run's key, a checked host key under one alias, the connection shared, nothing forwarded."""
+    return f"""Host *
+  User {user}
+  IdentityFile {identity}
+  IdentitiesOnly yes
+  UserKnownHostsFile {known_hosts}
+  GlobalKnownHostsFile /dev/null
+  HostKeyAlias {ALIAS}
+  StrictHostKeyChecking yes
+  UpdateHostKeys no
+  BatchMode yes
+  ConnectTimeout {CONNECT_SECONDS}
+  ServerAliveInterval 5
+  ServerAliveCountMax 3
+  ControlPath {sockets}/%C
+  ForwardAgent no
+  ForwardX11 no
+  ClearAllForwardings yes
+  LogLevel ERROR
+"""
+
+
+class SshServer:
+    """A server on a peer (see perfdag.hosts.Server)."""
+
+    def __init__(self, host: "SshHost", argv: list[str], popen: "subprocess.Popen[bytes]", token: str, out: Any, err: Any) -> None:
+        self.argv = argv
+        self._host, self._popen, self._token, self._out, self._err = host, popen, token, out, err
+        self._start = time.monotonic()
+        self._finished: Finished | None = None
+
+    def __enter__(self) -> "SshServer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def alive(self) -> bool:
+        """Whether its ssh session still runs."""
+        return self._popen.poll() is None
+
+    def stop(self, grace: float = 2.0) -> Finished:
+        """End it: SIGTERM to its group, after `grace` seconds SIGKILL; returns what it said."""
+        if self._finished is None:
+            timed_out = False
+            if self.alive():
+                self._host.signal(self._token, "TERM")
+                try:
+                    self._popen.wait(grace)
+                except subprocess.TimeoutExpired:
+                    timed_out = True
+            self._host.signal(self._token, "KILL")
+            self._finish(timed_out)
+        assert self._finished is not None
+        return self._finished
+
+    def wait(self, timeout: float) -> Finished:
+        """Wait up to `timeout` seconds for it to end by itself, then stop it."""
+        try:
+            self._popen.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return self.stop()
+        return self.stop(0)
+
+    def _finish(self, timed_out: bool) -> None:
+        try:
+            self._popen.wait(5)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            self._popen.wait()
+        texts = []
+        for stream in (self._out, self._err):
+            stream.seek(0)
+            texts.append(stream.read().decode(errors="replace"))
+            stream.close()
+        code = -9 if timed_out else _code(self._popen.returncode)
+        self._finished = Finished(self.argv, code, texts[0], texts[1], time.monotonic() - self._start, timed_out)
+
+
+class SshHost:
+    """A peer at `address`, where sshd listens on `port`; `name` is its node. `config` is a file as config_text writes it."""
+
+    def __init__(self, address: str, name: str, config: Path, port: int = 2222, measured: str | None = None) -> None:
+        self._control, self._name, self._config, self._port = address, name, config, port
+        self._measured = measured or address
+        self._master: subprocess.Popen[bytes] | None = None
+
+    @property
+    def name(self) -> str:
+        """Its node's name."""
+        return self._name
+
+    @property
+    def address(self) -> str:
+        """Its address on the measured network."""
+        return self._measured
+
+    def measure(self, address: str) -> None:
+        """Measure over another address than the one ssh uses."""
+        self._measured = address
+
+    def connect(self, patience: float) -> None:
+        """Open the shared connection, trying for `patience` seconds. Raises Infrastructure with ssh's reason."""
+        deadline = time.monotonic() + patience
+        pause = 0.05
+        while True:
+            reason = self._open()
+            if reason is None:
+                return
+            if time.monotonic() > deadline:
+                raise Infrastructure(f"no ssh to {self._name} ({self._control} port {self._port}) within {patience:g} s: {reason}")
+            time.sleep(pause)
+            pause = min(pause * 1.5, 1.0)
+
+    def _open(self) -> str | None:
+        self._shut()
+        with tempfile.TemporaryFile() as said:
+            master = subprocess.Popen(
+                [*self._ssh(), "-M", "-N", self._control], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said
+            )
+            for _ in range(int(CONNECT_SECONDS / 0.02) + 100):
+                if master.poll() is not None:
+                    said.seek(0)
+                    lines = said.read().decode(errors="replace").strip().splitlines()
+                    return lines[-1] if lines else f"ssh ended (exit {master.returncode}) and said nothing"
+                if self._checked():
+                    self._master = master
+                    return None
+                time.sleep(0.02)
+            master.kill()
+            master.wait()
+            return "no answer"
+
+    def _checked(self) -> bool:
+        asked = [*self._ssh(), "-O", "check", self._control]
+        return subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
+
+    def _shut(self) -> None:
+        if self._master is not None:
+            self._master.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._master.wait(2)
+            self._master = None
+
+    def close(self) -> None:
+        """Close the shared connection."""
+        self._shut()
+
+    def alive(self) -> bool:
+        """Whether the shared connection stands."""
+        return self._master is not None and self._master.poll() is None and self._checked()
+
+    def clean(self) -> None:
+        """Kill what an earlier lead left running."""
+        self._sh(f'for f in {_PIDS}/*; do [ -f "$f" ] && kill -KILL -- "-$(cat "$f")" 2>/dev/null; rm -f "$f"; done; true', 10)
+
+    def dismiss(self) -> None:
+        """Tell the peer that the batch is measured, so that its pod ends."""
+        with contextlib.suppress(Infrastructure, Failed):
+            self._sh('touch "$PERFDAG_PEER/done"', 10)
+
+    def signal(self, token: str, name: str) -> None:
+        """Signal the group of a command started here; one that ended already is fine."""
+        with contextlib.suppress(Infrastructure, Failed):
+            file = f'"{_PIDS}/{token}"'
+            self._sh(f'[ -f {file} ] && kill -{name} -- "-$(cat {file})" 2>/dev/null; true', 10)
+
+    def _ssh(self) -> list[str]:
+        return ["ssh", "-F", str(self._config), "-p", str(self._port)]
+
+    def _command(self, argv: Argv, env: Mapping[str, str] | None, cwd: str | None, cpus: str | None, token: str) -> list[str]:
+        import os
+
+        full = ["taskset", "-c", cpus, *argv] if cpus else list(argv)
+        # sshd brings an environment of its own: what a command needs is sent with it
+        environment = {"LC_ALL": "C.UTF-8", "PATH": os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin"), **(env or {})}
+        words = shlex.join(["env", *(f"{name}={value}" for name, value in environment.items()), *full])
+        inside = f"cd {shlex.quote(cwd)} && {words}" if cwd else words
+        # the shell stays, as leader of the group: an exit by signal would reach us as 255, which is ssh's own failure
+        file = f'"{_PIDS}/{token}"'
+        line = f"trap : TERM; mkdir -p \"{_PIDS}\"; echo $$ >{file}; {inside}; c=$?; rm -f {file}; exit $c"
+        return [*self._ssh(), self._control, line]
+
+    def _sh(self, line: str, timeout: float) -> str:
+        return self._talk([*self._ssh(), self._control, line], timeout, None).stdout
+
+    def _talk(self, command: list[str], timeout: float, stdin: bytes | None) -> Finished:
+        start = time.monotonic()
+        try:
+            done = subprocess.run(
+                command,
+                input=stdin,
+                stdin=subprocess.DEVNULL if stdin is None else None,
+                capture_output=True,
+                timeout=timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            out, err = (error.stdout or b"").decode(errors="replace"), (error.stderr or b"").decode(errors="replace")
+            return Finished(command, -9, out, err, time.monotonic() - start, True)
+        out, err = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+        if done.returncode == 255 and not self.alive():
+            raise Infrastructure(f"ssh to {self._name} ({self._control}) broke: {err.strip() or 'no reason given'}")
+        return Finished(command, _code(done.returncode), out, err, time.monotonic() - start)
+
+    def run(
+        self, argv: Argv, *, timeout: float, env: Mapping[str, str] | None = None, cwd: str | None = None, cpus: str | None = None, stdin: bytes | None = None
+    ) -> Finished:
+        """Run to the end; on timeout (seconds) its group on the peer is killed. Raises Infrastructure where ssh broke, Failed where it is not found."""
+        token = secrets.token_hex(8)
+        said = self._talk(self._command(argv, env, cwd, cpus, token), timeout, stdin)
+        if said.timed_out:
+            self.signal(token, "KILL")
+        elif said.code == 127 and "No such file or directory" in said.stderr:
+            raise Failed(f"{argv[0]}: not found on {self._name}")
+        return Finished(list(argv), said.code, said.stdout, said.stderr, said.seconds, said.timed_out)
+
+    def serve(
+        self,
+        argv: Argv,
+        *,
+        port: int | None = None,
+        proto: Proto = "tcp",
+        ready: float = 10.0,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        cpus: str | None = None,
+    ) -> SshServer:
+        """Start a server and wait up to `ready` seconds until `port` is in the peer's socket table. Raises Failed, Infrastructure."""
+        token = secrets.token_hex(8)
+        out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - closed when it ends
+        command = self._command(argv, env, cwd, cpus, token)
+        popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+        server = SshServer(self, list(argv), popen, token, out, err)
+        try:
+            if port is not None:
+                self._await_listening(server, port, proto, ready)
+        except BaseException:
+            server.stop(0)
+            raise
+        return server
+
+    def _await_listening(self, server: SshServer, port: int, proto: Proto, ready: float) -> None:
+        deadline = time.monotonic() + ready
+        pause = 0.002
+        while port not in self._ports(proto):
+            if not server.alive():
+                finished = server.stop(0)
+                if finished.code == 255 and not self.alive():
+                    raise Infrastructure(f"ssh to {self._name} broke: {finished.tail()}")
+                raise Failed(f"{server.argv[0]} ended (exit {finished.code}) before it listened on {proto} port {port}: {finished.tail()}")
+            if time.monotonic() > deadline:
+                raise Failed(f"{server.argv[0]} did not listen on {proto} port {port} within {ready:g} s: {server.stop(0).tail()}")
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.05)
+
+    def _ports(self, proto: Proto) -> set[int]:
+        wanted = _LISTEN if proto == "tcp" else _UDP_OPEN
+        rows = (line.split() for line in self._sh(_TABLES.format(proto=proto), 10).splitlines())
+        return {int(row[1].rpartition(":")[2], 16) for row in rows if len(row) > 3 and row[3] == wanted and ":" in row[1]}
+
+    def free_port(self, proto: Proto = "tcp") -> int:
+        """A port nobody listens on now, below the kernel's range for outgoing connections."""
+        taken = self._ports(proto)
+        return next(port for port in iter(lambda: random.randint(10000, 32000), None) if port not in taken)
+
+    def which(self, program: str) -> str | None:
+        """Path of a program on the peer, or None."""
+        said = self.run(["sh", "-c", 'command -v "$1"', "sh", program], timeout=15)
+        return said.stdout.strip() or None if said.code == 0 else None
+
+    def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """Write a file, making its folder. Raises Failed."""
+        script = 'mkdir -p "$(dirname "$1")" && cat >"$1" && chmod "$2" "$1"'
+        self.run(["sh", "-c", script, "sh", path, f"{mode:o}"], timeout=120, stdin=data).check(f"writing {path} on {self._name}")
+
+    def get(self, path: str) -> bytes:
+        """Read a file. Raises Failed where it is not there."""
+        said = self.run(["base64", "-w0", path], timeout=120)
+        if said.code != 0:
+            raise Failed(f"{path} on {self._name}: {said.tail()}")
+        import base64
+
+        return base64.b64decode(said.stdout)
+
+    def remove(self, path: str) -> None:
+        """Remove a file or a folder with all in it; absent is fine."""
+        self.run(["rm", "-rf", "--", path], timeout=60)
+
+    def facts(self) -> dict[str, Any]:
+        """Provenance of the peer."""
+        said = self.run(["python3", "-m", "perfdag.facts"], timeout=30)
+        facts: dict[str, Any] = orjson.loads(said.stdout) if said.code == 0 else {}
+        return facts
+
+
+def _code(code: int) -> int:
+    """The shell's 128 + n for a command that a signal ended, as the negative number that a local command has."""
+    return 128 - code if 128 < code <= 192 else code

@@ -1,0 +1,168 @@
+"""SshHost against a real sshd on loopback."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perfdag.benchmark import Failed, Infrastructure
+from perfdag.steps import peer
+from perfdag.steps.ssh import SshHost
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("ssh") is None or not Path(peer.SSHD).exists(), reason="needs OpenSSH client and server: apt-get install openssh-server"
+)
+QUOTES = "a 'single' \"double\" \n newline {{workflow.name}} $(HOME) `id` $HOME \\ ; & | * ? ~"
+
+
+def _port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> peer.Keys:
+    folder = tmp_path_factory.mktemp("keys")
+    peer.make_keys(folder)
+    return peer.Keys(folder)
+
+
+class Served:
+    def __init__(self, keys: peer.Keys, home: Path, pending: float = 30, lost: float = 30) -> None:
+        self.port = _port()
+        code = (
+            "import sys; from pathlib import Path; from perfdag.steps.peer import *; "
+            "sys.exit(serve(Keys(Path(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5])))"
+        )
+        argv = [sys.executable, "-c", code, str(keys.folder), str(home), str(self.port), str(pending), str(lost)]
+        self.process = subprocess.Popen(argv)
+
+
+@pytest.fixture
+def served(keys: peer.Keys, tmp_path: Path) -> Iterator[Served]:
+    made = Served(keys, tmp_path / "peer", 30, 1)
+    yield made
+    if made.process.poll() is None:
+        made.process.terminate()
+        made.process.wait()
+
+
+@pytest.fixture
+def host(served: Served, keys: peer.Keys, tmp_path: Path) -> Iterator[SshHost]:
+    made = SshHost("127.0.0.1", "node-x", peer.client_config(keys, tmp_path / "lead"), served.port)
+    made.connect(10)
+    yield made
+    made.close()
+
+
+def test_argv_reaches_the_command_unchanged(host: SshHost) -> None:
+    said = host.run(["printf", "%s", QUOTES], timeout=10)
+    assert (said.code, said.stdout) == (0, QUOTES)
+
+
+def test_environment_folder_stdin_and_exit_code(host: SshHost, tmp_path: Path) -> None:
+    said = host.run(["sh", "-c", 'echo "$V"; pwd; cat; exit 3'], timeout=10, env={"V": QUOTES}, cwd=str(tmp_path), stdin=b"in")
+    assert said.stdout == f"{QUOTES}\n{tmp_path}\nin"
+    assert said.code == 3
+
+
+def test_a_signal_is_a_negative_code(host: SshHost) -> None:
+    assert host.run(["sh", "-c", "kill -9 $$"], timeout=10).code == -9
+
+
+def test_255_of_the_command_is_not_a_broken_connection(host: SshHost) -> None:
+    assert host.run(["sh", "-c", "exit 255"], timeout=10).code == 255
+
+
+def test_a_timeout_kills_the_remote_group(host: SshHost, tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    said = host.run(["sh", "-c", f"sleep 100 & echo $! >{mark}; wait"], timeout=1)
+    assert said.timed_out
+    pid = int(mark.read_text())
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().split(")")[1][:3]:
+        assert time.monotonic() < deadline, "the remote child outlived its timeout"
+        time.sleep(0.05)
+
+
+def test_server_is_ready_when_it_listens_and_ends_when_told(host: SshHost) -> None:
+    port = host.free_port()
+    argv = [sys.executable, "-m", "http.server", str(port)]
+    with host.serve(argv, port=port, ready=10) as server:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    assert server.stop().code in (-15, -9)
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port), 1)
+
+
+def test_a_server_that_ends_early_says_why(host: SshHost) -> None:
+    with pytest.raises(Failed, match="no such device"):
+        host.serve(["sh", "-c", "echo no such device >&2; exit 1"], port=host.free_port())
+
+
+def test_files(host: SshHost, tmp_path: Path) -> None:
+    data = bytes(range(256)) * 10
+    path = str(tmp_path / "a b" / "file'")
+    host.put(path, data, 0o600)
+    assert host.get(path) == data
+    assert os.stat(path).st_mode & 0o777 == 0o600  # noqa: PTH116
+    host.remove(str(tmp_path / "a b"))
+    with pytest.raises(Failed):
+        host.get(path)
+
+
+def test_which_and_absent_program(host: SshHost) -> None:
+    assert host.which("sh")
+    assert host.which("no-such-program") is None
+    with pytest.raises(Failed, match="not found"):
+        host.run(["no-such-program"], timeout=5)
+
+
+def test_commands_share_the_connection(host: SshHost, served: Served) -> None:
+    def ends() -> set[str]:
+        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        return {row[2] for row in rows if row[1].endswith(f":{served.port:04X}") and row[3] == "01"}
+
+    before = ends()
+    for _ in range(5):
+        host.run(["true"], timeout=5)
+    assert len(before) == 1
+    assert ends() == before
+
+
+def test_dismissed_peer_ends_with_0(host: SshHost, served: Served) -> None:
+    host.dismiss()
+    assert served.process.wait(10) == 0
+
+
+def test_a_lost_lead_ends_the_peer_retryable(host: SshHost, served: Served) -> None:
+    host.close()
+    assert served.process.wait(15) == peer.RETRYABLE
+
+
+def test_no_lead_ever_ends_the_peer_retryable(keys: peer.Keys, tmp_path: Path) -> None:
+    assert Served(keys, tmp_path / "alone", pending=1).process.wait(15) == peer.RETRYABLE
+
+
+def test_a_killed_peer_is_infrastructure(host: SshHost, served: Served) -> None:
+    served.process.terminate()
+    served.process.wait()
+    with pytest.raises(Infrastructure):
+        for _ in range(50):
+            host.run(["true"], timeout=5)
+            time.sleep(0.1)
+
+
+def test_an_unknown_host_key_is_refused(served: Served, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    peer.make_keys(other)
+    stranger = SshHost("127.0.0.1", "node-x", peer.client_config(peer.Keys(other), tmp_path / "lead2"), served.port)
+    with pytest.raises(Infrastructure, match=r"no ssh to node-x"):
+        stranger.connect(2)

@@ -1,0 +1,114 @@
+"""Service accounts and Roles with the fewest verbs, network policy and priority classes."""
+
+from typing import Any
+
+from perfdag.workflows.templates import Installation
+
+Object = dict[str, Any]
+_RBAC = "rbac.authorization.k8s.io"
+
+EXECUTOR = {"apiGroups": ["argoproj.io"], "resources": ["workflowtaskresults"], "verbs": ["create", "patch"]}
+POD_WATCH = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
+RUN = [
+    EXECUTOR,
+    # sentry: the pods of a run, and giving up those that can never start
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "delete"]},
+    {"apiGroups": ["argoproj.io"], "resources": ["workflows"], "verbs": ["get"]},
+    # plan: the run's key pair, and claims that the pods of a batch share
+    {"apiGroups": [""], "resources": ["secrets", "persistentvolumeclaims"], "verbs": ["create"]},
+]
+VOLCANO = {"apiGroups": ["scheduling.volcano.sh"], "resources": ["podgroups"], "verbs": ["create"]}
+
+
+def objects(made: Installation, api_rules: dict[str, list[Object]] | None = None) -> list[Object]:
+    """All that an installation needs beside the WorkflowTemplate. `api_rules`: RBAC rules of the benchmarks that are allowed, by name."""
+    found = [
+        _account(made, "perfdag-run"),
+        _account(made, "perfdag-measure"),
+        *_role(made, "perfdag-run", [*RUN, VOLCANO]),
+        *_role(made, "perfdag-measure", [EXECUTOR, POD_WATCH]),
+    ]
+    for name, rules in sorted((api_rules or {}).items()):
+        account = f"perfdag-measure-{name}"
+        found += [_account(made, account), *_role(made, account, [EXECUTOR, POD_WATCH, *rules])]
+    if made.network_policy:
+        found.append(network_policy(made))
+    if not made.namespaced:
+        found += _cluster_wide(made)
+    return found
+
+
+def _labels(made: Installation) -> Object:
+    return {"app.kubernetes.io/name": "perfdag", "app.kubernetes.io/managed-by": "perfdag", **made.labels}
+
+
+def _meta(made: Installation, name: str, cluster: bool = False) -> Object:
+    meta: Object = {"name": name, "labels": _labels(made)}
+    return meta if cluster else {"name": name, "namespace": made.namespace, "labels": meta["labels"]}
+
+
+def _account(made: Installation, name: str) -> Object:
+    account: Object = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _meta(made, name)}
+    if made.pull_secrets:
+        account["imagePullSecrets"] = [{"name": each} for each in made.pull_secrets]
+    return account
+
+
+def _role(made: Installation, name: str, rules: list[Object]) -> list[Object]:
+    return [
+        {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "metadata": _meta(made, name), "rules": rules},
+        {
+            "apiVersion": f"{_RBAC}/v1",
+            "kind": "RoleBinding",
+            "metadata": _meta(made, name),
+            "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": made.namespace}],
+        },
+    ]
+
+
+def network_policy(made: Installation) -> Object:
+    """Measuring pods are reached by measuring pods only. Off by default: a policy can change what is measured."""
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": _meta(made, "perfdag-measuring"),
+        "spec": {
+            "podSelector": {"matchLabels": {"perfdag/measuring": "true"}},
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": [{"podSelector": {"matchLabels": {"perfdag/measuring": "true"}}}]}],
+        },
+    }
+
+
+def _cluster_wide(made: Installation) -> list[Object]:
+    """Node reads (provenance of the kubelet and the node type) and priority classes; `install --namespaced` leaves them out."""
+    name = f"perfdag-{made.namespace}-nodes"
+    rules = [
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]},
+        {"apiGroups": ["storage.k8s.io"], "resources": ["storageclasses", "csidrivers"], "verbs": ["get", "list"]},
+    ]
+    return [
+        {"apiVersion": f"{_RBAC}/v1", "kind": "ClusterRole", "metadata": _meta(made, name, True), "rules": rules},
+        {
+            "apiVersion": f"{_RBAC}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": _meta(made, name, True),
+            "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": "perfdag-run", "namespace": made.namespace}],
+        },
+        _priority(made, "perfdag", 0, "Never", "Measuring pods wait for room and push nobody out."),
+        _priority(made, "perfdag-preempting", 1000, "PreemptLowerPriority", "Measuring pods of a suite that asks for priority."),
+    ]
+
+
+def _priority(made: Installation, name: str, value: int, policy: str, about: str) -> Object:
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": _meta(made, name, True),
+        "value": value,
+        "preemptionPolicy": policy,
+        "globalDefault": False,
+        "description": about,
+    }

@@ -1,0 +1,63 @@
+"""A run as a Workflow, and a suite on a schedule as a CronWorkflow: both only refer to the installed template."""
+
+from typing import Any
+
+from hera.workflows import CronWorkflow, Parameter, Workflow
+from hera.workflows import models as m
+
+from perfdag.podspec import LABEL
+from perfdag.workflows.templates import NAME
+
+Object = dict[str, Any]
+SUITE_BYTES = 90_000  # of base64: an environment variable may have 128 KiB
+
+
+def workflow(namespace: str, suite: str, parameters: dict[str, str], run_id: str = "", priority: int = 0, cluster_scope: bool = False) -> Object:
+    """The Workflow of one run; `parameters` as the template names them."""
+    labels = {f"{LABEL}/suite": suite} | ({f"{LABEL}/run": run_id} if run_id else {})
+    made = Workflow(
+        generate_name=f"{NAME}-{suite}-",
+        namespace=namespace,
+        labels=labels,
+        priority=priority or None,
+        arguments=[Parameter(name=name, value=value) for name, value in parameters.items()],
+        workflow_template_ref=m.WorkflowTemplateRef(name=NAME, cluster_scope=cluster_scope or None),
+    )
+    document: Object = made.to_dict()
+    return document
+
+
+def config_map(namespace: str, suite: str, text: str) -> Object:
+    """The ConfigMap that carries a suite."""
+    meta = {"name": f"{NAME}-suite-{suite}", "namespace": namespace, "labels": {f"{LABEL}/suite": suite}}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"suite.yaml": text}}
+
+
+def cron(namespace: str, suite: str, schedules: list[str], *, suspend: bool = False, starting_deadline: int = 3600, cluster_scope: bool = False) -> Object:
+    """A CronWorkflow of the suite in its ConfigMap: UTC, never two at once, a start missed by `starting_deadline` seconds is left out.
+
+    Raises ValueError for a name that is too long or a schedule that is not five fields.
+    """
+    name = f"{NAME}-{suite}"
+    if len(name) > 52:
+        raise ValueError(f"{name}: a CronWorkflow's name has at most 52 characters")
+    for schedule in schedules:
+        if len(schedule.split()) != 5 and not schedule.startswith("@"):
+            raise ValueError(f"schedule {schedule!r}: five fields are wanted (minute hour day month weekday), for example '0 2 * * *'")
+    made = CronWorkflow(
+        name=name,
+        namespace=namespace,
+        labels={f"{LABEL}/suite": suite},
+        schedules=schedules,
+        timezone="Etc/UTC",
+        concurrency_policy="Forbid",
+        starting_deadline_seconds=starting_deadline,
+        successful_jobs_history_limit=3,
+        failed_jobs_history_limit=5,
+        cron_suspend=suspend,
+        arguments=[Parameter(name="configmap", value=f"{NAME}-suite-{suite}"), Parameter(name="trigger", value="cron")],
+        workflow_template_ref=m.WorkflowTemplateRef(name=NAME, cluster_scope=cluster_scope or None),
+    )
+    document: Object = made.to_dict()
+    document["spec"]["workflowMetadata"] = {"labels": {f"{LABEL}/suite": suite}}
+    return document

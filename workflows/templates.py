@@ -1,0 +1,277 @@
+"""The WorkflowTemplate: plan -> gang over batches, beside a sentry; onExit finish. By topology, never by benchmark.
+
+Names of parameters have no hyphen, so that expressions can reach them with a dot. Suite text is never in a parameter, an argument or the
+environment except as base64: Argo rewrites `{{...}}` and the kubelet `$(VAR)` in all of them.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from hera.workflows import DAG, ClusterWorkflowTemplate, Container, Parameter, RetryStrategy, Task, WorkflowTemplate
+from hera.workflows import models as m
+
+from perfdag.podspec import BATCH, LABEL, STORE, hardened, restricted
+
+NAME = "perfdag"
+PLAN_SECONDS, SENTRY_MARGIN, FINISH_SECONDS = 1800, 60, 3600
+_CLAIM = "workflow.parameters.store startsWith 'claim://'"
+
+
+@dataclass(frozen=True)
+class Installation:
+    """What `perfdag install` may choose. Sizes of time are in seconds."""
+
+    namespace: str = "default"
+    images: str = "localhost/perfdag-{name}:1"
+    store: str = ""
+    store_secret: str = "perfdag-store"
+    pull_policy: str = "IfNotPresent"
+    pull_secrets: tuple[str, ...] = ()
+    cluster_scope: bool = False
+    namespaced: bool = False
+    parallel_batches: int = 1
+    retries: int = 2
+    deadline: int = 7 * 86400
+    keep: int = 7 * 86400
+    keep_pods: str = "10m"
+    network_policy: bool = False
+    allow: tuple[str, ...] = ()
+    labels: dict[str, str] = field(default_factory=dict)
+
+    def image(self, name: str) -> str:
+        """The image of that name."""
+        return self.images.replace("{name}", name)
+
+
+def template(made: Installation) -> WorkflowTemplate:
+    """The WorkflowTemplate (or its cluster-scoped twin) of an installation."""
+    kind = ClusterWorkflowTemplate if made.cluster_scope else WorkflowTemplate
+    where: dict[str, Any] = {} if made.cluster_scope else {"namespace": made.namespace}
+    with kind(
+        name=NAME,
+        **where,
+        labels={"app.kubernetes.io/name": NAME, "app.kubernetes.io/managed-by": NAME, **made.labels},
+        annotations={"workflows.argoproj.io/description": "A perfdag suite on this cluster. Give one of suite (base64), configmap or url."},
+        entrypoint="run",
+        on_exit="finish",
+        service_account_name="perfdag-run",
+        arguments=_arguments(made),
+        active_deadline_seconds=made.deadline,
+        synchronization=m.Synchronization(mutexes=[m.Mutex(name="perfdag-measuring")]),
+        ttl_strategy=m.TTLStrategy(seconds_after_completion=made.keep),
+        pod_gc=m.PodGC(strategy="OnPodCompletion", delete_delay_duration=made.keep_pods),
+        pod_metadata=m.Metadata(annotations={"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}),
+        workflow_metadata=m.WorkflowMetadata(labels={f"{LABEL}/suite-run": "true"}),
+        image_pull_secrets=[m.LocalObjectReference(name=name) for name in made.pull_secrets] or None,
+    ) as w:
+        plan = _plan(made)
+        sentry = _sentry(made)
+        _finish(made)
+        gangs = {net: _gang(made, net) for net in (False, True)}
+        with DAG(name="run", fail_fast=False):
+            planned, watching = Task(name="plan", template=plan), Task(name="sentry", template=sentry)
+            planned >> watching
+            for net, gang in gangs.items():
+                name = "gang-net" if net else "gang"
+                batches = f"{{{{tasks.plan.outputs.parameters.{'batchesnet' if net else 'batches'}}}}}"
+                task: Task = Task(name=name, template=gang, with_param=batches, arguments={"batch": "{{item}}"})
+                planned >> task
+    return w
+
+
+def _arguments(made: Installation) -> list[Parameter]:
+    told = {
+        "suite": ("", "the suite file, base64"),
+        "configmap": ("perfdag-none", "a ConfigMap that holds the suite as suite.yaml"),
+        "url": ("", "key of the suite in the store"),
+        "run": ("", "run id; empty: made from the workflow. An id that has a plan is continued"),
+        "store": (made.store, "s3://bucket/prefix or claim://NAME; a suite's own store is not used on a cluster"),
+        "options": ("", "base64 JSON: settings and only, as --set and --only give them"),
+        "trigger": ("manual", "manual or cron"),
+    }
+    return [Parameter(name=name, value=value, description=text) for name, (value, text) in told.items()]
+
+
+def _environment(made: Installation) -> list[m.EnvVar]:
+    plain = {
+        "PERFDAG_STORE": "{{workflow.parameters.store}}",
+        "PERFDAG_RUN": "{{workflow.parameters.run}}",
+        "PERFDAG_WORKFLOW": "{{workflow.name}}",
+        "PERFDAG_WORKFLOW_UID": "{{workflow.uid}}",
+        "PERFDAG_WORKFLOW_CREATED": "{{workflow.creationTimestamp.RFC3339}}",
+        "PERFDAG_TRIGGER": "{{workflow.parameters.trigger}}",
+        "PERFDAG_IMAGES": made.images,
+        "HOME": "/tmp",
+    }
+    fields = {"PERFDAG_NAMESPACE": "metadata.namespace", "PERFDAG_POD": "metadata.name", "PERFDAG_NODE": "spec.nodeName", "PERFDAG_IP": "status.podIP"}
+    return [
+        *(m.EnvVar(name=name, value=value) for name, value in plain.items()),
+        *(m.EnvVar(name=name, value_from=m.EnvVarSource(field_ref=m.ObjectFieldSelector(field_path=path))) for name, path in fields.items()),
+    ]
+
+
+def _store_env(made: Installation) -> list[m.EnvFromSource]:
+    return [m.EnvFromSource(secret_ref=m.SecretEnvSource(name=made.store_secret, optional=True))]
+
+
+def _with_store(patch: dict[str, Any]) -> str:
+    """A podSpecPatch that mounts the claim of a `claim://` store too, decided when the pod is made."""
+    from copy import deepcopy
+
+    mounted = deepcopy(patch)
+    mounted["volumes"] = [{"name": "store", "persistentVolumeClaim": {"claimName": "@CLAIM@"}}]
+    main = next(each for each in mounted["containers"] if each["name"] == "main")
+    main["volumeMounts"] = [{"name": "store", "mountPath": STORE}]
+    plain, claimed = (json.dumps(each, separators=(",", ":"), sort_keys=True) for each in (patch, mounted))
+    return f"{{{{={_CLAIM} ? replace('{claimed}', '@CLAIM@', workflow.parameters.store[8:]) : '{plain}'}}}}"
+
+
+def _container(made: Installation, name: str, more_env: tuple[str, ...] = (), **kwargs: Any) -> Container:
+    more = [m.EnvVar(name=f"PERFDAG_{each.upper()}", value=f"{{{{workflow.parameters.{each}}}}}") for each in more_env]
+    return Container(
+        name=name,
+        command=["perfdag"],
+        image_pull_policy=made.pull_policy,
+        env=_environment(made) + more,
+        env_from=_store_env(made),
+        security_context=m.SecurityContext.model_validate(hardened()),
+        **kwargs,
+    )
+
+
+def _plan(made: Installation) -> Container:
+    return _container(
+        made,
+        "plan",
+        ("suite", "url", "options"),
+        image=made.image("base"),
+        args=["step", "plan", "--out", "/tmp/perfdag-plan"],
+        volumes=[m.Volume(name="suite", config_map=m.ConfigMapVolumeSource(name="{{workflow.parameters.configmap}}", optional=True))],
+        volume_mounts=[m.VolumeMount(name="suite", mount_path="/perfdag/suite", read_only=True)],
+        outputs=[
+            Parameter(name="batches", value_from=m.ValueFrom(path="/tmp/perfdag-plan/batches")),
+            Parameter(name="batchesnet", value_from=m.ValueFrom(path="/tmp/perfdag-plan/batchesnet")),
+            Parameter(name="shapeof", global_name="shapeof", value_from=m.ValueFrom(path="/tmp/perfdag-plan/shapeof")),
+            Parameter(name="shapes", global_name="shapes", value_from=m.ValueFrom(path="/tmp/perfdag-plan/shapes")),
+            Parameter(name="run", global_name="run", value_from=m.ValueFrom(path="/tmp/perfdag-plan/run")),
+            Parameter(name="pending", global_name="pending", value_from=m.ValueFrom(path="/tmp/perfdag-plan/pending")),
+            Parameter(name="suitename", global_name="suitename", value_from=m.ValueFrom(path="/tmp/perfdag-plan/suitename")),
+        ],
+        retry_strategy=RetryStrategy(limit=str(made.retries), retry_policy="Always", expression="lastRetry.exitCode != '2'"),
+        active_deadline_seconds=PLAN_SECONDS,
+        labels=_labels("plan"),
+        pod_spec_patch=_with_store(restricted({"cpu": "100m", "memory": "128Mi"})),
+    )
+
+
+def _sentry(made: Installation) -> Container:
+    return _container(
+        made,
+        "sentry",
+        image=made.image("base"),
+        args=["step", "sentry"],
+        retry_strategy=RetryStrategy(limit="10", retry_policy="Always"),
+        labels=_labels("sentry"),
+        pod_spec_patch=_with_store(restricted({"cpu": "10m", "memory": "64Mi"})),
+    )
+
+
+def _finish(made: Installation) -> Container:
+    return _container(
+        made,
+        "finish",
+        image=made.image("finish"),
+        args=["step", "finish", "--phase", "{{workflow.status}}"],
+        retry_strategy=RetryStrategy(limit=str(made.retries), retry_policy="Always", expression="asInt(lastRetry.exitCode) not in [0, 1, 2, 3]"),
+        active_deadline_seconds=FINISH_SECONDS,
+        labels=_labels("finish"),
+        pod_spec_patch=_with_store(restricted({"cpu": "100m", "memory": "256Mi"})),
+    )
+
+
+def _labels(role: str) -> dict[str, str]:
+    return {f"{LABEL}/role": role}
+
+
+def _of_shape(key: str) -> str:
+    """Expression: a field of the shape of this batch. Only integers travel through the DAG; the shapes stand once in the workflow."""
+    return f"jsonpath(workflow.outputs.parameters.shapes, '$['+inputs.parameters.shape+'].{key}')"
+
+
+def _gang(made: Installation, net: bool) -> DAG:
+    """Ranks of one batch, all created at once; a retry makes the whole gang anew."""
+    rank = _rank(made, net)
+    attempt = DAG(
+        name="gang-net" if net else "gang",
+        inputs=[Parameter(name="batch")],
+        fail_fast=False,
+        retry_strategy=RetryStrategy(limit=str(made.retries), retry_policy="Always"),
+    )
+    shape = "{{=jsonpath(workflow.outputs.parameters.shapeof, '$['+inputs.parameters.batch+'].s')}}"
+    count = "{{=jsonpath(workflow.outputs.parameters.shapeof, '$['+inputs.parameters.batch+'].n')}}"
+    with attempt:
+        Task(
+            name="rank",
+            template=rank,
+            with_sequence=m.Sequence(count=m.IntOrString(root=count)),
+            arguments={"rank": "{{item}}", "batch": "{{inputs.parameters.batch}}", "shape": shape, "attempt": "{{retries}}"},
+        )
+    return attempt
+
+
+def _rank(made: Installation, net: bool) -> Container:
+    annotations = {
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+        # Volcano's gang: plan makes the PodGroup where the shape asks for it; other schedulers do not read this
+        "scheduling.k8s.io/group-name": "perfdag-{{workflow.uid}}-b{{inputs.parameters.batch}}",
+    }
+    if net:
+        annotations["{{=" + _of_shape("netkey") + "}}"] = "{{=" + _of_shape("network") + "}}"
+    return _container(
+        made,
+        "rank-net" if net else "rank",
+        image=made.image("base"),
+        args=[
+            "step",
+            "{{=inputs.parameters.rank == '0' ? 'lead' : 'peer'}}",
+            "--batch",
+            "{{inputs.parameters.batch}}",
+            "--rank",
+            "{{inputs.parameters.rank}}",
+            "--attempt",
+            "{{inputs.parameters.attempt}}",
+            "--attempts",
+            str(made.retries),
+        ],
+        inputs=[Parameter(name="rank"), Parameter(name="batch"), Parameter(name="shape"), Parameter(name="attempt")],
+        service_account_name="perfdag-measure",
+        volumes=[m.Volume(name="keys", secret=m.SecretVolumeSource(secret_name="perfdag-ssh-{{workflow.uid}}", optional=True))],
+        volume_mounts=[m.VolumeMount(name="keys", mount_path="/perfdag/keys", read_only=True)],
+        labels={
+            **_labels("measure"),
+            f"{LABEL}/measuring": "true",
+            f"{LABEL}/run": "{{workflow.outputs.parameters.run}}",
+            f"{LABEL}/suite": "{{workflow.outputs.parameters.suitename}}",
+            f"{LABEL}/batch": "{{inputs.parameters.batch}}",
+            f"{LABEL}/rank": "{{inputs.parameters.rank}}",
+            f"{LABEL}/attempt": "{{inputs.parameters.attempt}}",
+        },
+        annotations=annotations,
+        pod_spec_patch=f"{{{{=replace(toJson({_of_shape('patch')}), '{BATCH}', inputs.parameters.batch)}}}}",
+    )
+
+
+def document(made: Installation) -> dict[str, Any]:
+    """The manifest of the WorkflowTemplate, with what Hera's models cannot say.
+
+    `pendingTimeout` is newer than Hera's models. The limit on batches is the DAG template's: one on the workflow counts pods and would
+    starve a gang.
+    """
+    made_of: dict[str, Any] = template(made).to_dict()
+    for each in made_of["spec"]["templates"]:
+        if each["name"] == "run":
+            each["parallelism"] = made.parallel_batches + 1  # the sentry is a child of the DAG too
+        if each["name"] in ("rank", "rank-net"):
+            each["pendingTimeout"] = "{{workflow.outputs.parameters.pending}}"
+    return made_of
