@@ -1,0 +1,308 @@
+"""perftest (ib_write_bw and its kin): what bandwidth and latency have in common: parameters, arguments, the two sides, the tables.
+
+Formats are those of linux-rdma/perftest, src/perftest_parameters.h (RESULT_FMT*, REPORT_FMT*), from 4.5-0.17 (Debian 12) to 26.04. Its JSON
+is read where it is JSON (4.5 writes keys without quotes) and a run has one size (each size overwrites the file), else the text table.
+"""
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
+
+from pydantic import Field, model_validator
+
+from perfdag.benchmark import Benchmark, Failed, Gang, Output, Params, Skip, Tool
+from perfdag.hosts import Finished, Host
+from perfdag.shape import Shape
+from perfdag.units import PositiveDuration, Size
+
+Mode = Literal["read", "write", "send", "atomic"]
+MAX_SIZE = 1 << 23
+_CONNECTIONS = {
+    "write": ("RC", "UC", "XRC", "DC"),
+    "read": ("RC", "XRC", "DC"),
+    "send": ("RC", "UC", "UD", "XRC", "DC"),
+    "atomic": ("RC", "XRC", "DC"),
+}
+_NO_DEVICE = ("Did not detect devices", "Unable to find the Infiniband/RoCE device", "No IB devices found", "IB device not found")
+_CM_PAUSE = 1.0
+
+
+class RdmaParams(Params):
+    """Parameters of both kinds. One iteration is one message (bandwidth) or one exchange (latency)."""
+
+    mode: Mode = Field("write", description="the verb that is measured")
+    iterations: int = Field(1000, ge=5, le=100_000_000, description="messages of each size (of each queue pair)")
+    duration: PositiveDuration | None = Field(
+        None, description="measure each size for so long instead of `iterations`; needs `sizes` to be a list"
+    )
+    sizes: Literal["all"] | Annotated[list[Annotated[Size, Field(ge=1, le=1 << 30)]], Field(min_length=1)] = Field(
+        "all", description="message sizes in bytes, or all: 2, 4, 8 ... 8 MiB (perftest's -a); atomic is always 8 bytes"
+    )
+    mtu: Literal[256, 512, 1024, 2048, 4096] | None = Field(None, description="path MTU in bytes; default the port's")
+    connection: Literal["RC", "UC", "UD", "XRC", "DC"] = Field(
+        "RC", description="connection type; read and atomic know no UC or UD, write no UD"
+    )
+    device: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] | None = Field(
+        None, description="RDMA device, for example mlx5_0; default the first"
+    )
+    port: int = Field(1, ge=1, le=255, description="port of the device")
+    gid_index: Annotated[int, Field(ge=0, le=255)] | None = Field(None, description="index in the GID table (RoCE version and address)")
+    rdma_cm: bool = Field(False, description="connect the queue pairs with rdma_cm")
+    cuda: Annotated[int, Field(ge=0, le=63)] | None = Field(
+        None, description="buffers in the memory of this GPU; needs a perftest built with CUDA"
+    )
+    atomic: Literal["CMP_AND_SWAP", "FETCH_AND_ADD"] = Field("FETCH_AND_ADD", description="with mode: atomic")
+    extra_args: list[Annotated[str, Field(pattern=r"^-")]] = Field(
+        [], description="added to the command on both sides, for example --tclass=96"
+    )
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.connection not in _CONNECTIONS[self.mode]:
+            raise ValueError(f"mode {self.mode} has no connection {self.connection}; it has {', '.join(_CONNECTIONS[self.mode])}")
+        if self.duration is not None and self.sizes == "all" and self.mode != "atomic":
+            raise ValueError("duration needs sizes as a list, for example sizes: [65536]; perftest cannot time all sizes")
+        if self.mode == "atomic" and self.sizes not in ("all", [8]):
+            raise ValueError("mode atomic measures 8 bytes; leave sizes out")
+        if self.duration is not None and self.duration < 3:
+            raise ValueError("duration must be 3 s or more: perftest leaves out a margin at both ends")
+        return self
+
+    def runs(self) -> list[int | None]:
+        """The size of each run of the tool; None: the tool goes through all by itself."""
+        if self.mode == "atomic" or self.sizes == "all":
+            return [None]
+        return list(self.sizes)
+
+    def expected_sizes(self) -> set[int]:
+        """Sizes that must be in the result. UD ends at the path MTU, which only the link knows: then those up to 256 bytes."""
+        if self.mode == "atomic":
+            return {8}
+        if self.sizes != "all":
+            return set(self.sizes)
+        last = 8 if self.connection == "UD" else 23
+        return {1 << power for power in range(1, last + 1)}
+
+
+R = TypeVar("R", bound=RdmaParams)
+
+
+class Rdma(Benchmark[R], Generic[R]):
+    """Both sides of one perftest program; a subclass says which program and reads the table."""
+
+    image: ClassVar[str] = "perftest"
+    suffix: ClassVar[str]
+    tools: ClassVar[tuple[Tool, ...]] = (Tool("ib_write_bw", {"apt": "perftest", "dnf": "perftest", "zypper": "perftest"}),)
+
+    def shape(self, params: R) -> dict[str, Any]:
+        return {"hosts": {"count": 2}, "privileges": ["rdma"]}
+
+    def check(self, params: R, shape: Shape) -> list[str]:
+        problems = []
+        if not (shape.network.name or shape.network.host or any("/" in name for name in shape.resources)):
+            problems.append(
+                "needs an RDMA network: `network.name`, `network.host: true`, or a device resource such as `resources: {rdma/hca: 1}`"
+            )
+        if shape.hosts.count != 2:
+            problems.append(f"measures between 2 hosts, not {shape.hosts.count}")
+        return problems
+
+    def program(self, params: R) -> str:
+        """Name of the tool, for example ib_read_lat."""
+        return f"ib_{params.mode}_{self.suffix}"
+
+    def own_arguments(self, params: R) -> list[str]:
+        """Arguments that only this kind has."""
+        return []
+
+    def arguments(self, params: R, size: int | None) -> list[str]:
+        """The command without the server's name, port and JSON file; equal on both sides, as perftest demands."""
+        argv = [self.program(params), "-F", "-c", params.connection, "-i", str(params.port)]
+        argv += ["-D", f"{params.duration:.0f}"] if params.duration is not None else ["-n", str(params.iterations)]
+        if params.mode == "atomic":
+            argv += ["-A", params.atomic]
+        else:
+            argv += ["-a"] if size is None else ["-s", str(size)]
+        for flag, value in (("-m", params.mtu), ("-d", params.device), ("-x", params.gid_index)):
+            if value is not None:
+                argv += [flag, str(value)]
+        if params.rdma_cm:
+            argv.append("-R")
+        if params.cuda is not None:
+            argv.append(f"--use_cuda={params.cuda}")
+        return argv + self.own_arguments(params) + params.extra_args
+
+    def seconds(self, params: R) -> float:
+        each = params.duration + 2 if params.duration is not None else 0.5 + params.iterations * 2e-4
+        return 2 + len(params.runs()) * each
+
+    def prepare(self, gang: Gang, params: R) -> None:
+        for host in gang.hosts:
+            lacking = lacks(host)
+            if lacking:
+                raise Skip(f"{self.program(params)} cannot run on {host.name}: {lacking}")
+        told = gang.hosts[0].run([self.program(params), "--help"], timeout=10)
+        gang.notes["json"] = "--out_json_file" in told.stdout + told.stderr
+        if params.cuda is not None:
+            from perfdag.steps import gpu
+
+            lacking = gpu.problem(gang.hosts[0])
+            if lacking:
+                raise Skip(lacking)
+            if "--use_cuda" not in told.stdout + told.stderr:
+                raise Skip(f"{self.program(params)} on {gang.hosts[0].name} is built without CUDA; build perftest with CUDA_H_PATH")
+
+    def provenance(self, gang: Gang, params: R) -> dict[str, Any]:
+        facts: dict[str, Any] = {"memlock": [memlock(host) for host in gang.hosts]}
+        if params.cuda is not None:
+            from perfdag.steps import gpu
+
+            facts["gpu"] = gpu.facts(gang.hosts[0])
+        return facts
+
+    def run(self, gang: Gang, params: R) -> Output:
+        client, server = gang.hosts[0], gang.hosts[-1]
+        texts: dict[str, str] = {}
+        commands: list[list[str]] = []
+        for number, size in enumerate(params.runs()):
+            port, report = server.free_port(), f"{gang.scratch}/perftest.json"
+            argv = [*self.arguments(params, size), "-p", str(port)]
+            asked = [*argv, *(["--out_json", f"--out_json_file={report}"] if gang.notes.get("json") else []), server.address]
+            commands += [argv, asked]
+            # with rdma_cm the server listens in RDMA's own port space, which no socket table shows
+            with self._serve(server, argv, None if params.rdma_cm else port) as serving:
+                if params.rdma_cm:
+                    time.sleep(_CM_PAUSE)
+                finished = client.run(asked, timeout=gang.timeout)
+                ended = serving.wait(5.0)
+            texts[f"client{number}"] = finished.stdout + finished.stderr
+            texts[f"server{number}"] = ended.stdout + ended.stderr
+            _check_finished(self.program(params), client, finished, texts)
+            try:
+                texts[f"json{number}"] = client.get(report).decode(errors="replace")
+            except Failed:
+                texts[f"json{number}"] = ""
+            client.remove(report)
+        version = re.search(r"Version:\s*(\S+)", client.run([self.program(params), "--version"], timeout=10).stdout)
+        return Output(
+            texts, commands, f"perftest {version[1] if version else '(version not said)'}", {"test": read_info(texts.get("client0", ""))}
+        )
+
+    def _serve(self, server: Host, argv: Sequence[str], port: int | None) -> Any:
+        try:
+            return server.serve(argv, port=port)
+        except Failed as error:
+            if any(text in str(error) for text in _NO_DEVICE):
+                raise Skip(f"{argv[0]} finds no RDMA device on {server.name}: {lacks(server) or error}") from None
+            raise
+
+    def series(self, output: Output) -> str:
+        return output.tool
+
+
+def lacks(host: Host) -> str | None:
+    """What a host has not that verbs need: a device under /sys/class/infiniband and its files in /dev/infiniband; None: it has them."""
+    found = host.run(["ls", "/sys/class/infiniband"], timeout=10)
+    if found.code != 0:
+        return "the node has no RDMA device: /sys/class/infiniband is absent (no driver such as mlx5_ib, rdma_rxe or siw is loaded)"
+    if not found.stdout.split():
+        return "the node has no RDMA device: /sys/class/infiniband is empty"
+    files = host.run(["ls", "/dev/infiniband"], timeout=10)
+    if files.code != 0 or "uverbs" not in files.stdout:
+        devices = ", ".join(found.stdout.split())
+        return f"the node has {devices}, but /dev/infiniband/uverbs* is not in the container; ask for the device plugin's resource"
+    return None
+
+
+def memlock(host: Host) -> str:
+    """The limit of locked memory, `soft hard` in bytes or `unlimited` (proc(5), /proc/PID/limits); empty where it cannot be read."""
+    try:
+        found = re.search(r"^Max locked memory\s+(\S+)\s+(\S+)", host.get("/proc/self/limits").decode(), re.M)
+    except Failed:
+        return ""
+    return f"{found[1]} {found[2]}" if found else ""
+
+
+def _check_finished(program: str, client: Host, finished: Finished, texts: dict[str, str]) -> None:
+    said = finished.stdout + finished.stderr
+    if any(text in said for text in _NO_DEVICE):
+        raise Skip(f"{program} finds no RDMA device on {client.name}: {lacks(client) or finished.tail()}", texts)
+    if finished.timed_out:
+        raise Failed(f"{program} did not end within {finished.seconds:.1f} s: {finished.tail()}", texts)
+    if finished.code != 0:
+        raise Failed(f"{program} exited {finished.code}: {finished.tail()}", texts)
+
+
+_PAIR = re.compile(r"^ ?(Device|Number of qps|Transport type|Connection type|Mtu|Link type|GID index|rdma_cm QPs|TX depth)\s*: (.+?)\s*$")
+
+
+def read_info(text: str) -> dict[str, str]:
+    """What the head of a report says of the link: device, transport, connection, mtu, link type."""
+    found = {}
+    for line in text.splitlines():
+        for part in re.split(r"\t{2,}", line):
+            pair = _PAIR.match(part)
+            if pair:
+                found[pair[1].lower().replace(" ", "_")] = pair[2]
+    return found
+
+
+def read_table(text: str, columns: int) -> list[tuple[str, list[float]]]:
+    """Rows of the last table of a report with their header line. `columns` is how many numbers a whole row has (one more: CPU use).
+
+    Raises Failed where a row is cut or a number is not one.
+    """
+    rows: list[tuple[str, list[float]]] = []
+    header = ""
+    for line in text.splitlines():
+        if line.lstrip().startswith("#bytes"):
+            header = line
+        elif header and line.startswith("---"):
+            header = ""
+        elif header and line.strip():
+            words = line.split()
+            if not words[0].isdigit():
+                continue  # a warning between the rows
+            try:
+                values = [float(word) for word in words]
+            except ValueError:
+                raise Failed(f"perftest's table has a row that is not numbers: {line.strip()}") from None
+            if not columns <= len(values) <= columns + 1 or any(value != value or abs(value) == float("inf") for value in values):
+                raise Failed(f"perftest's table has a row of {len(values)} numbers, not {columns}: {line.strip()}")
+            rows.append((header, values[:columns]))
+    return rows
+
+
+def read_json(text: str) -> dict[str, float] | None:
+    """`results` of perftest's JSON; None where it is absent or, as in 4.5, not JSON."""
+    try:
+        results = json.loads(text)["results"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return {name: float(value) for name, value in results.items() if isinstance(value, int | float)}
+
+
+def rows_of(output: Output, params: RdmaParams, keys: Sequence[str]) -> list[tuple[str, list[float]]]:
+    """Header and numbers of every row of every run; `keys` are the JSON's names of the columns. A JSON row has an empty header.
+
+    Raises Failed where a row is cut or garbled.
+    """
+    rows = []
+    for number, size in enumerate(params.runs()):
+        results = read_json(output.texts.get(f"json{number}", "")) if size is not None else None
+        if results is not None and set(keys) <= results.keys():
+            rows.append(("", [results[key] for key in keys]))
+        else:
+            rows += read_table(output.texts.get(f"client{number}", ""), len(keys))
+    return rows
+
+
+def check_sizes(params: RdmaParams, sizes: Sequence[int], texts: dict[str, str]) -> None:
+    """Raise Failed where a size that the params imply is absent or is there twice."""
+    absent = sorted(params.expected_sizes() - set(sizes))
+    if absent:
+        raise Failed(f"no row for {len(absent)} of {len(params.expected_sizes())} message sizes: {', '.join(map(str, absent[:5]))}", texts)
+    if len(set(sizes)) != len(sizes):
+        raise Failed("perftest's table has a message size twice", texts)

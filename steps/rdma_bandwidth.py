@@ -1,0 +1,70 @@
+"""Bandwidth and message rate between two hosts over RDMA verbs: ib_write_bw, ib_read_bw, ib_send_bw, ib_atomic_bw."""
+
+import re
+from typing import ClassVar
+
+from pydantic import Field
+
+from perfdag.benchmark import Failed, Measurement, Metric, Output
+from perfdag.steps import rdma
+
+# perftest's MB of old and MiB of new are both 2^20 bytes (its --help), Gb is 10^9 bits
+_KEYS = ("MsgSize", "n_iterations", "BW_peak", "BW_average", "MsgRate")
+_UNITS = {"MB": 8 * 2**20, "MiB": 8 * 2**20, "Gb": 1e9}
+
+
+class BandwidthParams(rdma.RdmaParams):
+    """One program run (all sizes) or one for each size."""
+
+    qps: int = Field(1, ge=1, le=16384, description="queue pairs; more spread traffic, for example over the ports of a bond")
+    bidirectional: bool = Field(False, description="both sides send; the sum of both directions is reported")
+
+
+class RdmaBandwidth(rdma.Rdma[BandwidthParams]):
+    """RDMA bandwidth by message size, with perftest.
+
+    Clock: perftest's cycle counter on the sending side, from posting the first message of a size to the completion of its last; with
+    `duration` the middle of that time, without a margin at both ends.
+    """
+
+    name: ClassVar[str] = "rdma-bandwidth"
+    suffix: ClassVar[str] = "bw"
+    Params: ClassVar[type[BandwidthParams]] = BandwidthParams
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        Metric("highest_bandwidth", "bit/s", "higher", "highest average bandwidth over all sizes", headline=True),
+        Metric("bandwidth", "bit/s", "higher", "bandwidth by message size: mean, and the peak of single completions (max)"),
+        Metric("message_rate", "1/s", "higher", "messages a second by message size"),
+    )
+
+    def own_arguments(self, params: BandwidthParams) -> list[str]:
+        return ["-q", str(params.qps), "--report_gbits", *(["-b"] if params.bidirectional else [])]
+
+    def parse(self, output: Output, params: BandwidthParams) -> list[Measurement]:
+        rows = rdma.rows_of(output, params, _KEYS)
+        rdma.check_sizes(params, [int(values[0]) for _, values in rows], output.texts)
+        best = max(_average(header, values) for header, values in rows)
+        if best <= 0:
+            raise Failed("perftest reports no bandwidth", output.texts)
+        made = [Measurement("highest_bandwidth", best)]
+        for header, (size, iterations, peak, _, rate) in rows:
+            coords = {"message_bytes": int(size)}
+            average = _average(header, [size, iterations, peak, _, rate])
+            made.append(Measurement("bandwidth", average, "mean", coords, int(iterations)))
+            if peak > 0:  # 0: perftest leaves it out in duration mode and above 20,000 iterations
+                made.append(Measurement("bandwidth", peak * _unit(header), "max", coords, int(iterations)))
+            made.append(Measurement("message_rate", rate * 1e6, "mean", coords, int(iterations)))
+        return made
+
+
+def _unit(header: str) -> float:
+    """Factor to bit/s; JSON has no header, and is in Gb/s because of --report_gbits."""
+    if not header:
+        return _UNITS["Gb"]
+    found = re.search(r"BW average\[(\w+)/sec\]", header)
+    if found is None or found[1] not in _UNITS:
+        raise Failed(f"perftest's table has no unit of bandwidth that is known: {header.strip()}")
+    return _UNITS[found[1]]
+
+
+def _average(header: str, values: list[float]) -> float:
+    return values[3] * _unit(header)

@@ -1,0 +1,57 @@
+"""Latency between two hosts over RDMA verbs: ib_write_lat, ib_read_lat, ib_send_lat, ib_atomic_lat."""
+
+from typing import ClassVar
+
+from perfdag.benchmark import Failed, Measurement, Metric, Output
+from perfdag.steps import rdma
+
+_KEYS = ("MsgSize", "n_iterations", "t_min", "t_max", "t_typical", "t_avg", "t_stdev", "percentile_99", "percentile_99.9")
+_KEYS_TIMED = ("MsgSize", "n_iterations", "t_avg", "tps_average")
+_COLUMNS = ("min", "max", "p50", "mean", "stdev", "p99", "p99.9")
+_NEEDED = {"p99": 100, "p99.9": 1000}
+
+
+class LatencyParams(rdma.RdmaParams):
+    """One program run (all sizes) or one for each size."""
+
+
+class RdmaLatency(rdma.Rdma[LatencyParams]):
+    """RDMA latency by message size, with perftest.
+
+    Clock: perftest's cycle counter on the client, around each exchange; write and send report half of the round trip, read and atomic
+    all of it.
+    """
+
+    name: ClassVar[str] = "rdma-latency"
+    suffix: ClassVar[str] = "lat"
+    Params: ClassVar[type[LatencyParams]] = LatencyParams
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        Metric("lowest_latency", "s", "lower", "typical latency of the smallest message", headline=True),
+        Metric("latency", "s", "lower", "latency by message size: min, p50 (perftest's typical), max, mean, stdev, p99, p99.9"),
+        Metric("exchange_rate", "1/s", "higher", "exchanges a second by message size, with `duration`"),
+    )
+
+    def parse(self, output: Output, params: LatencyParams) -> list[Measurement]:
+        timed = params.duration is not None
+        rows = [values for _, values in rdma.rows_of(output, params, _KEYS_TIMED if timed else _KEYS)]
+        rdma.check_sizes(params, [int(values[0]) for values in rows], output.texts)
+        rows.sort()
+        typical = rows[0][2 if timed else 4]
+        if typical <= 0:
+            raise Failed("perftest reports a latency of zero", output.texts)
+        made = [Measurement("lowest_latency", typical * 1e-6, coords={"message_bytes": int(rows[0][0])})]
+        for size, iterations, *values in rows:
+            coords, n = {"message_bytes": int(size)}, int(iterations)
+            if timed:
+                made.append(Measurement("latency", values[0] * 1e-6, "mean", coords, n))
+                made.append(Measurement("exchange_rate", values[1], "mean", coords, n))
+                continue
+            if not values[0] <= values[2] <= values[1]:
+                raise Failed(
+                    f"perftest's row of {size:.0f} bytes is out of order: min {values[0]}, typical {values[2]}, max {values[1]}",
+                    output.texts,
+                )
+            for stat, value in zip(_COLUMNS, values, strict=True):
+                if n >= _NEEDED.get(stat, 0):
+                    made.append(Measurement("latency", value * 1e-6, stat, coords, n))
+        return made
