@@ -44,20 +44,21 @@ def panel(
     log_y: bool = False,
     failed: Sequence[str] = (),
 ) -> None:
-    """Draw lines over sizes (log2 when they span 8 times or more; a size of zero is left out there, say it elsewhere).
+    """Draw lines over sizes (log2 when they span 8 times or more; a size of zero then stands left of the smallest, as its tick says).
 
     `failed` names lines without any valid sample; they are crosses at the axis.
     """
     xs = sorted({x for line in lines for x in line.series})
     positive = [x for x in xs if x > 0]
     log_x = len(positive) > 2 and positive[-1] / positive[0] >= 8
-    _x_axis(ax, xs, positive, log_x, x_unit)
-    values = [v for line in lines for x, each in line.series.items() if x > 0 or not log_x for v in each.values]
+    zero = positive[0] / 2 if log_x and xs[0] == 0 else None
+    _x_axis(ax, xs, positive, zero, log_x, x_unit)
+    values = [v for line in lines for each in line.series.values() for v in each.values]
     log = log_y and bool(values) and min(values) > 0
     if log:
         ax.set_yscale("log")
     for k, line in enumerate(lines):
-        _line(ax, line, k, log_x)
+        _line(ax, line, k, zero)
     _y_limits(ax, values, log)
     first = next((each for line in lines for each in line.series.values()), None)
     unit, better = (first.unit, first.better) if first else ("1", "none")
@@ -68,28 +69,26 @@ def panel(
         _failures(ax, failed)
     names = [line.name for line in lines]
     if len(names) <= DIRECT and (len(names) > 1 or failed):
-        _direct_labels(ax, lines, log_x, 0.08 * min(len(failed), 4))
+        _direct_labels(ax, lines, 0.08 * min(len(failed), 4))
     elif len(names) > DIRECT:
         ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
 
 
-def _x_axis(ax: Axes, xs: Sequence[float], positive: Sequence[float], log_x: bool, unit: str) -> None:
+def _x_axis(ax: Axes, xs: Sequence[float], positive: Sequence[float], zero: float | None, log_x: bool, unit: str) -> None:
     if log_x:
         ax.set_xscale("log", base=2)
-        ax.set_xlim(positive[0] / 1.3, positive[-1] * 1.3)
-        style.size_axis(ax.xaxis, positive, unit)
+        ax.set_xlim((zero or positive[0]) / 1.3, positive[-1] * 1.3)
+        style.size_axis(ax.xaxis, positive, unit, zero)
     elif xs:
         pad = 0.04 * (xs[-1] - xs[0]) or 1.0
         ax.set_xlim(xs[0] - pad, xs[-1] + pad)
         style.value_axis(ax.xaxis, unit, max(xs))
 
 
-def _line(ax: Axes, line: Line, k: int, log_x: bool) -> None:
+def _line(ax: Axes, line: Line, k: int, zero: float | None) -> None:
     look = style.look(k)
-    kept = [row for row in zip(*line.columns(), strict=True) if row[0] > 0 or not log_x]
-    if not kept:
-        return
-    xs, middles, lows, highs = (list(column) for column in zip(*kept, strict=True))
+    xs, middles, lows, highs = line.columns()
+    xs = [zero if x == 0 and zero is not None else x for x in xs]
     ax.fill_between(xs, lows, highs, color=look["color"], alpha=0.2, linewidth=0, gid=f"band {line.name}")
     ax.plot(xs, middles, label=line.name, markersize=3.6, gid=f"median {line.name}", **look)
 
@@ -103,13 +102,13 @@ def _y_limits(ax: Axes, values: Sequence[float], log: bool) -> None:
         ax.set_ylim(min(0.0, min(values) * 1.05), (max(values) * 1.08) or 1.0)
 
 
-def _direct_labels(ax: Axes, lines: Sequence[Line], log_x: bool, floor: float) -> None:
+def _direct_labels(ax: Axes, lines: Sequence[Line], floor: float) -> None:
     """Names at the right ends, moved apart where they would overlap, from `floor` (axes) upwards."""
     scale = ax.yaxis.get_transform()
     ends = []
     for k, line in enumerate(lines):
         xs, middles, _, _ = line.columns()
-        if xs and (xs[-1] > 0 or not log_x):
+        if xs:
             y = float(ax.transLimits.transform((0, float(scale.transform(middles[-1]))))[1])
             ends.append((y, k, line.name))
     ends.sort()

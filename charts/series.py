@@ -14,7 +14,9 @@ from perfdag.units import short
 __all__ = ["Cell", "PointState", "Series", "band_words", "labelled", "of_benchmark", "read", "runs_words", "value_words"]
 
 _SIZES = re.compile(r"\b((?:bs|size|\w*_?bytes|window|length|file_?size|message)=)(\d{4,})\b")
-_STATUS_WORDS = {"failed": "failed", "invalid": "invalid", "missing": "missing", "skipped": "skipped"}
+_SHAPE_KEY = re.compile(r"(?:^| )[a-z_]+\.[\w.]+=\S+")
+_FALSE = re.compile(r"(?:^| )\w+=false\b")
+_TRUE = re.compile(r"\b([\w.]+)=true\b")
 
 
 @dataclass
@@ -43,20 +45,37 @@ def read(rows: pa.Table) -> list[Cell]:
 def labelled(states: Sequence[PointState]) -> list[Cell]:
     """Points with labels: what varies within the entry, after the entry's name where there are several entries."""
     labels = varied(states)
-    entries = {each.entry for each in states}
+    entries: dict[str, list[PointState]] = {}
+    for each in states:
+        entries.setdefault(each.entry, []).append(each)
+    short_of = {}
+    for group in entries.values():
+        for state, label in zip(group, _brief([labels[each.point] for each in group]), strict=True):
+            short_of[state.point] = label
     cells = []
     for each in states:
-        label = _SIZES.sub(lambda found: found[1] + short(float(found[2]), "B").replace(" ", ""), labels[each.point])
+        label = short_of[each.point]
         if len(entries) > 1 or not label:
             label = f"{each.entry}: {label}" if label else each.entry
         cells.append(Cell(each, label, _why(each)))
     return cells
 
 
+def _brief(labels: list[str]) -> list[str]:
+    """Sizes with units, `reverse=true` as `reverse`; `reverse=false` and shape keys that the rest implies are left out."""
+    labels = [_SIZES.sub(lambda found: found[1] + short(float(found[2]), "B").replace(" ", ""), label) for label in labels]
+    distinct = len(set(labels))
+    for pattern in (_SHAPE_KEY, _FALSE):
+        fewer = [" ".join(pattern.sub("", label).split()) for label in labels]
+        if len(set(fewer)) == distinct:
+            labels = fewer
+    return [_TRUE.sub(r"\1", label) for label in labels]
+
+
 def _why(state: PointState) -> str | None:
     if state.statuses.get("ok"):
         return None
-    words = ", ".join(_STATUS_WORDS.get(status, status) for status in sorted(state.statuses)) or "missing"
+    words = ", ".join(sorted(state.statuses)) or "missing"
     return f"{words}: {state.reasons[0]}" if state.reasons else words
 
 

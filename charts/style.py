@@ -161,13 +161,21 @@ def _log10_ticks(axis: Any, unit: str) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def size_axis(axis: Any, sizes: Sequence[float], unit: str = "B") -> None:
-    """Ticks of a log2 axis at the sizes that are there, at most about ten, labelled `4 B`, `64 KiB`, `1 MiB`."""
+def size_axis(axis: Any, sizes: Sequence[float], unit: str = "B", zero: float | None = None) -> None:
+    """Ticks of a log2 axis at the sizes that are there, at most about ten, labelled `4 B`, `64 KiB`, `1 MiB`.
+
+    `zero` is the place left of the smallest size where a size of zero is drawn, since a log axis has none.
+    """
     some = sorted({size for size in sizes if size > 0})
     step = max(1, math.ceil(len(some) / 10))
-    ticks = some[::step]
+    ticks = [*([zero] if zero is not None else []), *some[step - 1 if zero is not None else 0 :: step]]
+
+    def say(value: float, _: int | None = None) -> str:
+        size = 0.0 if value == zero else value
+        return short(size, "B").replace(" ", "\n") if unit == "B" else f"{size:.6g}"
+
     axis.set_major_locator(FixedLocator(ticks))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: short(value, unit) if unit == "B" else f"{value:.6g}"))
+    axis.set_major_formatter(FuncFormatter(say))
     axis.set_minor_locator(NullLocator())
 
 

@@ -1,0 +1,96 @@
+"""fio: IOPS, bandwidth and latency percentiles by point; IOPS against p99 latency where the queue depth has three or more values."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+from matplotlib.figure import Figure
+
+from perfdag.charts import dots, style
+from perfdag.charts.generic import ROWS, finding
+from perfdag.charts.series import Cell, Series, band_words, read, runs_words
+
+PERCENTILES = ("p50", "p99", "p99.9")
+DEPTHS = 3  # fewest queue depths that make a curve
+
+
+def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
+    """Dots of IOPS, bandwidth and latency; a curve over queue depth for each pattern that has one."""
+    cells = read(rows)
+    where = runs_words(rows)
+    if not cells:
+        yield "points", style.no_data()
+        return
+    for number, start in enumerate(range(0, len(cells), ROWS)):
+        slug = "points" if len(cells) <= ROWS else f"points-{number + 1}"
+        yield slug, _points(cells[start : start + ROWS], where)
+    curves = _curves(cells)
+    if curves:
+        yield "queue-depth", _queue_depth(curves, where)
+
+
+def _points(cells: Sequence[Cell], where: str) -> Figure:
+    shown = {name: dots.groups(cells, name) for name in ("iops", "bandwidth")}
+    shown["latency"] = _percentiles(cells)
+    panels = {name: groups for name, groups in shown.items() if groups} or {"iops": []}
+    series = [each for groups in panels.values() for group in groups for each in group.series if each]
+    noisy = "~ and hollow: a sample was disturbed" if any(cell.noisy for cell in cells) else ""
+    fig, axes = style.figure(
+        len(panels),
+        [dots.height(cells, groups) for groups in panels.values()],
+        title=finding(cells, "iops"),
+        subtitle="; ".join(part for part in (band_words(series), noisy, where) if part),
+    )
+    for i, (ax, (name, groups)) in enumerate(zip(axes, panels.items(), strict=True)):
+        dots.panel(ax, cells, groups, name, reasons=i == 0)
+    return fig
+
+
+def _percentiles(cells: Sequence[Cell]) -> list[dots.Group]:
+    found: dict[str, list[Series | None]] = {}
+    for index, cell in enumerate(cells):
+        for stat in PERCENTILES:
+            for each in cell.series("latency", stat):
+                direction = str(each.coords.get("direction", ""))
+                mixed = {d.coords.get("direction") for d in cell.series("latency", stat)}
+                name = f"{stat} {direction}" if len(mixed) > 1 else stat
+                found.setdefault(name, [None] * len(cells))[index] = each
+    return [dots.Group(name, series) for name, series in list(found.items())[: len(style.SERIES)]]
+
+
+def _curves(cells: Sequence[Cell]) -> dict[str, list[tuple[int, Series, Series]]]:
+    """Pattern -> (depth, IOPS, p99 latency) by rising depth."""
+    made: dict[str, list[tuple[int, Series, Series]]] = {}
+    for cell in cells:
+        depth: Any = cell.state.params.get("iodepth")
+        for iops in cell.series("iops"):
+            late = next((each for each in cell.series("latency", "p99") if each.coords == iops.coords), None)
+            if late is not None and depth is not None:
+                direction = str(iops.coords.get("direction", ""))
+                rest = " ".join(word for word in cell.label.split(" ") if word != f"iodepth={depth}") or cell.state.entry
+                name = f"{rest} ({direction})" if cell.state.params.get("rw") in ("rw", "randrw") else rest
+                made.setdefault(name, []).append((int(depth), iops, late))
+    return {name: sorted(found, key=lambda each: each[0]) for name, found in made.items() if len({d for d, _, _ in found}) >= DEPTHS}
+
+
+def _queue_depth(curves: dict[str, list[tuple[int, Series, Series]]], where: str) -> Figure:
+    series = [each for found in curves.values() for _, iops, late in found for each in (iops, late)]
+    said = f"numbers: I/Os in flight; {band_words(series)}"
+    fig, (ax,) = style.figure(title="What more I/Os in flight bring, and cost", subtitle=f"{said}; {where}", heights=(3.4,))
+    ax.set_yscale("log")
+    for k, (name, found) in enumerate(list(curves.items())[: len(style.SERIES)]):
+        look = style.look(k)
+        xs, ys = [iops.middle for _, iops, _ in found], [late.middle for _, _, late in found]
+        ax.plot(xs, ys, label=name, gid=f"median {name}", **look)
+        ax.hlines(ys, [i.band.low for _, i, _ in found], [i.band.high for _, i, _ in found], color=look["color"], alpha=0.45)
+        ax.vlines(xs, [p.band.low for _, _, p in found], [p.band.high for _, _, p in found], color=look["color"], alpha=0.45)
+        for x, y, (depth, _, _) in zip(xs, ys, found, strict=True):
+            ax.annotate(str(depth), (x, y), xytext=(4, 5), textcoords="offset points", fontsize=8, color=style.MUTED)
+    largest = max(iops.band.high for found in curves.values() for _, iops, _ in found)
+    ax.set_xlim(0, largest * 1.08)
+    name = style.value_axis(ax.xaxis, "1/s", largest)
+    style.value_axis(ax.yaxis, "s", 1.0, log=True)
+    ax.set_xlabel(style.axis_label("iops", name, "higher"))
+    ax.set_ylabel("p99 latency\nlower is better")
+    ax.legend(loc="best")
+    return fig

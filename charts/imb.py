@@ -1,0 +1,118 @@
+"""imb: latency and bandwidth over message size, a line a point; a heatmap where a collective ran with three or more rank counts."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+from perfdag.charts import lines, style
+from perfdag.charts.generic import dot_figure
+from perfdag.charts.series import Cell, Series, band_words, read, runs_words, value_words
+from perfdag.units import short
+
+RANKS = 3  # fewest rank counts that make a heatmap
+LINES = 12
+
+
+def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
+    """A figure for each of IMB's benchmarks that ran."""
+    cells = read(rows)
+    where = runs_words(rows)
+    if not cells:
+        yield "points", style.no_data()
+    for kind in dict.fromkeys(str(cell.state.params.get("benchmark")) for cell in cells):
+        own = [cell for cell in cells if str(cell.state.params.get("benchmark")) == kind]
+        swept = [cell for cell in own if any("message_bytes" in each.coords for each in cell.state.series)]
+        if swept:
+            yield kind.lower(), _sizes(kind, own, where)
+            if len({cell.state.params.get("ranks") for cell in swept}) >= RANKS:
+                yield f"{kind.lower()}-ranks", _heatmap(kind, swept, where)
+        else:
+            yield (
+                kind.lower(),
+                dot_figure(own, ["operation_time"], where, title=None if any(not c.why for c in own) else f"{kind}: no sample"),
+            )
+
+
+def _name(cell: Cell, kind: str) -> str:
+    kept = [word for word in cell.label.split(" ") if word != f"benchmark={kind}"]
+    return " ".join(kept).strip(": ") or kind
+
+
+def _pairs(cells: Sequence[Cell], kind: str, metric: str, stats: tuple[str, ...]) -> list[tuple[str, Series]]:
+    return [(_name(cell, kind), each) for cell in cells for each in cell.series(metric) if each.stat in stats]
+
+
+def _sizes(kind: str, cells: Sequence[Cell], where: str) -> Figure:
+    panels = {}
+    for metric, stats in (("latency", ("mean",)), ("bandwidth", ("value",))):
+        made = lines.lines_of(_pairs(cells, kind, metric, stats), "message_bytes")
+        if made:
+            panels[metric] = made[:LINES]
+    series = [each for made in panels.values() for line in made for each in line.series.values()]
+    said = band_words(series).replace("dot", "line").replace("bar", "band")
+    noisy = "~: a sample was disturbed" if any(cell.noisy for cell in cells) else ""
+    fig, axes = style.figure(
+        len(panels),
+        [2.5] * len(panels),
+        title=_finding(kind, cells),
+        subtitle="; ".join(part for part in (said, noisy, where) if part),
+        sharex=True,
+    )
+    failed = [f"{_name(cell, kind)}: {(cell.why or '').split(':')[0]}" for cell in cells if cell.why]
+    noted = {_name(cell, kind) for cell in cells if cell.noisy}
+    for i, (ax, (metric, made)) in enumerate(zip(axes, panels.items(), strict=True)):
+        last = i == len(panels) - 1
+        for line in made:
+            line.name += " ~" if line.name in noted else ""
+        label = "message size" if last else ""
+        lines.panel(ax, made, metric=metric, x_label=label, log_y=metric == "latency", failed=failed if last else ())
+    return fig
+
+
+def _finding(kind: str, cells: Sequence[Cell]) -> str:
+    """Zero-byte latency, peak bandwidth and the size that reaches half of it, of the best point."""
+    said = []
+    for metric, word, best in (
+        ("zero_byte_latency", "0 B in", min),
+        ("operation_time", "largest size in", min),
+        ("peak_bandwidth", "peak", max),
+    ):
+        found = [(each.middle, _name(cell, kind), each, cell) for cell in cells for each in cell.series(metric) if each.values]
+        if found:
+            _, name, each, cell = best(found, key=lambda row: row[0])
+            named = f" ({name})" if len(cells) > 1 else ""
+            half = next((h for h in cell.series("half_bandwidth_size") if h.values), None) if metric == "peak_bandwidth" else None
+            said.append(f"{word} {value_words(each)}{named}" + (f", half of it at {short(half.middle, 'B')}" if half else ""))
+    return f"{kind}: {'; '.join(said)}" if said else f"{kind} over message size"
+
+
+def _heatmap(kind: str, cells: Sequence[Cell], where: str) -> Figure:
+    """Median time by message size and ranks; the number in a cell is in us."""
+    found: dict[tuple[int, int], Series] = {}
+    for cell in cells:
+        for each in cell.series("latency", "mean"):
+            found.setdefault((int(cell.state.params["ranks"]), int(each.coords["message_bytes"])), each)
+    ranks = sorted({key[0] for key in found})
+    sizes = sorted({key[1] for key in found})
+    grid = np.array([[found[r, s].middle if (r, s) in found else np.nan for s in sizes] for r in ranks])
+    title = f"{kind}: median time by message size and ranks"
+    said = "number: median in us, its spread is in the table; grey: not measured"
+    fig, (ax,) = style.figure(title=title, subtitle=f"{said}; {where}", heights=(0.35 * len(ranks) + 1.2,))
+    ax.set_facecolor(style.GRID)
+    mesh = ax.pcolormesh(np.arange(len(sizes) + 1), np.arange(len(ranks) + 1), grid, cmap="cividis", norm=LogNorm(), gid="median")
+    low, high = np.log(np.nanmin(grid)), np.log(np.nanmax(grid))
+    for y, x in np.argwhere(np.isfinite(grid)):
+        bright = (np.log(grid[y, x]) - low) / max(high - low, 1e-9) > 0.55
+        ax.text(x + 0.5, y + 0.5, f"{grid[y, x] * 1e6:.3g}", ha="center", va="center", fontsize=5.5, color="black" if bright else "white")
+    ax.set_yticks(np.arange(len(ranks)) + 0.5, [str(r) for r in ranks])
+    step = max(1, len(sizes) // 10)
+    ax.set_xticks(np.arange(0, len(sizes), step) + 0.5, [short(s, "B").replace(" ", "\n") for s in sizes[::step]])
+    ax.grid(visible=False)
+    ax.set_xlabel("message size")
+    ax.set_ylabel("ranks")
+    bar = fig.colorbar(mesh, ax=ax, pad=0.01)
+    style.value_axis(bar.ax.yaxis, "s", 1.0, log=True)
+    return fig
