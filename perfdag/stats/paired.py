@@ -68,6 +68,7 @@ class Paired:
     min_effect: float
     better: str
     detectable: float | None
+    absolute: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,7 @@ def paired(a: ArrayLike, b: ArrayLike, *, better: str, min_effect: float = 0.05,
         min_effect=min_effect,
         better=better,
         detectable=scale.effect(reach) if math.isfinite(reach) else None,
+        absolute=absolute,
     )
 
 

@@ -1,0 +1,150 @@
+"""Two variants of a suite side by side: their plans, the order of the blocks, and the paired analysis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from perfdag import results
+from perfdag.checks import Tuning
+from perfdag.document import BadDocument, Problem
+from perfdag.plan import Plan, make_plan, new_run_id
+from perfdag.points import order
+from perfdag.stats.paired import FEWEST_BLOCKS, MOST_BLOCKS, Judged, blocks, judge, paired
+from perfdag.stats.robust import Array
+from perfdag.store import Store
+from perfdag.suite import Loaded
+from perfdag.trends import COLUMNS, SeriesInfo, measured, of_table
+
+A_BLOCK = 2
+"""Samples of each variant in a block (ABBA)."""
+
+
+@dataclass(frozen=True)
+class Duel:
+    """Plans of the two variants; point i of one answers point i of the other. `blocks` holds ABBA or BAAB for each."""
+
+    a: Plan
+    b: Plan
+    blocks: list[str]
+
+    def rounds(self) -> list[tuple[str, int]]:
+        """(variant, repetition from 1) in the order they are measured."""
+        made, seen = [], {"A": 0, "B": 0}
+        for block in self.blocks:
+            for variant in block:
+                seen[variant] += 1
+                made.append((variant, seen[variant]))
+        return made
+
+
+@dataclass(frozen=True)
+class Line:
+    """One series of the duel with its verdict; `label` tells its point from others of the entry, both variants' words."""
+
+    info: SeriesInfo
+    label: str
+    judged: Judged
+
+
+def prepare(a: Loaded, b: Loaded, words: tuple[str, str], count: int, only: str | None = None) -> Duel:
+    """Plan both variants with two samples of each in every block. Raises BadDocument where their points do not match."""
+    if not FEWEST_BLOCKS <= count <= MOST_BLOCKS:
+        raise BadDocument([Problem("--blocks", 1, str(count), f"{FEWEST_BLOCKS} to {MOST_BLOCKS}; fewer cannot reach p = 1 %")])
+    first = new_run_id()
+    plans = []
+    for loaded, variant, other in ((a, "A", "b"), (b, "B", "a")):
+        plan = make_plan(loaded, only=only, trigger="ab", variant=variant, run_id=f"{first[:-1]}{variant.lower()}")
+        points = [replace(point, repetitions=count * A_BLOCK, until=None) for point in plan.points]
+        options = {**plan.options, "words": list(words), "other": f"{first[:-1]}{other}", "blocks": blocks(count, plan.seed)}
+        plans.append(replace(plan, points=points, order=order(points, plan.seed, loaded.suite.warmup), batches=[], options=options))
+    _check(plans[0], plans[1])
+    return Duel(plans[0], plans[1], plans[0].options["blocks"])
+
+
+def recall(a: Plan, b: Plan) -> Duel:
+    """Return the duel of two stored plans."""
+    return Duel(a, b, list(a.options["blocks"])) if a.variant == "A" else Duel(b, a, list(b.options["blocks"]))
+
+
+def _check(a: Plan, b: Plan) -> None:
+    left, right = [(p.entry, p.benchmark) for p in a.points], [(p.entry, p.benchmark) for p in b.points]
+    if left != right:
+        entries = sorted({entry for entry, _ in left} ^ {entry for entry, _ in right})
+        text = f"{len(left)} points in A and {len(right)} in B must answer one another, entry by entry"
+        raise BadDocument([Problem("ab", 1, ", ".join(entries), text)])
+
+
+def positions(plan: Plan, repetition: int) -> list[int]:
+    """Return the positions in the plan's order of one round; 0 gives the warm-up rounds."""
+    return [i for i, (_, each) in enumerate(plan.order) if (each == repetition if repetition else each < 0)]
+
+
+def analyse(store: Store, duel: Duel, tuning: Tuning, *, everything: bool = False) -> list[Line]:
+    """Return the verdict of each headline series (of every series with `everything`). Raises StoreError."""
+    sides = []
+    for plan in (duel.a, duel.b):
+        table = results.load(store, suites=[plan.suite], runs=[plan.run_id], columns=list(COLUMNS))
+        rows = table.filter(measured(table))
+        sides.append(_series(rows, plan, len(duel.blocks)))
+    keys = [key for key in sides[0] if key in sides[1] and (everything or sides[0][key][0].headline)]
+    found = []
+    for key in keys:
+        info, a = sides[0][key]
+        b = sides[1][key][1]
+        both = np.concatenate([a, b])
+        min_effect, absolute = tuning.effect(info, both[np.isfinite(both)])
+        if np.isfinite(a + b).any():
+            found.append((key, info, paired(a, b, better=info.better, min_effect=min_effect, absolute=absolute)))
+    judged = judge([each[2] for each in found])
+    return [Line(info, _label(duel, key[0]), verdict) for (key, info, _), verdict in zip(found, judged, strict=True)]
+
+
+_Key = tuple[int, str, str, str]
+
+
+def _series(rows: pa.Table, plan: Plan, count: int) -> dict[_Key, tuple[SeriesInfo, Array]]:
+    """Return each series' block medians, shape (blocks,), by the number of its point and what of it is measured."""
+    number = {point.id: i for i, point in enumerate(plan.points)}
+    medians: dict[_Key, tuple[SeriesInfo, Array]] = {}
+    # of_table leaves out runs of `ab`, which is right for a history and not here.
+    column = rows.schema.get_field_index("trigger")
+    plain = rows.set_column(column, "trigger", pa.array(["manual"] * rows.num_rows, pa.string()))
+    for info in of_table(plain, plan.suite).series if rows.num_rows else []:
+        if info.canary:
+            continue
+        mine = rows.filter(pc.equal(rows["series_id"], info.series_id))
+        values = mine["value"].to_numpy().astype(np.float64)
+        block = (mine["repetition"].to_numpy().astype(np.int64) - 1) // A_BLOCK
+        each = np.full(count, np.nan)
+        for k in range(count):
+            if (block == k).any():
+                each[k] = np.median(values[block == k])
+        medians[(number[info.point], info.coords, info.metric, info.stat)] = (info, each)
+    return medians
+
+
+def _label(duel: Duel, index: int) -> str:
+    a, b = duel.a.points[index].label, duel.b.points[index].label
+    return a if a == b else f"{a} | {b}"
+
+
+def data(duel: Duel, lines: Sequence[Line]) -> dict[str, Any]:
+    """Return the outcome as plain data; effects are B against A, relative (0.1 is +10 %) unless the metric is a fraction."""
+    from dataclasses import asdict
+
+    return {
+        "a": {"run_id": duel.a.run_id, "words": duel.a.options["words"][0]},
+        "b": {"run_id": duel.b.run_id, "words": duel.a.options["words"][1]},
+        "suite": duel.a.suite,
+        "blocks": duel.blocks,
+        "series": [
+            {**asdict(each.info), "label": each.label, "word": each.judged.word, "why": each.judged.why, **asdict(each.judged.result)}
+            for each in lines
+        ],
+    }

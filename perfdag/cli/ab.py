@@ -1,0 +1,224 @@
+"""`perfdag ab`: two variants of a suite in interleaved blocks, on this machine."""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfdag.abtest import Duel, Line
+    from perfdag.parts import Part
+    from perfdag.points import Point
+    from perfdag.store import Store
+
+EPILOG = """examples:
+  perfdag ab suites/quick.yaml --only iperf --a iperf.streams=1 --b iperf.streams=4
+  perfdag ab old.yaml new.yaml --blocks 12
+  perfdag ab --resume 20261120T020000Z-1a2b3c4a
+
+each block is ABBA or BAAB at random; a difference is shown where the exact sign-flip test of the blocks gives p <= 1 %, it survives
+the correction for many series (Benjamini-Hochberg, 5 %) and reaches the smallest effect asked for (5 %; `checks` of the suite)
+"""
+
+
+def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register the verb."""
+    parser = sub.add_parser(
+        "ab",
+        help="two variants of a suite in interleaved blocks",
+        description="Measure two variants of a suite side by side in random ABBA blocks on this machine and compare them block by block.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("suite", nargs="?", metavar="SUITE", help="suite file (variant A where a second is given)")
+    parser.add_argument("other", nargs="?", metavar="SUITE_B", help="suite file of variant B")
+    parser.add_argument("--a", metavar="ENTRY.PARAM=V", action="append", default=[], help="setting of variant A, as --set of `perfdag run`")
+    parser.add_argument("--b", metavar="ENTRY.PARAM=V", action="append", default=[], help="setting of variant B")
+    parser.add_argument("--set", metavar="ENTRY.PARAM=V", action="append", default=[], dest="settings", help="setting of both")
+    parser.add_argument("--only", metavar="GLOB", help="only points whose entry, `entry/label` or id matches")
+    parser.add_argument("--blocks", metavar="N", type=int, default=10, help="blocks of ABBA, 8 to 40 (default 10)")
+    parser.add_argument("--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: the suite's, else ./perfdag-results)")
+    parser.add_argument("--resume", metavar="RUN", help="continue an interrupted one, or show a finished one again")
+    parser.add_argument("--all", action="store_true", help="every series, not the headline ones only")
+    parser.add_argument("--chart", metavar="FILE", help="forest plot, .svg or .png")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="the outcome as JSON on stdout")
+    form.add_argument("--markdown", action="store_true", help="the outcome as Markdown on stdout")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure both variants and print the outcome; exit 1 where a sample failed, 2 on bad input."""
+    from perfdag.abtest import analyse
+    from perfdag.checks import Tuning
+    from perfdag.collect import collect
+    from perfdag.rules import checks_of
+    from perfdag.store import open_store
+
+    made = _duel(args)
+    if isinstance(made, str):
+        print(f"perfdag ab: {made}", file=sys.stderr)
+        return 2
+    duel, root = made
+    store = open_store(root)
+    for plan in (duel.a, duel.b):
+        store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    try:
+        _measure(duel, store)
+    except KeyboardInterrupt:
+        print(f"interrupted; what was measured is stored. Continue: perfdag ab --resume {duel.a.run_id}", file=sys.stderr)
+        return 130
+    failed = 0
+    for plan in (duel.a, duel.b):
+        statuses = collect(store, plan).statuses
+        failed += sum(count for status, count in statuses.items() if status not in ("ok", "skipped"))
+    lines = analyse(store, duel, Tuning(checks_of(duel.a.suite_text)), everything=args.all)
+    _tell(args, store, duel, lines, failed)
+    return 1 if failed else 0
+
+
+def _duel(args: argparse.Namespace) -> "tuple[Duel, str | None] | str":
+    """The duel asked for and the store's root, or what is wrong with the question. Raises BadDocument, StoreError."""
+    from perfdag import suite
+    from perfdag.abtest import prepare, recall
+    from perfdag.collect import load_plan
+    from perfdag.store import open_store
+
+    if args.resume is not None:
+        store = open_store(args.store)
+        plan = load_plan(store, args.resume)
+        if plan.trigger != "ab":
+            return f"run {args.resume} is not one of `perfdag ab`"
+        return recall(plan, load_plan(store, plan.options["other"])), args.store
+    if args.suite is None:
+        return "name a suite file, or --resume RUN"
+    if args.other is None and not args.a and not args.b:
+        return "nothing differs: give --a and --b (entry.param=value), or a second suite file"
+    a = suite.load(args.suite, [*args.settings, *args.a])
+    b = suite.load(args.other or args.suite, [*args.settings, *args.b])
+    words = (" ".join(args.a) or args.suite, " ".join(args.b) or args.other or args.suite)
+    return prepare(a, b, words, args.blocks, args.only), args.store or a.suite.store
+
+
+class _Lines:
+    """Progress as plain lines: one a block."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done, self.bad = total, 0, 0
+
+    def started(self, point: "Point", repetition: int) -> None:
+        """A sample begins."""
+
+    def ended(self, point: "Point", part: "Part") -> None:
+        """A sample ended."""
+        self.done += 1
+        if part.status != "ok":
+            self.bad += 1
+            print(f"  {point.entry} {point.label}: {part.status}: {part.error}", file=sys.stderr)
+
+    def passed(self, point: "Point", repetition: int, why: str) -> None:
+        """A sample is stored already."""
+        self.done += 1
+
+
+def _measure(duel: "Duel", store: "Store") -> None:
+    """Measure the rounds of both variants in the order of the blocks; what is stored is not repeated."""
+    from perfdag.abtest import positions
+    from perfdag.cli.run import local_hosts, needs_cluster
+    from perfdag.steps.lead import Lead, Place
+    from perfdag.units import short_seconds
+
+    watcher = _Lines(len(duel.a.order) + len(duel.b.order))
+    leads = {
+        letter: Lead(plan, store, Place(hosts_for=local_hosts, refuses=needs_cluster), watcher)
+        for letter, plan in (("A", duel.a), ("B", duel.b))
+    }
+    plans = {"A": duel.a, "B": duel.b}
+    expected = short_seconds(duel.a.seconds() + duel.b.seconds())
+    print(f"ab {duel.a.run_id} and {duel.b.run_id}: {len(duel.blocks)} blocks, {watcher.total} samples, about {expected}", file=sys.stderr)
+    for letter in "AB":
+        leads[letter].measure(positions(plans[letter], 0))
+    for i, (letter, repetition) in enumerate(duel.rounds()):
+        if i % 4 == 0:
+            print(
+                f"block {i // 4 + 1} of {len(duel.blocks)}  {duel.blocks[i // 4]}  {watcher.done} of {watcher.total} samples",
+                file=sys.stderr,
+            )
+        leads[letter].measure(positions(plans[letter], repetition))
+
+
+HEADINGS = ["series", "A median", "B median", "B against A", "interval", "p", "verdict"]
+
+
+def _cells(line: "Line") -> list[str]:
+    from perfdag.comparison import percent
+    from perfdag.units import short
+
+    r = line.judged.result
+    name = " ".join(filter(None, (line.info.entry, line.label, line.info.name)))
+    shown = line.judged.word in ("better", "worse", "no difference shown")
+    band = f"{percent(r.interval.low, r.absolute)} to {percent(r.interval.high, r.absolute)}"
+    verdict = line.judged.word if shown else f"{line.judged.word}: {line.judged.why}"
+    return [name, short(r.a, line.info.unit), short(r.b, line.info.unit), percent(r.effect, r.absolute), band, f"{r.p:.2g}", verdict]
+
+
+def _tell(args: argparse.Namespace, store: "Store", duel: "Duel", lines: "list[Line]", failed: int) -> None:
+    """Print the outcome in the form asked for, and keep it beside run A."""
+    import orjson
+
+    from perfdag.abtest import data
+
+    outcome = orjson.dumps(data(duel, lines), option=orjson.OPT_INDENT_2)
+    store.put(f"runs/{duel.a.run_id}/ab.json", outcome)
+    if args.chart:
+        from perfdag.cli.compare import write_chart
+
+        write_chart(args.chart, _forest(duel, lines))
+    if args.json:
+        print(outcome.decode())
+        return
+    words = duel.a.options["words"]
+    if args.markdown:
+        print(f"### A: {words[0]}; B: {words[1]} ({duel.a.suite}, {len(duel.blocks)} blocks)\n")
+        print("| " + " | ".join(HEADINGS) + " |\n|" + "---|" * len(HEADINGS))
+        for line in lines:
+            print("| " + " | ".join(each.replace("|", "\\|") for each in _cells(line)) + " |")
+    else:
+        _table(lines, words)
+    bands = {line.judged.result.interval.words() for line in lines}
+    print(f"\n{len(duel.blocks)} blocks of ABBA or BAAB; interval: {', '.join(sorted(bands)) or '-'}; exact sign-flip test")
+    if failed:
+        print(f"{failed} samples were not ok; their blocks count where the other sample of the variant was")
+    print(f"outcome {store.url(f'runs/{duel.a.run_id}/ab.json')}")
+
+
+def _table(lines: "list[Line]", words: list[str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    print(f"A  {words[0]}\nB  {words[1]}")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for i, heading in enumerate(HEADINGS):
+        table.add_column(heading, justify="right" if 0 < i < 6 else "left", overflow="fold")
+    styles = {"worse": "bold dark_orange", "better": "bold blue"}
+    for line in lines:
+        table.add_row(*(Text(each) for each in _cells(line)), style=styles.get(line.judged.word, ""))
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def _forest(duel: "Duel", lines: "list[Line]") -> Any:
+    from perfdag.charts.compare import Effect, forest
+
+    effects = [
+        Effect(
+            _cells(line)[0], line.judged.result.effect, line.judged.result.interval.low, line.judged.result.interval.high, line.judged.word
+        )
+        for line in lines
+        if not line.judged.result.absolute
+    ]
+    words = duel.a.options["words"]
+    return forest(
+        effects,
+        f"{words[1]} against {words[0]}",
+        f"{duel.a.suite}: {len(duel.blocks)} blocks side by side; line: interval of the median ratio",
+    )

@@ -1,0 +1,61 @@
+"""A real one: iperf3 over a loopback of its own, slowed by 12 % with `tc` after fifteen runs, is found with date and size."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfdag.store import open_store
+
+SUITE = """\
+name: slowed
+repetitions: 2
+entries:
+  - benchmark: iperf
+    params: {duration: 1s}
+"""
+SCRIPT = """\
+set -e
+ip link set lo up
+tc qdisc add dev lo root tbf rate 500mbit burst 256k latency 50ms
+for night in $(seq 20); do
+  if [ "$night" = 16 ]; then tc qdisc change dev lo root tbf rate 440mbit burst 256k latency 50ms; fi
+  "$0" -c 'import sys; from perfdag.cli import main; sys.exit(main(sys.argv[1:]))' run suite.yaml --no-report >> log 2>&1
+  sleep 1
+done
+"""
+
+
+def _able() -> bool:
+    if any(shutil.which(tool) is None for tool in ("iperf3", "tc", "ip", "unshare")):
+        return False
+    words = "ip link set lo up && tc qdisc add dev lo root tbf rate 500mbit burst 256k latency 50ms"
+    return subprocess.run(["unshare", "-n", "sh", "-c", words], capture_output=True).returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not _able(), reason="needs root, iperf3, and tc with tbf in a network namespace")
+def test_an_iperf_slowed_on_purpose_is_found(tmp_path: Path) -> None:
+    (tmp_path / "suite.yaml").write_text(SUITE)
+    ran = subprocess.run(["unshare", "-n", "bash", "-c", SCRIPT, sys.executable], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0, (ran.stderr, (tmp_path / "log").read_text()[-2000:])
+    runs = sorted(key.split("/")[-1].removesuffix(".parquet") for key in open_store(str(tmp_path / "perfdag-results")).list("results"))
+    assert len(runs) == 20
+    history = subprocess.run(
+        [sys.executable, "-c", "import sys; from perfdag.cli import main; sys.exit(main(sys.argv[1:]))", "history", "slowed", "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    series = json.loads(history.stdout)["series"]
+    [throughput] = [each for each in series if each["metric"] == "throughput"]
+    [change] = throughput["changes"]
+    assert change["run"] == runs[15]  # the right date
+    assert change["word"] == "worse"
+    true = 440 / 500 - 1
+    assert change["effect"] == pytest.approx(true, abs=0.02)
+    assert min(change["low"], change["high"]) - 0.005 <= true <= max(change["low"], change["high"]) + 0.005
