@@ -358,7 +358,9 @@ async def _validate_there(args: argparse.Namespace, plan: Any) -> Any:
             get = targets.by_url(args.client_url, token)
         else:
             get = targets.by_service(kube, namespace, args.client or f"{args.deployment}-client", 9996, token)
-        return await validate(target, targets.HttpLoad(get), plan, _say)
+        load = targets.HttpLoad(get)
+        await load.up(plan.scale_seconds if args.deploy else 0)
+        return await validate(target, load, plan, _say)
 
 
 def _add_manifests(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

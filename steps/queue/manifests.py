@@ -80,6 +80,8 @@ def _network(queues: Queues) -> list[Object]:
 def pod(queues: Queues, name: str, container: Object, root: bool = False, **spec: Any) -> Object:
     """A pod template that PodSecurity ``restricted`` admits (``baseline`` for a device that wants root)."""
     security: Object = {"seccompProfile": {"type": "RuntimeDefault"}}
+    selector = {**queues.node_selector, **spec.pop("nodeSelector", {})}
+    spec |= {"nodeSelector": selector} if selector else {}
     security |= {"runAsUser": 0} if root else {"runAsNonRoot": True, "runAsUser": 65534, "runAsGroup": 65534}
     return {
         "metadata": {"labels": {"app.kubernetes.io/part-of": "perfdag-queue", "app.kubernetes.io/name": name}},

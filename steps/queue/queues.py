@@ -95,6 +95,7 @@ class Queues(_Model):
     retries: int = Field(0, ge=0, le=100)
     monitor: str | None = Field(None, description="namespace of Prometheus (its operator's kinds are needed then)")
     ingress_class: str = "nginx"
+    node_selector: dict[str, str] = Field(default_factory=dict, description="of every pod; a queue's own is added")
     queues: list[Queue] = Field(min_length=1)
 
     @model_validator(mode="after")

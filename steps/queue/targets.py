@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable
@@ -63,6 +64,21 @@ class HttpLoad:
 
     def __init__(self, get: Callable[[str], Awaitable[bytes]]) -> None:
         self.get = get
+
+    async def up(self, seconds: float) -> None:
+        """Wait until the client answers. Raises what the last try raised."""
+        from perfdag.kube import KubeError
+
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                await self.get("healthz")
+            except (KubeError, BadInput):
+                if time.monotonic() > end:
+                    raise
+                await asyncio.sleep(0.5)
+            else:
+                return
 
     async def parallel(self, requests: int) -> int:
         answer = json.loads(await self.get(f"parallel?{urlencode({'type': 'json', 'value': requests})}"))
