@@ -28,20 +28,30 @@ def groups(cells: Sequence[Cell], metric: str, limit: int = len(style.SERIES)) -
     names: dict[str, dict[int, Series]] = {}
     for index, cell in enumerate(cells):
         for each in cell.series(metric):
-            name = each.name.removeprefix(metric).strip()
+            name = detail(each)
             names.setdefault(name, {}).setdefault(index, each)
     chosen = list(names.items())[:limit]
     return [Group(name, [found.get(i) for i in range(len(cells))]) for name, found in chosen]
 
 
+def detail(series: Series) -> str:
+    """Statistic and coordinates in short: `p99 read`; a coordinate that is a number keeps its name."""
+    values = [str(value) if isinstance(value, str) else f"{key}={value}" for key, value in series.coords.items()]
+    return " ".join([*([] if series.stat == "value" else [series.stat]), *values])
+
+
 def height(cells: Sequence[Cell], shown: Sequence[Group]) -> float:
     """Height in inches that a panel needs."""
     legend = 0.22 if len(shown) > 1 else 0.0
-    return sum(_lines(cell, len(shown)) for cell in cells) * ROW + 0.55 + legend
+    return sum(_lines(cell, _present(shown, i)) for i, cell in enumerate(cells)) * ROW + 0.55 + legend
 
 
 def _label(cell: Cell) -> str:
     return "\n".join(textwrap.wrap(cell.label, 30, max_lines=3, placeholder=" ...", break_on_hyphens=False) or [cell.label])
+
+
+def _present(shown: Sequence[Group], index: int) -> int:
+    return sum(1 for group in shown if group.series[index] is not None)
 
 
 def _lines(cell: Cell, shown: int) -> float:
@@ -55,10 +65,11 @@ def panel(ax: Axes, cells: Sequence[Cell], shown: Sequence[Group], metric: str, 
     first = next((each for group in shown for each in group.series if each), None)
     unit, better = (first.unit, first.better) if first else ("1", "none")
     log = bool(values) and min(values) > 0 and max(values) / min(values) > LOG_FROM
-    tops, middles, total = _rows(cells, len(shown))
+    tops, middles, total = _rows(cells, shown)
     _limits(ax, values, log)
     for k, group in enumerate(shown):
-        _group(ax, cells, group, k, len(shown), tops)
+        before = [_present(shown[:k], i) for i in range(len(cells))]
+        _group(ax, cells, group, k, [m + b - (_present(shown, i) - 1) / 2 for i, (m, b) in enumerate(zip(middles, before, strict=True))])
     failed = [i for i, cell in enumerate(cells) if cell.why]
     _failures(ax, cells, failed, middles, reasons)
     ax.set_ylim(total, 0)
@@ -78,11 +89,11 @@ def panel(ax: Axes, cells: Sequence[Cell], shown: Sequence[Group], metric: str, 
         )
 
 
-def _rows(cells: Sequence[Cell], shown: int) -> tuple[list[float], list[float], float]:
+def _rows(cells: Sequence[Cell], shown: Sequence[Group]) -> tuple[list[float], list[float], float]:
     tops, at = [], 0.0
-    for cell in cells:
+    for i, cell in enumerate(cells):
         tops.append(at)
-        at += _lines(cell, shown)
+        at += _lines(cell, _present(shown, i))
     return tops, [(top + bottom) / 2 for top, bottom in zip(tops, [*tops[1:], at], strict=True)], at
 
 
@@ -99,14 +110,10 @@ def _limits(ax: Axes, values: Sequence[float], log: bool) -> None:
         ax.set_xticks([])
 
 
-def _group(ax: Axes, cells: Sequence[Cell], group: Group, k: int, count: int, tops: Sequence[float]) -> None:
+def _group(ax: Axes, cells: Sequence[Cell], group: Group, k: int, places: Sequence[float]) -> None:
     look = style.look(k)
     color = look["color"]
-    drawn = []
-    for i, (cell, each) in enumerate(zip(cells, group.series, strict=True)):
-        if each is not None and each.values:
-            middle = tops[i] + _lines(cell, count) / 2
-            drawn.append((middle + (k - (count - 1) / 2) * 1.0, cell, each))
+    drawn = [(places[i], cell, each) for i, (cell, each) in enumerate(zip(cells, group.series, strict=True)) if each and each.values]
     if not drawn:
         return
     ys = [y for y, _, _ in drawn]

@@ -62,7 +62,7 @@ def finding(cells: Sequence[Cell], metric: str) -> str:
     measured = [(cell, each) for cell in cells for each in cell.series(metric)]
     bad = sum(1 for cell in cells if cell.why)
     tail = f"; {bad} of {len(cells)} points without a valid sample" if bad else ""
-    name = metric.replace("_", " ")
+    name = style.said(metric)
     if not measured:
         return f"{cells[0].state.benchmark}: no valid sample in {len(cells)} point{'s' if len(cells) != 1 else ''}"
     if len(measured) == 1 or len(cells) == 1:
@@ -72,7 +72,8 @@ def finding(cells: Sequence[Cell], metric: str) -> str:
         return f"{name} of {len(cells)} points{tail}"
     cell, best = (max if better == "higher" else min)(measured, key=lambda pair: pair[1].middle)
     word = "highest" if better == "higher" else "lowest"
-    return f"{word} {best.name.replace('_', ' ')}: {cell.label}, {value_words(best)}{tail}"
+    which = " ".join(part for part in (name, dots.detail(best)) if part)
+    return f"{word} {which}: {cell.label}, {value_words(best)}{tail}"
 
 
 def _lines(cells: Sequence[Cell], metric: str, where: str) -> Figure:
@@ -85,7 +86,7 @@ def _lines(cells: Sequence[Cell], metric: str, where: str) -> Figure:
             pairs.append((" ".join(part for part in (cell.label, stat, rest) if part), each))
     made = lines.lines_of(pairs, coordinate)
     unit = "B" if coordinate.endswith(("bytes", "size")) else ""
-    title = f"{metric.replace('_', ' ')} over {coordinate.replace('_', ' ')}"
+    title = f"{style.said(metric)} over {coordinate.replace('_', ' ')}"
     said = [band_words([each for _, each in pairs]).replace("dot", "line").replace("bar", "band"), where]
     fig, (ax,) = style.figure(title=title, subtitle="; ".join(each for each in said if each), heights=(3.0,))
     values = [each.middle for _, each in pairs if each.values]

@@ -63,12 +63,13 @@ def _sizes(kind: str, cells: Sequence[Cell], where: str) -> Figure:
     )
     failed = [f"{_name(cell, kind)}: {(cell.why or '').split(':')[0]}" for cell in cells if cell.why]
     noted = {_name(cell, kind) for cell in cells if cell.noisy}
+    sizes = sorted({x for made in panels.values() for line in made for x in line.series})
     for i, (ax, (metric, made)) in enumerate(zip(axes, panels.items(), strict=True)):
         last = i == len(panels) - 1
         for line in made:
             line.name += " ~" if line.name in noted else ""
         label = "message size" if last else ""
-        lines.panel(ax, made, metric=metric, x_label=label, log_y=metric == "latency", failed=failed if last else ())
+        lines.panel(ax, made, metric=metric, x_label=label, log_y=metric == "latency", failed=failed if last else (), sizes=sizes)
     return fig
 
 
@@ -77,7 +78,7 @@ def _finding(kind: str, cells: Sequence[Cell]) -> str:
     said = []
     for metric, word, best in (
         ("zero_byte_latency", "0 B in", min),
-        ("operation_time", "largest size in", min),
+        ("operation_time", "largest message in", min),
         ("peak_bandwidth", "peak", max),
     ):
         found = [(each.middle, _name(cell, kind), each, cell) for cell in cells for each in cell.series(metric) if each.values]

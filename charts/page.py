@@ -69,7 +69,7 @@ def values(pairs: Sequence[tuple[Cell, Series]]) -> str:
         if band.n > 1:
             spread = f"{split_unit(band.low, each.unit, each.middle)} to {split_unit(band.high, each.unit, each.middle)}"
         part = f"{(band.high - band.low) / abs(each.middle):.1%}" if each.middle and band.n > 1 else "-"
-        name = each.metric.replace("_", " ") + ("" if each.stat == "value" else f" {each.stat}")
+        name = style.said(each.metric) + ("" if each.stat == "value" else f" {each.stat}")
         about = " ".join(f"{key}={_coordinate(key, value)}" for key, value in each.coords.items())
         label = text(cell.label) if cell is not last else ""
         last = cell

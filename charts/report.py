@@ -34,7 +34,7 @@ def report(table: pa.Table, plan: Plan | None = None, pictures: Sequence[Picture
     """The page of a run. `pictures` are drawn where not given. Equal input gives an equal page."""
     drawn = list(pick.draw(table)) if pictures is None else list(pictures)
     table = _plain(table)
-    cells = labelled(summarise(table))
+    cells = _cells(table)
     suite = _first(table["suite"]) or str(_of(plan, "suite") or "?")
     run = _first(table["run_id"]) or str(_of(plan, "run_id") or "?")
     head = _summary(table, cells, suite, run, plan)
@@ -57,6 +57,12 @@ def _css() -> str:
 def _plain(table: pa.Table) -> pa.Table:
     """Text columns as plain strings, however they were encoded."""
     return table.cast(pa.schema([pa.field(f.name, f.type.value_type if pa.types.is_dictionary(f.type) else f.type) for f in table.schema]))
+
+
+def _cells(table: pa.Table) -> list[Cell]:
+    """Points of all benchmarks; labels are unique within a benchmark."""
+    states = summarise(table)
+    return [cell for name in dict.fromkeys(s.benchmark for s in states) for cell in labelled([s for s in states if s.benchmark == name])]
 
 
 def _of(plan: Plan | None, name: str) -> Any:

@@ -36,7 +36,7 @@ def write_report(store: "Store", plan: "Plan", table: Any) -> str:
     from perfdag.charts.report import write
 
     folder = f"runs/{plan.run_id}"
-    write(table, plan, lambda name, data: store.put(f"{folder}/{name}", data))
+    write(table, plan, lambda name, data: store.put(f"{folder}/{name}", data), store.root)
     return store.url(f"{folder}/report.html")
 
 
