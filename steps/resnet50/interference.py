@@ -41,8 +41,9 @@ def overlap(spans: Sequence[tuple[float, float]]) -> float:
 class Resnet50Interference(Benchmark[InterferenceParams]):
     """Interference between copies of ResNet-50 inference on one device or node: solo against co-run, tail inflation, fairness.
 
-    With one host the copies are processes; with several (pods packed on one node, each with a share of the device as a resource) they run
-    on the hosts in turn. Each runs alone first. All are warm before any starts. The device memory that each sees is checked against its share.
+    With one host the copies are processes; with several (pods packed on one node, each with a share of the device as a resource) they
+    run on the hosts in turn. Each runs alone first; all are warm before any starts. The device memory that each sees is checked against
+    its share.
 
     Clock: LoadGen's, as in resnet50. All copies start LoadGen when the last one is warm; a run in which they overlapped for less than
     80 % of the time is invalid.

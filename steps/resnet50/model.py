@@ -4,6 +4,7 @@ import hashlib
 import re
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from perfdag.steps.resnet50.timing import ClockCheck, check_clock
 IMAGE = (224, 224, 3)
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of ImageNet's channels, as torchvision's weights expect them (torchvision.models.ResNet50_Weights)."""
-CHECKED = 8
+CHECKED = 4
 """Images of the fixed set on which logits are checked."""
 TOLERANCE = {"fp32": 1e-3, "tf32": 1e-2, "bf16": 1e-1, "fp16": 2e-2}
 """Largest ||logits - reference|| / ||reference|| of an image: about ten times what rounding alone gives over 50 layers."""
@@ -106,7 +107,12 @@ class Resnet50:
         self._store, self._row = torch.empty(0), {}
 
     def buckets(self, largest: int) -> Sequence[int]:
-        """Powers of two and the largest: a compiled batch is padded to one of these, so that no query meets a compilation."""
+        """Powers of two and the largest: a compiled batch is padded to one of these, so that no query meets a compilation.
+
+        Eager needs one sample and the largest: kernels and buffers of the sizes between are not tuned one by one.
+        """
+        if not self.compiled:
+            return sorted({1, largest})
         sizes = [2**power for power in range(largest.bit_length()) if 2**power < largest]
         return [*sizes, largest]
 
@@ -163,10 +169,14 @@ class Resnet50:
         if self._cuda:
             torch.cuda.synchronize(self._device)
 
-    def phases(self, count: int, repetitions: int) -> dict[str, list[float]]:
-        """Seconds of each phase of a batch of `count`, the device idle before and after: preprocess, copy, compute, postprocess."""
+    def phases(self, count: int, repetitions: int, limit: float = 10.0) -> dict[str, list[float]]:
+        """Seconds of each phase of a batch of `count`, the device idle before and after: preprocess, copy, compute, postprocess.
+
+        At least once, then up to `repetitions` times within `limit` seconds.
+        """
         indices = [list(self._row)[at % len(self._row)] for at in range(count)]
         raw = images(self._seed, indices) if self.files is None else self._raw(indices)
+        begun = time.perf_counter()
         seconds: dict[str, list[float]] = {name: [] for name in ("preprocess", "copy", "compute", "postprocess")}
         for _ in range(repetitions):
             self._done()
@@ -181,12 +191,14 @@ class Resnet50:
             stamps.append(time.perf_counter())
             out.argmax(1).tolist()
             stamps.append(time.perf_counter())
-            for name, start, end in zip(seconds, stamps, stamps[1:], strict=True):
+            for name, (start, end) in zip(seconds, pairwise(stamps), strict=True):
                 seconds[name].append(end - start)
+            if time.perf_counter() - begun > limit:
+                break
         return seconds
 
     def fixed_logits(self) -> torch.Tensor:
-        """Logits of the fixed seeded set, (8, 1000) float32 on the CPU, in batches that the system runs anyway."""
+        """Logits of the fixed seeded set, (4, 1000) float32 on the CPU, in batches that the system runs anyway."""
         batch = preprocess(images(self._seed, range(CHECKED))).to(self._dtype)
         size = self._padded(min(CHECKED, self._largest))
         parts = []

@@ -22,8 +22,8 @@ from perfdag.steps.resnet50.system import Stub, System
 from perfdag.steps.resnet50.timing import Warmup, largest_fitting, warm_up
 
 PROGRAM = 1
-WARM_LIMIT, WARM_LIMIT_FAST = 60.0, 5.0
-PHASE_REPETITIONS = 7
+WARM_LIMIT, WARM_LIMIT_FAST = 60.0, 2.0
+PHASE_REPETITIONS, PHASE_REPETITIONS_FAST = 7, 2
 _GO_LIMIT = 900.0
 _FATAL = 3
 
@@ -264,7 +264,7 @@ class _StubSubject:
         self.system.arm()
 
     def check_logits(self) -> dict[str, Any]:
-        return {"ok": True, "error": 0.0, "tolerance": 0.0, "stub": True}
+        return {"ok": True, "error": None, "stub": True}
 
     def timing(self, batch: int) -> dict[str, Any]:
         return {}
@@ -273,4 +273,4 @@ class _StubSubject:
 def _model_subject(spec: Mapping[str, Any]) -> Any:
     from perfdag.steps.resnet50.subject import ModelSubject
 
-    return ModelSubject(dict(spec), PHASE_REPETITIONS)
+    return ModelSubject(dict(spec), PHASE_REPETITIONS_FAST if spec["fast"] else PHASE_REPETITIONS)

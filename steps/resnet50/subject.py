@@ -39,7 +39,7 @@ class ModelSubject:
         check = self.system.check_clock(batch)
         return {
             "clock": {"host": check.host, "device": check.device, "honest": check.honest, "words": check.words()},
-            "phases": self.system.phases(batch, self._repetitions),
+            "phases": self.system.phases(batch, self._repetitions, 3.0 if self._spec["fast"] else 10.0),
         }
 
 

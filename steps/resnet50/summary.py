@@ -11,7 +11,7 @@ _PERCENTILE = re.compile(r"^result_(\d+\.\d+)_percentile_latency_ns$")
 _CONSTRAINT = re.compile(
     r"^\s*(Performance constraints satisfied|Min duration satisfied|Min queries satisfied|Early stopping satisfied)\s*:\s*(\w+)", re.M
 )
-_LINE = re.compile(r"^([A-Za-z0-9 .]+?)\s*(?:\((?:ns|ms)\)\s*)?:\s*(.+)$", re.M)
+_LINE = re.compile(r"^([A-Za-z0-9_ .]+?)\s*(?:\((?:ns|ms)\)\s*)?:\s*(.+)$", re.M)
 
 
 class UnreadableError(ValueError):

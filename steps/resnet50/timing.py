@@ -34,6 +34,8 @@ def warm_up(call: Callable[[], object], limit: float, clock: Callable[[], float]
             at = clock()
             call()
             seconds.append(clock() - at)
+            if clock() - begun > limit:
+                break
         medians.append(statistics.median(seconds[-WINDOW:]))
         last = medians[-WINDOWS:]
         stable = len(last) == WINDOWS and max(last) <= (1 + TOLERANCE) * min(last)

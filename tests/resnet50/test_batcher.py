@@ -1,0 +1,103 @@
+"""The dynamic batcher: sizes, delays, failures."""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from perfdag.steps.resnet50.batcher import Batcher
+
+
+@dataclass
+class Sample:
+    id: int
+    index: int
+
+
+class Recorder:
+    """Collects what is completed; `infer` may be held by an event."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[list[int], list[int], float]] = []
+        self.errors: list[BaseException] = []
+        self.release = threading.Event()
+        self.release.set()
+
+    def infer(self, indices: Sequence[int], ready: float) -> Sequence[int]:
+        self.release.wait(5)
+        return [index * 10 for index in indices]
+
+    def complete(self, ids: Sequence[int], results: Sequence[int]) -> None:
+        self.done.append((list(ids), list(results), time.monotonic()))
+
+    def batcher(self, max_batch: int, max_delay: float) -> Batcher:
+        return Batcher(self.infer, self.complete, max_batch, max_delay, self.errors.append)
+
+
+def test_everything_is_answered_once_in_batches_no_larger_than_asked() -> None:
+    seen = Recorder()
+    batcher = seen.batcher(8, 0.0)
+    batcher.put([Sample(100 + i, i) for i in range(50)])
+    batcher.close()
+    ids = [one for batch, _, _ in seen.done for one in batch]
+    assert ids == list(range(100, 150))
+    assert max(len(batch) for batch, _, _ in seen.done) == 8
+    assert batcher.batches.sizes == {8: 6, 2: 1}
+    assert batcher.batches.mean() == pytest.approx(50 / 7)
+    assert seen.done[0][1] == [0, 10, 20, 30, 40, 50, 60, 70]
+
+
+def test_a_lone_query_waits_for_the_delay_and_no_longer() -> None:
+    seen = Recorder()
+    batcher = seen.batcher(4, 0.05)
+    start = time.monotonic()
+    batcher.put([Sample(1, 0)])
+    while not seen.done and time.monotonic() - start < 5:
+        time.sleep(0.001)
+    batcher.close()
+    assert 0.045 < seen.done[0][2] - start < 2
+
+
+def test_a_full_batch_does_not_wait() -> None:
+    seen = Recorder()
+    batcher = seen.batcher(2, 30.0)
+    start = time.monotonic()
+    batcher.put([Sample(1, 0)])
+    batcher.put([Sample(2, 1)])
+    while not seen.done and time.monotonic() - start < 10:
+        time.sleep(0.001)
+    batcher.close()
+    assert [batch for batch, _, _ in seen.done] == [[1, 2]]
+    assert seen.done[0][2] - start < 10
+
+
+def test_queries_that_come_while_busy_form_the_next_batch() -> None:
+    seen = Recorder()
+    seen.release.clear()
+    batcher = seen.batcher(4, 0.0)
+    batcher.put([Sample(1, 0)])
+    time.sleep(0.05)
+    batcher.put([Sample(2, 1), Sample(3, 2)])
+    seen.release.set()
+    batcher.close()
+    assert [batch for batch, _, _ in seen.done] == [[1], [2, 3]]
+
+
+def test_an_error_is_told_once_and_ends_the_worker() -> None:
+    seen = Recorder()
+
+    def broken(indices: Sequence[int], ready: float) -> Sequence[int]:
+        raise MemoryError("batch")
+
+    batcher = Batcher(broken, seen.complete, 1, 0.0, seen.errors.append)
+    batcher.put([Sample(1, 0), Sample(2, 1)])
+    batcher.close()
+    assert [type(error) for error in seen.errors] == [MemoryError]
+
+
+@pytest.mark.parametrize(("batch", "delay"), [(0, 0.0), (1, -1.0)])
+def test_impossible_limits_are_refused(batch: int, delay: float) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        Recorder().batcher(batch, delay)

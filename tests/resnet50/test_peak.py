@@ -1,0 +1,57 @@
+"""Peak search: against queueing theory in virtual time, and its edges."""
+
+import math
+
+import pytest
+
+from perfdag.steps.resnet50.peak import MOST_PROBES, NoPeak, find_peak
+from tests.resnet50.queues import late_share, md1_peak, md1_wait_cdf
+
+SERVICE, BOUND = 0.001, 0.0075
+
+
+def test_theory_itself_agrees_with_a_simulated_queue() -> None:
+    rate = md1_peak(BOUND, SERVICE)
+    assert md1_wait_cdf(0.0, 500, SERVICE) == pytest.approx(0.5)
+    assert late_share(rate, SERVICE, BOUND, 4_000_000, seed=1) == pytest.approx(0.01, rel=0.1)
+
+
+@pytest.mark.parametrize("start", [50.0, 700.0, 5000.0])
+def test_search_lands_within_three_percent_of_theory(start: float) -> None:
+    def held(rate: float) -> bool:
+        return late_share(rate, SERVICE, BOUND, 400_000, seed=7) <= 0.01
+
+    found = find_peak(held, held, start)
+    assert found.rate == pytest.approx(md1_peak(BOUND, SERVICE), rel=0.03)
+    assert found.above is not None
+    assert found.above / found.rate <= 1.0101
+    assert found.probes[-1].validation
+    assert found.probes[-1].rate == found.rate
+
+
+def test_a_search_on_noisy_short_trials_is_corrected_by_the_validation() -> None:
+    found = find_peak(lambda rate: rate <= 110, lambda rate: rate <= 100, 50.0)
+    assert 98.9 < found.rate <= 100
+    assert found.above is not None
+    assert found.above > 100
+
+
+def test_no_rate_holds() -> None:
+    with pytest.raises(NoPeak, match="no rate down to 1/s"):
+        find_peak(lambda rate: False, lambda rate: False, 50.0, lowest=1.0)
+
+
+def test_validation_that_never_holds_ends() -> None:
+    with pytest.raises(NoPeak, match=f"{MOST_PROBES} trials"):
+        find_peak(lambda rate: rate < 10, lambda rate: False, 50.0)
+
+
+def test_every_rate_holds_up_to_the_highest() -> None:
+    found = find_peak(lambda rate: True, lambda rate: True, 50.0, highest=200.0)
+    assert (found.rate, found.above) == (200.0, None)
+
+
+@pytest.mark.parametrize("start", [0.0, -1.0, math.nan])
+def test_a_start_that_is_no_rate_is_refused(start: float) -> None:
+    with pytest.raises(ValueError, match="above zero"):
+        find_peak(lambda rate: True, lambda rate: True, start)
