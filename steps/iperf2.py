@@ -7,7 +7,7 @@ from perfdag.benchmark import Failed, Measurement, Output
 
 _ROW = re.compile(
     r"^\[\s*(?P<star>\*?)(?P<id>\d+)\]\s+(?P<start>[\d.]+)-\s*(?P<end>[\d.]+) sec"
-    r"\s+(?P<bytes>\d+) Bytes\s+(?P<rate>\d+) bits/sec(?:[ \t]+(?P<rest>\S.*))?$",
+    r"\s+(?P<bytes>\d+) Bytes\s+(?P<rate>\d+) bits/sec(?:[ \t]+(?P<rest>\S.*))?\r?\n",
     re.M,
 )
 _WRITES = re.compile(r"\d+/\d+\s+(?P<retries>\d+)\s")
@@ -47,7 +47,9 @@ def parse(output: Output, streams: int, duration: float, protocol: str, reverse:
         if protocol == "udp":
             found += _datagrams(received, output)
         retries = [_WRITES.match(stream.rest) for stream in sent]
-        if protocol == "tcp" and len(sent) == streams and all(retries):
+        if len(sent) != streams:
+            raise Failed(f"iperf2's sender reports {len(sent)} of {streams} streams", output.texts)
+        if protocol == "tcp" and all(retries):  # Linux tells, others do not
             found.append(Measurement("retransmits", float(sum(int(each["retries"]) for each in retries if each)), coords=coords))
     total = sum(_rate(received) for _, received, _ in halves)
     return [Measurement("throughput", total), *found]

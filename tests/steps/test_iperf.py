@@ -1,0 +1,258 @@
+"""iperf: what its outputs mean, what is refused, and one real test of each implementation."""
+
+import dataclasses
+import json
+import shutil
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from perfdag.benchmark import Failed, Gang, Invalid, Measurement, Output, Skip
+from perfdag.hosts import LocalHost
+from perfdag.shape import Shape, merge
+from perfdag.steps.iperf import Iperf, IperfParams, commands
+from tests.recorded import damage
+from tests.recorded.record import load
+
+RECORDED = damage.names("iperf", but=("no-such-congestion",))
+IPERF = Iperf()
+
+
+def values(found: list[Measurement], metric: str) -> list[float]:
+    return [each.value for each in found if each.metric == metric]
+
+
+def changed(name: str, **start_or_end: Any) -> tuple[IperfParams, Output]:
+    """A recording whose client report has other values: `a__b=value` sets report["a"]["b"]."""
+    _, params, output = load(name)
+    report = json.loads(output.texts["client"])
+    for path, value in start_or_end.items():
+        *above, last = path.split("__")
+        node = report
+        for key in above:
+            node = node[key]
+        if value is None:
+            node.pop(last, None)
+        else:
+            node[last] = value
+    return params, dataclasses.replace(output, texts={**output.texts, "client": json.dumps(report)})
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_outputs_have_declared_metrics(name: str) -> None:
+    damage.assert_declared(name)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_cut_output_is_noticed(name: str) -> None:
+    damage.assert_cut_is_noticed(name, roles=() if "iperf2" in name else ("client",))
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_garbled_output_is_noticed(name: str) -> None:
+    damage.assert_garbled_is_noticed(name)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_decimal_comma_is_refused(name: str) -> None:
+    damage.assert_decimal_comma_is_noticed(name)
+
+
+def test_tcp_values_are_those_of_the_report() -> None:
+    _, params, output = load("iperf/tcp")
+    end = json.loads(output.texts["client"])["end"]
+    found = IPERF.parse(output, params)
+    assert values(found, "throughput") == [end["sum_received"]["bits_per_second"]]
+    assert values(found, "retransmits") == [end["sum_sent"]["retransmits"]]
+    assert values(found, "sender_cpu") == [end["cpu_utilization_percent"]["host_total"] / 100]
+    assert values(found, "rtt")[0] == pytest.approx(end["streams"][0]["sender"]["mean_rtt"] / 1e6)
+
+
+def test_both_directions_add_up() -> None:
+    _, params, output = load("iperf/tcp-2-streams-bidirectional")
+    found = IPERF.parse(output, params)
+    assert sum(values(found, "direction_throughput")) == pytest.approx(values(found, "throughput")[0])
+    assert {each.coords["direction"] for each in found if each.coords} == {"client_to_server", "server_to_client"}
+
+
+def test_reverse_counts_the_server_as_the_sender() -> None:
+    _, params, output = load("iperf/tcp-reverse")
+    used = json.loads(output.texts["client"])["end"]["cpu_utilization_percent"]
+    assert values(IPERF.parse(output, params), "sender_cpu") == [used["remote_total"] / 100]
+
+
+def test_udp_loss_is_a_fraction_of_the_datagrams() -> None:
+    _, params, output = load("iperf/udp-lossy")
+    total = json.loads(output.texts["client"])["end"]["sum_received"]
+    found = IPERF.parse(output, params)
+    assert values(found, "lost_fraction") == [total["lost_packets"] / total["packets"]]
+    # iperf3's own percentage is of what the sender counted, the datagrams under way at the end included
+    assert values(found, "lost_fraction") == [pytest.approx(total["lost_percent"] / 100, rel=0.01)]
+    assert values(found, "jitter") == [pytest.approx(total["jitter_ms"] / 1000)]
+
+
+def test_udp_of_an_old_iperf3_counts_what_arrived() -> None:
+    # before 3.7 a UDP report has no sum_received: `sum` holds what was sent and how many datagrams were lost
+    params, output = changed("iperf/udp-lossy", end__sum_received=None)
+    total = json.loads(output.texts["client"])["end"]["sum"]
+    arrived = total["bits_per_second"] * (1 - total["lost_packets"] / total["packets"])
+    assert values(IPERF.parse(output, params), "throughput") == [pytest.approx(arrived)]
+
+
+def test_an_old_report_without_congestion_names_is_read() -> None:
+    params, output = changed("iperf/tcp", end__sender_tcp_congestion=None, end__receiver_tcp_congestion=None)
+    assert values(IPERF.parse(output, params), "throughput")
+
+
+def test_a_newer_report_with_more_fields_is_read() -> None:
+    params, output = changed("iperf/tcp", start__version="iperf 3.18", start__fq_rate=0, start__test_start__bidir=0)
+    assert values(IPERF.parse(output, params), "throughput")
+
+
+@pytest.mark.parametrize(("version", "bound"), [("iperf 3.12", 1.0), ("iperf 3.16", 0.0), ("iperf 3.17.1", 0.0)])
+def test_cpu_bound_is_a_core_before_316_and_a_core_a_stream_after(version: str, bound: float) -> None:
+    params, output = changed(
+        "iperf/udp-lossy", start__version=version, end__cpu_utilization_percent={"host_total": 99.1, "remote_total": 20}
+    )
+    assert values(IPERF.parse(output, params), "cpu_bound") == [bound]
+
+
+@pytest.mark.parametrize("error", ["unable to connect to server: Connection refused", "the server has terminated"])
+def test_an_error_in_the_report_fails_though_iperf3_exits_0(error: str) -> None:
+    params, output = changed("iperf/tcp", error=error, end={})
+    with pytest.raises(Failed, match=error.split(":")[0]):
+        IPERF.parse(output, params)
+
+
+def test_a_congestion_control_the_kernel_lacks_is_skipped() -> None:
+    _, params, output = load("iperf/no-such-congestion")
+    with pytest.raises(Skip, match="tcp_available_congestion_control"):
+        IPERF.parse(output, params)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "match"),
+    [
+        ("iperf/tcp", {"start__test_start__num_streams": 2}, "streams 1, iperf3 used 2"),
+        ("iperf/tcp-reno-mss-window", {"end__sender_tcp_congestion": "cubic"}, "congestion reno"),
+        ("iperf/tcp-reno-mss-window", {"start__sndbuf_actual": 425984}, "window of 1048576 B"),
+        ("iperf/tcp-reno-mss-window", {"start__tcp_mss": 536}, "mss 1000"),
+    ],
+)
+def test_less_than_was_asked_is_invalid(name: str, change: dict[str, Any], match: str) -> None:
+    params, output = changed(name, **change)
+    with pytest.raises(Invalid, match=match):
+        IPERF.parse(output, params)
+
+
+def test_an_mss_above_the_path_mtu_is_invalid() -> None:
+    _, params, output = load("iperf/tcp-reno-mss-window")
+    report = json.loads(output.texts["client"])
+    for interval in report["intervals"]:
+        interval["streams"][0]["pmtu"] = 1000
+    output.texts["client"] = json.dumps(report)
+    with pytest.raises(Invalid, match="path MTU of 1000 B"):
+        IPERF.parse(output, params)
+
+
+def test_a_missing_stream_and_a_short_test_fail() -> None:
+    params, output = changed("iperf/tcp-2-streams-bidirectional", end__streams=[{}])
+    with pytest.raises(Failed, match="1 streams, 4"):
+        IPERF.parse(output, params)
+    params, output = changed("iperf/tcp", end__sum_sent__seconds=0.4)
+    with pytest.raises(Failed, match=r"0\.4 s of 1 s"):
+        IPERF.parse(output, params)
+
+
+def test_iperf2_without_one_stream_fails() -> None:
+    _, params, output = load("iperf/iperf2-tcp")
+    kept = [line for line in output.texts["server"].splitlines() if not line.startswith("[  2]")]
+    output.texts["server"] = "\n".join(kept)
+    with pytest.raises(Failed, match="1 of 2 streams"):
+        IPERF.parse(output, params)
+
+
+def test_the_version_is_part_of_the_series() -> None:
+    assert IPERF.series(load("iperf/tcp")[2]).startswith("iperf3 3.")
+    assert IPERF.series(load("iperf/iperf2-tcp")[2]).startswith("iperf2 2.")
+
+
+def test_commands_say_every_parameter() -> None:
+    params = IperfParams(
+        streams=4,
+        duration=3,
+        omit=1,
+        rate="2Gbit/s",
+        bidirectional=True,
+        length="64KiB",
+        mss=1400,
+        window="1MiB",
+        congestion="bbr",
+        zerocopy=True,
+    )
+    server, client = commands(params, "10.0.0.2", 5999)
+    assert server == ["iperf3", "--server", "--one-off", "--port", "5999", "--json"]
+    expected = "iperf3 --client 10.0.0.2 --port 5999 --json --connect-timeout 10000 --time 3 --parallel 4 --omit 1 --bitrate 2000000000"
+    expected += " --length 65536 --set-mss 1400 --window 1048576 --congestion bbr --bidir --zerocopy"
+    assert " ".join(client) == expected
+    udp = IperfParams(implementation="iperf2", protocol="udp", rate="1Gbit/s", streams=2, duration=0.5, reverse=True)
+    server, client = commands(udp, "fd00::2", 6000)
+    assert " ".join(server) == "iperf -s -p 6000 -f b -e -u -V -P 2"
+    assert " ".join(client) == "iperf -c fd00::2 -p 6000 -f b -e -u -V -t 0.5 -P 2 -b 1000000000 -R"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"protocol": "sctp"}, "'tcp' or 'udp'"),
+        ({"implementation": "iperf"}, "'iperf3' or 'iperf2'"),
+        ({"streams": 0}, "greater than or equal to 1"),
+        ({"streams": 129}, "less than or equal to 128"),
+        ({"duration": "1.5s"}, "whole seconds"),
+        ({"duration": 0}, "more than zero"),
+        ({"rate": "10 Gb"}, "unknown unit"),
+        ({"reverse": True, "bidirectional": True}, "exclude each other"),
+        ({"protocol": "udp", "mss": 1000}, "mss: tcp only"),
+        ({"implementation": "iperf2", "omit": 1}, "omit: iperf3 only"),
+        ({"congestion": "cubic; rm -rf /"}, "pattern"),
+        ({"stream": 2}, "Extra inputs"),
+    ],
+)
+def test_bad_params_are_refused_with_what_is_allowed(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        IperfParams(**given)
+
+
+def test_one_host_is_not_enough() -> None:
+    assert IPERF.check(IperfParams(), Shape()) == ["hosts.count is 1; iperf needs 2 (a client and a server)"]
+    assert IPERF.check(IperfParams(), Shape(**IPERF.shape(IperfParams()))) == []
+    assert "hosts.pairs" in IPERF.check(IperfParams(), Shape.model_validate({"hosts": {"count": 3}}))[0]
+    assert IPERF.check(IperfParams(), Shape.model_validate({"hosts": {"count": 3, "pairs": "ring"}})) == []
+
+
+def gang(params: IperfParams, scratch: str, **shape: Any) -> Gang:
+    return Gang([LocalHost(), LocalHost()], Shape(**merge(IPERF.shape(params), shape)), 30, scratch)
+
+
+@pytest.mark.parametrize("given", [{"duration": 1}, {"implementation": "iperf2", "duration": 0.5}])
+def test_a_real_run(given: dict[str, Any], tmp_path: Any) -> None:
+    params = IperfParams(**given)
+    here = gang(params, str(tmp_path), hosts={"cpus": {"client": "0"}})
+    if IPERF.missing(here, params):
+        pytest.skip(f"{params.implementation} is not installed")
+    output = IPERF.run(here, params)
+    assert values(IPERF.parse(output, params), "throughput")[0] > 1e6
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_taken_port_says_so(tmp_path: Any) -> None:
+    if shutil.which("iperf3") is None:
+        pytest.skip("iperf3 is not installed")
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        params = IperfParams(duration=1, port=taken.getsockname()[1])
+        with pytest.raises(Failed, match="iperf3"):
+            IPERF.run(gang(params, str(tmp_path)), params)
