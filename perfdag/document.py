@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 MAX_BYTES = 16 << 20
-MAX_VALUES = 2_000_000
+MAX_VALUES = 500_000
 MAX_DEPTH = 40
 Where = tuple[str | int, ...]
 _TAGS: dict[type[yaml.Node], set[str]] = {

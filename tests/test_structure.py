@@ -20,7 +20,7 @@ BASE_UNITS = {"s", "B", "B/s", "bit/s", "1/s", "1", "Hz", "W", "J", "degC", "cur
 
 def modules() -> list[tuple[str, Path]]:
     """(room, file) of every module of the product."""
-    core = [("cli" if file.parent.name == "cli" else "core", file) for file in sorted((ROOT / "perfdag").glob("*.py"))]
+    core = [("cli" if file.name == "__main__.py" else "core", file) for file in sorted((ROOT / "perfdag").glob("*.py"))]
     core += [("core", file) for file in sorted((ROOT / "perfdag/stats").rglob("*.py"))]
     core += [("cli", file) for file in sorted((ROOT / "perfdag/cli").rglob("*.py"))]
     return core + [(room, file) for room in ROOMS for file in sorted((ROOT / room).rglob("*.py"))]
