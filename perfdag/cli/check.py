@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from perfdag.gate import Gate, Rules
+    from perfdag.plan import Plan
     from perfdag.store import Store
 
 EPILOG = """examples:
@@ -98,6 +99,34 @@ def finish(store: "Store", gate: "Gate", args: argparse.Namespace) -> bool:
     else:
         show(gate)
     return reached
+
+
+def after_run(store: "Store", plan: "Plan", code: int) -> int:
+    """The gate as the last step of a run on a cluster: the exit code of the run and its gate together, 4 before 3 before 1.
+
+    It is asked for a scheduled run, and for any whose suite has `checks`. JUnit XML and the summary go beside the report.
+    """
+    from perfdag import gatefiles
+    from perfdag.gate import Rules, check, remember
+    from perfdag.rules import checks_of, read_acks
+
+    checks = checks_of(plan.suite_text)
+    if not checks and plan.trigger != "cron":
+        return code
+    accepted, file = read_acks(None, store)
+    gate = check(store, plan.suite, plan.run_id, Rules(checks, accepted, file))
+    reached, webhook = True, os.environ.get("PERFDAG_WEBHOOK")
+    if webhook:
+        try:
+            gatefiles.send(webhook, gate, gate.alerts)
+        except gatefiles.WebhookError as error:
+            print(f"perfdag check: {error}", file=sys.stderr)
+            reached = False
+    remember(store, gate)
+    store.put(f"runs/{plan.run_id}/check.xml", gatefiles.junit(gate))
+    store.put(f"runs/{plan.run_id}/check.md", gatefiles.markdown(gate).encode())
+    show(gate)
+    return 4 if not reached else 3 if gate.failed else code
 
 
 def show(gate: "Gate") -> None:

@@ -85,6 +85,7 @@ def _peer(args: argparse.Namespace) -> int:
 
 
 def _finish(args: argparse.Namespace) -> int:
+    from perfdag.cli.check import after_run
     from perfdag.cli.finish import finish
     from perfdag.collect import load_plan
     from perfdag.steps.place import here
@@ -97,7 +98,7 @@ def _finish(args: argparse.Namespace) -> int:
     except NotStoredError:
         print(f"run {place.run_id}: no plan was made, so there is nothing to collect", file=sys.stderr)
         return 2
-    return finish(store, plan)
+    return after_run(store, plan, finish(store, plan))
 
 
 def _rsh(args: argparse.Namespace) -> int:
