@@ -123,7 +123,8 @@ def _with_store(patch: dict[str, Any]) -> str:
     mounted["volumes"] = [{"name": "store", "persistentVolumeClaim": {"claimName": "@CLAIM@"}}]
     main = next(each for each in mounted["containers"] if each["name"] == "main")
     main["volumeMounts"] = [{"name": "store", "mountPath": STORE}]
-    plain, claimed = (json.dumps(each, separators=(",", ":"), sort_keys=True) for each in (patch, mounted))
+    # two closing braces would end the expression
+    plain, claimed = (json.dumps(each, separators=(",", ":"), sort_keys=True).replace("}", "} ") for each in (patch, mounted))
     return f"{{{{={_CLAIM} ? replace('{claimed}', '@CLAIM@', workflow.parameters.store[8:]) : '{plain}'}}}}"
 
 

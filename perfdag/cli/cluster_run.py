@@ -47,6 +47,12 @@ class View:
         outputs = ((self.workflow.get("status") or {}).get("outputs") or {}).get("parameters") or []
         return label or next((each.get("value") for each in outputs if each["name"] == "run"), None)
 
+    def seconds(self) -> float:
+        """Seconds since it was created, by this machine's clock."""
+        from datetime import datetime
+
+        return max(0.0, time.time() - datetime.fromisoformat(self.workflow["metadata"]["creationTimestamp"].replace("Z", "+00:00")).timestamp())
+
     def parameter(self, name: str) -> str:
         """A parameter of the Workflow, the template's default included."""
         stored = (self.workflow.get("status") or {}).get("storedWorkflowTemplateSpec") or {}
@@ -79,6 +85,11 @@ class View:
                 if not any(text.split(": ", 1)[1][:40] in each for each in found):
                     found.append(text)
         return found
+
+
+def argos(line: str) -> bool:
+    """Whether a line of a log is the executor's own."""
+    return line.startswith("time=") and "argo=true" in line
 
 
 async def find(kube: "Kube", wanted: str, namespace: str) -> Object:

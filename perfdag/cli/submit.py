@@ -191,6 +191,7 @@ def describe(view: "View", counter: Any, seconds: float) -> str:
 
 
 async def _end(kube: "Kube", view: "View", namespace: str) -> int:
+    from perfdag.cli.cluster_run import argos
     from perfdag.kube import KubeError
     from perfdag.steps.sentry import nodes_of
 
@@ -202,7 +203,8 @@ async def _end(kube: "Kube", view: "View", namespace: str) -> int:
         if pod is not None:
             try:
                 async for line in kube.logs(pod.name, namespace, container="main"):
-                    print(line)
+                    if not argos(line):
+                        print(line)
             except KubeError as error:
                 print(f"the log of {pod.name} is not there any more: {error}", file=sys.stderr)
     if code is None:
