@@ -60,7 +60,7 @@ def server(folder: Path, queries: int) -> Sequence[Any]:
 
 @pytest.mark.slow
 def test_one_violation_in_661_queries_is_invalid(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match="INVALID.*Early stopping satisfied: NO.*Processed 661 queries.*1 more") as caught:
+    with pytest.raises(Invalid, match=r"INVALID.*Early stopping satisfied: NO.*Processed 661 queries.*1 more") as caught:
         server(tmp_path, 661)
     late = json.loads(caught.value.texts["result"])["tests"][0]["logs"]["detail"]
     assert '"key": "result_overlatency_query_count", "value": 1,' in late
