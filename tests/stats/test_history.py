@@ -1,0 +1,283 @@
+"""history, compare, ab and baseline as commands, on synthetic stores; charts by their artists; the roll-up."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perfdag import rollup
+from perfdag.charts import history as charts
+from perfdag.charts.compare import Effect, forest
+from perfdag.checks import Tuning
+from perfdag.cli import main
+from perfdag.comparison import compare_selections, level_removed
+from perfdag.history import node_outliers, noise_report, overview, recent_rows, series_of
+from perfdag.selection import SelectionError, select
+from perfdag.store import Store, open_store
+from tests.stats.synthetic import nights, put, rows, run_id
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))
+
+
+def step(night: int, point: str) -> float:
+    return 1e10 * (0.85 if night >= 34 and point == "streams=8" else 1.0)
+
+
+def test_the_roll_up_says_what_the_files_say(store: Store) -> None:
+    nights(store, 40, step)
+    plain = rollup.trends(store, "net", write_back=False)
+    assert store.list("rollups") == []
+    rollup.trends(store, "net")
+    assert store.list("rollups") == ["rollups/suite=net/month=2026-01.parquet", "rollups/suite=net/month=2026-02.parquet"]
+    again = rollup.trends(store, "net")
+    assert again.runs == plain.runs
+    assert again.series == plain.series
+    for name in ("value", "low", "high", "n"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(plain, name))
+
+
+def test_a_roll_up_that_lacks_runs_or_is_damaged_is_only_a_cache(store: Store) -> None:
+    nights(store, 10, step)
+    rollup.trends(store, "net")
+    nights(store, 12, step)  # two more nights, and the old ones written again alike
+    assert len(rollup.trends(store, "net").runs) == 12
+    store.put("rollups/suite=net/month=2026-01.parquet", b"nonsense")
+    assert len(rollup.trends(store, "net").runs) == 12
+    store.delete(f"results/suite=net/month=2026-01/{run_id(11)}.parquet")
+    assert len(rollup.trends(store, "net").runs) == 11
+    rollup.forget(store, "net", "2026-01")
+    assert store.list("rollups") == []
+
+
+def test_medians_and_spread_of_a_run(store: Store) -> None:
+    put(store, rows(0, {"streams=1": [5.0, 1.0, 3.0], "streams=2": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]}))
+    found = rollup.trends(store, "net")
+    by_n = {int(n): (v, lo, hi) for n, v, lo, hi in zip(found.n[:, 0], found.value[:, 0], found.low[:, 0], found.high[:, 0], strict=True)}
+    assert by_n == {3: (3.0, 1.0, 5.0), 8: (4.5, 1.0, 8.0)}  # 8 values: ranks 1 and 8 cover 99 %
+
+
+def test_warmups_failures_subjects_and_ab_are_not_history(store: Store) -> None:
+    made = rows(0, {"streams=1": [1.0, 2.0, 9.0, 9.0]})
+    made[2]["phase"], made[3]["subject"] = "warmup", "pod-1"
+    put(store, made)
+    put(store, rows(1, {"streams=1": [1.0]}, trigger="ab", variant="A"))
+    put(store, rows(2, {"streams=1": [np.nan, np.nan]}))
+    found = rollup.trends(store, "net")
+    assert [run.run_id for run in found.runs] == [run_id(0), run_id(2)]
+    assert found.value[0, 0] == 1.5
+    assert np.isnan(found.value[0, 1])
+    assert next(iter(found.runs[1].points.values()))[:3] == (0, 2, "failed: it would not start")
+
+
+def test_selections(store: Store) -> None:
+    nights(store, 40, step)
+    assert select(store, "last").runs == (run_id(39),)
+    assert select(store, "last~3").runs == (run_id(36),)
+    assert select(store, run_id(5)[:12]).runs == (run_id(5),)
+    assert len(select(store, "suite=net month=2026-01").runs) == 27
+    assert select(store, "since=2026-02-01,until=2026-02-03").runs == tuple(run_id(n) for n in (27, 28, 29))
+    assert select(store, "suite=net newest=2").runs == (run_id(38), run_id(39))
+    for words, said in (
+        ("suite=nte", "did you mean net?"),
+        ("mnth=2026-01", "did you mean month?"),
+        ("month=January", "write a month as 2026-10"),
+        ("since=yesterday", "write a day as"),
+        ("month=2027-01", "40 runs from 2026-01-05 to 2026-02-13"),
+        ("last~99", "has 40 runs"),
+        ("2026", "40 runs begin so"),
+        ("20260101", "nearest: "),
+        ("baseline:v1", "`perfdag baseline set NAME RUN` makes one"),
+    ):
+        with pytest.raises(SelectionError, match=said):
+            select(store, words)
+
+
+def test_compare_finds_the_step_and_what_changed(store: Store, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    nights(store, 40, step, env=lambda n: {"kernel": "6.1.119" if n >= 34 else "6.1.112"})
+    command = ["compare", run_id(30), "last", "--store", store.root]
+    assert main([*command, "--json", "--chart", str(tmp_path / "f.svg")]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["environment"] == {"kernel": ["6.1.112", "6.1.119"]}
+    words = {each["label"]: each["word"] for each in made["series"] if each["metric"] == "throughput"}
+    assert words == {"streams=8": "worse", "streams=1": "no difference shown", "streams=4": "no difference shown"}
+    assert made["series"][0]["word"] == "worse"
+    assert (tmp_path / "f.svg").read_bytes().startswith(b"<?xml")
+    assert main([*command, "--gate"]) == 3
+    assert "differs  kernel: 6.1.112 -> 6.1.119" in capsys.readouterr().out
+    assert main([*command, "--markdown"]) == 0
+    assert "| **worse** |" in capsys.readouterr().out
+
+
+def test_compare_skips_nothing_in_silence(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    nights(store, 20, step)
+    put(store, rows(20, {"streams=1": [1e10] * 3, "streams=4": [np.nan] * 3, "streams=16": [2e10] * 3}))
+    put(store, rows(21, {"streams=1": [5.0] * 3}, unit="B/s"))
+    assert main(["compare", run_id(19), run_id(20), "--store", store.root]) == 0
+    out = capsys.readouterr().out
+    assert "only in A (missing in B): iperf streams=4 throughput; iperf streams=8 throughput" in out
+    assert "only in B (new): iperf streams=16 throughput" in out
+    assert "B: iperf streams=4: 3 of 3 samples, failed: it would not start" in out
+    assert main(["compare", run_id(20), run_id(21), "--store", store.root]) == 0
+    assert "unit bit/s in A and B/s in B, not compared" in capsys.readouterr().out
+
+
+def test_a_series_with_one_point_and_a_damaged_file(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    put(store, rows(0, {"streams=1": [1e10]}))
+    put(store, rows(1, {"streams=1": [1.1e10]}))
+    broken = f"results/suite=net/month=2026-01/{run_id(2)}.parquet"
+    store.put(broken, b"PAR1")
+    assert main(["compare", run_id(0), run_id(1), "--store", store.root]) == 0
+    out = capsys.readouterr().out
+    assert "inconclusive: noise floor unknown: 15 more past runs (has 0 of 15), or `perfdag ab`" in " ".join(out.split())
+    assert f"damaged, left out: {broken}" in out
+    assert main(["history", "net", "--store", store.root]) == 0
+    captured = capsys.readouterr()
+    assert "too few runs (2 of 11)" in captured.out
+    assert broken in captured.err
+    assert main(["compare", run_id(2), run_id(1), "--store", store.root]) == 2
+    assert "damaged" in capsys.readouterr().err
+
+
+def test_equal_nights_are_equal_and_selections_tell_the_noise_themselves(store: Store) -> None:
+    nights(store, 60, lambda n, p: 1e10)
+    for a, b in (("month=2026-01", "month=2026-02"), (run_id(10), run_id(50))):
+        made = compare_selections((store, select(store, a)), (store, select(store, b)), Tuning())
+        assert {row.verdict.word for row in made.rows} == {"no difference shown"}
+
+
+def test_two_clusters_by_a_baseline(store: Store, tmp_path: Path) -> None:
+    nights(store, 20, lambda n, p: 1e10)
+    green = open_store(str(tmp_path / "green"))
+    nights(green, 20, lambda n, p: 8e9, seed=1, cluster="green")
+    assert main(["baseline", "set", "acceptance", "month=2026-01", "--store", store.root]) == 0
+    a, b = select(store, "baseline:acceptance"), select(green, "last")
+    made = compare_selections((store, a), (green, b), Tuning())
+    assert {row.verdict.word for row in made.rows} == {"worse"}
+
+
+def test_past_levels_do_not_count_as_noise() -> None:
+    rng = np.random.default_rng(0)
+    x = 1e9 * np.exp(rng.normal(0, 0.01, 60))
+    x[20:] *= 0.7
+    x[45:] *= 1.3
+    assert np.log(level_removed(x, "s")).std() < 0.013
+    assert np.log(x).std() > 0.1
+
+
+def test_history_as_json_with_nodes_and_noise(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(1)
+    for night in range(48):
+        node = f"n{night % 12}"
+        speed = 1e10 * (0.9 if node == "n7" else 1.0) * np.exp(rng.normal(0, 0.01))
+        put(store, rows(night, {"streams=1": speed * np.exp(rng.normal(0, 0.01, 4))}, nodes=[node]))
+    assert main(["history", "net", "--store", store.root, "--json", "--noise"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["series"][0]["changes"] == []
+    assert len(made["runs"]) == 48
+    [noise] = made["noise"]
+    assert noise["within"] == pytest.approx(0.01, rel=0.4)
+    found = rollup.trends(store, "net")
+    table = recent_rows(store, found, newest=48)
+    assert [each.outlier.node for each in node_outliers(found, table, Tuning())] == ["n7"]
+    assert noise_report(found, table)[0][1].nodes is not None
+    assert main(["history", "net", "--store", store.root, "--failures", "route"]) == 0
+    assert "0 points" in capsys.readouterr().out
+
+
+def test_history_of_nothing(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["history", "net", "--store", store.root]) == 2
+    nights(store, 2, step)
+    for words, said in (
+        (["nett"], "did you mean net?"),
+        (["net", "--since", "May"], "write a day as"),
+        (["net", "--since", "2030-01-01"], "no run fits"),
+        (["net", "--only", "x*"], "no series of that name"),
+    ):
+        assert main(["history", *words, "--store", store.root]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_charts_draw_what_was_found(store: Store) -> None:
+    nights(store, 40, step, env=lambda n: {"kernel": "6.1.119" if n >= 34 else "6.1.112"})
+    put(store, rows(40, {"streams=1": [np.nan] * 3, "streams=4": [1e10] * 3, "streams=8": [8.5e9] * 3}, env={"kernel": "6.1.119"}))
+    found = rollup.trends(store, "net")
+    series = series_of(found, Tuning())
+    [page] = charts.pages(series, found.runs, "t")
+    by_title = {ax.get_title(loc="left") or ax.get_title(): ax for ax in page.axes}
+    moved = next(ax for title, ax in by_title.items() if "streams=8" in title)
+    gids = [line.get_gid() for line in moved.lines]
+    assert gids.count("level") == 2
+    assert gids.count("change") == 1
+    [change] = [line for line in moved.lines if line.get_gid() == "change"]
+    assert change.get_xdata()[0] == 33.5
+    assert [text.get_text() for text in moved.texts] == ["-14.9 % 02-08"]
+    failed = next(ax for title, ax in by_title.items() if "streams=1 " in title)
+    [tick] = [line for line in failed.lines if line.get_gid() == "failed"]
+    assert list(tick.get_xdata()) == [40]
+    [flag] = [line for line in failed.lines if line.get_gid() == "environment"]
+    assert list(flag.get_xdata()) == [34]
+    effects = overview(series)
+    assert effects.shape == (3, 30)
+    heat = charts.overview([each.name for each in series], [each.info.better for each in series], effects, found.runs[-30:], "t")
+    mesh = heat.axes[0].collections[0]
+    assert mesh.get_array().min() == pytest.approx(-16, abs=3)
+    assert charts.pages([], [], "t")[0].axes[0].texts[0].get_text() == "no runs"
+    assert charts.noise([], "t").axes
+
+
+def test_forest_marks_what_is_shown() -> None:
+    effects = [
+        Effect("a", -0.2, -0.25, -0.15, "worse"),
+        Effect("b", 0.01, None, None, "inconclusive"),
+        Effect("c", 0.1, 0.08, 0.12, "better"),
+    ]
+    fig = forest(effects, "t")
+    ax = fig.axes[0]
+    marks = {line.get_gid(): line for line in ax.lines if line.get_gid() and line.get_gid() != "interval"}
+    assert marks["worse"].get_xdata()[0] == pytest.approx(-20)
+    assert marks["inconclusive"].get_markerfacecolor() == "none"
+    assert marks["worse"].get_color() != marks["better"].get_color()
+    assert sum(line.get_gid() == "interval" for line in ax.lines) == 2
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b", "c"]
+
+
+AB = """\
+name: duel
+entries:
+  - benchmark: command
+    params: {argv: [sleep, "0.01"], expected: 0.01}
+"""
+
+
+@pytest.mark.slow
+def test_ab_finds_a_real_difference_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "duel.yaml").write_text(AB)
+    assert main(["ab", "duel.yaml", "--b", "command.argv=[sleep, '0.2']", "--blocks", "8", "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    [line] = [each for each in made["series"] if each["metric"] == "wall_time"]
+    assert line["word"] == "worse"
+    assert line["p"] == pytest.approx(2 / 256)
+    assert line["effect"] > 1
+    assert set(made["blocks"]) <= {"ABBA", "BAAB"}
+    assert main(["ab", "--resume", made["a"]["run_id"], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == made
+    assert main(["history", "duel"]) == 2  # an ab is no night
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["ab", "duel.yaml"], "nothing differs"),
+        (["ab"], "name a suite file"),
+        (["ab", "duel.yaml", "--a", "command.nothing=1"], "nothing"),
+        (["ab", "duel.yaml", "--a", "command.expected=1", "--blocks", "3"], "8 to 40"),
+    ],
+)
+def test_ab_refuses(words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "duel.yaml").write_text(AB)
+    assert main(words) == 2
+    assert said in capsys.readouterr().err
