@@ -1,0 +1,319 @@
+"""fio: what its report means, what is refused, that its files are always gone, one host and two."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from perfdag.benchmark import Failed, Gang, Measurement, Output, Skip
+from perfdag.hosts import LocalHost
+from perfdag.shape import Shape, merge
+from perfdag.stats.percentiles import needed
+from perfdag.steps import fio
+from perfdag.steps.fio import Fio, FioParams, Place, job_file, options
+from tests.recorded import damage
+from tests.recorded.record import load
+
+RECORDED = damage.names("fio")
+FIO = Fio()
+
+
+def values(found: list[Measurement], metric: str, stat: str = "value", **coords: str) -> list[float]:
+    return [each.value for each in found if (each.metric, each.stat, dict(each.coords)) == (metric, stat, coords)]
+
+
+def report_of(output: Output) -> dict[str, Any]:
+    text = output.texts["client"]
+    found: dict[str, Any] = json.loads(text[text.index("{\n") :])
+    return found
+
+
+def with_report(output: Output, report: dict[str, Any]) -> Output:
+    return dataclasses.replace(output, texts={**output.texts, "client": json.dumps(report)})
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_outputs_have_declared_metrics(name: str) -> None:
+    damage.assert_declared(name)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_cut_output_is_noticed(name: str) -> None:
+    damage.assert_cut_is_noticed(name, roles=("client",))
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_garbled_output_is_noticed(name: str) -> None:
+    damage.assert_garbled_is_noticed(name)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_decimal_comma_is_refused(name: str) -> None:
+    damage.assert_decimal_comma_is_noticed(name)
+
+
+def test_values_are_those_of_the_report_in_base_units() -> None:
+    _, params, output = load("fio/randread")
+    read = report_of(output)["jobs"][0]["read"]
+    found = FIO.parse(output, params)
+    assert values(found, "iops", direction="read") == [read["iops"]]
+    assert values(found, "bandwidth", direction="read") == [read["bw_bytes"]]
+    assert values(found, "latency", "mean", direction="read") == [pytest.approx(read["lat_ns"]["mean"] / 1e9)]
+    p99 = read["clat_ns"]["percentile"]["99.000000"] / 1e9
+    assert values(found, "completion_latency", "p99", direction="read") == [pytest.approx(p99)]
+    assert values(found, "submission_latency", "p50", direction="read")
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_percentiles_are_refused_below_the_samples_they_need(name: str) -> None:
+    _, params, output = load(name)
+    for each in FIO.parse(output, params):
+        if each.stat.startswith("p"):
+            assert each.n is not None
+            assert each.n >= needed(float(each.stat[1:]) / 100)
+
+
+def test_both_directions_and_the_syncs_of_a_mixed_load() -> None:
+    _, params, output = load("fio/randrw-psync-fsync")
+    found = FIO.parse(output, params)
+    assert values(found, "iops", direction="read")[0] > values(found, "iops", direction="write")[0]
+    assert values(found, "sync_latency", "mean")
+    # psync submits and completes in one call: fio has no submission latency and there is no row of zeros
+    assert not values(found, "submission_latency", "mean", direction="read")
+
+
+def test_two_hosts_have_rows_of_their_own_and_a_total() -> None:
+    _, params, output = load("fio/two-hosts")
+    found = FIO.parse(output, params)
+    iops = {each.subject: each.value for each in found if each.metric == "iops"}
+    assert len(iops) == 3
+    assert iops[None] == pytest.approx(sum(value for subject, value in iops.items() if subject), rel=0.05)
+    # fio does not merge percentiles over hosts, and they are never averaged
+    assert not [each for each in found if each.subject is None and each.stat.startswith("p")]
+    assert [each for each in found if each.subject and each.stat == "p99"]
+    assert 0 <= values(found, "start_skew")[0] < 5
+
+
+def test_a_host_that_did_not_report_fails() -> None:
+    _, params, output = load("fio/two-hosts")
+    report = report_of(output)
+    report["client_stats"] = report["client_stats"][1:]
+    with pytest.raises(Failed, match="1 jobs, 2"):
+        FIO.parse(with_report(output, report), params)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "match"),
+    [
+        (("error",), 28, "error 28"),
+        (("read", "total_ios"), 0, "completed no read"),
+        (("read", "runtime"), 120, r"0\.12 s of 0\.3 s"),
+    ],
+)
+def test_a_job_that_did_not_do_what_was_asked_fails(path: tuple[str, ...], value: int, match: str) -> None:
+    _, params, output = load("fio/randread")
+    report = report_of(output)
+    node = report["jobs"][0]
+    for key in path[:-1]:
+        node = node[key]
+    node[path[-1]] = value
+    with pytest.raises(Failed, match=match):
+        FIO.parse(with_report(output, report), params)
+
+
+def test_fio_2_is_read_in_its_own_units() -> None:
+    # fio 2.x: KiB/s under `bw` alone, microseconds under lat, clat and slat, no `sync`
+    _, params, output = load("fio/randread")
+    new = FIO.parse(output, params)
+    report = report_of(output)
+    job = report["jobs"][0]
+    del job["sync"]
+    read = job["read"]
+    del read["bw_bytes"]
+    for kind in ("lat", "clat", "slat"):
+        block = read.pop(f"{kind}_ns")
+        old = {key: block[key] / 1000 for key in ("min", "max", "mean", "stddev")}
+        read[kind] = {**old, "percentile": {p: each / 1000 for p, each in block["percentile"].items()}}
+    found = FIO.parse(with_report(output, report), params)
+    assert values(found, "bandwidth", direction="read")[0] == pytest.approx(values(new, "bandwidth", direction="read")[0], rel=1e-3)
+    for stat in ("mean", "p99"):
+        assert values(found, "latency", stat, direction="read") == [pytest.approx(values(new, "latency", stat, direction="read")[0])]
+
+
+def test_warnings_before_the_report_are_skipped() -> None:
+    _, params, output = load("fio/randread")
+    warned = {"client": "fio: {something} is deprecated\nnote: both\n" + output.texts["client"]}
+    assert FIO.parse(dataclasses.replace(output, texts=warned), params) == FIO.parse(output, params)
+
+
+def test_options_say_every_parameter() -> None:
+    params = FioParams(
+        rw="randrw",
+        rwmixread=70,
+        percentage_random=80,
+        bs="16KiB",
+        size="64MiB",
+        iodepth=32,
+        ioengine="io_uring",
+        numjobs=4,
+        nrfiles=2,
+        thread=True,
+        runtime="1500ms",
+        ramp="2s",
+        fsync=8,
+    )
+    place = Place(LocalHost(), "/mnt/a:b", None, {})
+    given = dict(options(params, place))
+    assert given["directory"] == r"/mnt/a\:b"
+    expected = {"rw": "randrw", "rwmixread": "70", "percentage_random": "80", "bs": "16384", "size": "67108864", "iodepth": "32"}
+    expected |= {"ioengine": "io_uring", "numjobs": "4", "nrfiles": "2", "thread": "1", "direct": "1", "fsync": "8"}
+    expected |= {"time_based": "1", "runtime": "1500000us", "ramp_time": "2000000us"}
+    assert expected.items() <= given.items()
+    lines = job_file(params, place).splitlines()
+    assert lines[0] == "[worker]"
+    assert "exec_prerun=date +%s.%N" in lines
+    assert "time_based" not in dict(options(FioParams(runtime=None), place))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"rw": "rw,readwrite"}, "'randrw'"),
+        ({"ioengine": "aio"}, "'io_uring'"),
+        ({"directory": "/a", "file": "/b"}, "exclude each other"),
+        ({"directory": "relative"}, "pattern"),
+        ({"directory": "/a\nrw=write"}, "pattern"),
+        ({"ioengine": "psync", "iodepth": 8}, "one I/O in flight"),
+        ({"ioengine": "mmap"}, "direct: false"),
+        ({"bs": 1000}, "multiple of 512"),
+        ({"size": "4KiB", "bs": "1MiB"}, "less than one I/O"),
+        ({"rw": "read", "percentage_random": 50}, "not random"),
+        ({"rwmixread": 101}, "less than or equal to 100"),
+        ({"runtime": "-1s"}, "duration"),
+        ({"blocksize": 4096}, "Extra inputs"),
+    ],
+)
+def test_bad_params_are_refused_with_what_is_allowed(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        FioParams(**given)
+
+
+def test_readwrite_is_rw() -> None:
+    assert FioParams(rw="readwrite") == FioParams(rw="rw")
+    assert FioParams(rw="randrw", rwmixread=100).directions == ("read",)
+    assert FioParams(rw="trimwrite").directions == ("trim", "write")
+
+
+@pytest.mark.parametrize(
+    ("params", "shape", "says"),
+    [
+        ({"rw": "trim"}, {}, "block device"),
+        ({"size": "2GiB"}, {"volume": {"size": "1GiB"}}, "volume.size"),
+        ({"size": "600MiB"}, {"volume": {"size": "1GiB", "access": "ReadWriteMany"}, "hosts": {"count": 2}}, "volume.size"),
+        ({"nrfiles": 2}, {"volume": {"mode": "Block"}}, "Block"),
+        ({"file": "/dev/sdz"}, {"hosts": {"count": 2}}, "several hosts"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_plan(params: dict[str, Any], shape: dict[str, Any], says: str) -> None:
+    problems = FIO.check(FioParams(**params), Shape.model_validate(shape))
+    assert len(problems) == 1
+    assert says in problems[0]
+
+
+def test_what_can_be_is_not_refused() -> None:
+    assert FIO.check(FioParams(), Shape()) == []
+    assert FIO.check(FioParams(size="600MiB"), Shape.model_validate({"volume": {"size": "1GiB"}, "hosts": {"count": 2}})) == []
+    assert FIO.check(FioParams(rw="randtrim"), Shape.model_validate({"volume": {"mode": "Block", "size": "2GiB"}})) == []
+
+
+def gang(scratch: Path, count: int = 1, **shape: Any) -> Gang:
+    hosts = [LocalHost() for _ in range(count)]
+    return Gang(hosts, Shape.model_validate(merge({"hosts": {"count": count}}, shape)), 30, str(scratch))
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name.startswith("perfdag-fio"))
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Gang:
+    made = gang(tmp_path)
+    if FIO.missing(made, FioParams()):
+        pytest.skip("fio is not installed")
+    return made
+
+
+SMALL: dict[str, Any] = {"size": "4MiB", "runtime": "200ms", "direct": False, "ioengine": "psync"}
+
+
+def test_a_real_run_leaves_no_file(here: Gang, tmp_path: Path) -> None:
+    params = FioParams(rw="randrw", **SMALL)
+    output = FIO.run(here, params)
+    found = FIO.parse(output, params)
+    assert values(found, "iops", direction="read")[0] > 0
+    assert values(found, "iops", direction="write")[0] > 0
+    assert output.facts["filesystem"]["type"]
+    assert left(tmp_path) == []
+
+
+def test_prefilled_writes_leave_no_file(here: Gang, tmp_path: Path) -> None:
+    params = FioParams(rw="randwrite", prefill=True, **SMALL)
+    assert values(FIO.parse(FIO.run(here, params), params), "iops", direction="write")[0] > 0
+    assert left(tmp_path) == []
+
+
+def test_a_real_run_on_two_hosts(here: Gang, tmp_path: Path) -> None:
+    params = FioParams(rw="randread", **SMALL)
+    two = gang(tmp_path, 2)
+    found = FIO.parse(FIO.run(two, params), params)
+    assert len([each for each in found if each.metric == "iops"]) == 3
+    assert values(found, "start_skew")[0] >= 0
+    assert left(tmp_path) == []
+
+
+def test_a_failed_run_leaves_no_file(here: Gang, tmp_path: Path) -> None:
+    slow = dataclasses.replace(here, timeout=0.5)
+    with pytest.raises(Failed, match="did not end within"):
+        FIO.run(slow, FioParams(rw="write", **{**SMALL, "runtime": "20s"}))
+    assert left(tmp_path) == []
+
+
+def test_too_little_space_is_said_with_numbers(here: Gang) -> None:
+    with pytest.raises(Failed, match=r"has \d+ B free, fio needs \d+ B"):
+        FIO.run(here, FioParams(size="4PiB"))
+
+
+def test_direct_io_in_memory_is_skipped(here: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fio, "_filesystem", lambda host, path: {"type": "tmpfs", "mount": "/dev/shm", "free_bytes": 1 << 40})
+    with pytest.raises(Skip, match="direct: false"):
+        FIO.run(here, FioParams(directory=here.scratch))
+
+
+def test_scratch_in_memory_gives_way_to_a_disk(here: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fio, "_filesystem", lambda host, path: {"type": "tmpfs"})
+    assert fio.home(here, FioParams(), here.hosts[0]) == "/var/tmp"
+    assert fio.home(here, FioParams(direct=False), here.hosts[0]) == here.scratch
+
+
+def test_data_of_others_is_neither_overwritten_nor_removed(here: Gang, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"data" * 2048)
+    with pytest.raises(Failed, match="would destroy its data"):
+        FIO.run(here, FioParams(rw="write", file=str(precious), **SMALL))
+    params = FioParams(rw="read", file=str(precious), **{**SMALL, "size": "8KiB"})
+    FIO.parse(FIO.run(here, params), params)
+    assert precious.read_bytes() == b"data" * 2048
+
+
+def test_a_file_of_its_own_is_removed(here: Gang, tmp_path: Path) -> None:
+    params = FioParams(rw="write", file=str(tmp_path / "made"), **SMALL)
+    FIO.parse(FIO.run(here, params), params)
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_missing_directory_is_said(here: Gang) -> None:
+    with pytest.raises(Failed, match="not there"):
+        FIO.run(here, FioParams(directory="/no/such/folder"))
