@@ -7,7 +7,7 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from perfdag.charts import dots, style
-from perfdag.charts.generic import ROWS, finding
+from perfdag.charts.generic import finding, pages
 from perfdag.charts.series import Cell, Series, band_words, read, runs_words
 
 PERCENTILES = ("p50", "p99", "p99.9")
@@ -21,9 +21,8 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     if not cells:
         yield "points", style.no_data()
         return
-    for number, start in enumerate(range(0, len(cells), ROWS)):
-        slug = "points" if len(cells) <= ROWS else f"points-{number + 1}"
-        yield slug, _points(cells[start : start + ROWS], where)
+    for slug, some, note in pages(cells):
+        yield slug, _points(some, "; ".join(part for part in (note, where) if part))
     curves = _curves(cells)
     if curves:
         yield "queue-depth", _queue_depth(curves, where)

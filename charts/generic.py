@@ -27,9 +27,17 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     plain = [name for name in wanted if name not in swept]
     if swept and not plain:
         return
-    for number, start in enumerate(range(0, len(cells), ROWS)):
-        if number < FIGURES:
-            yield f"points-{number + 1}" if len(cells) > ROWS else "points", dot_figure(cells[start : start + ROWS], plain, where)
+    for slug, some, note in pages(cells):
+        yield slug, dot_figure(some, plain, "; ".join(part for part in (note, where) if part))
+
+
+def pages(cells: Sequence[Cell], slug: str = "points") -> Iterable[tuple[str, Sequence[Cell], str]]:
+    """(slug, points of one figure, note): at most ROWS a figure and FIGURES figures; the note says when points are left out."""
+    starts = range(0, len(cells), ROWS)
+    for number, start in enumerate(starts[:FIGURES]):
+        left = len(cells) - ROWS * FIGURES
+        note = f"first {ROWS * FIGURES:,} of {len(cells):,} points, the others are in the rows" if left > 0 else ""
+        yield slug if len(starts) == 1 else f"{slug}-{number + 1}", cells[start : start + ROWS], note
 
 
 def _of(cells: Iterable[Cell], metric: str) -> list[Series]:

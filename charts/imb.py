@@ -54,11 +54,12 @@ def _sizes(kind: str, cells: Sequence[Cell], where: str) -> Figure:
     series = [each for made in panels.values() for line in made for each in line.series.values()]
     said = band_words(series).replace("dot", "line").replace("bar", "band")
     noisy = "~: a sample was disturbed" if any(cell.noisy for cell in cells) else ""
+    cut = f"first {LINES} of {len(cells)} points" if len(cells) > LINES else ""
     fig, axes = style.figure(
         len(panels),
         [2.5] * len(panels),
         title=_finding(kind, cells),
-        subtitle="; ".join(part for part in (said, noisy, where) if part),
+        subtitle="; ".join(part for part in (said, noisy, cut, where) if part),
         sharex=True,
     )
     failed = [f"{_name(cell, kind)}: {(cell.why or '').split(':')[0]}" for cell in cells if cell.why]

@@ -6,7 +6,7 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from perfdag.charts import lines, style
-from perfdag.charts.generic import ROWS, dot_figure, finding
+from perfdag.charts.generic import dot_figure, finding, pages
 from perfdag.charts.series import Cell, band_words, read, runs_words
 
 PANELS = {"tcp": ("throughput", "direction_throughput", "retransmits"), "udp": ("throughput", "lost_fraction", "jitter")}
@@ -23,10 +23,8 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         if not own:
             continue
         wanted = [name for name in panels if any(cell.series(name) for cell in own)] or ["throughput"]
-        for number, start in enumerate(range(0, len(own), ROWS)):
-            some = own[start : start + ROWS]
-            slug = protocol if len(own) <= ROWS else f"{protocol}-{number + 1}"
-            yield slug, dot_figure(some, wanted, "; ".join(part for part in (_bound(some), where) if part))
+        for slug, some, note in pages(own, protocol):
+            yield slug, dot_figure(some, wanted, "; ".join(part for part in (_bound(some), note, where) if part))
         if len({cell.state.params.get("streams") for cell in own}) >= 3:
             yield f"{protocol}-streams", _streams(own, where)
 

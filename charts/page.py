@@ -89,8 +89,11 @@ def values(pairs: Sequence[tuple[Cell, Series]]) -> str:
         )
     head = ("point", "metric", "median", "spread", "of median", "n", "unit", "spread is", "noise")
     made = table(head, rows, ("point", "", "n", "value", "n", "n", "value", "value", ""))
-    left = len(pairs) - ROWS
-    return made + (f'<p class="muted small">{left:,} more are in the Parquet file.</p>' if left > 0 else "")
+    return made + _left(len(pairs) - ROWS)
+
+
+def _left(count: int) -> str:
+    return f'<p class="muted small">{count:,} more are in the Parquet file.</p>' if count > 0 else ""
 
 
 def _coordinate(name: str, value: Any) -> str:
@@ -107,7 +110,9 @@ def problems(cells: Sequence[Cell], wanted: Sequence[str]) -> str:
             total = sum(state.statuses.values())
             reasons = "<br>".join(text(reason) for reason in state.reasons[:3]) or "no reason was stored"
             rows.append([text(state.entry), text(cell.label), f"{text(said)} of {total}", reasons])
-    return table(("entry", "point", "samples", "reason"), rows[:ROWS], ("", "point", "value", "text")) if rows else ""
+    if not rows:
+        return ""
+    return table(("entry", "point", "samples", "reason"), rows[:ROWS], ("", "point", "value", "text")) + _left(len(rows) - ROWS)
 
 
 def facts(rows: Sequence[tuple[str, str]]) -> str:

@@ -80,10 +80,7 @@ def _summary(table: pa.Table, cells: Sequence[Cell], suite: str, run: str, plan:
     links += [(f"#b{i}", name) for i, name in enumerate(names)]
     links += [("#environment", "Environment"), ("#suite", "Suite"), ("#rows", "The rows")]
     nav = "".join(f'<a href="{where}">{text(name)}</a>' for where, name in links)
-    found = "".join(
-        f"<li><strong>{text(name)}</strong>: {text('. '.join(words.findings([c for c in cells if c.state.benchmark == name])))}</li>"
-        for name in names
-    )
+    found = "".join(_found(name, [cell for cell in cells if cell.state.benchmark == name]) for name in names)
     merged = _of(plan, "merged")
     more = f"<p>{words.plural(int(merged), 'equal point')} of the suite {'was' if merged == 1 else 'were'} merged.</p>" if merged else ""
     return (
@@ -93,6 +90,13 @@ def _summary(table: pa.Table, cells: Sequence[Cell], suite: str, run: str, plan:
         '<p class="muted small">Every value is a median with its spread in parentheses: the range of fewer than 6 samples, from 6 on the'
         " order-statistic interval that covers the true median with at least 95 %. n counts samples. Times are UTC.</p>"
     )
+
+
+def _found(name: str, cells: Sequence[Cell]) -> str:
+    said = [each[:1].upper() + each[1:] for each in words.findings(cells)]
+    if len(said) == 1:
+        return f"<li><strong>{text(name)}</strong>: {text(said[0])}</li>"
+    return f"<li><strong>{text(name)}</strong><ul>{''.join(f'<li>{text(each)}</li>' for each in said)}</ul></li>"
 
 
 def _problems(cells: Sequence[Cell]) -> str:
@@ -136,8 +140,9 @@ def _about(name: str) -> str:
 def _values(cells: Sequence[Cell]) -> str:
     """Headline metrics in sight, the others folded."""
     pairs = [(cell, each) for cell in cells for each in cell.state.series]
-    first = [pair for pair in pairs if pair[1].headline] or [pair for pair in pairs if pair[1].metric == pairs[0][1].metric]
-    rest = [pair for pair in pairs if pair not in first]
+    headlines = {pair[1].metric for pair in pairs if pair[1].headline} or {pair[1].metric for pair in pairs[:1]}
+    first = [pair for pair in pairs if pair[1].metric in headlines]
+    rest = [pair for pair in pairs if pair[1].metric not in headlines]
     made = page.values(first) if first else ""
     if rest:
         made += f"<details><summary>{words.plural(len(rest), 'further value')}</summary>\n{page.values(rest)}</details>\n"

@@ -116,3 +116,60 @@ def swept() -> pa.Table:
             samples.append(sample("swept", {"transport": transport}, repetition, values))
     samples.append(sample("swept", {"transport": "rdma"}, 1, [], status="skipped", error="no RDMA device"))
     return table(*samples)
+
+
+def fio(depths: tuple[int, ...] = (1, 4, 16, 64)) -> pa.Table:
+    """Random reads at several queue depths, and one mixed point."""
+    samples = []
+    for depth in depths:
+        for repetition in range(1, 7):
+            rate = 20e3 * depth**0.6 * (1 + 0.02 * repetition)
+            samples.append(sample("fio", {"rw": "randread", "iodepth": depth, "bs": 4096}, repetition, io("read", rate, depth / rate)))
+    for repetition in (1, 2, 3):
+        values = io("read", 5e3 * repetition, 1e-4) + io("write", 4e3, 3e-4)
+        samples.append(sample("fio", {"rw": "randrw", "iodepth": 1, "bs": 4096}, repetition, values))
+    return table(*samples)
+
+
+def io(direction: str, rate: float, late: float) -> list[dict[str, Any]]:
+    coords = {"direction": direction}
+    return [
+        {"metric": "iops", "value": rate, "unit": "1/s", "better": "higher", "headline": True, "coords": coords},
+        {"metric": "bandwidth", "value": rate * 4096, "unit": "B/s", "better": "higher", "headline": True, "coords": coords},
+        *(latency(late * k, stat=stat, coords=coords, headline=False) for stat, k in (("p50", 1), ("p99", 4), ("p99.9", 9))),
+    ]
+
+
+def imb(kind: str = "Allreduce", ranks: tuple[int, ...] = (2, 4, 8)) -> pa.Table:
+    """A collective at several rank counts; a PingPong gives bandwidth too; the last point failed."""
+    samples = []
+    for count in ranks:
+        for repetition in (1, 2, 3):
+            values: list[dict[str, Any]] = [{"metric": "operation_time", "value": 1e-3, "unit": "s", "better": "lower", "headline": True}]
+            for size in (0, *(2**k for k in range(2, 21))):
+                late = 1e-6 * count + size * 1e-9 * repetition
+                coords = {"message_bytes": size}
+                values.append(latency(late, stat="mean", coords=coords, headline=False))
+                if kind == "PingPong" and size:
+                    values.append({"metric": "bandwidth", "value": size / late, "unit": "B/s", "better": "higher", "coords": coords})
+            samples.append(sample("imb", {"benchmark": kind, "ranks": count}, repetition, values))
+    samples.append(sample("imb", {"benchmark": kind, "ranks": 16}, 1, [], status="failed", error="mpirun: exit 1"))
+    return table(*samples)
+
+
+def iperf() -> pa.Table:
+    """TCP over streams with and without reverse, one point bound by a core, and a UDP point."""
+    samples = []
+    for reverse in (False, True):
+        for streams in (1, 2, 4, 8):
+            for repetition in (1, 2, 3):
+                values = [
+                    throughput(9e9 * streams**0.5 * (1 + 0.01 * repetition)),
+                    {"metric": "retransmits", "value": float(streams), "unit": "1", "better": "lower"},
+                    {"metric": "cpu_bound", "value": float(streams == 8), "unit": "1", "better": "none"},
+                ]
+                params = {"protocol": "tcp", "streams": streams, "reverse": reverse}
+                samples.append(sample("iperf", params, repetition, values))
+    lost = {"metric": "lost_fraction", "value": 0.01, "unit": "1", "better": "lower"}
+    samples.append(sample("iperf", {"protocol": "udp", "streams": 1, "reverse": False}, 1, [throughput(1e9), lost]))
+    return table(*samples)
