@@ -276,7 +276,7 @@ def _unstamped(text: str) -> str:
 
 def _why(text: str) -> str | None:
     """The reason of a failed run, from what OpenFOAM prints."""
-    if "sigFpe" in text or "Floating point exception" in text:
+    if "Foam::sigFpe::sigHandler" in text:
         return "the solution diverged: floating point exception in icoFoam; use a smaller delta_t"
     found = re.search(r"FOAM FATAL (?:IO )?ERROR[^\n]*\n((?:[^\n]*\n){1,4})", _unstamped(text))
     return f"icoFoam: {' '.join(found[1].split())}" if found else None

@@ -1,0 +1,229 @@
+"""OpenFOAM: the case, the parameters, the parser on recorded logs, and the real solver where it is installed."""
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from perfdag.benchmark import Failed, Gang, Invalid, Output, Skip
+from perfdag.hosts import LocalHost
+from perfdag.shape import Shape
+from perfdag.steps import openfoam_case as case
+from perfdag.steps import openmpi
+from perfdag.steps.openfoam import OpenFoam, OpenFoamParams
+
+RECORDED = Path(__file__).parent.parent / "recorded" / "openfoam"
+TIMING = "mesh_s=0.25\ndecompose_s=0.5\nwall_s=13.3\n"
+TWO = OpenFoamParams(size="XS", procs=2)
+
+
+def output(name: str, facts: dict[str, Any] | None = None, stdout: str | None = None) -> Output:
+    return Output(
+        {"stdout": stdout if stdout is not None else recorded(name), "timing": TIMING},
+        tool="OpenFOAM 1912",
+        facts=facts or {"addresses": 1},
+    )
+
+
+def recorded(name: str) -> str:
+    return (RECORDED / name).read_text()
+
+
+def values(output: Output, params: OpenFoamParams) -> dict[tuple[str, str], float]:
+    return {(m.metric, m.stat): m.value for m in OpenFoam().parse(output, params) if not m.coords}
+
+
+# -- parameters and case -------------------------------------------------------------------------
+
+
+def test_published_sizes_and_time_steps() -> None:
+    assert [OpenFoamParams(size=size).cavity().cells ** 3 for size in ("S", "M", "XL", "XXL")] == [
+        10**6,
+        8 * 10**6,
+        64 * 10**6,
+        512 * 10**6,
+    ]
+    assert [case.default_delta_t(n) for n in (100, 200, 400)] == pytest.approx([1e-3, 2.5e-4, 6.25e-5])
+    assert OpenFoamParams().cavity().cells == 100
+    assert OpenFoamParams(cells=30).cavity().cells == 30
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        ({"procs": 7, "nodes": 2}, r"procs \(7\) is not divisible by nodes \(2\); nodes may be 1, 7"),
+        ({"procs": 8, "nodes": 2, "procs_per_node": 3}, "procs_per_node"),
+        ({"size": "S", "cells": 10}, "not both"),
+        ({"cells": 4, "procs": 64, "decomposition": "simple"}, None),
+        ({"cells": 4, "procs": 5}, "use fewer"),
+        ({"size": "L"}, "XXL"),
+        ({"procs": 0}, "greater than or equal to 1"),
+    ],
+)
+def test_bad_parameters_are_refused(bad: dict[str, Any], says: str | None) -> None:
+    if says is None:
+        OpenFoamParams(**bad)
+        return
+    with pytest.raises(ValidationError, match=says):
+        OpenFoamParams(**bad)
+
+
+@pytest.mark.parametrize(
+    ("procs", "parts"), [(1, (1, 1, 1)), (2, (2, 1, 1)), (8, (2, 2, 2)), (12, (3, 2, 2)), (48, (4, 4, 3)), (7, (7, 1, 1))]
+)
+def test_the_cube_is_cut_near_cubes(procs: int, parts: tuple[int, int, int]) -> None:
+    assert case.split(procs) == parts
+
+
+def test_the_dictionaries_say_what_was_asked() -> None:
+    files = case.files(OpenFoamParams(size="M", procs=8, solver="GAMG", stop="tolerance", tolerance=1e-5).cavity())
+    assert "(200 200 200)" in files["system/blockMeshDict"]
+    assert "n (2 2 2)" in files["system/decomposeParDict"]
+    assert "solver GAMG" in files["system/fvSolution"]
+    assert "tolerance 1e-05" in files["system/fvSolution"]
+    fixed = case.files(OpenFoamParams(size="S", pressure_iterations=77).cavity())["system/fvSolution"]
+    assert "minIter 77; maxIter 77;" in fixed
+
+
+def test_rdma_needs_a_device_and_hosts_follow_nodes() -> None:
+    benchmark = OpenFoam()
+    rdma = OpenFoamParams(procs=4, nodes=2, transport="rdma")
+    assert benchmark.shape(rdma) == {"hosts": {"count": 2}, "privileges": ["rdma"]}
+    assert "needs a device" in benchmark.check(rdma, Shape.model_validate(benchmark.shape(rdma)))[0]
+    assert benchmark.check(rdma, Shape.model_validate(benchmark.shape(rdma) | {"resources": {"rdma/hca": 1}})) == []
+    assert "hosts.count is 3" in benchmark.check(OpenFoamParams(procs=2, nodes=2), Shape.model_validate({"hosts": {"count": 3}}))[0]
+
+
+def test_mpirun_names_hosts_with_slots_and_the_transport() -> None:
+    hosts = [LocalHost("10.0.0.1", "a"), LocalHost("10.0.0.2", "b")]
+    argv = openmpi.mpirun(Gang(hosts, Shape(), 1, "/tmp"), 8, "tcp")
+    assert argv[argv.index("--host") + 1] == "10.0.0.1:4,10.0.0.2:4"
+    assert argv[argv.index("plm_rsh_agent") + 1] == "perfdag step rsh"
+    assert "self,vader,tcp" in argv
+    rdma = openmpi.mpirun(Gang(hosts, Shape(), 1, "/tmp"), 8, "rdma")
+    assert rdma[rdma.index("pml") + 1] == "ucx"
+    assert "tcp" not in next(word for word in rdma if word.startswith("UCX_TLS="))
+    alone = openmpi.mpirun(Gang([LocalHost()] * 2, Shape(), 1, "/tmp"), 4, "tcp")
+    assert alone[alone.index("--host") + 1] == "127.0.0.1:4"
+    assert "plm_rsh_agent" not in alone
+
+
+# -- recorded logs -------------------------------------------------------------------------------
+
+
+def test_a_serial_log() -> None:
+    found = values(output("xs-1-proc.stdout"), OpenFoamParams(size="XS"))
+    assert found["solve_time", "value"] == pytest.approx(3.419091)
+    assert found["cell_steps_rate", "value"] == pytest.approx(20**3 * 20 / 3.419091)
+    assert found["step_time", "min"] <= found["step_time", "p50"] <= found["step_time", "max"]
+    assert found["pressure_iterations", "value"] == 20 * 2 * 250
+    assert found["memory", "value"] == found["memory", "max"] == 62922752
+    assert ("decompose_time", "value") not in found
+
+
+def test_a_parallel_log_and_its_residuals() -> None:
+    measured = OpenFoam().parse(output("xs-2-procs.stdout"), TWO)
+    found = {(m.metric, m.stat): m.value for m in measured if not m.coords}
+    assert found["memory", "value"] == 141291520
+    assert found["memory", "max"] == 70676480
+    assert found["decompose_time", "value"] == 0.5
+    assert {m.coords["field"]: m.value for m in measured if m.metric == "residual"} == {
+        "Ux": 0.000113342,
+        "Uy": 0.000262942,
+        "Uz": 0.000329927,
+        "p": 0.000264805,
+    }
+
+
+def test_size_s_and_a_tolerance() -> None:
+    assert values(output("s-2-procs.stdout"), OpenFoamParams(size="S", time_steps=3, procs=2))["solve_time", "value"] > 0
+    gamg = OpenFoamParams(cells=16, time_steps=5, solver="GAMG", stop="tolerance", tolerance=1e-6)
+    assert values(output("gamg-tolerance.stdout"), gamg)["pressure_iterations", "value"] == 65
+
+
+def test_a_run_of_many_hours_parses() -> None:
+    later = re.sub(r"^(\d+\.\d+)\t", lambda found: f"{float(found[1]) * 10_000:.6f}\t", recorded("xs-2-procs.stdout"), flags=re.M)
+    assert values(output("", stdout=later), TWO)["solve_time", "value"] == pytest.approx(121_897.62)
+
+
+def test_what_diverged_is_failed() -> None:
+    with pytest.raises(Failed, match=r"diverged: Courant number 16.44 in time step 4"):
+        OpenFoam().parse(output("runaway.stdout"), OpenFoamParams(cells=50, time_steps=8, pressure_iterations=8))
+    nan = recorded("xs-2-procs.stdout").replace("sum local = 7.25298e-16", "sum local = nan", 1)
+    assert "nan" in nan
+    with pytest.raises(Failed, match="not finite"):
+        OpenFoam().parse(output("", stdout=nan), TWO)
+    with pytest.raises(Failed, match="diverged: Courant number 6656 in time step 5"):
+        OpenFoam().parse(output("diverged.stdout"), OpenFoamParams(cells=12, time_steps=40, delta_t=0.5, pressure_iterations=1))
+
+
+def test_what_stopped_early_is_failed() -> None:
+    whole = recorded("xs-2-procs.stdout")
+    with pytest.raises(Failed, match=r"stopped early: 20 of 21 time steps"):
+        OpenFoam().parse(output("", stdout=whole), OpenFoamParams(size="XS", procs=2, time_steps=21))
+    for cut in (0, 100, len(whole) // 3, len(whole) // 2, whole.index("End"), len(whole) - 120):
+        with pytest.raises(Failed):
+            OpenFoam().parse(output("", stdout=whole[:cut]), TWO)
+
+
+def test_garbled_numbers_are_failed() -> None:
+    with pytest.raises(Failed, match="where a number belongs"):
+        OpenFoam().parse(
+            output("", stdout=recorded("xs-2-procs.stdout").replace("Initial residual = 1,", "Initial residual = 1x1,", 1)), TWO
+        )
+
+
+def test_what_was_not_asked_is_invalid() -> None:
+    with pytest.raises(Invalid, match="250 to 250 iterations, not 100"):
+        OpenFoam().parse(output("xs-2-procs.stdout"), TWO.model_copy(update={"pressure_iterations": 100}))
+    with pytest.raises(Invalid, match=r"ran on hosts with \[2\] processes, not 2 with 1") as wrong:
+        OpenFoam().parse(output("xs-2-procs.stdout", {"addresses": 2}), TWO.model_copy(update={"nodes": 2}))
+    assert wrong.value.measurements
+    with pytest.raises(Invalid, match="Open MPI used ob1"):
+        OpenFoam().parse(
+            output("xs-2-procs.stdout", {"addresses": 1, "point_to_point": "ob1"}), TWO.model_copy(update={"transport": "rdma"})
+        )
+
+
+def test_the_point_to_point_layer_is_read() -> None:
+    assert openmpi.selected_layer(recorded("xs-2-procs.stderr")) == "ob1"
+    assert openmpi.selected_layer("") is None
+
+
+# -- the real solver -----------------------------------------------------------------------------
+
+needs_openfoam = pytest.mark.skipif(shutil.which("icoFoam") is None, reason="needs OpenFOAM: apt-get install openfoam openmpi-bin")
+
+
+def measured(params: OpenFoamParams, scratch: Path) -> tuple[Output, dict[tuple[str, str], float]]:
+    benchmark, gang = OpenFoam(), Gang([LocalHost()], Shape(), 120, str(scratch))
+    benchmark.prepare(gang, params)
+    made = benchmark.run(gang, params)
+    return made, values(made, params)
+
+
+@needs_openfoam
+def test_the_real_solver_alone_and_in_parallel(tmp_path: Path) -> None:
+    made, one = measured(OpenFoamParams(cells=10, time_steps=4, pressure_iterations=50), tmp_path / "one")
+    assert made.tool.startswith("OpenFOAM ")
+    assert one["wall_time", "value"] > one["solve_time", "value"] > 0
+    parallel = OpenFoamParams(cells=10, time_steps=4, pressure_iterations=50, procs=2, oversubscribe=True)
+    made, two = measured(parallel, tmp_path / "two")
+    assert made.facts["point_to_point"] == "ob1"
+    # the same physics, cut in two
+    assert two["courant_max", "value"] == pytest.approx(one["courant_max", "value"], rel=1e-3)
+
+
+@needs_openfoam
+def test_the_real_solver_that_diverges_is_failed(tmp_path: Path) -> None:
+    with pytest.raises(Failed, match="diverged"):
+        measured(OpenFoamParams(cells=12, time_steps=40, delta_t=0.5, pressure_iterations=1), tmp_path)
+
+
+@needs_openfoam
+def test_more_processes_than_cpus_are_skipped(tmp_path: Path) -> None:
+    with pytest.raises(Skip, match="CPUs for 512 processes"):
+        measured(OpenFoamParams(cells=10, procs=512), tmp_path)

@@ -1,0 +1,200 @@
+"""perftest: arguments, refusals, parsers on texts in its formats, and the real tool's error path."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from perfdag.benchmark import Failed, Gang, Output, Skip
+from perfdag.hosts import LocalHost
+from perfdag.shape import Shape
+from perfdag.steps import rdma
+from perfdag.steps.rdma_bandwidth import BandwidthParams, RdmaBandwidth
+from perfdag.steps.rdma_latency import LatencyParams, RdmaLatency
+
+RECORDED = Path(__file__).parent.parent / "recorded" / "perftest"
+
+
+def text(name: str) -> str:
+    return (RECORDED / f"{name}").read_text()
+
+
+def output(client: str, report: str = "") -> Output:
+    return Output({"client0": client, "server0": client, "json0": report}, tool="perftest 6.06")
+
+
+# -- parameters ----------------------------------------------------------------------------------
+
+
+def test_defaults_are_1000_iterations_and_one_queue_pair_over_all_sizes() -> None:
+    argv = RdmaBandwidth().arguments(BandwidthParams(), None)
+    assert argv[0] == "ib_write_bw"
+    assert argv[argv.index("-n") + 1] == "1000"
+    assert argv[argv.index("-q") + 1] == "1"
+    assert "-a" in argv
+
+
+def test_every_parameter_reaches_the_command() -> None:
+    params = BandwidthParams(
+        mode="send", iterations=25, qps=512, sizes=["64KiB"], mtu=4096, connection="UC", device="mlx5_1", port=2, gid_index=3, rdma_cm=True,
+        bidirectional=True, cuda=1, extra_args=["--tclass=96"],
+    )  # fmt: skip
+    argv = " ".join(RdmaBandwidth().arguments(params, 65536))
+    for part in ("ib_send_bw", "-c UC", "-i 2", "-n 25", "-s 65536", "-m 4096", "-d mlx5_1", "-x 3", "-R", "--use_cuda=1", "-q 512", "-b"):
+        assert f" {part} " in f" {argv} "
+    assert argv.endswith("--tclass=96")
+    assert RdmaLatency().arguments(LatencyParams(mode="read", duration="10s", sizes=[2]), 2)[0:6] == [
+        "ib_read_lat",
+        "-F",
+        "-c",
+        "RC",
+        "-i",
+        "1",
+    ]
+    assert "-D 10" in " ".join(RdmaLatency().arguments(LatencyParams(mode="read", duration="10s", sizes=[2]), 2))
+    atomic = RdmaLatency().arguments(LatencyParams(mode="atomic", atomic="CMP_AND_SWAP"), None)
+    assert atomic[0] == "ib_atomic_lat"
+    assert atomic[atomic.index("-A") + 1] == "CMP_AND_SWAP"
+    assert "-a" not in atomic
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        ({"iterations": 4}, "greater than or equal to 5"),
+        ({"mode": "read", "connection": "UC"}, "it has RC, XRC, DC"),
+        ({"mode": "write", "connection": "UD"}, "has no connection UD"),
+        ({"duration": "10s"}, "cannot time all sizes"),
+        ({"duration": "1s", "sizes": [8]}, "3 s or more"),
+        ({"mode": "atomic", "sizes": [64]}, "8 bytes"),
+        ({"sizes": []}, "at least 1"),
+        ({"mtu": 1500}, "4096"),
+        ({"extra_args": ["; rm -rf /"]}, "pattern"),
+        ({"device": "mlx5_0 -x"}, "pattern"),
+    ],
+)
+def test_bad_parameters_are_refused(bad: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        BandwidthParams(**bad)
+
+
+@pytest.mark.parametrize("benchmark", [RdmaBandwidth(), RdmaLatency()])
+def test_a_suite_without_a_network_or_device_is_refused(benchmark: Any) -> None:
+    params = benchmark.Params()
+    asked = benchmark.shape(params)
+    assert asked == {"hosts": {"count": 2}, "privileges": ["rdma"]}
+    assert "needs an RDMA network" in benchmark.check(params, Shape.model_validate(asked))[0]
+    for given in ({"network": {"name": "default/mlnx-net"}}, {"network": {"host": True}}, {"resources": {"rdma/hca_shared_devices_a": 1}}):
+        assert benchmark.check(params, Shape.model_validate({**asked, **given})) == []
+    assert "needs an RDMA network" in benchmark.check(params, Shape.model_validate({**asked, "resources": {"cpu": 2}}))[0]
+
+
+# -- parsers -------------------------------------------------------------------------------------
+
+
+def test_bandwidth_of_all_sizes() -> None:
+    found = RdmaBandwidth().parse(output(text("constructed-write-bw-all-26.04.txt")), BandwidthParams())
+    by = {(m.metric, m.stat, m.coords.get("message_bytes")): m for m in found}
+    assert len({key[2] for key in by if key[2]}) == 23
+    assert by["bandwidth", "mean", 1 << 23].value == pytest.approx(97.5e9)
+    assert by["bandwidth", "max", 1 << 23].value == pytest.approx(98.475e9, rel=1e-3)
+    assert by["message_rate", "mean", 2].value == pytest.approx(4.2e6)
+    assert by["highest_bandwidth", "value", None].value == pytest.approx(97.5e9, rel=1e-3)
+    assert by["bandwidth", "mean", 2].n == 1000
+
+
+def test_megabytes_of_old_versions_are_mebibytes() -> None:
+    params = BandwidthParams(mode="read", iterations=25, qps=512, sizes=[65536])
+    found = {(m.metric, m.stat): m.value for m in RdmaBandwidth().parse(output(text("constructed-read-bw-65536-4.5.txt")), params)}
+    assert found["bandwidth", "mean"] == pytest.approx(11648.70 * 2**20 * 8)
+    # the rate times the size gives the same, which proves the unit
+    assert found["message_rate", "mean"] * 65536 * 8 == pytest.approx(found["bandwidth", "mean"], rel=1e-4)
+
+
+def test_duration_mode_has_no_peak() -> None:
+    params = BandwidthParams(duration="10s", sizes=[65536])
+    found = {(m.metric, m.stat) for m in RdmaBandwidth().parse(output(text("constructed-write-bw-65536-duration.txt")), params)}
+    assert ("bandwidth", "mean") in found
+    assert ("bandwidth", "max") not in found
+
+
+def test_json_is_read_where_it_is_json_and_the_text_otherwise() -> None:
+    params = BandwidthParams(sizes=[4096])
+    new = RdmaBandwidth().parse(output("", text("constructed-write-bw-4096-26.04.json")), params)
+    assert {(m.metric, m.stat): m.value for m in new}["bandwidth", "mean"] == pytest.approx(92.71e9)
+    with pytest.raises(Failed, match="no row for 1 of 1"):
+        RdmaBandwidth().parse(output("", text("constructed-write-bw-4096-4.5.json")), params)
+
+
+def test_latency_of_all_sizes() -> None:
+    found = RdmaLatency().parse(output(text("constructed-read-lat-all-26.04.txt")), LatencyParams(mode="read"))
+    by = {(m.metric, m.stat, m.coords.get("message_bytes")): m.value for m in found}
+    assert by["lowest_latency", "value", 2] == pytest.approx(1.62e-6)
+    assert by["latency", "p50", 2] == pytest.approx(1.62e-6)
+    assert {stat for metric, stat, _ in by if metric == "latency"} == {"min", "max", "p50", "mean", "stdev", "p99", "p99.9"}
+    few = text("constructed-read-lat-all-26.04.txt").replace(" 1000  ", " 500  ")
+    stats = {m.stat for m in RdmaLatency().parse(output(few), LatencyParams(mode="read", iterations=500)) if m.metric == "latency"}
+    assert "p99.9" not in stats
+    assert "p99" in stats
+
+
+def test_latency_in_duration_mode() -> None:
+    params = LatencyParams(mode="send", duration="10s", sizes=[2])
+    found = {(m.metric, m.stat): m.value for m in RdmaLatency().parse(output(text("constructed-send-lat-duration.txt")), params)}
+    assert found["latency", "mean"] == pytest.approx(1.56e-6)
+    assert found["exchange_rate", "mean"] == pytest.approx(641025.64)
+
+
+def test_cut_and_garbled_reports_are_failed() -> None:
+    for benchmark, params, name in (
+        (RdmaBandwidth(), BandwidthParams(), "constructed-write-bw-all-26.04.txt"),
+        (RdmaLatency(), LatencyParams(mode="read"), "constructed-read-lat-all-26.04.txt"),
+    ):
+        whole = text(name)
+        for cut in (0, 200, len(whole) // 2, whole.rindex("8388608"), whole.rindex("8388608") + 30):
+            with pytest.raises(Failed):
+                benchmark.parse(output(whole[:cut]), params)  # type: ignore[attr-defined]
+        with pytest.raises(Failed, match=r"not numbers|row of"):
+            benchmark.parse(output(whole.replace(" 1000 ", " 10x0 ", 1)), params)  # type: ignore[attr-defined]
+        with pytest.raises(Failed, match="row of"):
+            benchmark.parse(output(whole.replace("1000 ", "nan ", 1)), params)  # type: ignore[attr-defined]
+
+
+def test_an_unknown_unit_is_failed() -> None:
+    with pytest.raises(Failed, match="no unit"):
+        RdmaBandwidth().parse(output(text("constructed-write-bw-all-26.04.txt").replace("Gb/sec", "Tb/sec")), BandwidthParams())
+
+
+def test_the_link_is_read_from_the_head() -> None:
+    found = rdma.read_info(text("constructed-write-bw-all-26.04.txt"))
+    assert found["device"] == "mlx5_0"
+    assert found["mtu"] == "4096[B]"
+    assert found["link_type"] == "Ethernet"
+
+
+# -- the real tool without a device --------------------------------------------------------------
+
+
+@pytest.mark.skipif(shutil.which("ib_write_bw") is None, reason="needs perftest: apt-get install perftest")
+@pytest.mark.skipif(Path("/sys/class/infiniband").exists(), reason="this machine has an RDMA device")
+def test_the_real_tool_without_a_device_is_skipped_with_what_the_node_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    benchmark, gang = RdmaBandwidth(), Gang([LocalHost(), LocalHost()], Shape(), 20, str(tmp_path))
+    with pytest.raises(Skip, match=r"ib_write_bw cannot run on .*: the node has no RDMA device: /sys/class/infiniband is absent"):
+        benchmark.prepare(gang, BandwidthParams())
+    # even where the look beforehand finds nothing amiss, the tool's own words end in a skip
+    with pytest.raises(
+        Skip, match=r"finds no RDMA device on .*Did not detect devices|finds no RDMA device on .*: the node has no RDMA device"
+    ):
+        benchmark.run(gang, BandwidthParams())
+    with pytest.raises(Skip, match="finds no RDMA device"):
+        benchmark.run(gang, BandwidthParams(rdma_cm=True))
+
+
+def test_the_recorded_error_is_known() -> None:
+    assert any(words in text("no-device.txt") for words in rdma._NO_DEVICE)
+
+
+def test_memlock_is_recorded() -> None:
+    assert len(rdma.memlock(LocalHost()).split()) == 2
