@@ -55,7 +55,9 @@ def test_validation_on_real_pods(deploy: tuple[str, str], capsys: pytest.Capture
     namespace, file = deploy
     subprocess.run(["kubectl", "apply", "-f", file], check=True, capture_output=True)
     try:
-        subprocess.run(["kubectl", "-n", namespace, "wait", "deployment", "--all", "--for=condition=Available", "--timeout=90s"], check=True)
+        subprocess.run(
+            ["kubectl", "-n", namespace, "wait", "deployment", "--all", "--for=condition=Available", "--timeout=90s"], check=True
+        )
         here = ["queue", "validate", "-n", namespace, "--json"]
 
         monkeypatch.setenv("PERFDAG_QUEUE_TOKEN", "test-token")

@@ -1,0 +1,159 @@
+"""How well a scaler follows a load: reaction time, overshoot, oscillation and wasted pod-seconds of a trace.
+
+A trace is a series of samples (seconds, replicas that the load needs, replicas there are). What the load needs is its
+rate times the seconds of an item, rounded up (Little's law).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+Shape = Literal["step", "ramp", "spike"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """At ``at`` seconds ``needed`` replicas were needed and ``have`` were there."""
+
+    at: float
+    needed: int
+    have: int
+
+
+@dataclass(frozen=True)
+class Score:
+    """Times in seconds, areas in pod-seconds. ``reaction``: from the first rise of the need until as many replicas are
+    there as it asks for at its height, None where that never came; ``release``: the same for its last fall;
+    ``overshoot``: replicas beyond the largest need, as a share of it; ``oscillations``: changes of direction of the
+    replicas beyond those of the need."""
+
+    reaction: float | None
+    release: float | None
+    overshoot: float
+    oscillations: int
+    wasted: float
+    missing: float
+
+
+def score(trace: Sequence[Sample]) -> Score:
+    """Score a trace of at least two samples in order of time; each sample holds until the next. Raises ValueError."""
+    if len(trace) < 2 or any(b.at < a.at for a, b in itertools.pairwise(trace)):
+        raise ValueError("a trace needs at least two samples in order of time")
+    peak = max(sample.needed for sample in trace)
+    most = max(sample.have for sample in trace)
+    wasted = missing = 0.0
+    for here, after in itertools.pairwise(trace):
+        over = (here.have - here.needed) * (after.at - here.at)
+        wasted += max(0.0, over)
+        missing += max(0.0, -over)
+    turns = _turns([s.have for s in trace]) - _turns([s.needed for s in trace])
+    overshoot = max(0.0, most / peak - 1) if peak else 0.0
+    return Score(_reaction(trace, peak), _release(trace), overshoot, max(0, turns), wasted, missing)
+
+
+def _reaction(trace: Sequence[Sample], peak: int) -> float | None:
+    rise = next((s.at for s in trace if s.needed > trace[0].needed), None)
+    if rise is None:
+        return None
+    return next((s.at - rise for s in trace if s.at >= rise and s.have >= peak), None)
+
+
+def _release(trace: Sequence[Sample]) -> float | None:
+    falls = [b.at for a, b in itertools.pairwise(trace) if b.needed < a.needed]
+    if not falls:
+        return None
+    return next((s.at - falls[-1] for s in trace if s.at >= falls[-1] and s.have <= trace[-1].needed), None)
+
+
+def _turns(values: Sequence[int]) -> int:
+    steps = [b - a for a, b in itertools.pairwise(values) if b != a]
+    return sum((a > 0) != (b > 0) for a, b in itertools.pairwise(steps))
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A load over ``seconds``, in requests a second: ``low`` and, in the middle, ``high``.
+
+    step: high from a quarter to three quarters; ramp: up over the second quarter, down over the third; spike: high for
+    a tenth from a quarter on.
+    """
+
+    shape: Shape
+    low: float
+    high: float
+    seconds: float
+
+    def rate(self, at: float) -> float:
+        """Requests a second at ``at`` seconds."""
+        x = at / self.seconds
+        if self.shape == "ramp":
+            share = max(0.0, min(1.0, 4 * x - 1, 3 - 4 * x))
+        else:
+            share = float(0.25 <= x < (0.75 if self.shape == "step" else 0.35))
+        return self.low + (self.high - self.low) * share
+
+    def needed(self, at: float, item_seconds: float) -> int:
+        """Replicas that keep up with the load at that time."""
+        return max(1, math.ceil(self.rate(at) * item_seconds - 1e-9))
+
+
+@dataclass
+class HpaModel:
+    """The HorizontalPodAutoscaler's rule, for where there is no cluster; not the controller itself.
+
+    Replicas to bring ``metric / replicas`` to ``target`` (AverageValue), unless within ``tolerance`` (relative); scaling
+    in takes the largest answer of the last ``window`` seconds; scaling out is at most doubling or 4 more each ``period``
+    seconds. Source: Kubernetes documentation, Horizontal Pod Autoscaling, "Algorithm details" and "behavior".
+    """
+
+    target: float
+    least: int = 1
+    most: int = 64
+    tolerance: float = 0.1
+    window: float = 10.0
+    period: float = 5.0
+    past: list[tuple[float, int]] = field(default_factory=list)
+    grown: list[tuple[float, int]] = field(default_factory=list)
+
+    def desired(self, now: float, metric: float, replicas: int) -> int:
+        """Replicas to have; ``metric`` is the total over the queue, ``now`` in seconds."""
+        ratio = metric / (self.target * max(1, replicas))
+        wanted = replicas if abs(ratio - 1) <= self.tolerance else math.ceil(metric / self.target - 1e-9)
+        self.past = [(at, value) for at, value in self.past if at > now - self.window] + [(now, wanted)]
+        if wanted < replicas:
+            wanted = min(replicas, max(value for _, value in self.past))
+        elif wanted > replicas:
+            self.grown = [(at, value) for at, value in self.grown if at > now - self.period]
+            base = replicas - sum(value for _, value in self.grown)
+            wanted = min(wanted, max(2 * base, base + 4))
+        wanted = max(self.least, min(self.most, wanted))
+        if wanted > replicas:
+            self.grown.append((now, wanted - replicas))
+        return wanted
+
+
+def simulate(scaler: Callable[[float, float, int], int], profile: Profile, item_seconds: float, sync: float, delay: float) -> list[Sample]:
+    """A scaler against a fluid queue: items in the system as its metric, looked at each ``sync`` seconds; a replica
+    works ``delay`` seconds after it is asked for. Times in seconds."""
+    dt, backlog, have, trace = 0.1, 0.0, 1, []
+    coming: list[tuple[float, int]] = []
+    asked = 1
+    for k in range(int(profile.seconds / dt)):
+        now = k * dt
+        while coming and coming[0][0] <= now:
+            have = coming.pop(0)[1]
+        rate = profile.rate(now)
+        served = min(have / item_seconds, rate + backlog / dt)
+        backlog = max(0.0, backlog + (rate - served) * dt)
+        if k % max(1, round(sync / dt)) == 0:
+            wanted = scaler(now, backlog + served * item_seconds, asked)
+            if wanted != asked:
+                asked = wanted
+                coming.append((now + (delay if wanted > have else 0.0), wanted))
+                coming.sort()
+        trace.append(Sample(now, profile.needed(now, item_seconds), have))
+    return trace

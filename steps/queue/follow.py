@@ -1,0 +1,101 @@
+"""Drive queues with a changing load and watch a scaler follow: processes scaled by a model of the HPA, all on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from perfdag.steps.queue.autoscale import HpaModel, Profile, Sample
+from perfdag.steps.queue.frontend import Frontend
+from perfdag.steps.queue.load import KeptWire, Work, request
+from perfdag.steps.queue.processes import Processes
+from perfdag.steps.queue.tally import Tally
+from perfdag.steps.queue.wire import Address
+
+LOOK_SECONDS = 0.1
+
+
+@dataclass
+class Followed:
+    """What became of one queue: its trace, its client's statistics and whether the generator kept its schedule."""
+
+    queue: str
+    trace: list[Sample]
+    tally: Tally
+
+
+async def follow(profile: Profile, item_seconds: float, queues: int, sync: float, model: HpaModel) -> list[Followed]:
+    """Run the profile on each of ``queues`` queues at once. ``sync``: seconds between the scaler's looks.
+
+    Every queue has a copy of the model. Latencies run from the scheduled times.
+    """
+    names = [f"queue-{n + 1}" for n in range(queues)]
+    anywhere = Address("127.0.0.1", 0)
+    frontend = Frontend(names)
+    await frontend.start(anywhere, anywhere, anywhere)
+    clients, workers, _ = frontend.ports
+    backends = {name: Processes(Address("127.0.0.1", workers), name, ["sleep", f"{item_seconds}"]) for name in names}
+    try:
+        for each in backends.values():
+            await each.scale(model.least)
+        while any(len(frontend.parked[name]) < model.least for name in names):
+            await asyncio.sleep(0.05)
+        start = time.monotonic()
+        results = [Followed(name, [], Tally()) for name in names]
+        await asyncio.gather(
+            *(
+                task
+                for one in results
+                for task in (
+                    _send(profile, KeptWire(Address("127.0.0.1", clients), Work(one.queue)), one.tally, start),
+                    _scale(frontend, one, backends[one.queue], profile, item_seconds, sync, start, model),
+                )
+            )
+        )
+        return results
+    finally:
+        await asyncio.gather(*(each.stop() for each in backends.values()))
+        await frontend.stop()
+
+
+async def _send(profile: Profile, wire: KeptWire, tally: Tally, start: float) -> None:
+    flying: set[asyncio.Task[bool]] = set()
+    due = 0.0
+    while due < profile.seconds:
+        await asyncio.sleep(max(0.0, start + due - time.monotonic()))
+        tally.scheduled += 1
+        tally.lag.add(max(0.0, time.monotonic() - start - due))
+        task = asyncio.create_task(request(wire, tally, -1, start + due))
+        flying.add(task)
+        task.add_done_callback(flying.discard)
+        due += 1 / profile.rate(due)
+    if flying:
+        await asyncio.wait(flying, timeout=profile.seconds)
+    for task in list(flying):
+        task.cancel()
+    await wire.close()
+
+
+async def _scale(
+    frontend: Frontend,
+    one: Followed,
+    backends: Processes,
+    profile: Profile,
+    item_seconds: float,
+    sync: float,
+    start: float,
+    model: HpaModel,
+) -> None:
+    mine = HpaModel(model.target, model.least, model.most, model.tolerance, model.window, model.period)
+    queue, looked = frontend.queues[one.queue], -sync
+    while (now := time.monotonic() - start) < profile.seconds:
+        working = queue.running + len(frontend.parked[one.queue])
+        one.trace.append(Sample(now, profile.needed(now, item_seconds), working))
+        if now - looked >= sync:
+            looked = now
+            have = len(backends.running)
+            wanted = mine.desired(now, queue.waiting + queue.running, have)
+            if wanted != have:
+                await backends.scale(wanted)
+        await asyncio.sleep(LOOK_SECONDS)

@@ -1,0 +1,105 @@
+"""queue-autoscale: how well a scaler of backends follows a step, a ramp or a spike of load."""
+
+import asyncio
+from dataclasses import astuple
+from typing import Any, ClassVar, Literal
+
+import orjson
+from pydantic import Field
+
+from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Params
+from perfdag.steps.queue.autoscale import HpaModel, Profile, Sample, score
+from perfdag.units import PositiveDuration
+
+
+class QueueAutoscaleParams(Params):
+    """Load, items and scaler. The need is rate times item seconds."""
+
+    load: Literal["step", "ramp", "spike"] = Field("step", description="how the load changes")
+    low: float = Field(2.0, gt=0, le=1000, description="requests a second before and after")
+    high: float = Field(10.0, gt=0, le=1000, description="requests a second at its height")
+    item: PositiveDuration = Field(0.4, description="seconds of one item")
+    duration: PositiveDuration = Field(60.0, description="of the whole load")
+    queues: int = Field(1, ge=1, le=16, description="queues loaded and scaled at once")
+    target: float = Field(1.0, gt=0, description="items, waiting or running, a backend should have")
+    most: int = Field(16, ge=1, le=256, description="most backends of a queue")
+    sync: PositiveDuration = Field(1.0, description="between two looks of the scaler (a cluster's HPA: 15 s)")
+    window: PositiveDuration = Field(10.0, description="of stable demand before scaling in")
+
+
+class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
+    """Reaction time, overshoot, oscillation and wasted pod-seconds of autoscaled backends under a changing load.
+
+    Backends are processes, scaled by a model of the HorizontalPodAutoscaler's rule; it compares settings of the rule, not clusters.
+
+    Clock: this process's monotonic clock from the start of the load; replicas count when they take or wait for items.
+    """
+
+    name: ClassVar[str] = "queue-autoscale"
+    Params: ClassVar[type[Params]] = QueueAutoscaleParams
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        Metric("reaction", "s", "lower", "from the rise of the load until as many backends work as its height needs", headline=True),
+        Metric("release", "s", "lower", "from the fall of the load until no more backends than needed are left"),
+        Metric("overshoot", "1", "lower", "backends beyond the largest need, as a share of it", headline=True),
+        Metric("oscillations", "1", "lower", "changes of direction beyond those of the load"),
+        Metric("wasted", "s", "lower", "pod-seconds of backends that were not needed", headline=True),
+        Metric("missing", "s", "lower", "pod-seconds of backends that were needed and not there"),
+        Metric("latency", "s", "lower", "of requests, from their scheduled time (p50, p95)"),
+        Metric("replicas", "1", "none", "backends over time, for the chart"),
+        Metric("needed", "1", "none", "backends that the load needs over time, for the chart"),
+    )
+
+    def seconds(self, params: QueueAutoscaleParams) -> float:
+        return params.duration + 5
+
+    def check(self, params: QueueAutoscaleParams, shape: Any) -> list[str]:
+        if params.high <= params.low:
+            return [f"high {params.high:g}/s must be above low {params.low:g}/s"]
+        if params.high * params.item > params.most:
+            return [
+                f"{params.high:g}/s of {params.item:g} s items need {params.high * params.item:g} backends, more than most ({params.most})"
+            ]
+        return []
+
+    def run(self, gang: Gang, params: QueueAutoscaleParams) -> Output:
+        from perfdag.steps.queue.follow import follow
+
+        profile = Profile(params.load, params.low, params.high, params.duration)
+        model = HpaModel(params.target, most=params.most, window=params.window)
+        results = asyncio.run(follow(profile, params.item, params.queues, params.sync, model))
+        result = {each.queue: {"trace": [astuple(s) for s in each.trace], "client": each.tally.as_json()} for each in results}
+        return Output({"result": orjson.dumps(result).decode()}, tool="perfdag queue")
+
+    def parse(self, output: Output, params: QueueAutoscaleParams) -> list[Measurement]:
+        try:
+            result = orjson.loads(output.texts["result"])
+        except (KeyError, ValueError):
+            raise Failed("no trace of the scaling", output.texts) from None
+        if len(result) != params.queues:
+            raise Failed(f"{len(result)} of {params.queues} queues reported", output.texts)
+        found = [each for queue, one in result.items() for each in _measured(queue, one, params)]
+        late = [queue for queue, one in result.items() if (one["client"]["schedule_lag"].get("p99") or 0) > 0.1]
+        if late:
+            raise Invalid(f"the generator ran more than 100 ms late at p99 on {', '.join(late)}", output.texts, found)
+        failures = sum(one["client"]["failure"] for one in result.values())
+        if failures:
+            raise Failed(f"{failures} requests failed", output.texts)
+        return found
+
+
+def _measured(queue: str, one: Any, params: QueueAutoscaleParams) -> list[Measurement]:
+    trace = [Sample(*each) for each in one["trace"]]
+    result = score(trace)
+    at = {"queue": queue}
+    values = {"reaction": result.reaction, "release": result.release, "overshoot": result.overshoot}
+    values |= {"oscillations": float(result.oscillations), "wasted": result.wasted, "missing": result.missing}
+    found = [Measurement(name, value, coords=at) for name, value in values.items() if value is not None]
+    latency = one["client"]["latency"]
+    found += [
+        Measurement("latency", latency[p], stat=p, coords=at, n=latency["count"]) for p in ("p50", "p95") if latency.get(p) is not None
+    ]
+    step = max(1, len(trace) // 120)
+    for sample in trace[::step]:
+        when = {**at, "elapsed": round(sample.at, 3)}
+        found += [Measurement("replicas", float(sample.have), coords=when), Measurement("needed", float(sample.needed), coords=when)]
+    return found

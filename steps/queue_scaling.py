@@ -1,0 +1,122 @@
+"""queue-scaling: does throughput grow with the backends of a queue, and by which law?"""
+
+import sys
+from typing import Any, ClassVar
+
+import orjson
+from pydantic import Field
+
+from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Params
+from perfdag.units import PositiveDuration
+
+API_RULES: tuple[dict[str, Any], ...] = (
+    {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "list"]},
+    {"apiGroups": ["apps"], "resources": ["deployments/scale"], "verbs": ["get", "patch", "update"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]},
+    {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get"]},
+)
+
+
+class QueueScalingParams(Params):
+    """Without a deployment, backends are processes on the measuring host."""
+
+    command: list[str] = Field(["sleep", "0.5"], min_length=1, description="workload of a backend: absolute path or built-in (sleep, usl)")
+    limit: int = Field(16, ge=1, le=4096, description="most replicas; 1, 2, 4 ... and this are measured")
+    factor: float = Field(1.8, ge=1, le=2, description="throughput wanted of each doubling; 1.8 and 1.4 are usual")
+    tolerance: float = Field(0.05, gt=0, lt=1, description="windows that differ less, relative, are steady")
+    timeout: PositiveDuration = Field(120.0, description="for a step to become steady")
+    deployment: str | None = Field(None, description="scale this Deployment instead of processes; its pods run the command")
+    namespace: str | None = Field(None, description="of the Deployment")
+    client: str | None = Field(None, description="Service of its client (default: DEPLOYMENT-client)")
+
+
+class QueueScaling(Benchmark[QueueScalingParams]):
+    """Throughput of a work queue over 1, 2, 4 ... replicas of its backend, with the fitted scalability laws.
+
+    Every number of replicas is loaded with as many requests at once and measured when its rate is steady.
+
+    Clock: the client's monotonic clock; for each request slot from one completion to a later one, in windows of at least 3 items a
+    slot, once warm-up is over and three windows agree.
+    """
+
+    name: ClassVar[str] = "queue-scaling"
+    image: ClassVar[str] = "base"
+    api: ClassVar[tuple[dict[str, Any], ...]] = API_RULES
+    Params: ClassVar[type[Params]] = QueueScalingParams
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        Metric("throughput", "1/s", "higher", "items a second by number of replicas", headline=True),
+        Metric("efficiency", "1", "higher", "throughput as a share of replicas times that of one", headline=True),
+        Metric("gain", "1", "higher", "throughput relative to the step before, by number of replicas"),
+        Metric("steps_failed", "1", "lower", "steps below the factor"),
+        Metric("single_rate", "1/s", "higher", "items a second of one replica, by the Universal Scalability Law"),
+        Metric("serial_share", "1", "lower", "sigma of the Universal Scalability Law"),
+        Metric("coherence", "1", "lower", "kappa of the Universal Scalability Law"),
+        Metric("knee", "1", "higher", "replicas beyond which throughput falls, by the law"),
+    )
+
+    def seconds(self, params: QueueScalingParams) -> float:
+        """A guess: 13 items of a second or less each step."""
+        steps = params.limit.bit_length() + 2
+        seconds = float(params.command[1]) if params.command[0] in ("sleep", "usl") and len(params.command) > 1 else 5.0
+        return 5 + steps * min(params.timeout, 13 * seconds + 2)
+
+    def run(self, gang: Gang, params: QueueScalingParams) -> Output:
+        argv = [
+            sys.executable,
+            "-m",
+            "perfdag",
+            "queue",
+            "validate",
+            "--json",
+            "--limit",
+            str(params.limit),
+            "--factor",
+            f"{params.factor}",
+        ]
+        argv += ["--tolerance", f"{params.tolerance}", "--timeout", f"{params.timeout}"]
+        if params.deployment:
+            argv += ["-n", params.namespace] if params.namespace else []
+            argv += ["--client", params.client] if params.client else []
+            argv += [params.deployment]
+        else:
+            argv += ["--local", "--", *params.command]
+        done = gang.hosts[0].run(argv, timeout=gang.timeout)
+        if done.timed_out or done.code not in (0, 3):
+            what = f"did not end within {gang.timeout:g} s" if done.timed_out else f"exited {done.code}"
+            raise Failed(f"the validator {what}: {done.tail()}", done.texts())
+        return Output(done.texts(), [argv], "perfdag queue validate")
+
+    def parse(self, output: Output, params: QueueScalingParams) -> list[Measurement]:
+        try:
+            result = orjson.loads(output.texts["stdout"])
+            steps = result["steps"]
+        except (KeyError, ValueError):
+            raise Failed("the validator printed no result", output.texts) from None
+        measured = _measured(result)
+        failed = [step for step in steps if step["failures"]]
+        if failed:
+            raise Failed(f"at {failed[0]['replicas']} replicas: {'; '.join(failed[0]['problems'])}", output.texts)
+        if not steps or steps[-1]["replicas"] != params.limit:
+            raise Failed(f"the validator did not reach {params.limit} replicas", output.texts)
+        unsteady = [step for step in steps if not step["steady"]]
+        if unsteady:
+            raise Invalid(f"not steady at {unsteady[0]['replicas']} replicas", output.texts, measured)
+        return measured
+
+
+def _measured(result: Any) -> list[Measurement]:
+    found = []
+    for step in result["steps"]:
+        at = {"replicas": step["replicas"]}
+        found.append(Measurement("throughput", step["per_second"], coords=at, n=len(step["windows"])))
+        found.append(Measurement("efficiency", step["efficiency"], coords=at))
+        if step["ratio"]:
+            found.append(Measurement("gain", step["ratio"][0], coords=at))
+    found.append(Measurement("steps_failed", float(sum(bool(step["problems"]) for step in result["steps"]))))
+    usl = result["usl"]
+    if usl:
+        found += [Measurement("single_rate", usl["rate_per_second"]), Measurement("serial_share", usl["sigma"])]
+        found.append(Measurement("coherence", usl["kappa"]))
+        if usl["knee_replicas"]:
+            found.append(Measurement("knee", usl["knee_replicas"]))
+    return found

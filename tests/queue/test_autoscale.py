@@ -1,0 +1,75 @@
+"""Scores of traces whose scores are known, the HPA's rule, and both queue benchmarks."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from perfdag.steps.queue.autoscale import HpaModel, Profile, Sample, score, simulate
+from perfdag.steps.queue.follow import follow
+
+
+def trace(*samples: tuple[float, int, int]) -> list[Sample]:
+    return [Sample(*each) for each in samples]
+
+
+def test_a_known_trace() -> None:
+    result = score(trace((0, 1, 1), (10, 4, 1), (13, 4, 3), (15, 4, 6), (20, 4, 4), (30, 1, 4), (34, 1, 1), (40, 1, 1)))
+    assert result.reaction == 5
+    assert result.release == 4
+    assert result.overshoot == pytest.approx(0.5)
+    assert result.oscillations == 0
+    assert result.wasted == pytest.approx(2 * 5 + 3 * 4)
+    assert result.missing == pytest.approx(3 * 3 + 1 * 2)
+
+
+def test_flapping_is_counted_and_a_height_never_reached_is_none() -> None:
+    flapping = score(trace((0, 2, 2), (1, 2, 3), (2, 2, 2), (3, 2, 3), (4, 2, 2)))
+    assert flapping.oscillations == 3
+    assert score(trace((0, 1, 1), (1, 4, 1), (5, 4, 3))).reaction is None
+    with pytest.raises(ValueError, match="two samples"):
+        score(trace((0, 1, 1)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "at", "rate"), [("step", 10, 2), ("step", 30, 10), ("ramp", 37.5, 6), ("spike", 30, 10), ("spike", 40, 2)]
+)
+def test_profiles(shape: str, at: float, rate: float) -> None:
+    assert Profile(shape, 2, 10, 100).rate(at) == pytest.approx(rate)  # type: ignore[arg-type]
+
+
+def test_the_rule_of_the_hpa() -> None:
+    model = HpaModel(target=2, window=10)
+    assert model.desired(0, 2, 1) == 1
+    assert model.desired(1, 2.1, 1) == 1  # within the tolerance
+    assert model.desired(2, 100, 1) == 5  # at most 4 more in 5 s
+    assert model.desired(3, 100, 5) == 5
+    assert model.desired(8, 100, 5) == 10  # doubled
+    assert model.desired(9, 2, 10) == 10  # a larger answer is in the window
+    assert model.desired(30, 2, 10) == 1
+
+
+def test_a_simulated_controller_is_scored_as_its_settings_say() -> None:
+    profile = Profile("step", 1, 8, 200)
+
+    def scored(sync: float, delay: float) -> float:
+        reaction = score(simulate(HpaModel(target=1).desired, profile, 1.0, sync, delay)).reaction
+        assert reaction is not None
+        return reaction
+
+    assert scored(15, 5) > scored(5, 5) > scored(1, 0)
+    calm = score(simulate(lambda _now, _metric, _have: 8, profile, 1.0, 15, 0))
+    assert calm.wasted == pytest.approx(7 * 100, rel=0.05)
+    assert calm.reaction == pytest.approx(0, abs=0.11)
+
+
+@pytest.mark.slow
+async def test_processes_follow_a_step_on_two_queues() -> None:
+    results = await asyncio.wait_for(follow(Profile("step", 2, 12, 16), 0.25, 2, 0.5, HpaModel(target=1, most=8, window=2)), 60)
+    for one in results:
+        assert one.tally.failure == 0
+        result = score(one.trace)
+        assert result.reaction is not None
+        assert result.reaction < 6
+        assert one.tally.success == one.tally.scheduled
