@@ -1,0 +1,266 @@
+"""imb: what its tables mean, that a fallback is invalid, and real runs over shared memory, TCP and a remote shell."""
+
+import dataclasses
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from perfdag.benchmark import Failed, Gang, Invalid, Measurement, Output, Skip
+from perfdag.hosts import LocalHost
+from perfdag.shape import Shape, merge
+from perfdag.steps import intelmpi
+from perfdag.steps.imb import KNOWN, Imb, ImbParams
+from tests.recorded import damage
+from tests.recorded.record import load
+
+RECORDED = damage.names("imb")
+IMB = Imb()
+
+
+def values(found: list[Measurement], metric: str, stat: str = "value", **coords: int) -> list[float]:
+    return [each.value for each in found if (each.metric, each.stat, dict(each.coords)) == (metric, stat, coords)]
+
+
+def replaced(output: Output, pattern: str, new: str) -> Output:
+    text, count = re.subn(pattern, new, output.texts["stdout"], flags=re.M)
+    assert count
+    return dataclasses.replace(output, texts={**output.texts, "stdout": text})
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_outputs_have_declared_metrics(name: str) -> None:
+    damage.assert_declared(name)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_cut_output_is_noticed(name: str) -> None:
+    damage.assert_cut_is_noticed(name, roles=("stdout",))
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_garbled_output_is_noticed(name: str) -> None:
+    damage.assert_garbled_is_noticed(name)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_decimal_comma_is_refused(name: str) -> None:
+    damage.assert_decimal_comma_is_noticed(name)
+
+
+def test_every_size_has_latency_and_bandwidth() -> None:
+    _, params, output = load("imb/pingpong-tcp")
+    found = IMB.parse(output, params)
+    sizes = [each.coords["message_bytes"] for each in found if each.metric == "latency"]
+    assert sizes == [0, *(2**log for log in range(11))]
+    latency = values(found, "latency", "mean", message_bytes=1024)[0]
+    assert values(found, "bandwidth", message_bytes=1024) == [pytest.approx(1024 / latency)]
+    assert values(found, "zero_byte_latency") == values(found, "latency", "mean", message_bytes=0)
+    speeds = [each.value for each in found if each.metric == "bandwidth"]
+    assert values(found, "peak_bandwidth") == [max(speeds)]
+    assert values(found, "half_bandwidth_size")[0] in sizes
+
+
+@pytest.mark.parametrize(("name", "messages"), [("imb/pingpong-shm", 1), ("imb/sendrecv-shm", 2)])
+def test_bandwidth_agrees_with_the_printed_column(name: str, messages: int) -> None:
+    _, params, output = load(name)
+    *_, last = [line.split() for line in output.texts["stdout"].splitlines() if re.match(r"\s+1024\s", line)]
+    found = IMB.parse(output, params)
+    assert values(found, "bandwidth", message_bytes=1024)[0] == pytest.approx(float(last[-1]) * 1e6, rel=0.02)
+
+
+def test_an_old_imb_whose_mbyte_is_2_to_the_20_gives_the_same_bandwidth() -> None:
+    _, params, output = load("imb/pingpong-shm")
+    old = replaced(output, r"(\d+\.\d\d)$", lambda found: f"{float(found[1]) * 1e6 / 2**20:.2f}")  # type: ignore[arg-type]
+    assert IMB.parse(old, params) == IMB.parse(output, params)
+
+
+def test_collectives_have_extremes_over_the_ranks() -> None:
+    _, params, output = load("imb/allreduce-tcp")
+    found = IMB.parse(output, params)
+    low, mean, high = (values(found, "latency", stat, message_bytes=1024)[0] for stat in ("min", "mean", "max"))
+    assert low <= mean <= high
+    assert values(found, "operation_time") == [mean]
+    assert not values(found, "zero_byte_latency")
+    # Allreduce adds floats: no messages of 1 and 2 bytes
+    assert {each.coords["message_bytes"] for each in found if each.metric == "latency"} == {0, *(2**log for log in range(2, 11))}
+
+
+def test_a_barrier_has_one_row() -> None:
+    _, params, output = load("imb/barrier-shm")
+    assert len(values(IMB.parse(output, params), "operation_time")) == 1
+
+
+def test_a_wrong_name_fails_though_imb_exits_0() -> None:
+    _, params, output = load("imb/pingpong-shm")
+    only_header = output.texts["stdout"].split("# Benchmarking")[0] + "Invalid benchmark name nope\n"
+    with pytest.raises(Failed, match="no table of PingPong"):
+        IMB.parse(dataclasses.replace(output, texts={"stdout": only_header}), params)
+
+
+def test_a_table_of_fewer_ranks_or_sizes_fails() -> None:
+    _, params, output = load("imb/allreduce-tcp")
+    with pytest.raises(Failed, match="2 ranks were asked, IMB says 4"):
+        IMB.parse(replaced(output, r"#processes = 2", "#processes = 4"), params)
+    with pytest.raises(Failed, match="lacks 1 of 10 message sizes, first 64"):
+        IMB.parse(replaced(output, r"^\s+64 .*\n", ""), params)
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "new", "says"),
+    [
+        ("imb/pingpong-tcp", r"provider: tcp", "provider: verbs;ofi_rxm", "tcp was asked, MPI used verbs"),
+        ("imb/pingpong-tcp", r"^.*libfabric provider.*\n", "", "does not say"),
+        ("imb/pingpong-tcp", r"\blo$", "cni0", "interface lo was asked, MPI used cni0"),
+        ("imb/pingpong-shm", r"tuning_generic_shm", "tuning_generic_ofi", "does not say"),
+    ],
+)
+def test_a_fallback_is_invalid_and_keeps_its_values(name: str, pattern: str, new: str, says: str) -> None:
+    _, params, output = load(name)
+    with pytest.raises(Invalid, match=says) as caught:
+        IMB.parse(replaced(output, pattern, new), params)
+    assert caught.value.measurements
+
+
+@pytest.mark.parametrize(("provider", "fits"), [("mlx", True), ("verbs;ofi_rxm", True), ("tcp", False), ("tcp;ofi_rxm", False)])
+def test_rdma_is_what_the_provider_says(provider: str, fits: bool) -> None:
+    log = f"[0] MPI startup(): libfabric provider: {provider}\n"
+    assert (intelmpi.wrong_transport(log, "rdma") is None) == fits
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"benchmark": "PongPing"}, "'PingPong'"),
+        ({"transport": "ucx"}, "'tcp', 'shm' or 'rdma'"),
+        ({"mpi": "mpich"}, "'intel' or 'openmpi'"),
+        ({"max_log": 31}, "less than or equal to 30"),
+        ({"min_log": 5, "max_log": 4}, "above max_log"),
+        ({"ranks": 3}, "exactly 2 ranks"),
+        ({"benchmark": "Bcast", "ranks": 5, "ranks_per_host": 2}, "not a multiple"),
+        ({"benchmark": "Allreduce", "max_log": 1}, "4-byte floats"),
+        ({"program": "/opt/IMB"}, "mpi: openmpi"),
+    ],
+)
+def test_bad_params_are_refused_with_what_is_allowed(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        ImbParams(**given)
+
+
+def test_shapes() -> None:
+    assert IMB.shape(ImbParams()) == {"hosts": {"count": 2}}
+    assert IMB.shape(ImbParams(transport="shm")) == {"hosts": {"count": 1}}
+    assert IMB.shape(ImbParams(benchmark="Alltoall", ranks=64, ranks_per_host=8)) == {"hosts": {"count": 8}}
+    shape = Shape.model_validate({"hosts": {"count": 2}})
+    assert "shm stays on one host" in IMB.check(ImbParams(transport="shm"), shape)[0]
+    assert "cannot be spread evenly" in IMB.check(ImbParams(benchmark="Bcast", ranks=3, ranks_per_host=1), shape)[0]
+
+
+class Named(LocalHost):
+    """A host of this machine under another loopback address."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address, address)
+
+
+def gang(params: ImbParams, scratch: Path, addresses: tuple[str, ...] = (), **shape: Any) -> Gang:
+    made = Shape.model_validate(merge(IMB.shape(params), shape))
+    hosts = [Named(address) for address in addresses] or [LocalHost() for _ in range(made.hosts.count)]
+    return Gang(hosts, made, 60, str(scratch))
+
+
+def needs(params: ImbParams, here: Gang) -> None:
+    if IMB.missing(here, params):
+        pytest.skip("IMB-MPI1 is not installed (pip install impi-rt)")
+
+
+def test_commands_name_the_hosts_and_the_interface(tmp_path: Path) -> None:
+    params = ImbParams(benchmark="Alltoall", ranks=8, ranks_per_host=4, max_log=16, min_log=4, iterations=50)
+    here = gang(params, tmp_path, ("10.0.0.1", "10.0.0.2"), network={"interface": "net1"})
+    rsh = intelmpi.rsh_script(here.hosts, here.scratch)
+    assert rsh is not None
+    assert "perfdag step rsh" in Path(rsh).read_text()
+    argv = intelmpi.mpirun(here, "/opt/impi", 8, rsh)
+    expected = f"/opt/impi/bin/mpirun -n 8 -hosts 10.0.0.1,10.0.0.2 -ppn 4 -iface net1 -bootstrap-exec {rsh}"
+    assert " ".join(argv) == expected
+    assert " ".join(IMB.arguments(params)) == "Alltoall -npmin 8 -iter 50 -time 10 -msglog 4:16"
+    env = intelmpi.environment(here, "/opt/impi", "tcp")
+    # one fabric for all ranks, collectives over it too, the interface by name, the libraries on every rank
+    assert env["I_MPI_FABRICS"] == "ofi"
+    assert env["I_MPI_COLL_INTRANODE"] == "pt2pt"
+    assert env["FI_TCP_IFACE"] == "net1"
+    assert env["LD_LIBRARY_PATH"].startswith("/opt/impi/lib")
+
+
+def test_all_of_imbs_benchmarks_are_known(tmp_path: Path) -> None:
+    params = ImbParams(transport="shm")
+    here = gang(params, tmp_path)
+    needs(params, here)
+    root = intelmpi.root_of(here.hosts[0])
+    listed = LocalHost().run([f"{root}/bin/IMB-MPI1", "-list"], timeout=30, env=intelmpi.environment(here, root, "shm"))
+    assert set(re.findall(r"^    (\w+)", listed.stdout, re.M)) == set(KNOWN)
+
+
+@pytest.mark.parametrize("benchmark", ["PingPong", "Exchange", "Alltoallv", "Reduce_local", "Barrier", "Biband"])
+def test_a_real_run_in_shared_memory(benchmark: str, tmp_path: Path) -> None:
+    params = ImbParams(benchmark=benchmark, transport="shm", max_log=4, iterations=20, oversubscribe=True)
+    here = gang(params, tmp_path)
+    needs(params, here)
+    output = IMB.run(here, params)
+    assert IMB.parse(output, params)
+    assert output.facts["fabric"] == "shm"
+
+
+def test_collectives_over_tcp_do_not_use_shared_memory(tmp_path: Path) -> None:
+    """A Barrier of two ranks costs 0.3 us in shared memory and some 10 us over loopback: 2 us lies well between."""
+    params = ImbParams(benchmark="Barrier", ranks_per_host=2, iterations=200, oversubscribe=True)
+    here = gang(params, tmp_path)
+    needs(params, here)
+    assert values(IMB.parse(IMB.run(here, params), params), "operation_time")[0] > 2e-6
+
+
+def test_an_interface_that_is_not_there_is_noticed(tmp_path: Path) -> None:
+    params = ImbParams(max_log=2, iterations=10, oversubscribe=True)
+    here = gang(params, tmp_path, network={"interface": "nope0"})
+    needs(params, here)
+    with pytest.raises((Invalid, Failed), match=r"interface nope0 was asked|exited"):
+        IMB.parse(IMB.run(here, params), params)
+
+
+def test_ranks_on_two_hosts_are_started_by_the_remote_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hydra's bootstrap with a remote shell of ours that runs its command here: two addresses, one rank each."""
+    params = ImbParams(max_log=2, iterations=10, oversubscribe=True)
+    here = gang(params, tmp_path, ("127.0.0.1", "127.0.0.2"), network={"interface": "lo"})
+    needs(params, here)
+    shell, log = tmp_path / "shell", tmp_path / "log"
+    words = 'while [ "${1#-}" != "$1" ]; do shift; done\n'
+    shell.write_text(f'#!/bin/sh\n{words}echo "$1" >>{log}\nshift\nexec sh -c "$*"\n')
+    shell.chmod(0o755)
+    monkeypatch.setattr(intelmpi, "rsh_script", lambda hosts, scratch: str(shell))
+    assert values(IMB.parse(IMB.run(here, params), params), "zero_byte_latency")[0] > 0
+    assert log.read_text().split() == ["127.0.0.2"]
+
+
+def test_rdma_without_a_device_is_skipped(tmp_path: Path) -> None:
+    if Path("/sys/class/infiniband").is_dir() and any(Path("/sys/class/infiniband").iterdir()):
+        pytest.skip("there is an RDMA device here")
+    with pytest.raises(Skip, match="no RDMA device"):
+        IMB.run(gang(ImbParams(), tmp_path), ImbParams(transport="rdma", oversubscribe=True))
+
+
+def test_openmpi_without_an_imb_of_its_own_is_skipped(tmp_path: Path) -> None:
+    with pytest.raises(Skip, match="no `program` is given"):
+        IMB.run(gang(ImbParams(), tmp_path), ImbParams(mpi="openmpi", oversubscribe=True))
+    with pytest.raises(Skip, match="/opt/IMB is not on"):
+        IMB.run(gang(ImbParams(), tmp_path), ImbParams(mpi="openmpi", program="/opt/IMB", oversubscribe=True))
+
+
+def test_more_ranks_than_cpus_are_skipped_unless_asked_for(tmp_path: Path) -> None:
+    if shutil.which("nproc") is None:
+        pytest.skip("no nproc here")
+    params = ImbParams(benchmark="Bcast", ranks=4096, transport="shm")
+    with pytest.raises(Skip, match="oversubscribe: true"):
+        IMB.run(gang(params, tmp_path), params)
