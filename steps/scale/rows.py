@@ -405,7 +405,7 @@ def throughput(reached: Sequence[float], window: float = 5.0) -> tuple[float | N
         return mean, None
     best, start = 0, 0
     for end, at in enumerate(times):
-        while at - times[start] >= window:
+        while at - times[start] >= window - 1e-9:
             start += 1
         best = max(best, end - start + 1)
     return mean, best / window

@@ -23,7 +23,8 @@ from perfdag.steps.scale.vmi import Result, figures_of
 
 Scenario = Literal["submit", "gated", "fill", "fragmentation", "preemption", "gang", "reclaim"]
 GPU = "nvidia.com/gpu"
-GANG_SCHEDULERS = {"scheduling.volcano.sh/v1beta1": "Volcano", "scheduling.run.ai/v2alpha2": "KAI"}
+GANG_SCHEDULERS = {"scheduling.volcano.sh/v1beta1": "Volcano", "scheduling.run.ai/v2": "KAI"}
+"""Where their Queue is served."""
 
 
 class NotHereError(Exception):
@@ -283,7 +284,7 @@ async def needs_gang_scheduler(kube: Kube, scenario: str) -> None:
     found = []
     for group, name in GANG_SCHEDULERS.items():
         with suppress(KubeError):
-            await kube.resource(group, "Queue" if name == "Volcano" else "PodGroup")
+            await kube.resource(group, "Queue")
             found.append(name)
     if not found:
         raise NotHereError(f"{scenario} needs Volcano or KAI, and the cluster serves neither {' nor '.join(GANG_SCHEDULERS)}")
