@@ -1,0 +1,213 @@
+"""Facts of a host, from made /proc and /sys trees of several kinds of machine, and of this one."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from perfdag.facts import env_class, filesystem, gather, main
+
+XEON = "processor\t: {n}\nmodel name\t: Intel(R) Xeon(R) Gold 6338\nphysical id\t: {socket}\ncore id\t: {core}\nflags\t: fpu {flag}\n\n"
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Path:
+    """Two sockets of two cores with two threads each, a fast NIC, a bridge that is none, cgroup version 2 limits on a parent."""
+    cpus = [(n, n % 4 // 2, n % 2) for n in range(8)]
+    root = write(
+        tmp_path,
+        {
+            "proc/cpuinfo": "".join(XEON.format(n=n, socket=socket, core=core, flag="vmx") for n, socket, core in cpus),
+            "proc/meminfo": "MemTotal:       263921340 kB\nMemFree: 1 kB\n",
+            "proc/self/cgroup": "0::/kubepods/pod1/a\n",
+            "sys/fs/cgroup/cgroup.controllers": "cpu memory\n",
+            "sys/fs/cgroup/kubepods/pod1/cpu.max": "400000 100000\n",
+            "sys/fs/cgroup/kubepods/pod1/a/cpu.max": "max 100000\n",
+            "sys/fs/cgroup/kubepods/pod1/a/memory.max": "1073741824\n",
+            "sys/fs/cgroup/kubepods/memory.max": "max\n",
+            "etc/os-release": 'NAME="Ubuntu"\nPRETTY_NAME="Ubuntu 24.04.1 LTS"\n',
+            "sys/class/net/ens1/speed": "100000\n",
+            "sys/class/net/ens1/mtu": "9000\n",
+            "sys/class/net/lo/mtu": "65536\n",
+            "sys/class/net/cali0123/mtu": "1450\n",
+            "sys/bus/pci/drivers/mlx5_core/bind": "",
+            "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "performance\n",
+            "sys/devices/system/cpu/cpu1/cpufreq/scaling_governor": "powersave\n",
+            "sys/devices/system/cpu/cpu0/cpufreq/scaling_max_freq": "3200000\n",
+            "sys/class/dmi/id/sys_vendor": "Dell Inc.\n",
+            "sys/class/dmi/id/product_name": "PowerEdge R650\n",
+        },
+    )
+    device = root / "sys/class/net/ens1/device"
+    device.mkdir()
+    (device / "driver").symlink_to(root / "sys/bus/pci/drivers/mlx5_core")
+    return root
+
+
+def test_a_server(server: Path) -> None:
+    found = gather(server)
+    assert found["cpu_model"] == "Intel(R) Xeon(R) Gold 6338"
+    assert (found["cpu_sockets"], found["cpu_cores"], found["cpu_threads"]) == (2, 4, 8)
+    assert found["cpu_governor"] == "performance,powersave"
+    assert found["cpu_frequency_limit"] == 3_200_000_000
+    assert found["memory_bytes"] == 263921340 * 1024
+    assert found["distribution"] == "Ubuntu 24.04.1 LTS"
+    assert found["nics"] == [{"name": "ens1", "driver": "mlx5_core", "speed": 100_000_000_000, "mtu": 9000, "state": None}]
+    assert found["virtualisation"] == "none"
+    assert found["cgroup"]["version"] == 2
+    assert found["cgroup"]["cpu_limit"] == 4.0
+    assert found["cgroup"]["memory_limit_bytes"] == 1 << 30
+
+
+def test_env_class_is_the_hardware_and_nothing_else(server: Path) -> None:
+    facts = gather(server)
+    expected = "Intel(R) Xeon(R) Gold 6338, 8 threads, 252 GiB, mlx5_core 100 Gbit/s"
+    assert env_class(facts) == expected
+    other = {
+        **facts,
+        "kernel": "9.9",
+        "distribution": "Other",
+        "host": "elsewhere",
+        "cpu_governor": "x",
+        "memory_bytes": facts["memory_bytes"] + 10**7,
+    }
+    assert env_class(other) == expected
+    assert env_class(facts, other) == f"2 x [{expected}]"
+    assert env_class({**facts, "gpus": ["NVIDIA H200"]}) == f"{expected}, NVIDIA H200"
+    assert env_class({}) == "unknown CPU"
+
+
+def test_a_guest_says_so(tmp_path: Path) -> None:
+    guest = write(
+        tmp_path,
+        {
+            "proc/cpuinfo": XEON.format(n=0, socket=0, core=0, flag="hypervisor"),
+            "sys/class/dmi/id/sys_vendor": "QEMU\n",
+            "sys/class/dmi/id/product_name": "Standard PC (Q35 + ICH9, 2009)\n",
+        },
+    )
+    assert gather(guest)["virtualisation"] == "QEMU Standard PC (Q35 + ICH9, 2009)"
+    assert env_class(gather(guest)).endswith("virtual")
+
+
+def test_a_bare_metal_cloud_machine_is_no_guest(tmp_path: Path) -> None:
+    files = {"sys/class/dmi/id/sys_vendor": "Amazon EC2\n", "sys/class/dmi/id/product_name": "c5.metal\n"}
+    assert gather(write(tmp_path, {**files, "proc/cpuinfo": XEON.format(n=0, socket=0, core=0, flag="vmx")}))["virtualisation"] == "none"
+
+
+def test_arm64_has_numbers_for_names(tmp_path: Path) -> None:
+    text = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n\nprocessor\t: 1\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n"
+    found = gather(write(tmp_path, {"proc/cpuinfo": text}))
+    assert found["cpu_model"] == "ARM implementer 0x41 part 0xd0c"
+    assert found["cpu_threads"] == 2
+    assert found["cpu_cores"] is None
+
+
+def test_cgroup_version_1_and_a_container_that_sees_the_hosts_path(tmp_path: Path) -> None:
+    root = write(
+        tmp_path,
+        {
+            "proc/self/cgroup": "9:name=systemd:/\n4:memory:/docker/abc\n1:cpu,cpuacct:/docker/abc\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "150000\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "536870912\n",
+        },
+    )
+    found = gather(root)["cgroup"]
+    assert (found["version"], found["cpu_limit"], found["memory_limit_bytes"]) == (1, 1.5, 1 << 29)
+
+
+def test_no_limit_is_none(tmp_path: Path) -> None:
+    files = {"proc/self/cgroup": "4:memory:/\n1:cpu:/\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}
+    found = gather(
+        write(tmp_path, {**files, "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n"})
+    )
+    assert found["cgroup"]["cpu_limit"] is None
+    assert found["cgroup"]["memory_limit_bytes"] is None
+
+
+def test_an_empty_tree_and_garbage_cost_nothing(tmp_path: Path) -> None:
+    assert gather(tmp_path)["nics"] == []
+    junk = "\x00\xff: : -\n- -\n0::\n1:cpu\n"
+    names = ("proc/cpuinfo", "proc/meminfo", "proc/self/cgroup", "proc/self/mountinfo", "etc/os-release", "sys/class/net/x/speed")
+    gather(write(tmp_path, dict.fromkeys(names, junk)))
+    assert filesystem(tmp_path, tmp_path)["type"] is None
+
+
+def mounts(root: Path, target: Path) -> Path:
+    lines = [
+        "22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw,errors=remount-ro",
+        f"31 22 0:29 / {str(target).replace(' ', chr(92) + '040')} rw,nosuid - tmpfs tmpfs rw,size=1024k",
+        "33 22 8:17 / /elsewhere rw - xfs /dev/sdb1 rw",
+        "broken line",
+    ]
+    return write(root, {"proc/self/mountinfo": "\n".join(lines) + "\n"})
+
+
+def test_the_file_system_is_that_of_the_longest_mount(tmp_path: Path) -> None:
+    target = tmp_path / "a folder"
+    target.mkdir()
+    root = mounts(tmp_path / "root", target)
+    found = filesystem(target / "not" / "there", root)
+    assert (found["type"], found["device"], found["mount"]) == ("tmpfs", "tmpfs", str(target))
+    assert found["options"] == "rw,nosuid,size=1024k"
+    assert found["free_bytes"] > 0
+    beside = filesystem(tmp_path, root)
+    assert (beside["type"], beside["device"], beside["mount"]) == ("ext4", "/dev/sda1", "/")
+
+
+def test_a_partition_turns_as_its_disk_does(tmp_path: Path) -> None:
+    root = mounts(tmp_path, tmp_path / "none")
+    disk = "sys/devices/pci/block/sda"
+    write(
+        root,
+        {
+            f"{disk}/queue/rotational": "1\n",
+            f"{disk}/queue/scheduler": "none [bfq]\n",
+            f"{disk}/device/model": "WDC WD40\n",
+            f"{disk}/sda1/x": "",
+        },
+    )
+    (root / "sys/dev/block").mkdir(parents=True)
+    (root / "sys/dev/block/8:1").symlink_to(root / disk / "sda1")
+    found = filesystem(tmp_path, root)
+    assert (found["rotational"], found["scheduler"], found["disk"]) == (True, "bfq", "WDC WD40")
+
+
+def test_this_machine() -> None:
+    found = gather()
+    assert found["kernel"] == os.uname().release
+    assert found["cpu_threads"] >= 1
+    assert found["memory_bytes"] > 2**28
+    assert json.loads(json.dumps(found)) == found
+    here = filesystem("/")
+    assert here["type"]
+    assert here["total_bytes"] > 0
+
+
+def test_gathering_is_quick() -> None:
+    gather()
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        gather()
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.05
+
+
+def test_as_a_program() -> None:
+    ran = subprocess.run([sys.executable, "-m", "perfdag.facts", "--filesystem", "/"], capture_output=True, text=True, check=True)
+    assert json.loads(ran.stdout)["mount"] == "/"
+    assert main(["--nonsense"]) == 2
