@@ -35,8 +35,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     finish.add_argument("--phase", default="", help="the workflow's phase")
     finish.set_defaults(run=_finish)
     rsh = steps.add_parser("rsh", help="run a command on a peer of this gang (an MPI launcher's remote shell)")
-    rsh.add_argument("host", help="address of a peer")
-    rsh.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command and its arguments")
+    rsh.add_argument("words", nargs=argparse.REMAINDER, metavar="HOST COMMAND", help="address of a peer, the command and its arguments")
     rsh.set_defaults(run=_rsh)
 
 
@@ -108,5 +107,14 @@ def _rsh(args: argparse.Namespace) -> int:
     if not config:
         print("perfdag step rsh: only in the lead's pod of a gang (PERFDAG_SSH_CONFIG is not set)", file=sys.stderr)
         return EXIT_INPUT
-    # an MPI launcher gives words that are meant for the remote shell, as rsh does: they are joined, not quoted again
-    os.execvp("ssh", ["ssh", "-F", config, "-p", port, args.host, *args.words])
+    words = list(args.words)
+    while words and words[0].startswith("-"):  # launchers give ssh's own options (-x, -q, -l USER); ours are in the config
+        words = words[2:] if words[0] == "-l" else words[1:]
+    if len(words) < 2:
+        print("perfdag step rsh: give a host and a command", file=sys.stderr)
+        return EXIT_INPUT
+    host, command = words[0], words[1:]
+    # the words are meant for the remote shell, as rsh does: they are joined, not quoted again
+    if host in (os.environ.get("PERFDAG_IP"), "localhost", "127.0.0.1"):
+        os.execvp("sh", ["sh", "-c", " ".join(command)])
+    os.execvp("ssh", ["ssh", "-F", config, "-p", port, host, *command])

@@ -1,0 +1,177 @@
+"""The manifests: golden files, own rules, Argo's linter, server-side apply against a real API server.
+
+PERFDAG_REGENERATE=1 writes the golden files anew (read the diff!); CI refuses the switch.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from perfdag.podspec import Context, host_port, patch
+from perfdag.shape import Shape
+from perfdag.workflows import base, lint, runs
+from perfdag.workflows.emit import dump
+from perfdag.workflows.templates import Installation
+
+GOLDEN = Path(__file__).parent / "golden"
+NASTY = "quote ' \" back\\slash {{workflow.name}} {{=1+1}} $(HOME) $HOME `id`\nsecond: line # not a comment\n- {{ item\n"
+INSTALLATIONS = {
+    "base": Installation(namespace="bench", store="s3://bench/results"),
+    "claim": Installation(namespace="bench", store="claim://results", namespaced=True, pull_secrets=("registry",), parallel_batches=3),
+    "cluster": Installation(namespace="bench", store="s3://bench/results", cluster_scope=True, network_policy=True, pull_policy="Always"),
+}
+CONTEXT = Context("20260101T020000Z-0a1b2c3d", "registry.example/perfdag-{name}:1", "s3://bench/results", 2222)
+SHAPES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "pair": {"image": "iperf", "hosts": {"count": 2, "placement": "spread"}},
+    "exclusive": {"hosts": {"count": 4, "exclusive": True}, "zones": ["a", "b"], "node_selector": {"pool": "bench"}},
+    "wide": {"hosts": {"count": 64, "placement": "spread"}, "scheduler": "volcano"},
+    "packed": {"hosts": {"count": 2, "placement": "packed"}, "tolerations": [{"key": "bench", "operator": "Exists"}]},
+    "hostnetwork": {"network": {"host": True}, "hosts": {"count": 2}},
+    "multus": {"network": {"name": "bench/rdma-net", "interface": "net1"}, "resources": {"rdma/hca": 1}, "privileges": ["rdma"]},
+    "mtu": {"network": {"mtu": 9000}, "privileges": ["mtu"]},
+    "guaranteed": {"resources": {"cpu": 4, "memory": "8Gi"}, "hugepages": {"hugepages-2Mi": "1Gi"}, "shm": "2GiB"},
+    "rwo": {"volume": {"storage_class": "fast", "size": "5GiB"}},
+    "rwx": {"volume": {"access": "ReadWriteMany", "size": "5GiB"}, "hosts": {"count": 2}},
+    "block": {"volume": {"mode": "Block", "size": "1GiB"}},
+    "hostpath": {"volume": {"kind": "hostPath", "path": "/mnt/bench"}},
+}
+
+
+def golden(name: str, text: str) -> None:
+    path = GOLDEN / f"{name}.yaml"
+    if os.environ.get("PERFDAG_REGENERATE"):
+        assert not os.environ.get("CI"), "CI compares golden files, it does not write them"
+        path.write_text(text)
+    assert path.read_text() == text, f"{path.name} differs; PERFDAG_REGENERATE=1 writes it, then read the diff"
+
+
+def documents() -> dict[str, list[dict[str, Any]]]:
+    made = {name: base.objects(each) for name, each in INSTALLATIONS.items()}
+    made["suite"] = [
+        runs.config_map("bench", "quick", "name: quick\n"),
+        runs.cron("bench", "quick", ["0 2 * * *", "0 14 * * 1-5"]),
+        runs.workflow("bench", "quick", {"configmap": "perfdag-suite-quick"}, "20260101T020000Z-0a1b2c3d", 5),
+    ]
+    return made
+
+
+@pytest.mark.parametrize("name", [*INSTALLATIONS, "suite"])
+def test_golden(name: str) -> None:
+    golden(name, dump(documents()[name]))
+
+
+def test_golden_patches() -> None:
+    golden("patches", dump([{"shape": name, "patch": patch(Shape.model_validate(shape), CONTEXT)} for name, shape in SHAPES.items()]))
+
+
+@pytest.mark.parametrize("name", [*INSTALLATIONS, "suite"])
+def test_own_rules(name: str) -> None:
+    assert [text for each in documents()[name] for text in lint.problems(each)] == []
+
+
+def test_own_rules_find_what_they_are_for() -> None:
+    bad: dict[str, Any] = {
+        "kind": "Workflow",
+        "metadata": {"name": "x"},
+        "spec": {
+            "parallelism": 3,
+            "synchronization": {"mutex": {}},
+            "templates": [
+                {"name": "a", "dag": {"failFast": True}},
+                {"name": "rank", "daemon": True, "retryStrategy": {}, "container": {"args": ["$(X)"]}},
+                {"name": "b", "container": {"command": ["x"]}, "podSpecPatch": "{{='{\"a\":{\"b\":1}}'}}"},
+            ],
+        },
+    }
+    said = "\n".join(lint.problems(bad))
+    for word in ("spec.parallelism", "removed in Argo 4", "failFast", "daemon", "no command", "retry the gang", "kubelet rewrites", "end the expression"):
+        assert word in said
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_patches_are_restricted_unless_privileges_are_asked(shape: str) -> None:
+    made = patch(Shape.model_validate(SHAPES[shape]), CONTEXT)
+    privileged = bool(SHAPES[shape].get("privileges"))
+    assert made["securityContext"]["runAsNonRoot"] is not privileged
+    for container in [*made["containers"], *made["initContainers"]]:
+        security = container["securityContext"]
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["capabilities"]["drop"] == ["ALL"]
+        assert "add" not in security["capabilities"] or privileged
+    assert {each["name"] for each in [*made["containers"], *made["initContainers"]]} >= {"main", "wait", "init"}
+
+
+def test_net_admin_is_in_the_mtu_container_alone() -> None:
+    made = patch(Shape.model_validate(SHAPES["mtu"]), CONTEXT)
+    holders = [each["name"] for each in [*made["containers"], *made["initContainers"]] if "NET_ADMIN" in each["securityContext"]["capabilities"].get("add", [])]
+    assert holders == ["mtu"]
+
+
+def test_a_pod_with_resources_can_be_guaranteed() -> None:
+    made = patch(Shape.model_validate(SHAPES["guaranteed"]), CONTEXT)
+    for container in [*made["containers"], *made["initContainers"]]:
+        assert container["resources"]["requests"] == container["resources"]["limits"]
+        assert {"cpu", "memory"} <= container["resources"]["limits"].keys()
+
+
+def test_host_ports_are_in_their_range_and_differ_by_run() -> None:
+    ports = {host_port(f"run-{number}") for number in range(200)}
+    assert all(20000 <= port < 30000 for port in ports)
+    assert len(ports) > 150
+
+
+def test_suite_text_survives_the_config_map() -> None:
+    made = runs.config_map("bench", "quick", NASTY)
+    assert yaml.safe_load(dump([made]))["data"]["suite.yaml"] == NASTY
+
+
+def test_cron_refuses_what_argo_would() -> None:
+    with pytest.raises(ValueError, match="five fields"):
+        runs.cron("bench", "quick", ["hourly"])
+    with pytest.raises(ValueError, match="52"):
+        runs.cron("bench", "q" * 50, ["0 2 * * *"])
+
+
+@pytest.mark.skipif(shutil.which("argo") is None, reason="needs the argo command")
+@pytest.mark.parametrize("name", ["base", "claim", "cluster", "suite"])
+def test_argo_lint(name: str, tmp_path: Path) -> None:
+    wanted = ("WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow", "Workflow")
+    kinds = [each for each in [*documents()[name], *(documents()["base"] if name == "suite" else [])] if each["kind"] in wanted]
+    file = tmp_path / "manifests.yaml"
+    file.write_text(dump(kinds))
+    said = subprocess.run(["argo", "lint", "--offline", str(file)], capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stdout + said.stderr
+
+
+@pytest.mark.argo
+def test_server_side_apply() -> None:
+    """The API server takes every object as it is: nothing unknown, nothing pruned."""
+    if not os.environ.get("KUBECONFIG"):
+        pytest.skip("needs KUBECONFIG: no API server to apply to")
+    from perfdag import kube
+    from perfdag.kube import Kube
+
+    namespace = f"perfdag-apply-{uuid.uuid4().hex[:6]}"
+
+    async def check(client: Kube) -> None:
+        await client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        try:
+            for each in base.objects(Installation(namespace=namespace, store="s3://x/y", network_policy=True)):
+                resource = await client.resource(each["apiVersion"], each["kind"])
+                path = resource.path(each["metadata"].get("namespace"), each["metadata"]["name"])
+                params = {"fieldManager": "perfdag-test", "dryRun": "All", "fieldValidation": "Strict", "force": "true"}
+                made = await client.request("PATCH", path, json=each, params=params, content_type="application/apply-patch+yaml")
+                if "spec" in each and each["kind"] != "NetworkPolicy":
+                    assert json.dumps(made["spec"], sort_keys=True) == json.dumps(each["spec"], sort_keys=True), each["kind"]
+        finally:
+            await client.delete(await client.resource("v1", "Namespace"), namespace)
+
+    kube.run(check)

@@ -1,0 +1,57 @@
+"""Own rules over emitted manifests, for what `argo lint` lets through and a cluster then refuses or hangs on."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+Object = dict[str, Any]
+MAX_BYTES = 256 * 1024
+
+
+def problems(document: Object) -> list[str]:
+    """What is wrong with one manifest; empty where nothing is."""
+    found = list(_size(document))
+    if document.get("kind") in ("WorkflowTemplate", "ClusterWorkflowTemplate", "Workflow"):
+        found += _workflow(document["spec"])
+    return found
+
+
+def _size(document: Object) -> Iterator[str]:
+    size = len(yaml.safe_dump(document))
+    if size > MAX_BYTES:
+        yield f"{document['kind']} {document['metadata'].get('name')} has {size:,} bytes; more than {MAX_BYTES:,}"
+
+
+def _workflow(spec: Object) -> Iterator[str]:
+    if "parallelism" in spec:
+        yield "spec.parallelism counts pods: a gang of more ranks than it would wait for itself; limit the DAG template"
+    for name in ("synchronization",):
+        for key in ("mutex", "semaphore"):
+            if key in (spec.get(name) or {}):
+                yield f"spec.{name}.{key} was removed in Argo 4; use the list"
+    for template in spec.get("templates") or []:
+        yield from _template(template)
+
+
+def _template(template: Object) -> Iterator[str]:
+    name = template["name"]
+    if template.get("failFast") or (template.get("dag") or {}).get("failFast"):
+        yield f"{name}: failFast would leave the other batches unmeasured"
+    if template.get("daemon"):
+        yield f"{name}: a daemon costs two reconciles and is not restarted by a retry"
+    container = template.get("container")
+    if container is None:
+        return
+    if not container.get("command"):
+        yield f"{name}: no command, so the controller would ask a registry for it"
+    if "retryStrategy" in template and name.startswith("rank"):
+        yield f"{name}: a retried rank has a new address that its gang does not know; retry the gang"
+    if "podSpecPatch" not in template:
+        yield f"{name}: no podSpecPatch, so PodSecurity restricted refuses Argo's init and wait containers"
+    for text in [*container.get("args", []), *(each.get("value") or "" for each in container.get("env") or [])]:
+        if "$(" in text:
+            yield f"{name}: the kubelet rewrites $(...) in {text!r}"
+    patch = template.get("podSpecPatch") or ""
+    if patch.startswith("{{=") and "}}" in patch[:-2]:
+        yield f"{name}: two closing braces end the expression of podSpecPatch early"
