@@ -4,8 +4,10 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -282,3 +284,64 @@ def test_s3_that_cannot_be_reached_is_exit_4_in_one_line(
     said = capsys.readouterr().err
     assert "cannot be reached" in said
     assert "Traceback" not in said
+
+
+class Proxy:
+    """A TCP proxy to the S3 server that can vanish and come back."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.target = (endpoint.split("://")[1].split(":")[0], int(endpoint.rsplit(":", 1)[1]))
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"http://127.0.0.1:{self.server.getsockname()[1]}"
+        self.gone = threading.Event()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            near, _ = self.server.accept()
+            if self.gone.is_set():
+                near.close()
+                continue
+            far = socket.create_connection(self.target)
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while (data := source.recv(65536)) and not self.gone.is_set():
+                sink.sendall(data)
+        except OSError:
+            pass
+        finally:
+            for each in (source, sink):
+                each.close()
+
+
+@pytest.mark.cluster
+def test_s3_that_vanishes_mid_run_is_exit_4_and_resume_completes(
+    write_suite: SuiteWriter, tmp_path: Path, s3_root: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    proxy = Proxy(os.environ["AWS_ENDPOINT_URL"])
+    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.address)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    put = S3Store.put
+
+    def put_and_vanish(self: S3Store, key: str, data: bytes) -> None:
+        self.patience = 1.0
+        if "/parts/" in key and "canary" not in key and len(self.list(key.rpartition("/")[0])) >= 4:
+            proxy.gone.set()
+        put(self, key, data)
+
+    monkeypatch.setattr(S3Store, "put", put_and_vanish)
+    assert main(["run", str(write_suite.sleeps(6, 1)), "--store", s3_root, "--no-report"]) == 4
+    said = capsys.readouterr().err
+    assert "cannot be reached" in said
+    assert "--resume" in said
+    assert "Traceback" not in said
+    monkeypatch.setattr(S3Store, "put", put)
+    proxy.gone.clear()
+    assert main(["run", "--resume", "last", "--store", s3_root, "--no-report"]) == 0
+    rows = [row for row in load(S3Store(s3_root, 5)).to_pylist() if row["benchmark"] != "canary"]
+    assert len(rows) == 6
+    assert {row["status"] for row in rows} == {"ok"}
+    assert {row["attempt"] for row in rows} == {1}

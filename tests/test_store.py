@@ -11,7 +11,7 @@ from perfdag.store import FolderStore, NotStoredError, S3Store, Store, StoreErro
 
 def exercise(store: Store) -> None:
     assert store.list("runs") == []
-    with pytest.raises(NotStoredError, match="no runs/a/plan.json"):
+    with pytest.raises(NotStoredError, match=r"no runs/a/plan\.json"):
         store.get("runs/a/plan.json")
     store.put("runs/a/plan.json", b"1")
     store.put("runs/a/plan.json", b"2")

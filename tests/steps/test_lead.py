@@ -1,0 +1,201 @@
+"""The measuring loop against fake hosts and a fake benchmark: retries, failures as rows, invalid samples, canaries, precision."""
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from perfdag import benchmark as registry
+from perfdag import noise, suite
+from perfdag.benchmark import Benchmark, Gang, Infrastructure, Invalid, Measurement, Metric, Output, Params, SampleError
+from perfdag.cli.run import local_hosts, needs_cluster
+from perfdag.noise import Moment
+from perfdag.parts import Part, read_part
+from perfdag.plan import Plan, make_plan
+from perfdag.points import Point
+from perfdag.shape import Shape
+from perfdag.steps.lead import Lead, Place
+from perfdag.store import FolderStore, StoreError
+
+
+class FakeParams(Params):
+    number: int = 0
+
+
+class FakeBenchmark(Benchmark[FakeParams]):
+    """A fake that does what `script` says, sample by sample.
+
+    Clock: starts and stops at once.
+    """
+
+    name = "fake"
+    metrics = (Metric("figure", "s", "lower", "what the script says", headline=True),)
+    Params: ClassVar[type[Params]] = FakeParams
+    script: ClassVar[list[Any]] = []
+
+    def seconds(self, params: FakeParams) -> float:
+        return 0.01
+
+    def run(self, gang: Gang, params: FakeParams) -> Output:
+        step = self.script.pop(0) if self.script else 1.0
+        if isinstance(step, BaseException):
+            raise step
+        return Output({"said": str(step)}, [["fake"]], "fake 1")
+
+    def parse(self, output: Output, params: FakeParams) -> list[Measurement]:
+        return [Measurement("figure", float(output.texts["said"]))]
+
+
+class Watcher:
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+        self.passes: list[str] = []
+
+    def started(self, point: Point, repetition: int) -> None: ...
+
+    def ended(self, point: Point, part: Part) -> None:
+        self.parts.append(part)
+
+    def passed(self, point: Point, repetition: int, why: str) -> None:
+        self.passes.append(why)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeBenchmark]:
+    get = registry.get
+    instance = FakeBenchmark()
+    monkeypatch.setattr(registry, "get", lambda name: instance if name == "fake" else get(name))
+    monkeypatch.setattr(registry, "names", lambda: ("fake",))
+    monkeypatch.setattr("perfdag.steps.lead.time.sleep", lambda seconds: None)
+    FakeBenchmark.script = []
+    return FakeBenchmark
+
+
+def measure(tmp_path: Path, text: str, place: Place | None = None) -> tuple[Plan, Watcher, FolderStore]:
+    plan = make_plan(suite.loads(text))
+    watcher, store = Watcher(), FolderStore(str(tmp_path / "store"))
+    Lead(plan, store, place or Place(hosts_for=local_hosts, refuses=needs_cluster), watcher).measure(range(len(plan.order)))
+    return plan, watcher, store
+
+
+ONE = "name: s\nretries: 2\nentries:\n  - benchmark: fake\n"
+
+
+def test_only_faults_of_the_infrastructure_are_tried_again(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
+    fake.script = [Infrastructure("a peer is gone"), Infrastructure("again"), 3.0]
+    _, watcher, _ = measure(tmp_path, ONE)
+    assert [(part.status, part.attempt, part.rows[0]["value"]) for part in watcher.parts] == [("ok", 3, 3.0)]
+
+
+def test_after_the_retries_it_is_a_failed_row(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
+    fake.script = [Infrastructure("a peer is gone")] * 9
+    _, watcher, _ = measure(tmp_path, ONE)
+    assert [(part.status, part.attempt, part.error) for part in watcher.parts] == [("failed", 3, "a peer is gone")]
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), KeyError("odd"), ZeroDivisionError("odd"), SampleError("odd")])
+def test_any_fault_of_a_benchmark_is_a_row_and_the_run_goes_on(tmp_path: Path, fake: type[FakeBenchmark], error: Exception) -> None:
+    fake.script = [error, 2.0]
+    _, watcher, _ = measure(tmp_path, ONE + "    repetitions: 2\n")
+    assert [part.status for part in watcher.parts] == ["failed", "ok"]
+    assert "odd" in str(watcher.parts[0].error)
+
+
+def test_an_invalid_sample_keeps_its_values_and_says_why(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
+    fake.script = [Invalid("tcp was asked, shm was used", {"said": "x"}, [Measurement("figure", 9.0)])]
+    _, watcher, _ = measure(tmp_path, ONE)
+    part = watcher.parts[0]
+    assert (part.status, part.error, part.rows[0]["value"], part.texts) == ("invalid", "tcp was asked, shm was used", 9.0, {"said": "x"})
+
+
+def test_a_value_that_is_no_number_fails(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
+    fake.script = ["nan"]
+    _, watcher, _ = measure(tmp_path, ONE)
+    assert watcher.parts[0].status == "failed"
+    assert "not a number" in str(watcher.parts[0].error)
+
+
+def test_a_throttled_sample_is_invalid(tmp_path: Path, fake: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch) -> None:
+    throttled = iter(range(0, 10**9, 500_000))
+    monkeypatch.setattr(noise, "moment", lambda: Moment(0, 1, next(throttled), 0.0))
+    _, watcher, _ = measure(tmp_path, ONE)
+    assert watcher.parts[0].status == "invalid"
+    assert "throttled it for 0.50 s" in str(watcher.parts[0].error)
+
+
+def test_hosts_that_are_not_placed_as_asked_make_it_invalid(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
+    place = Place(hosts_for=local_hosts, placed=lambda shape, hosts: "spread was asked, one node was used")
+    _, watcher, _ = measure(tmp_path, ONE, place)
+    assert (watcher.parts[0].status, watcher.parts[0].error) == ("invalid", "spread was asked, one node was used")
+    assert watcher.parts[0].rows[0]["value"] == 1.0
+
+
+def test_a_canary_frames_each_round(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
+    plan, _, store = measure(tmp_path, ONE + "    repetitions: 3\n")
+    canaries = [read_part(store.get(key)) for key in store.list(f"runs/{plan.run_id}/parts") if "canary" in key]
+    assert len(canaries) == 4, "one before each of three rounds, one after the last"
+    assert {row["metric"] for row in canaries[0].rows} == {"cpu", "memory", "loopback", "disk", "steal"}
+
+
+def test_a_sample_that_cannot_be_stored_ends_the_run_before_the_next(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
+    class FailingStore(FolderStore):
+        def put(self, key: str, data: bytes) -> None:
+            if "/parts/" in key and "canary" not in key:
+                raise StoreError("gone")
+            super().put(key, data)
+
+    plan = make_plan(suite.loads(ONE + "    repetitions: 3\n"))
+    lead = Lead(plan, FailingStore(str(tmp_path)), Place(hosts_for=local_hosts), Watcher())
+    fake.script = [1.0, 2.0, 3.0]
+    with pytest.raises(StoreError):
+        lead.measure(range(3))
+    assert fake.script == [2.0, 3.0]
+
+
+def test_a_second_lead_measures_only_what_is_not_stored(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
+    plan, _, store = measure(tmp_path, ONE + "    repetitions: 3\n")
+    store.delete(f"runs/{plan.run_id}/parts/{plan.key(1)}.json")
+    again = Watcher()
+    Lead(plan, store, Place(hosts_for=local_hosts), again).measure(range(3))
+    assert [part.repetition for part in again.parts] == [2]
+    assert again.passes == ["stored before"] * 2
+
+
+def test_until_is_resumed_with_what_was_measured_before(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
+    text = ONE + "    until: {relative_spread: 0.01, max_repetitions: 12}\n"
+    plan = make_plan(suite.loads(text))
+    store = FolderStore(str(tmp_path / "store"))
+    fake.script = [1.0] * 4
+    Lead(plan, store, Place(hosts_for=local_hosts), Watcher()).measure(range(4))
+    again = Watcher()
+    Lead(plan, store, Place(hosts_for=local_hosts), again).measure(range(12))
+    assert len(again.parts) == 2, "four before and two now are six equal values: precise"
+    assert again.passes == ["stored before"] * 4 + ["precise enough"] * 6
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"network": {"host": False}},
+        {"network": {"name": "net"}},
+        {"network": {"mtu": 9000}},
+        {"hosts": {"count": 2, "placement": "spread"}},
+        {"hosts": {"exclusive": True}},
+        {"hosts": {"count": 4, "pairs": "all"}},
+        {"resources": {"nvidia.com/gpu": 1}},
+        {"volume": {}},
+        {"node_selector": {"a": "b"}},
+        {"privileges": ["rdma"]},
+        {"scheduler": "volcano"},
+        {"runtime_class": "kata"},
+    ],
+)
+def test_what_one_machine_cannot_give_is_skipped_with_the_reason(asked: dict[str, Any]) -> None:
+    reason = needs_cluster(Shape.model_validate(asked))
+    assert reason is not None
+    assert "needs a cluster" in reason
+    assert next(iter(asked)).rstrip("s") in reason or next(iter(asked)) in reason
+
+
+def test_a_plain_shape_runs_here() -> None:
+    assert needs_cluster(Shape.model_validate({"network": {"host": True}, "hosts": {"count": 2}, "image": "iperf"})) is None

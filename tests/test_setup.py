@@ -1,0 +1,71 @@
+"""`make run` on machines that are not Debian, or whose Python is too old: one clear line, and what to install."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def folder_with(tmp_path: Path, *programs: str, **fakes: str) -> str:
+    """A PATH of only these real programs and these fake ones (name -> script)."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for program in programs:
+        found = shutil.which(program)
+        assert found
+        (folder / program).symlink_to(found)
+    for name, script in fakes.items():
+        (folder / name.replace("_", "-")).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name.replace("_", "-")).chmod(0o755)
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("manager", "command"), [("dnf", "dnf install"), ("zypper", "zypper install"), ("pacman", "pacman -S"), ("brew", "brew install")]
+)
+def test_without_apt_it_says_which_packages_to_install(tmp_path: Path, manager: str, command: str) -> None:
+    path = folder_with(tmp_path, "sh", "id", **{manager: "exit 1"})
+    ended = subprocess.run([ROOT / "scripts/tools"], env={"PATH": path}, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, "the rest still runs"
+    assert f"{command} iperf3 fio; until then their points are skipped" in ended.stderr
+
+
+def test_with_no_package_manager_all_are_named(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [ROOT / "scripts/tools"], env={"PATH": folder_with(tmp_path, "sh", "id")}, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0
+    assert all(word in ended.stderr for word in ("dnf", "zypper", "pacman", "brew"))
+
+
+def test_apt_installs_only_what_is_missing(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    path = folder_with(tmp_path, "sh", "id", "env", fio="exit 0", apt_get=f'echo "$@" >> {log}')
+    subprocess.run([ROOT / "scripts/tools"], env={"PATH": path}, capture_output=True, check=True)
+    if os.getuid() == 0:
+        said = log.read_text()
+        assert "install" in said
+        assert said.rstrip().endswith("iperf3")
+
+
+def test_nothing_is_installed_where_nothing_is_missing(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    path = folder_with(tmp_path, "sh", "id", fio="exit 0", iperf3="exit 0", apt_get=f'echo "$@" >> {log}')
+    subprocess.run([ROOT / "scripts/tools"], env={"PATH": path}, capture_output=True, check=True)
+    assert not log.exists()
+
+
+def test_an_older_python_gets_one_clear_line(tmp_path: Path) -> None:
+    old = tmp_path / "python3.9"
+    shim = "import sys; sys.version_info = (3, 9, 2); sys.version = '3.9.2 (old)'; exec(sys.stdin.read())"
+    old.write_text(f'#!/bin/sh\nexec {shutil.which("python3")} -c "{shim}"\n')
+    old.chmod(0o755)
+    ended = subprocess.run(
+        [ROOT / "scripts/venv", old, tmp_path / "venv", "requirements/run.txt"], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.strip() == "perfdag needs Python 3.11 or newer; this is 3.9.2. Name another: make run PYTHON=python3.12"
