@@ -29,32 +29,31 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
 
 
 def _points(cells: Sequence[Cell], where: str) -> Figure:
-    shown = {name: dots.groups(cells, name) for name in ("iops", "bandwidth")}
-    shown["latency"] = _percentiles(cells)
-    panels = {name: groups for name, groups in shown.items() if groups} or {"iops": []}
-    series = [each for groups in panels.values() for group in groups for each in group.series if each]
+    panels = [(name, list(cells), groups) for name in ("iops", "bandwidth") if (groups := dots.groups(cells, name))]
+    for direction in dict.fromkeys(str(each.coords.get("direction", "")) for cell in cells for each in cell.series("latency", "p50")):
+        own = [cell for cell in cells if _late(cell, "p50", direction)]
+        panels.append((f"{direction} latency".strip(), own, _percentiles(own, direction)))
+    panels = panels or [("iops", list(cells), [])]
+    series = [each for _, _, groups in panels for group in groups for each in group.series if each]
     noisy = "~ and hollow: a sample was disturbed" if any(cell.noisy for cell in cells) else ""
     fig, axes = style.figure(
         len(panels),
-        [dots.height(cells, groups) for groups in panels.values()],
+        [dots.height(own, groups) for _, own, groups in panels],
         title=finding(cells, "iops"),
         subtitle="; ".join(part for part in (band_words(series), noisy, where) if part),
     )
-    for i, (ax, (name, groups)) in enumerate(zip(axes, panels.items(), strict=True)):
-        dots.panel(ax, cells, groups, name, reasons=i == 0)
+    for i, (ax, (name, own, groups)) in enumerate(zip(axes, panels, strict=True)):
+        dots.panel(ax, own, groups, name, reasons=i == 0)
     return fig
 
 
-def _percentiles(cells: Sequence[Cell]) -> list[dots.Group]:
-    found: dict[str, list[Series | None]] = {}
-    for index, cell in enumerate(cells):
-        for stat in PERCENTILES:
-            for each in cell.series("latency", stat):
-                direction = str(each.coords.get("direction", ""))
-                mixed = {d.coords.get("direction") for d in cell.series("latency", stat)}
-                name = f"{stat} {direction}" if len(mixed) > 1 else stat
-                found.setdefault(name, [None] * len(cells))[index] = each
-    return [dots.Group(name, series) for name, series in list(found.items())[: len(style.SERIES)]]
+def _late(cell: Cell, stat: str, direction: str) -> Series | None:
+    return next((each for each in cell.series("latency", stat) if str(each.coords.get("direction", "")) == direction), None)
+
+
+def _percentiles(cells: Sequence[Cell], direction: str) -> list[dots.Group]:
+    made = [dots.Group(stat, [_late(cell, stat, direction) for cell in cells]) for stat in PERCENTILES]
+    return [group for group in made if any(group.series)]
 
 
 def _curves(cells: Sequence[Cell]) -> dict[str, list[tuple[int, Series, Series]]]:
@@ -84,7 +83,7 @@ def _queue_depth(curves: dict[str, list[tuple[int, Series, Series]]], where: str
         ax.hlines(ys, [i.band.low for _, i, _ in found], [i.band.high for _, i, _ in found], color=look["color"], alpha=0.45)
         ax.vlines(xs, [p.band.low for _, _, p in found], [p.band.high for _, _, p in found], color=look["color"], alpha=0.45)
         for x, y, (depth, _, _) in zip(xs, ys, found, strict=True):
-            ax.annotate(str(depth), (x, y), xytext=(4, 5), textcoords="offset points", fontsize=8, color=style.MUTED)
+            ax.annotate(str(depth), (x, y), xytext=(5, -10), textcoords="offset points", fontsize=8, color=style.MUTED)
     largest = max(iops.band.high for found in curves.values() for _, iops, _ in found)
     ax.set_xlim(0, largest * 1.08)
     name = style.value_axis(ax.xaxis, "1/s", largest)

@@ -108,7 +108,7 @@ def _heatmap(kind: str, cells: Sequence[Cell], where: str) -> Figure:
     low, high = np.log(np.nanmin(grid)), np.log(np.nanmax(grid))
     for y, x in np.argwhere(np.isfinite(grid)):
         bright = (np.log(grid[y, x]) - low) / max(high - low, 1e-9) > 0.55
-        ax.text(x + 0.5, y + 0.5, f"{grid[y, x] * 1e6:.3g}", ha="center", va="center", fontsize=5.5, color="black" if bright else "white")
+        ax.text(x + 0.5, y + 0.5, _us(grid[y, x] * 1e6), ha="center", va="center", fontsize=5.5, color="black" if bright else "white")
     ax.set_yticks(np.arange(len(ranks)) + 0.5, [str(r) for r in ranks])
     step = max(1, len(sizes) // 10)
     ax.set_xticks(np.arange(0, len(sizes), step) + 0.5, [short(s, "B").replace(" ", "\n") for s in sizes[::step]])
@@ -118,3 +118,7 @@ def _heatmap(kind: str, cells: Sequence[Cell], where: str) -> Figure:
     bar = fig.colorbar(mesh, ax=ax, pad=0.01)
     style.value_axis(bar.ax.yaxis, "s", 1.0, log=True)
     return fig
+
+
+def _us(value: float) -> str:
+    return f"{value:.3g}" if value < 999.5 else f"{value:.0f}" if value < 10_000 else f"{value / 1000:.3g}k"

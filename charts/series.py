@@ -95,6 +95,7 @@ def band_words(series: Iterable[Series]) -> str:
         band = each.band
         if band.n:
             name = "range (min to max)" if band.kind == "range" else "interval of the median (95 % or more)"
+            name = "none, one sample," if band.n == 1 else name
             kinds.setdefault(name, []).append(band.n)
     words = []
     for name, counts in kinds.items():

@@ -155,7 +155,8 @@ def value_axis(axis: Any, unit: str, largest: float, *, log: bool = False, bins:
 def _log10_ticks(axis: Any, unit: str) -> None:
     low, high = sorted(axis.get_view_interval())
     decades = math.log10(high / low) if low > 0 else 9
-    subs = (1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)
+    wide = axis.axis_name == "x"  # labels stand side by side there, and need more room
+    subs = (1.0, 2.0, 5.0) if decades < (1.2 if wide else 2.5) else (1.0, 3.0) if decades < 2.5 else (1.0,)
     axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=12))
     axis.set_major_formatter(FuncFormatter(lambda value, _: short(value, unit)))
     axis.set_minor_locator(NullLocator())  # a tenth of the time of a chart, for ticks nobody reads
