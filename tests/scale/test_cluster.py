@@ -79,6 +79,7 @@ async def test_vms_are_measured_as_their_stages_played_them_and_nothing_is_left(
         async for event in kube.watch(vmis, namespace):
             phases = event.object.get("status", {}).get("phaseTransitionTimestamps", [])
             at = {each["phase"]: unix_ns(each["phaseTransitionTimestamp"]) / 1e9 for each in phases}
+            assert len(at) == len(phases), f"a stage was played twice: {phases}"
             if "Scheduling" in at:
                 truth[event.object["metadata"]["name"]] = at["Scheduling"] - at["Pending"]
 
@@ -140,11 +141,11 @@ async def test_fill_takes_every_gpu_and_no_more(kube: Kube, nodes: None, namespa
 
 
 async def test_the_scheduler_alone_is_released_at_once(kube: Kube, nodes: None, namespace: str) -> None:
-    spec = workloads.Spec(template="pod", count=80, namespaces=[namespace], gpus=0, schedule=Schedule("constant", 40), timeout=60)
+    spec = workloads.Spec(template="pod", count=40, namespaces=[namespace], gpus=0, schedule=Schedule("constant", 8), timeout=60)
     result = await workloads.gated(kube, spec)
-    assert (result.figures["schedule_rate"] or 0) > 40, "the pace of creation is not the pace of scheduling"
+    assert (result.figures["schedule_rate"] or 0) > 12, "the pace of creation is not the pace of scheduling"
     waits = [row.seconds for row in result.rows if row.stage == "release_to_scheduled"]
-    assert len([each for each in waits if each is not None]) == 80
+    assert len([each for each in waits if each is not None]) == 40
 
 
 async def test_gangs_without_their_scheduler_are_skipped_with_the_reason(kube: Kube, namespace: str) -> None:
