@@ -120,5 +120,5 @@ def rsh_script(hosts: Sequence[Host], scratch: str) -> str | None:
     if len({host.address for host in hosts}) < 2:
         return None
     path = f"{scratch}/rsh"
-    hosts[0].put(path, b'#!/bin/sh\nexec perfdag step rsh "$@"\n', 0o755)
+    hosts[0].put(path, b'#!/bin/sh\nexec perfdag step rsh -- "$@"\n', 0o755)
     return path
