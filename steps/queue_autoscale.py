@@ -11,6 +11,8 @@ from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Met
 from perfdag.steps.queue.autoscale import HpaModel, Profile, Sample, score
 from perfdag.units import PositiveDuration
 
+GRID = 60  # moments of the trace that become rows, for the chart
+
 
 class QueueAutoscaleParams(Params):
     """Load, items and scaler. The need is rate times item seconds."""
@@ -98,8 +100,9 @@ def _measured(queue: str, one: Any, params: QueueAutoscaleParams) -> list[Measur
     found += [
         Measurement("latency", latency[p], stat=p, coords=at, n=latency["count"]) for p in ("p50", "p95") if latency.get(p) is not None
     ]
-    step = max(1, len(trace) // 120)
-    for sample in trace[::step]:
-        when = {**at, "elapsed": round(sample.at, 3)}
+    for k in range(GRID):  # the same moments in every repetition
+        moment = params.duration * k / GRID
+        sample = next((each for each in trace if each.at >= moment), trace[-1])
+        when = {**at, "elapsed": round(moment, 3)}
         found += [Measurement("replicas", float(sample.have), coords=when), Measurement("needed", float(sample.needed), coords=when)]
     return found

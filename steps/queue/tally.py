@@ -180,7 +180,7 @@ class Tally:
             "causes": dict(self.causes),
             "requests_per_second": self.rate,
             "steady_per_second": self.steady_rate,
-            "chains": {slot: [c.first - self.start, c.last - self.start, c.count] for slot, c in self.chains.items()},
+            "chains": {str(slot): [c.first - self.start, c.last - self.start, c.count] for slot, c in self.chains.items()},
             "scheduled": self.scheduled,
             "schedule_lag": self.lag.summary(),
             "latency": self.latency.summary(),

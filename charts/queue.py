@@ -1,0 +1,98 @@
+"""Charts of queue scaling: plain data in, a Figure out. Rates in items a second, times in seconds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from perfdag.charts import style
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Throughput of one workload: replicas -> items a second of each repetition, and the law fitted to it where there is one.
+
+    `law` is (items a second of one replica, sigma, kappa) of the Universal Scalability Law.
+    """
+
+    name: str
+    rates: Mapping[int, Sequence[float]]
+    law: tuple[float, float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Follow:
+    """One queue under a changing load: seconds, backends there, backends needed."""
+
+    name: str
+    at: Sequence[float]
+    have: Sequence[float]
+    needed: Sequence[float]
+
+
+def throughput(curves: Sequence[Curve], title: str, subtitle: str) -> Figure:
+    """Items a second over replicas with linear scaling and the fitted law, one panel a workload, shares of linear below."""
+    curves = [curve for curve in curves if curve.rates]
+    if not curves:
+        return style.no_data()
+    fig, axes = style.figure(2, (3.0, 1.6), columns=len(curves), title=title, subtitle=subtitle, sharex="col")
+    for k, curve in enumerate(curves):
+        _rates(axes[k], curve, first=k == 0)
+        _shares(axes[len(curves) + k], curve, first=k == 0)
+    return fig
+
+
+def _rates(ax: Axes, curve: Curve, first: bool) -> None:
+    replicas = sorted(curve.rates)
+    middle = [float(np.median(curve.rates[n])) for n in replicas]
+    low, high = [min(curve.rates[n]) for n in replicas], [max(curve.rates[n]) for n in replicas]
+    one = middle[0] / replicas[0]
+    xs = np.linspace(replicas[0], replicas[-1], 200)
+    ax.plot(xs, one * xs, color=style.MUTED, linestyle=(0, (5, 2)), linewidth=1, label="linear")
+    if curve.law:
+        rate, sigma, kappa = curve.law
+        label = f"law: serial {100 * sigma:.1f} %, coherence {100 * kappa:.2f} %"
+        ax.plot(xs, rate * xs / (1 + sigma * (xs - 1) + kappa * xs * (xs - 1)), color=style.SERIES[1], label=label)
+    spread = [[m - a for m, a in zip(middle, low, strict=True)], [b - m for m, b in zip(middle, high, strict=True)]]
+    ax.errorbar(replicas, middle, yerr=spread, color=style.SERIES[0], marker="o", linestyle="none", capsize=3, label="measured")
+    ax.set_title(curve.name)
+    ax.set_ylim(bottom=0)
+    ax.legend(loc="upper left")
+    if first:
+        ax.set_ylabel("throughput (items/s)\nhigher is better")
+
+
+def _shares(ax: Axes, curve: Curve, first: bool) -> None:
+    replicas = sorted(curve.rates)
+    one = float(np.median(curve.rates[replicas[0]])) / replicas[0]
+    shares = [100 * float(np.median(curve.rates[n])) / (n * one) for n in replicas]
+    ax.axhline(100, color=style.MUTED, linestyle=(0, (5, 2)), linewidth=1)
+    ax.plot(replicas, shares, color=style.SERIES[0], marker="o")
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(replicas, [str(n) for n in replicas])
+    ax.set_xlabel("replicas")
+    ax.set_ylim(0, max(110.0, *shares))
+    if first:
+        ax.set_ylabel("efficiency (%)")
+
+
+def following(traces: Sequence[Follow], title: str, subtitle: str) -> Figure:
+    """Backends over time against those needed, one panel a queue; what is above the need is wasted, what is below is missing."""
+    traces = [trace for trace in traces if trace.at]
+    if not traces:
+        return style.no_data()
+    fig, axes = style.figure(len(traces), (1.9,), title=title, subtitle=subtitle, sharex=True)
+    for ax, trace in zip(axes, traces, strict=True):
+        at, have, needed = (np.asarray(values, dtype=float) for values in (trace.at, trace.have, trace.needed))
+        ax.step(at, have, where="post", color=style.SERIES[0], label="backends")
+        ax.step(at, needed, where="post", color=style.INK, linestyle=(0, (5, 2)), linewidth=1, label="needed")
+        ax.fill_between(at, needed, have, where=(have > needed).tolist(), step="post", color=style.SERIES[4], alpha=0.4, label="wasted")
+        ax.fill_between(at, needed, have, where=(have < needed).tolist(), step="post", color=style.SERIES[1], alpha=0.4, label="missing")
+        ax.set_ylim(bottom=0)
+        ax.set_ylabel("backends")
+        ax.set_title(trace.name)
+    axes[0].legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
+    axes[-1].set_xlabel("seconds from the start of the load")
+    return fig
