@@ -1,0 +1,30 @@
+"""Record LoadGen's own logs: `python tests/recorded/loadgen/record.py` (needs mlcommons-loadgen). A stub of known service time answers."""
+
+import json
+from pathlib import Path
+
+from perfdag.benchmark import Gang
+from perfdag.hosts import LocalHost
+from perfdag.shape import Shape
+from perfdag.steps.resnet50.benchmark import Resnet50
+from perfdag.steps.resnet50.params import Workload
+
+HERE = Path(__file__).parent
+SHORT = {"system": "stub", "min_duration": 0.2}
+CASES = {
+    "single-stream": {"scenario": "single-stream", "min_queries": 700, "stub": {"base": 0.001}},
+    "offline": {"scenario": "offline", "batch": 8, "min_queries": 640, "stub": {"base": 0.002}},
+    "server-overloaded": {"scenario": "server", "target_rate": 400, "min_queries": 500, "stub": {"base": 0.003}, "latency_bound": 0.01},
+}
+
+
+def main() -> None:
+    """Write NAME.json: the program's output, with LoadGen's logs in it verbatim."""
+    for name, case in CASES.items():
+        params = Workload.model_validate({**SHORT, **case})
+        output = Resnet50().run(Gang([LocalHost()], Shape(), 60, "/tmp"), params)
+        (HERE / f"{name}.json").write_text(json.dumps(json.loads(output.texts["result"]), indent=0) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""nvidia-smi's output read. No GPU was here: the lines are composed from its documented fields, not recorded."""
+
+from pathlib import Path
+
+import pytest
+
+from perfdag.hosts import LocalHost
+from perfdag.steps import gpu
+
+T4 = (
+    "0, Tesla T4, GPU-1b2c, 550.90.07, 90.04.38.00.03, 15360, 70.00, 1590, 5001, Enabled, Default, Enabled, 0, 2, [N/A], 3, 16\n"
+    "1, Tesla T4, GPU-2b2c, 550.90.07, 90.04.38.00.03, 15360, 70.00, 1590, 5001, Enabled, Default, [N/A], [N/A], [N/A], [N/A], 3, 16\n"
+)
+
+
+def test_static_facts_have_units() -> None:
+    first, second = gpu.parse(T4, gpu.STATIC)
+    assert (first["name"], first["driver"], first["memory"]) == ("Tesla T4", "550.90.07", 15360 * 2**20)
+    assert (first["sm_clock_max"], first["power_limit"]) == (1.59e9, 70.0)
+    assert (first["ecc"], first["ecc_uncorrected"]) == ("Enabled", 2)
+    assert "mig" not in first
+    assert "ecc" not in second
+
+
+def test_an_error_text_in_place_of_a_table_is_no_gpu() -> None:
+    text = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n"
+    assert gpu.parse(text, gpu.STATIC) == []
+
+
+def samples(*masks: int) -> str:
+    return "".join(f"0, {1500 - 10 * i}, 5000, {60 + i}.50, 7{i}, 99, 1024, 0x{mask:016x}\n" for i, mask in enumerate(masks))
+
+
+def test_what_the_gpu_did_meanwhile() -> None:
+    (found,) = gpu.during(samples(4, 4, 0, 1))
+    assert found["samples"] == 4
+    assert found["sm_clock"] == {"low": 1.47e9, "median": pytest.approx(1.485e9), "high": 1.5e9}
+    assert found["utilisation"]["high"] == pytest.approx(0.99)
+    assert found["throttled"] == {"software power cap": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("mask", "reason"), [(0x40, "hardware thermal slowdown"), (0x20, "software thermal slowdown"), (0x80, "power brake")]
+)
+def test_a_slowdown_is_held_against_the_figure(mask: int, reason: str) -> None:
+    said = gpu.slowed(gpu.during(samples(mask, 0)))
+    assert said is not None
+    assert reason in said
+    assert "50 %" in said
+
+
+def test_the_power_cap_and_a_short_spike_are_not() -> None:
+    assert gpu.slowed(gpu.during(samples(4, 4))) is None
+    assert gpu.slowed(gpu.during(samples(0x40, *[0] * 30))) is None
+
+
+def test_a_cut_last_line_is_left_out() -> None:
+    assert gpu.during(samples(0, 0) + "0, 1500, 50")[0]["samples"] == 2
+
+
+def fake_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+def test_no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    said = gpu.problem(LocalHost())
+    assert said is not None
+    assert "no NVIDIA driver" in said
+    assert "nvidia-device-plugin" in said
+    assert gpu.facts(LocalHost()) == []
+
+
+def test_a_driver_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake_smi(tmp_path, monkeypatch, "echo 'NVIDIA-SMI has failed'; exit 9")
+    assert "does not answer: NVIDIA-SMI has failed" in (gpu.problem(LocalHost()) or "")
+
+
+def test_sampling_runs_beside_and_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake_smi(tmp_path, monkeypatch, "while :; do echo '0, 1500, 5000, 60, 70, 99, 1024, 0x4'; sleep 0.05; done")
+    import time
+
+    watching = gpu.watch(LocalHost())
+    time.sleep(0.4)
+    assert gpu.during(watching.stop().stdout)[0]["samples"] >= 2

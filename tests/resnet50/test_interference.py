@@ -1,0 +1,78 @@
+"""Copies beside each other: fairness, overlap, and two stubs that share a lock."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdag.benchmark import Gang, Measurement
+from perfdag.hosts import LocalHost
+from perfdag.shape import Shape
+from perfdag.steps.resnet50.interference import Resnet50Interference, jain, overlap, reasons_against
+from perfdag.steps.resnet50.params import InterferenceParams
+from perfdag.steps.resnet50.result import read
+
+RECORDED = Path(__file__).parent.parent / "recorded" / "loadgen" / "single-stream.json"
+
+
+def test_jains_index() -> None:
+    assert jain([3, 3, 3]) == pytest.approx(1)
+    assert jain([1, 0, 0, 0]) == pytest.approx(0.25)
+    assert jain([1, 0.5]) == pytest.approx(1.5**2 / (2 * 1.25))
+    for bad in ([], [0.0, 0.0], [1.0, -1.0]):
+        with pytest.raises(ValueError, match="shares"):
+            jain(bad)
+
+
+def test_overlap() -> None:
+    assert overlap([(0, 10), (0, 10)]) == 1
+    assert overlap([(0, 10), (5, 15)]) == pytest.approx(1 / 3)
+    assert overlap([(0, 1), (2, 3)]) == 0
+
+
+def run(folder: Path, **more: Any) -> dict[tuple[str, str | None], Measurement]:
+    pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'")
+    params = InterferenceParams.model_validate(
+        {"system": "stub", "scenario": "single-stream", "min_duration": 1.5, "min_queries": 64, **more}
+    )
+    benchmark = Resnet50Interference()
+    output = benchmark.run(Gang([LocalHost()], Shape(), 60, str(folder)), params)
+    return {(each.metric, each.subject): each for each in benchmark.parse(output, params)}
+
+
+@pytest.mark.slow
+def test_two_copies_that_share_a_lock_get_half_each(tmp_path: Path) -> None:
+    found = run(tmp_path, stub={"base": 0.005, "lock": str(tmp_path / "device")})
+    assert found[("rate_kept", None)].value == pytest.approx(0.5, abs=0.12)
+    assert found[("tail_inflation", None)].value > 1.5
+    assert found[("aggregate", None)].value == pytest.approx(1.0, abs=0.2)
+    assert found[("fairness", None)].value > 0.9
+    assert not list(tmp_path.glob("copy-*"))
+
+
+@pytest.mark.slow
+def test_two_copies_that_share_nothing_keep_their_rate(tmp_path: Path) -> None:
+    found = run(tmp_path, stub={"base": 0.02})
+    assert found[("rate_kept", None)].value > 0.9
+    assert found[("aggregate", None)].value > 1.8
+
+
+def with_memory(seen: float, start: float = 0.0, end: float = 10.0) -> Any:
+    raw = json.loads(RECORDED.read_text())
+    raw["device"] = {"memory": seen}
+    raw["tests"][0] |= {"started": start, "ended": end}
+    return read(json.dumps(raw))
+
+
+def test_a_copy_that_sees_more_than_its_share_of_memory_is_named() -> None:
+    params = InterferenceParams.model_validate({"scenario": "single-stream", "memory_share": 0.5, "device_memory": 16e9})
+    assert reasons_against([], [with_memory(8e9), with_memory(8e9)], params) == []
+    reasons = reasons_against([], [with_memory(8e9), with_memory(16e9)], params)
+    assert reasons == ["copy 1 sees 16.00 GB of device memory, its share is 8.00 GB"]
+
+
+def test_copies_that_hardly_met_are_invalid() -> None:
+    params = InterferenceParams.model_validate({"scenario": "single-stream"})
+    reasons = reasons_against([], [with_memory(1, 0, 10), with_memory(1, 6, 16)], params)
+    assert "at once for 25 % of the time" in reasons[0]

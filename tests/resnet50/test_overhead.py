@@ -1,0 +1,103 @@
+"""Paired overhead: interval, verdict, and what a wrapper that costs something really shows."""
+
+import math
+import statistics
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perfdag.benchmark import Gang, Invalid
+from perfdag.hosts import LocalHost
+from perfdag.shape import Shape
+from perfdag.steps.resnet50.overhead import Resnet50Overhead, overhead, student
+from perfdag.steps.resnet50.params import OverheadParams
+
+
+def costs(mean: float, half: float, n: int) -> list[float]:
+    """Log ratios whose 95 % interval is about mean plus or minus half (relative)."""
+    base = np.array([(-1) ** i for i in range(n)], dtype=float)
+    base *= half / (student(n - 1) * statistics.stdev(base) / math.sqrt(n))
+    return [math.log1p(mean) + float(each) for each in base - base.mean()]
+
+
+def test_three_percent_plus_minus_one_passes() -> None:
+    found = overhead(costs(0.03, 0.01, 8), 0.05)
+    assert (found.mean, found.low, found.high) == pytest.approx((0.03, 0.02, 0.04), abs=0.001)
+    assert found.verdict == "passes"
+
+
+def test_three_percent_plus_minus_four_is_inconclusive_and_says_what_it_would_take() -> None:
+    found = overhead(costs(0.03, 0.04, 8), 0.05)
+    assert found.verdict == f"inconclusive: about {found.needed} pairs would tell"
+    assert 20 < found.needed < 60  # four times the half width wanted halves it twice: some 8 * 4, fewer for the narrower t
+
+
+def test_eight_percent_fails() -> None:
+    assert overhead(costs(0.08, 0.01, 8), 0.05).verdict == "fails"
+
+
+def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(3)
+    hits = 0
+    for _ in range(2000):
+        found = overhead(list(rng.normal(math.log1p(0.04), 0.02, 6)), 0.05)
+        hits += found.low <= 0.04 <= found.high
+    assert 0.935 < hits / 2000 < 0.965
+
+
+@pytest.mark.parametrize(("freedom", "quantile"), [(1, 12.706), (4, 2.776), (9, 2.262), (15, 2.131), (30, 2.042), (120, 1.980)])
+def test_students_t_is_the_published_table(freedom: int, quantile: float) -> None:
+    assert student(freedom) == pytest.approx(quantile, rel=1e-3)
+
+
+@pytest.mark.parametrize("bad", [[], [0.1], [0.1, math.nan]])
+def test_too_few_or_broken_pairs_are_refused(bad: list[float]) -> None:
+    with pytest.raises(ValueError, match="pairs"):
+        overhead(bad, 0.05)
+
+
+WRAPPER = """
+import os, sys, time
+import perfdag.steps.resnet50.system as system
+plain = system.sleep_until
+system.sleep_until = lambda deadline: plain(deadline + 0.003)
+sys.argv = sys.argv[3:]
+import perfdag.steps.resnet50.program as program
+sys.exit(program.main())
+"""
+
+
+@pytest.mark.slow
+def test_a_treatment_that_costs_thirty_percent_is_found(tmp_path: Path) -> None:
+    pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'")
+    import sys
+
+    # the wrapper swaps the program for one whose stub takes 3 ms more of 10; argv after it: python -m module --spec -
+    given = {"wrapper": [sys.executable, "-c", WRAPPER], "pairs": 6, "min_duration": 0.2, "min_queries": 64}
+    params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", **given})
+    benchmark = Resnet50Overhead()
+    output = benchmark.run(Gang([LocalHost()], Shape(), 60, str(tmp_path)), params)
+    values = {(each.metric, each.stat): each.value for each in benchmark.parse(output, params)}
+    assert values[("overhead", "mean")] == pytest.approx(0.3, abs=0.15)
+    assert values[("passes", "value")] < 1  # 0 on a quiet machine
+    assert values[("overhead_bound", "high")] > 0.2
+    broken = dict(output.texts)
+    broken["order"] = "A"
+    with pytest.raises(Exception, match="6 pairs were asked"):
+        benchmark.parse(type(output)(broken), params)
+
+
+def test_invalid_runs_make_the_comparison_invalid() -> None:
+    import json
+
+    recorded = Path(__file__).parent.parent / "recorded" / "loadgen" / "single-stream.json"
+    good = json.loads(recorded.read_text())
+    bad = json.loads(recorded.read_text())
+    bad["logits"] = {"ok": False, "error": 0.7, "tolerance": 0.001, "finite": True}
+    texts = {"order": "ABBA", "000A": json.dumps(good), "001B": json.dumps(bad), "002B": json.dumps(good), "003A": json.dumps(good)}
+    params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", "wrapper": ["env"], "pairs": 2})
+    from perfdag.benchmark import Output
+
+    with pytest.raises(Invalid, match=r"run 2 \(treatment\): logits differ"):
+        Resnet50Overhead().parse(Output(texts), params)

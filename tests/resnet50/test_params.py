@@ -1,0 +1,74 @@
+"""Bad input is refused when planning, with what is allowed."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from perfdag.benchmark import get
+from perfdag.shape import Shape
+from perfdag.steps.resnet50.params import InterferenceParams, OverheadParams, Workload
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"batch": 0}, "greater than or equal to 1"),
+        ({"scenario": "server", "target_rate": 0}, "greater than 0"),
+        ({"scenario": "server", "target_rate": -5}, "greater than 0"),
+        ({"scenario": "server"}, "needs target_rate"),
+        ({"precision": "tf32"}, "device: cuda"),
+        ({"precision": "int8"}, "'fp32', 'tf32', 'bf16' or 'fp16'"),
+        ({"scenario": "accuracy"}, "needs imagenet"),
+        ({"scenario": "single-stream", "batch": 8}, "batch 1, not 8"),
+        ({"latency_bound": "0s"}, "more than zero"),
+        ({"weights_sha256": "a" * 64}, "needs a weights file"),
+        ({"cpus": "0; rm -rf /"}, "match pattern"),
+        ({"wrapper_env": {"A=B": "1"}}, "environment variable"),
+        ({"threads": 0}, "greater than or equal to 1"),
+        ({"price_per_hour": 0}, "greater than 0"),
+        ({"colour": "red"}, "Extra inputs"),
+    ],
+)
+def test_refused(params: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        Workload.model_validate(params)
+
+
+def test_a_treatment_must_be_named() -> None:
+    with pytest.raises(ValidationError, match="treatment is not named"):
+        OverheadParams.model_validate({})
+
+
+def test_memory_share_needs_the_whole() -> None:
+    with pytest.raises(ValidationError, match="needs device_memory"):
+        InterferenceParams.model_validate({"memory_share": 0.5})
+
+
+def test_defaults_are_mlperfs() -> None:
+    made = Workload.model_validate({"scenario": "server", "target_rate": 100})
+    assert (made.latency_bound, made.duration(), made.queries()) == (0.015, 600.0, 100)
+    assert Workload().queries() == 24576
+
+
+def test_fast_is_seconds() -> None:
+    assert Workload(fast=True).duration() == 2.0
+    assert Workload(fast=True, batch=32).queries() == 64
+
+
+def test_a_gpu_asked_of_the_cluster_but_not_used_is_refused() -> None:
+    problems = get("resnet50").check(Workload(), Shape.model_validate({"resources": {"nvidia.com/gpu": 1}}))
+    assert len(problems) == 1
+    assert "device: cuda" in problems[0]
+
+
+def test_copies_on_different_nodes_are_refused() -> None:
+    shape = Shape.model_validate({"hosts": {"count": 2, "placement": "spread"}})
+    assert "packed" in get("resnet50-interference").check(InterferenceParams(), shape)[0]
+
+
+@pytest.mark.parametrize("name", ["resnet50", "resnet50-overhead", "resnet50-interference"])
+def test_each_benchmark_says_when_its_clock_runs(name: str) -> None:
+    found = get(name)
+    assert "LoadGen" in found.clock()
+    assert found.metrics[0].headline

@@ -1,0 +1,185 @@
+"""What LoadGen really printed, read; and the same cut, garbled or contradicted."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdag.benchmark import Failed, Invalid, Measurement, Output, Skip
+from perfdag.steps.resnet50 import result, summary
+from perfdag.steps.resnet50.benchmark import Resnet50
+from perfdag.steps.resnet50.params import Workload
+from perfdag.steps.resnet50.seed import from_rows, merge, seed_json
+
+RECORDED = Path(__file__).parent.parent / "recorded" / "loadgen"
+
+
+def recorded(name: str) -> dict[str, Any]:
+    raw: dict[str, Any] = json.loads((RECORDED / f"{name}.json").read_text())
+    return raw
+
+
+def params(scenario: str, **more: Any) -> Workload:
+    return Workload.model_validate({"system": "stub", "scenario": scenario, "target_rate": 400 if scenario == "server" else None, **more})
+
+
+def parse(raw: dict[str, Any], given: Workload) -> list[Measurement]:
+    return Resnet50().parse(Output({"result": json.dumps(raw)}), given)
+
+
+def value(values: list[Measurement], metric: str, stat: str | None = None) -> float:
+    return next(each.value for each in values if each.metric == metric and stat in (None, each.stat))
+
+
+def test_single_stream() -> None:
+    values = parse(recorded("single-stream"), params("single-stream"))
+    assert value(values, "tail_latency") == value(values, "latency", "p90")
+    assert 0.001 < value(values, "latency", "p50") <= value(values, "latency", "p90") <= value(values, "latency", "p99")
+    assert value(values, "estimated_latency") >= value(values, "latency", "p90")
+
+
+def test_percentiles_that_the_samples_cannot_carry_are_left_out() -> None:
+    stats = {each.stat for each in parse(recorded("single-stream"), params("single-stream")) if each.metric == "latency"}
+    assert stats == {"p50", "p90", "p95", "p99", "mean"}  # 700 queries are too few for p99.9, which needs 4603
+
+
+def test_offline() -> None:
+    values = parse(recorded("offline"), params("offline", batch=8, price_per_hour=0.54))
+    throughput = next(each for each in values if each.metric == "throughput")
+    assert throughput.n is not None
+    assert throughput.n >= 640
+    assert 2000 < throughput.value <= 4000
+    assert value(values, "cost_per_million") == pytest.approx(0.54 / 3600 / throughput.value * 1e6)
+    assert next(each.coords for each in values if each.metric == "cost_per_million") == {"currency": "USD"}
+
+
+def test_an_overloaded_server_is_invalid_with_loadgens_reasons() -> None:
+    with pytest.raises(Invalid, match="LoadGen says INVALID: Performance constraints satisfied: NO") as caught:
+        parse(recorded("server-overloaded"), params("server"))
+    assert value(caught.value.measurements, "tail_latency") > 0.01
+    assert "Reduce target QPS" in str(caught.value)
+
+
+def test_cost_of_a_million() -> None:
+    assert result.cost_per_million(3.6, 1000) == pytest.approx(1.0)
+
+
+def test_a_fast_run_says_that_it_is_not_comparable() -> None:
+    values = parse(recorded("offline"), params("offline", batch=8, fast=True))
+    assert all(each.coords["comparable"] is False for each in values)
+
+
+def test_a_fast_run_with_too_few_queries_is_marked_not_refused() -> None:
+    raw = recorded("server-overloaded")
+    logs = raw["tests"][0]["logs"]
+    logs["detail"] = logs["detail"].replace('"result_perf_constraints_met", "value": false', '"result_perf_constraints_met", "value": true')
+    logs["detail"] = logs["detail"].replace('"result_query_count", "value": 500', '"result_query_count", "value": 20')
+    values = parse(raw, params("server", fast=True))
+    assert {each.coords["loadgen"] for each in values} == {"INVALID"}
+    with pytest.raises(Invalid):
+        parse(raw, params("server"))
+
+
+def test_a_run_without_the_check_of_logits_is_flagged() -> None:
+    raw = recorded("offline")
+    del raw["logits"], raw["logits_after"]
+    values = parse(raw, params("offline", batch=8, check_logits=False))
+    assert all(each.coords["logits_checked"] is False for each in values)
+    with pytest.raises(Invalid, match="not checked before"):
+        parse(raw, params("offline", batch=8))
+
+
+@pytest.mark.parametrize(("name", "when"), [("logits", "before"), ("logits_after", "after")])
+def test_corrupted_logits_are_invalid_before_and_after(name: str, when: str) -> None:
+    raw = recorded("offline")
+    raw[name] = {"ok": False, "error": 0.7, "tolerance": 0.001, "finite": True, "images": 4}
+    with pytest.raises(Invalid, match=f"differ by 0.7 .* {when} the measurement: weights or arithmetic are corrupted"):
+        parse(raw, params("offline", batch=8))
+
+
+def test_logits_that_are_not_finite_are_named() -> None:
+    raw = recorded("offline")
+    raw["logits"] = {"ok": False, "error": None, "tolerance": 0.001, "finite": False, "images": 4}
+    with pytest.raises(Invalid, match="logits are not finite"):
+        parse(raw, params("offline", batch=8))
+
+
+def test_a_clock_that_stops_early_is_invalid() -> None:
+    raw = recorded("offline")
+    raw["clock"] = {"host": 0.001, "device": 0.02, "honest": False, "words": "the clock stopped before the device was done"}
+    with pytest.raises(Invalid, match="the clock stopped"):
+        parse(raw, params("offline", batch=8))
+
+
+def test_an_unstable_warm_up_is_invalid_unless_fast() -> None:
+    raw = recorded("offline")
+    raw["warmup"]["stable"] = False
+    with pytest.raises(Invalid, match="still moving"):
+        parse(raw, params("offline", batch=8))
+    assert parse(raw, params("offline", batch=8, fast=True))
+
+
+@pytest.mark.parametrize("kind", ["device", "missing"])
+def test_what_is_not_there_is_skipped(kind: str) -> None:
+    with pytest.raises(Skip, match="no NVIDIA driver"):
+        result.read(json.dumps({"program": 1, "error": {"kind": kind, "text": "no NVIDIA driver"}}))
+
+
+@pytest.mark.parametrize("kind", ["memory", "weights", "other", "peak"])
+def test_what_fails_is_failed(kind: str) -> None:
+    with pytest.raises(Failed, match="batch 512"):
+        result.read(json.dumps({"program": 1, "error": {"kind": kind, "text": "batch 512 does not fit: the largest that fits is 300"}}))
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"program": 1', "[]", '{"program": 99}', '{"program": 1, "tests": []}'])
+def test_cut_or_foreign_output_is_failed(text: str) -> None:
+    with pytest.raises(Failed):
+        result.read(text)
+
+
+@pytest.mark.parametrize("name", ["single-stream", "offline", "server-overloaded"])
+@pytest.mark.parametrize("log", ["summary", "detail"])
+def test_a_log_cut_anywhere_yields_all_or_an_error(name: str, log: str) -> None:
+    raw = recorded(name)
+    whole = summary.read(raw["tests"][0]["logs"]["summary"], raw["tests"][0]["logs"]["detail"])
+    text = raw["tests"][0]["logs"][log]
+    for at in range(0, len(text), max(1, len(text) // 60)):
+        cut = copy.deepcopy(raw["tests"][0]["logs"])
+        cut[log] = text[:at]
+        try:
+            found = summary.read(cut["summary"], cut["detail"])
+        except summary.UnreadableError:
+            continue
+        assert found.valid == whole.valid
+        assert dict(found.percentiles).items() <= dict(whole.percentiles).items()
+
+
+def test_logs_of_two_tests_are_not_mixed() -> None:
+    valid, invalid = recorded("single-stream")["tests"][0]["logs"], recorded("server-overloaded")["tests"][0]["logs"]
+    with pytest.raises(summary.UnreadableError, match="different tests"):
+        summary.read(valid["summary"], invalid["detail"])
+
+
+def test_the_seed_document_has_its_fields() -> None:
+    offline = seed_json(result.read(json.dumps(recorded("offline"))), params("offline", batch=8), {"gpus": [{"driver": "550.1"}]})
+    single = seed_json(result.read(json.dumps(recorded("single-stream"))), params("single-stream"), {})
+    whole = merge([offline, single])
+    assert set(whole) == {"timestamp", "gpu_info", "benchmarks"}
+    assert {"name", "cuda_version", "total_memory_gb"} <= set(whole["gpu_info"])
+    first, second = whole["benchmarks"]
+    assert {"scenario", "batch_size", "throughput_samples_per_sec", "duration_sec"} <= set(first)
+    assert first["scenario"] == "offline"
+    assert {"scenario", "batch_size", "latency_p90_ms"} <= set(second)
+    assert second["scenario"] == "single_stream"
+    assert 1 < second["latency_p90_ms"] < 10
+
+
+def test_the_seed_document_comes_from_rows_once_a_sample() -> None:
+    made = {"gpu_info": {"name": "X"}, "timestamp": "t", "benchmarks": [{"scenario": "offline"}]}
+    env = json.dumps({"sample": {"seed_json": made}})
+    row = {"benchmark": "resnet50", "point": "p", "repetition": 1, "env": env}
+    assert from_rows([row, row, {**row, "repetition": 2}, {**row, "benchmark": "fio"}])["benchmarks"] == [{"scenario": "offline"}] * 2
+    with pytest.raises(ValueError, match="no measurement"):
+        from_rows([])
