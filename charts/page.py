@@ -11,7 +11,7 @@ from perfdag.charts.pick import Picture
 from perfdag.charts.series import Cell, Series
 from perfdag.units import short
 
-ROWS = 400  # of a table; the Parquet file has all
+ROWS = 400  # most rows of a table; the Parquet file has all
 INLINE = 300_000  # bytes of an SVG above which its PNG stands in, where that is smaller
 _SERIES = {colour: f"var(--s{i})" for i, colour in enumerate(style.SERIES)}
 _VARIABLES = {style.INK: "var(--ink)", style.MUTED: "var(--muted)", style.GRID: "var(--grid)", style.PAPER: "var(--paper)", **_SERIES}
@@ -58,10 +58,10 @@ def split_unit(value: float, unit: str, like: float) -> str:
     return f"{value / style.scaled(unit, abs(like))[0]:.4g}"
 
 
-def values(pairs: Sequence[tuple[Cell, Series]]) -> str:
-    """Series with median, spread, n and unit, the point named where it changes; more than ROWS are cut, and it says so."""
+def values(pairs: Sequence[tuple[Cell, Series]], limit: int = ROWS) -> str:
+    """Series with median, spread, n and unit, the point named where it changes; more than `limit` are cut, and it says so."""
     rows, last = [], None
-    for cell, each in pairs[:ROWS]:
+    for cell, each in pairs[:limit]:
         band = each.band
         _, unit = style.scaled(each.unit, abs(each.middle))
         number = split_unit(each.middle, each.unit, each.middle)
@@ -89,7 +89,7 @@ def values(pairs: Sequence[tuple[Cell, Series]]) -> str:
         )
     head = ("point", "metric", "median", "spread", "of median", "n", "unit", "spread is", "noise")
     made = table(head, rows, ("point", "", "n", "value", "n", "n", "value", "value", ""))
-    return made + _left(len(pairs) - ROWS)
+    return made + _left(len(pairs) - limit)
 
 
 def _left(count: int) -> str:

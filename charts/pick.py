@@ -72,11 +72,16 @@ def draw(table: pa.Table) -> Iterator[Picture]:
                 yield _picture(name, "error", style.no_data(reason))
 
 
+def file_name(benchmark: str) -> str:
+    """The benchmark's part of a file name."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", benchmark)
+
+
 def _picture(benchmark: str, slug: str, figure: Figure) -> Picture:
     clean = re.sub(r"[^a-z0-9]+", "-", slug.lower()).strip("-") or "chart"
     title = next((text.get_text() for text in figure.texts if text.get_gid() == "title"), "")
     svg, png = style.to_bytes(figure)
-    return Picture(re.sub(r"[^A-Za-z0-9_-]", "-", benchmark), clean, " ".join(title.split()), svg, png)
+    return Picture(file_name(benchmark), clean, " ".join(title.split()), svg, png)
 
 
 def render(table: pa.Table, to: Path | str | Put) -> list[str]:

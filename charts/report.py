@@ -15,6 +15,7 @@ from perfdag.charts.series import Cell, labelled
 from perfdag.summary import summarise
 
 LIMIT = 2_900_000  # bytes; charts that would go past it are named instead
+ALL_ROWS = 3000  # of all tables of values, about 1 MB
 DEFAULT_ROOT = "./perfdag-results"
 Plan = Any
 
@@ -39,7 +40,7 @@ def report(table: pa.Table, plan: Plan | None = None, pictures: Sequence[Picture
     run = _first(table["run_id"]) or str(_of(plan, "run_id") or "?")
     head = _summary(table, cells, suite, run, plan)
     tail = [_problems(cells), _environment(table), _suite(plan), _reading(table, suite, run, root)]
-    room = LIMIT - sum(len(each.encode("utf-8", "replace")) for each in (head, _css(), *tail)) - 2000
+    room = LIMIT - sum(len(each.encode("utf-8", "replace")) for each in (head, _css(), *tail)) - 20_000
     body = _benchmarks(table, cells, drawn, room)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -106,22 +107,28 @@ def _problems(cells: Sequence[Cell]) -> str:
 
 
 def _benchmarks(table: pa.Table, cells: Sequence[Cell], drawn: Sequence[Picture], room: int) -> str:
+    """Sections of the benchmarks. Tables come first in the count of `room` bytes; charts that no longer fit are named."""
+    by_name: dict[str, list[Cell]] = {}
+    for cell in cells:
+        by_name.setdefault(cell.state.benchmark, []).append(cell)
+    limit = min(page.ROWS, max(40, ALL_ROWS // max(2 * len(by_name), 1)))
+    sections = []
+    for i, (name, own) in enumerate(by_name.items()):
+        sections.append((name, f'<h2 id="b{i}">{text(name)}</h2>\n{_about(name)}', _values(own, limit) + _commands(table, name)))
+    room -= sum(len(part.encode("utf-8", "replace")) for section in sections for part in section[1:])
     made: list[str] = []
     number = 0
-    for i, name in enumerate(dict.fromkeys(cell.state.benchmark for cell in cells)):
-        own = [cell for cell in cells if cell.state.benchmark == name]
-        parts = [f'<h2 id="b{i}">{text(name)}</h2>\n{_about(name)}']
-        values = _values(own)
-        room -= len(values.encode()) + len(parts[0].encode())
-        for each in (p for p in drawn if p.benchmark == name or p.benchmark == name.replace("_", "-")):
+    for name, head, tail in sections:
+        made.append(head)
+        for each in (p for p in drawn if p.benchmark == pick.file_name(name)):
             number += 1
             shown = page.picture(each, number)
-            if len(shown.encode()) > room:
-                parts.append(f'<p class="muted">Chart left out for its size: {text(each.name)}.svg beside this file.</p>')
-                continue
-            room -= len(shown.encode())
-            parts.append(shown)
-        made += [*parts, values, _commands(table, name)]
+            size = len(shown.encode("utf-8", "replace"))
+            if size > room:
+                shown, size = f'<p class="muted">Chart left out for its size: {text(each.name)}.svg beside this file.</p>', 200
+            room -= size
+            made.append(shown)
+        made.append(tail)
     return "\n".join(made)
 
 
@@ -137,15 +144,15 @@ def _about(name: str) -> str:
     return f"<p>{text(found.summary())}</p>\n" + (f'<p class="muted small">Clock: {text(clock)}</p>\n' if clock else "")
 
 
-def _values(cells: Sequence[Cell]) -> str:
+def _values(cells: Sequence[Cell], limit: int) -> str:
     """Headline metrics in sight, the others folded."""
     pairs = [(cell, each) for cell in cells for each in cell.state.series]
     headlines = {pair[1].metric for pair in pairs if pair[1].headline} or {pair[1].metric for pair in pairs[:1]}
     first = [pair for pair in pairs if pair[1].metric in headlines]
     rest = [pair for pair in pairs if pair[1].metric not in headlines]
-    made = page.values(first) if first else ""
+    made = page.values(first, limit) if first else ""
     if rest:
-        made += f"<details><summary>{words.plural(len(rest), 'further value')}</summary>\n{page.values(rest)}</details>\n"
+        made += f"<details><summary>{words.plural(len(rest), 'further value')}</summary>\n{page.values(rest, limit)}</details>\n"
     return made
 
 

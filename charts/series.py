@@ -14,6 +14,7 @@ from perfdag.units import short
 __all__ = ["Cell", "PointState", "Series", "band_words", "labelled", "of_benchmark", "read", "runs_words", "value_words"]
 
 _SIZES = re.compile(r"\b((?:bs|size|\w*_?bytes|window|length|file_?size|message)=)(\d{4,})\b")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 _SHAPE_KEY = re.compile(r"(?:^| )[a-z_]+\.[\w.]+=\S+")
 _FALSE = re.compile(r"(?:^| )\w+=false\b")
 _TRUE = re.compile(r"\b([\w.]+)=true\b")
@@ -57,7 +58,7 @@ def labelled(states: Sequence[PointState]) -> list[Cell]:
         label = short_of[each.point]
         if len(entries) > 1 or not label:
             label = f"{each.entry}: {label}" if label else each.entry
-        cells.append(Cell(each, label, _why(each)))
+        cells.append(Cell(each, _CONTROL.sub(" ", label), _why(each)))
     return cells
 
 
@@ -76,7 +77,7 @@ def _why(state: PointState) -> str | None:
     if state.statuses.get("ok"):
         return None
     words = ", ".join(sorted(state.statuses)) or "missing"
-    return f"{words}: {state.reasons[0]}" if state.reasons else words
+    return _CONTROL.sub(" ", f"{words}: {state.reasons[0]}") if state.reasons else words
 
 
 def metrics(cells: Iterable[Cell]) -> list[str]:

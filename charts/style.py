@@ -8,6 +8,7 @@ import io
 import math
 import re
 import textwrap
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -215,11 +216,15 @@ def cross(ax: Axes, x: Sequence[float], y: Sequence[float], transform: Any = Non
 
 
 _FONT = re.compile(rb"'DejaVu Sans'(, sans-serif)?")
+_ID = re.compile(rb' id="([^"]*)"')
+_USED = re.compile(rb'(?:url\(#|xlink:href="#)([^")]+)')
+_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 
 def to_bytes(fig: Figure) -> tuple[bytes, bytes]:
     """A figure as (SVG, PNG). No date, no random ids: equal input gives equal bytes."""
-    with house():
+    with house(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # names in any script: the browser's fonts have them
         svg, png = io.BytesIO(), io.BytesIO()
         engine = fig.get_layout_engine()
         if engine is not None:
@@ -227,4 +232,11 @@ def to_bytes(fig: Figure) -> tuple[bytes, bytes]:
             fig.set_layout_engine("none")  # laid out once; both files share it
         fig.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
         fig.savefig(png, format="png", dpi=PNG_DPI, metadata={"Software": None})
-    return _FONT.sub(b"'DejaVu Sans', Verdana, sans-serif", svg.getvalue()), png.getvalue()
+    return _clean(svg.getvalue()), png.getvalue()
+
+
+def _clean(svg: bytes) -> bytes:
+    """Only ids that are used (artists of several panels share theirs), characters XML allows, and a font list for other machines."""
+    used = set(_USED.findall(svg))
+    svg = _ID.sub(lambda found: found[0] if found[1] in used else b"", svg)
+    return _FONT.sub(b"'DejaVu Sans', Verdana, sans-serif", _CONTROL.sub(b" ", svg))

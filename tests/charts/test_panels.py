@@ -1,0 +1,287 @@
+import itertools
+
+import matplotlib
+import numpy as np
+import pyarrow as pa
+import pytest
+from matplotlib.collections import FillBetweenPolyCollection, LineCollection
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from perfdag.charts import fio, generic, imb, iperf, lines, style
+from perfdag.charts.series import of_benchmark, read
+from tests.charts import rows
+
+
+def drawn(module, table: pa.Table) -> dict[str, Figure]:
+    return dict(module.figures(table))
+
+
+def artists(ax, gid: str) -> list:
+    return [each for each in ax.get_children() if each.get_gid() == gid]
+
+
+def texts(figure: Figure) -> str:
+    return "\n".join(t.get_text() for t in figure.findobj(matplotlib.text.Text))
+
+
+def test_dots_are_the_medians_of_the_measured_samples_without_the_warmup():
+    figure = drawn(generic, rows.plain())["points"]
+    medians = [line for line in artists(figure.axes[0], "median ") if isinstance(line, Line2D)]
+    # streams=2 was disturbed, so its dot is an artist of its own, hollow
+    solid, hollow = medians
+    assert sorted(solid.get_xdata()) == pytest.approx([10.2e9, 23e9 * 1.02])
+    assert list(hollow.get_xdata()) == pytest.approx([18e9 * 1.02])
+    assert to_hex(hollow.get_markerfacecolor()) == style.PAPER
+
+
+def test_bars_reach_from_the_smallest_to_the_largest_of_three_samples():
+    figure = drawn(generic, rows.plain())["points"]
+    (band,) = [each for each in artists(figure.axes[0], "band ") if isinstance(each, LineCollection)]
+    ends = [tuple(segment[:, 0]) for segment in band.get_segments()]
+    assert ends[0] == pytest.approx((10.1e9, 10.3e9))
+    assert "range (min to max) of n=3" in texts(figure)
+
+
+def test_bars_of_six_samples_and_more_are_named_an_interval():
+    assert "interval of the median (95 % or more) of n=6" in texts(drawn(fio, rows.fio())["points"])
+
+
+def test_every_sample_is_a_tick():
+    figure = drawn(generic, rows.plain())["points"]
+    (ticks,) = artists(figure.axes[0], "samples ")
+    assert len(ticks.get_xdata()) == 9
+
+
+def test_numbers_beside_the_dots_have_unit_spread_and_n():
+    said = texts(drawn(generic, rows.plain())["points"])
+    assert "10.2 (10.1 to 10.3) Gbit/s, n=3" in said
+    assert "18.36 (18.18 to 18.54) Gbit/s, n=3 ~" in said
+
+
+def test_headline_comes_first_and_axis_labels_have_unit_and_direction():
+    figure = drawn(generic, rows.plain())["points"]
+    assert [ax.get_xlabel() for ax in figure.axes] == ["throughput (Gbit/s), higher is better", "retransmits, lower is better"]
+
+
+def test_ticks_are_in_the_scaled_unit():
+    figure = drawn(generic, rows.plain())["points"]
+    axis = figure.axes[0].xaxis
+    assert axis.get_major_formatter()(20e9, 0) == "20"
+    assert figure.axes[0].get_xlim()[0] == 0
+
+
+def test_a_failed_point_is_a_hollow_grey_cross_at_the_axis_with_its_reason():
+    figure = drawn(generic, rows.plain())["points"]
+    (cross,) = artists(figure.axes[0], "failed")
+    assert cross.get_marker() == "X"
+    assert cross.get_markerfacecolor() == "none"
+    assert to_hex(cross.get_markeredgecolor()) == style.MUTED
+    assert list(cross.get_xdata()) == [0.0]
+    assert "failed: exit 1: <connection> refused & gone" in texts(figure)
+    assert "1 of 4 points without a valid sample" in texts(figure).replace("\n", " ")
+
+
+def test_title_is_the_finding_and_subtitle_names_run_and_place():
+    figure = drawn(generic, rows.plain())["points"]
+    title, subtitle = (t.get_text().replace("\n", " ") for t in figure.texts)
+    assert title.startswith("Highest throughput: streams=4, 23.46 (23.23 to 23.69) Gbit/s, n=3")
+    assert f"run {rows.RUN} on node-1" in subtitle
+
+
+@pytest.mark.parametrize("module", [generic, iperf, fio, imb])
+def test_an_empty_table_says_no_data(module):
+    figures = drawn(module, rows.plain().slice(0, 0))
+    assert [texts(figure).strip() for figure in figures.values()] == ["no data"]
+
+
+@pytest.mark.parametrize("module", [generic, iperf, fio, imb])
+def test_a_benchmark_where_all_failed_is_drawn_with_its_reason(module):
+    params = {"protocol": "tcp", "rw": "read", "benchmark": "PingPong"}
+    table = rows.table(rows.sample("x", params, 1, [], status="failed", error="disk is <full>"))
+    figures = list(drawn(module, table).values())
+    assert any("disk is <full>" in texts(figure) for figure in figures)
+
+
+def test_a_point_with_only_invalid_values_is_not_drawn_as_a_value():
+    table = rows.table(rows.sample("x", {}, 1, [rows.throughput(5e9)], status="invalid", error="asked two nodes, got one"))
+    figure = drawn(generic, table)["points"]
+    assert not artists(figure.axes[0], "median ")
+    assert len(artists(figure.axes[0], "failed")) == 1
+
+
+def test_a_metric_over_sizes_has_a_log2_axis_with_size_labels_and_log_latency():
+    figure = drawn(generic, rows.swept())["latency-by-message-bytes"]
+    (ax,) = figure.axes
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+    assert ax.xaxis.get_transform().base == 2
+    labels = [ax.xaxis.get_major_formatter()(tick) for tick in ax.xaxis.get_major_locator()()]
+    assert labels[0] == "0\nB"
+    assert "1\nMiB" in labels
+    assert ax.yaxis.get_major_formatter()(1e-5, 0) == "10 us"
+
+
+def test_one_line_and_one_band_a_series_with_the_data_of_the_medians():
+    (ax,) = drawn(generic, rows.swept())["latency-by-message-bytes"].axes
+    (line,) = artists(ax, "median transport=tcp")
+    assert len(line.get_xdata()) == 24
+    assert line.get_ydata()[-1] == pytest.approx(8e-6 * 1.04 + 2**22 * 1e-9)
+    # a size of zero stands left of the smallest
+    assert line.get_xdata()[0] == 0.5
+    assert len(artists(ax, "median transport=shm")) == 1
+
+
+def test_a_band_of_seven_samples_is_the_order_statistic_interval():
+    (ax,) = drawn(generic, rows.swept())["latency-by-message-bytes"].axes
+    (band,) = artists(ax, "band transport=tcp")
+    assert isinstance(band, FillBetweenPolyCollection)
+    ys = [y for x, y in band.get_paths()[0].vertices if x == 1.0]
+    assert (min(ys), max(ys)) == pytest.approx((8e-6 * 1.01 + 1e-9, 8e-6 * 1.07 + 1e-9))
+    assert "interval of the median (95 % or more) of n=7" in texts(ax.figure)
+
+
+def test_a_line_without_samples_is_a_named_cross_at_the_axis():
+    (ax,) = drawn(generic, rows.swept())["latency-by-message-bytes"].axes
+    (cross,) = artists(ax, "failed")
+    assert list(cross.get_ydata()) == [0.0]
+    assert [t.get_text() for t in artists(ax, "failed name")] == ["transport=rdma: skipped"]
+
+
+def test_names_at_line_ends_do_not_overlap():
+    figure = drawn(generic, rows.swept())["latency-by-message-bytes"]
+    figure.draw_without_rendering()
+    boxes = [each.get_window_extent() for each in [*artists(figure.axes[0], "direct"), *artists(figure.axes[0], "failed name")]]
+    assert len(boxes) == 3
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+
+
+@pytest.mark.parametrize(
+    ("module", "table"),
+    [(generic, rows.plain()), (generic, rows.swept()), (fio, rows.fio()), (imb, rows.imb()), (iperf, rows.iperf())],
+)
+def test_no_text_leaves_the_picture_and_no_labels_of_an_axis_overlap(module, table):
+    for slug, figure in module.figures(table):
+        figure.draw_without_rendering()
+        for text in figure.findobj(matplotlib.text.Text):
+            if text.get_text() and text.get_visible():
+                box = text.get_window_extent()
+                ticks = {t for ax in figure.axes for t in [*ax.get_xticklabels(), *ax.get_yticklabels()]}
+                if text not in ticks:
+                    assert box.x0 >= -1, (slug, text.get_text())
+                    assert box.x1 <= figure.bbox.x1 + 1, (slug, text.get_text())
+                    assert box.y1 <= figure.bbox.y1 + 1, (slug, text.get_text())
+        for ax in figure.axes:
+            low, high = sorted(ax.get_xlim())
+            shown = [t.get_window_extent() for t in ax.get_xticklabels() if t.get_text() and low <= t.get_position()[0] <= high]
+            assert not any(a.overlaps(b) for a, b in itertools.pairwise(shown)), slug
+
+
+def test_fio_depth_curve_has_iops_over_p99_with_the_depth_at_each_point():
+    (ax,) = drawn(fio, rows.fio())["queue-depth"].axes
+    assert ax.get_yscale() == "log"
+    (curve,) = [line for line in ax.lines if (line.get_gid() or "").startswith("median")]
+    rates = [20e3 * depth**0.6 * 1.07 for depth in (1, 4, 16, 64)]
+    assert list(curve.get_xdata()) == pytest.approx(rates)
+    assert [t.get_text() for t in ax.texts] == ["1", "4", "16", "64"]
+
+
+def test_fio_has_a_latency_panel_for_each_direction():
+    figure = drawn(fio, rows.fio())["points"]
+    assert [ax.get_xlabel().split(" (")[0] for ax in figure.axes] == ["IOPS", "bandwidth", "read latency", "write latency"]
+
+
+def test_two_queue_depths_make_no_curve():
+    assert list(drawn(fio, rows.fio((1, 4)))) == ["points"]
+
+
+def test_imb_collective_with_three_rank_counts_has_a_heatmap_of_the_medians():
+    ax = drawn(imb, rows.imb())["allreduce-ranks"].axes[0]
+    (mesh,) = artists(ax, "median")
+    grid = np.asarray(mesh.get_array())
+    assert grid.shape == (3, 20)
+    assert grid[2, 0] == pytest.approx(8e-6)
+    assert grid[0, -1] == pytest.approx(2e-6 + 2**20 * 1e-9 * 2)
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["2", "4", "8"]
+
+
+def test_imb_pingpong_has_latency_over_bandwidth_on_one_size_axis():
+    latency, bandwidth = drawn(imb, rows.imb("PingPong", (2,)))["pingpong"].axes
+    assert (latency.get_yscale(), bandwidth.get_yscale()) == ("log", "linear")
+    assert latency.get_xlim() == bandwidth.get_xlim()
+    assert bandwidth.get_ylabel() == "bandwidth (MB/s)\nhigher is better"
+
+
+def test_iperf_draws_protocols_apart_and_throughput_over_streams():
+    figures = drawn(iperf, rows.iperf())
+    assert list(figures) == ["tcp", "tcp-streams", "udp"]
+    lines_drawn = [line for line in figures["tcp-streams"].axes[0].lines if (line.get_gid() or "").startswith("median")]
+    assert [list(line.get_xdata()) for line in lines_drawn] == [[1, 2, 4, 8]] * 2
+    assert "lost fraction" in texts(figures["udp"])
+
+
+def test_iperf_says_which_points_a_core_bounds():
+    said = texts(drawn(iperf, rows.iperf())["tcp"]).replace("\n", " ")
+    assert "bound by a core, not the network: protocol=tcp streams=8" in said
+
+
+def test_one_sample_is_called_one_sample():
+    said = texts(drawn(iperf, rows.iperf())["udp"])
+    assert "1 Gbit/s, n=1" in said
+    assert "none, one sample, of n=1" in said
+
+
+def test_many_points_go_on_to_further_figures_and_the_rest_is_named():
+    table = rows.table(*(rows.sample("x", {"k": k}, 1, [rows.throughput(1e9 + k)]) for k in range(200)))
+    figures = drawn(generic, table)
+    assert list(figures) == [f"points-{k}" for k in range(1, 7)]
+    assert "first 144 of 200 points, the others are in the rows" in texts(figures["points-1"]).replace("\n", " ")
+
+
+def test_labels_have_sizes_with_units_and_leave_out_what_the_rest_implies():
+    made = []
+    for bs, hosts, reverse in ((4096, 1, False), (1 << 20, 2, True)):
+        params = {"bs": bs, "reverse": reverse}
+        made.append(rows.sample("x", params, 1, [rows.throughput(1e9)], shape={"hosts": {"count": hosts}}))
+    assert [cell.label for cell in read(rows.table(*made))] == ["bs=4KiB", "bs=1MiB reverse"]
+
+
+def test_points_that_differ_only_in_shape_keep_it_in_their_labels():
+    made = [rows.sample("x", {}, 1, [rows.throughput(1e9)], shape={"hosts": {"count": hosts}}) for hosts in (1, 2)]
+    labels = [cell.label for cell in read(rows.table(*made))]
+    assert len(set(labels)) == 2
+    assert "hosts.count=2" in labels[1]
+
+
+def test_a_dollar_sign_in_a_label_is_text():
+    table = rows.table(rows.sample("x", {"p": "$a_{b}$"}, 1, [rows.throughput(1e9)]), rows.sample("x", {"p": "$"}, 1, []))
+    for _, figure in generic.figures(table):
+        svg, _ = style.to_bytes(figure)
+        assert b"$a_{b}$" in svg
+
+
+@pytest.mark.parametrize(
+    ("unit", "largest", "expected"),
+    [
+        ("bit/s", 2.3e10, (1e9, "Gbit/s")),
+        ("s", 3e-5, (1e-6, "us")),
+        ("s", 90.0, (1.0, "s")),
+        ("B", 3 << 20, (1 << 20, "MiB")),
+        ("1/s", 4e4, (1e3, "k/s")),
+        ("1", 0.3, (1.0, "")),
+        ("V", 3.0, (1.0, "V")),
+        ("s", float("nan"), (1e-6, "us")),
+    ],
+)
+def test_scaled(unit, largest, expected):
+    assert style.scaled(unit, largest) == expected
+
+
+def test_a_legend_replaces_the_names_of_more_than_five_lines():
+    with style.house():
+        _, (ax,) = style.figure()
+        series = [s for c in read(of_benchmark(rows.swept(), "swept")) for s in c.series("latency")]
+        made = [lines.Line(f"line {k}", {float(s.coords["message_bytes"]): s for s in series[:24]}) for k in range(6)]
+        lines.panel(ax, made, metric="latency", x_label="size")
+    assert len(ax.get_legend().get_texts()) == 6
+    assert not artists(ax, "direct")

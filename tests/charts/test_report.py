@@ -1,0 +1,246 @@
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from perfdag.charts import page, pick, report, words
+from perfdag.results import canonical
+from tests.charts import rows
+
+PLAN = {"suite_text": "name: trial # <b>&\n", "seed": 7, "merged": 2}
+VOID = {"meta", "br", "img"}
+
+
+class Checker(HTMLParser):
+    """Elements are closed in order, ids are unique, links inside the page lead somewhere, nothing is fetched."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.tags: set[str] = set()
+        self.said: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value)
+            if name in ("href", "xlink:href"):
+                self.links.append(value)
+            assert not name.startswith("on")
+            assert not (name == "src" and not value.startswith("data:"))
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] not in ("style",):
+            self.said.append(data)
+
+
+def checked(html: str) -> Checker:
+    checker = Checker()
+    checker.feed(html)
+    checker.close()
+    assert checker.open == []
+    return checker
+
+
+@pytest.fixture(scope="module")
+def made() -> str:
+    canary = rows.table(*(rows.sample("canary", {}, r, [rows.latency(1e-5 * r)]) for r in (1, 2)))
+    return report.report(pa.concat_tables([rows.plain(), rows.swept(), rows.fio(), canary]), PLAN)
+
+
+def said(html: str) -> str:
+    return " ".join(" ".join(checked(html).said).split())
+
+
+def test_the_page_is_well_formed_stands_alone_and_its_links_lead_somewhere(made):
+    checker = checked(made)
+    assert len(checker.ids) == len(set(checker.ids))
+    assert {"script", "link", "iframe"} & checker.tags == set()
+    assert all(link.startswith("#") and link[1:] in checker.ids for link in checker.links)
+    outside = [url for url in re.findall(r"(?:https?:)?//[^\s\"'<]+", made) if "www.w3.org" not in url and "results/" not in url]
+    assert outside == []
+
+
+def test_equal_input_gives_an_equal_page(made):
+    table = rows.plain()
+    assert report.report(table, PLAN) == report.report(table, PLAN)
+
+
+def test_the_summary_says_what_ran_where_and_how_it_ended(made):
+    text = said(made)
+    assert "Suite trial: 12 points of 3 benchmarks (fio, plain, swept), 54 samples. Warm-up rounds are stored and left out here." in text
+    assert "Samples: 50 ok, 3 failed, 1 skipped. 2 points of 12 have no valid sample." in text
+    assert "Measured 2026-11-20 02:00:01 UTC" in text
+    assert "on node-1 (2 threads)" in text
+    assert "1 sample of 1 point was marked as disturbed (steal)" in text
+    assert "Highest throughput: streams=4, 23.46 (23.23 to 23.69) Gbit/s, n=3" in text
+    assert "2 equal points of the suite were merged" in text
+
+
+def test_failed_and_skipped_points_are_listed_with_their_reasons(made):
+    text = said(made)
+    assert "streams=8 3 failed of 3 exit 1: <connection> refused & gone" in text
+    assert "transport=rdma 1 skipped of 1 no RDMA device" in text
+
+
+def test_a_table_row_has_median_spread_n_and_unit(made):
+    assert "streams=1 throughput 10.2 10.1 to 10.3 2.0% 3 Gbit/s range" in said(made)
+    assert "98% interval" in said(made)
+    assert "streams=2 throughput 18.36 18.18 to 18.54 2.0% 3 Gbit/s range ~" in said(made)
+
+
+def test_environment_suite_and_canary_are_there(made):
+    text = said(made)
+    assert "cpu_model Model <X>" in text
+    assert "memory_bytes 24 GiB" in text
+    assert "from seed 7" in text
+    assert "name: trial # <b>&" in text
+    assert "Canary" in text
+
+
+def test_all_is_well_is_said_in_so_many_words():
+    table = rows.table(*(rows.sample("x", {}, r, [rows.throughput(1e9)]) for r in (1, 2)))
+    text = said(report.report(table))
+    assert "All 2 samples are ok. No sample was marked as disturbed" in text
+    assert "What went wrong" not in text
+    assert "text was not stored" in text
+
+
+def test_missing_and_invalid_are_never_called_ok():
+    table = rows.table(
+        rows.sample("x", {"k": 1}, 1, [], status="missing", error="planned, but no result was stored"),
+        rows.sample("x", {"k": 2}, 1, [rows.throughput(1e9)], status="invalid", error="throttled for 1 s"),
+    )
+    text = said(report.report(table))
+    assert "Samples: 0 ok, 1 invalid, 1 missing. 2 points of 2 have no valid sample." in text
+    assert "k=2 1 invalid of 1 throttled for 1 s" in text
+
+
+EVIL = "<script>alert(1)</script>\"'&\x00\x1b]]></pre></style>"
+
+
+def test_nothing_from_outside_becomes_markup():
+    table = rows.table(
+        rows.sample(EVIL, {"p": EVIL}, 1, [rows.throughput(1e9, metric=EVIL, coords={EVIL: EVIL})], noise=EVIL, entry=EVIL),
+        rows.sample(EVIL, {"p": "x"}, 1, [], status="failed", error=EVIL, entry=EVIL),
+    )
+    for name in ("env", "nodes", "suite", "run_id", "command", "tool", "unit"):
+        field = table.schema.field(name)
+        value = canonical({EVIL: EVIL}) if name == "env" else [EVIL] if name == "nodes" else EVIL
+        table = table.set_column(table.schema.get_field_index(name), field, pa.array([value] * table.num_rows, field.type))
+    html = report.report(table, {"suite_text": EVIL, "seed": EVIL})
+    checker = checked(html)
+    assert "script" not in checker.tags
+    assert "<script" not in html.lower()
+    assert "\x00" not in html
+    assert "\x1b" not in html
+    assert any("<script>alert(1)</script>" in each for each in checker.said)
+
+
+def test_a_file_name_cannot_leave_the_folder(tmp_path):
+    table = rows.table(rows.sample("../../x", {}, 1, [rows.throughput(1e9)]))
+    (tmp_path / "in").mkdir()
+    pick.render(table, tmp_path / "in")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
+
+
+def test_pictures_follow_light_and_dark_by_the_pages_colours(made):
+    assert "prefers-color-scheme: dark" in made
+    svg = made[made.index("<svg") : made.index("</svg>")]
+    assert "var(--s0)" in svg
+    assert "var(--ink)" in svg
+    assert not re.search(r"style=\"[^\"]*#(1f2328|0072b2|ffffff)", svg)
+
+
+def test_ids_of_pictures_are_their_own(made):
+    used = set(re.findall(r"url\(#([^)]+)\)", made)) | set(re.findall(r'xlink:href="#([^"]+)"', made))
+    assert used
+    assert used <= set(re.findall(r'id="([^"]+)"', made))
+
+
+def test_a_run_of_many_points_stays_below_three_megabytes_and_says_what_is_left_out():
+    many = [
+        rows.sample(f"b{k % 7}", {"k": k, "long": "x" * 60}, r, [rows.latency(1e-6 * k + 1e-7, coords={"c": c}) for c in ("a", "b")])
+        for k in range(1, 700)
+        for r in (1, 2)
+    ]
+    table = rows.table(*many)
+    pictures = [
+        pick.Picture(f"b{k}", f"points-{i}", "t", b"<svg viewBox='0 0 1 1'>" + b"<!-- -->" * 30000 + b"</svg>", b"x" * 10**6)
+        for k in range(7)
+        for i in range(6)
+    ]
+    html = report.report(table, PLAN, pictures)
+    assert len(html.encode()) < 3_000_000
+    assert "Chart left out for its size: b6-points-5.svg beside this file." in html
+
+
+def test_a_very_large_svg_is_replaced_by_its_png():
+    large = pick.Picture("b", "c", "t", b"<svg>" + b"x" * page.INLINE + b"</svg>", b"\x89PNG")
+    assert page.picture(large, 1) == '<figure><img alt="t" src="data:image/png;base64,iVBORw=="></figure>'
+
+
+def test_write_puts_every_file_once_and_the_report_last():
+    got: dict[str, bytes] = {}
+    names = report.write(rows.plain(), PLAN, got.__setitem__)
+    assert names == ["plain-points.svg", "plain-points.png", "report.html"] == list(got)
+    assert got["report.html"].decode().startswith("<!doctype html>")
+
+
+def test_the_report_of_an_empty_table_says_so():
+    assert "No samples." in said(report.report(rows.plain().slice(0, 0)))
+
+
+def test_dictionary_encoded_rows_give_the_same_page():
+    table = rows.plain()
+    encoded = table.cast(
+        pa.schema([pa.field(f.name, pa.dictionary(pa.int32(), f.type) if f.type == pa.string() else f.type) for f in table.schema])
+    )
+    assert report.report(encoded, PLAN) == report.report(table, PLAN)
+
+
+def stored(folder: Path) -> None:
+    file = folder / "results/suite=trial/month=2026-11" / f"{rows.RUN}.parquet"
+    file.parent.mkdir(parents=True)
+    pq.write_table(rows.plain(), file, store_schema=False)
+
+
+def test_the_pandas_example_runs_as_printed_and_gives_the_medians(tmp_path):
+    stored(tmp_path)
+    _, frame = report.reading("trial", rows.RUN, str(tmp_path))
+    *lines, last = frame.splitlines()
+    code = "\n".join([*lines, f"found = {last}", "print(found['median'].tolist(), rows['params.streams'].nunique())"])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert "10200000000.0" in done.stdout
+    assert done.stdout.strip().endswith(" 4")
+
+
+def test_the_duckdb_example_runs_as_printed_and_gives_the_medians(tmp_path):
+    duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed: the SQL of the report is not run here")
+    stored(tmp_path)
+    sql, _ = report.reading("trial", rows.RUN, str(tmp_path))
+    found = duckdb.sql(sql).fetchall()
+    assert ("throughput", 10.2e9, 3) in {(row[2], row[5], row[8]) for row in found}
+
+
+def test_words_of_noise_and_outcome_agree_in_number():
+    assert words.plural(1, "point") == "1 point"
+    assert words.plural(1200, "point") == "1,200 points"
