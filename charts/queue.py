@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from perfdag.charts import style
 
@@ -70,7 +71,6 @@ def _shares(ax: Axes, curve: Curve, first: bool) -> None:
     shares = [100 * float(np.median(curve.rates[n])) / (n * one) for n in replicas]
     ax.axhline(100, color=style.MUTED, linestyle=(0, (5, 2)), linewidth=1)
     ax.plot(replicas, shares, color=style.SERIES[0], marker="o")
-    ax.set_xscale("log", base=2)
     ax.set_xticks(replicas, [str(n) for n in replicas])
     ax.set_xlabel("replicas")
     ax.set_ylim(0, max(110.0, *shares))
@@ -88,8 +88,10 @@ def following(traces: Sequence[Follow], title: str, subtitle: str) -> Figure:
         at, have, needed = (np.asarray(values, dtype=float) for values in (trace.at, trace.have, trace.needed))
         ax.step(at, have, where="post", color=style.SERIES[0], label="backends")
         ax.step(at, needed, where="post", color=style.INK, linestyle=(0, (5, 2)), linewidth=1, label="needed")
-        ax.fill_between(at, needed, have, where=(have > needed).tolist(), step="post", color=style.SERIES[4], alpha=0.4, label="wasted")
-        ax.fill_between(at, needed, have, where=(have < needed).tolist(), step="post", color=style.SERIES[1], alpha=0.4, label="missing")
+        edges, above, below = np.repeat(at, 2)[1:], np.repeat(have, 2)[:-1], np.repeat(needed, 2)[:-1]
+        ax.fill_between(edges, below, np.maximum(above, below), color=style.SERIES[4], alpha=0.4, linewidth=0, label="wasted")
+        ax.fill_between(edges, below, np.minimum(above, below), color=style.SERIES[1], alpha=0.4, linewidth=0, label="missing")
+        ax.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         ax.set_ylim(bottom=0)
         ax.set_ylabel("backends")
         ax.set_title(trace.name)

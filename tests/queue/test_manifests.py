@@ -1,0 +1,106 @@
+"""Manifests: one line a queue, what a pod may do, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from perfdag.cli import main
+from perfdag.steps.queue.manifests import manifests
+from perfdag.steps.queue.queues import Queues, load
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "queues.yaml"
+
+
+def of(kind: str, objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {each["metadata"]["name"]: each for each in objects if each["kind"] == kind}
+
+
+def test_the_example_has_everything() -> None:
+    objects = manifests(load(str(EXAMPLE), []))
+    kinds = {each["kind"] for each in objects}
+    assert {"Namespace", "Deployment", "Service", "ServiceMonitor", "Role", "RoleBinding", "NetworkPolicy"} <= kinds
+    assert {"PersistentVolume", "PersistentVolumeClaim", "HorizontalPodAutoscaler", "ConfigMap"} <= kinds
+    gpu = of("Deployment", objects)["perfdag-queue-1080p-hevc-to-2160p-600-frames"]["spec"]["template"]["spec"]
+    assert gpu["terminationGracePeriodSeconds"] >= 120
+    assert gpu["containers"][0]["resources"]["limits"]["gpu.intel.com/millicores"] == 480
+    assert gpu["nodeSelector"] == {"gpu.intel.com/platform_DG2.present": "true"}
+    assert "FILENAME" in gpu["containers"][0]["command"]
+
+
+def test_a_queue_is_one_line_more() -> None:
+    one, two = (manifests(load(None, lines)) for lines in (["sleep=sleep 2"], ["sleep=sleep 2", "other=sleep 1"]))
+    assert len(two) == len(one) + 3
+    frontend = of("Deployment", two)["perfdag-queue-frontend"]["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert frontend[-2:] == ["sleep", "other"]
+
+
+def test_every_pod_is_restricted() -> None:
+    objects = manifests(load(None, ["sleep=sleep 2"]))
+    assert of("Namespace", objects)["perfdag-queue"]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    for each in of("Deployment", objects).values():
+        pod = each["spec"]["template"]["spec"]
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        container = pod["containers"][0]["securityContext"]
+        assert container["capabilities"] == {"drop": ["ALL"]}
+        assert (container["allowPrivilegeEscalation"], container["readOnlyRootFilesystem"]) == (False, True)
+
+
+def test_an_ingress_brings_a_token() -> None:
+    queue = {"name": "sleep", "command": ["sleep", "1"], "ingress": "queue.example"}
+    objects = manifests(Queues.model_validate({"queues": [queue]}))
+    token = of("Secret", objects)["perfdag-queue-token"]["stringData"]["token"]
+    assert len(token) >= 24
+    client = of("Deployment", objects)["perfdag-queue-sleep-client"]["spec"]["template"]["spec"]["containers"][0]
+    assert client["env"][0]["name"] == "PERFDAG_QUEUE_TOKEN"
+    assert not of("Secret", manifests(load(None, ["sleep=sleep 2"])))
+
+
+@pytest.mark.parametrize(
+    ("by", "kind"),
+    [("custom", "HorizontalPodAutoscaler"), ("external", "HorizontalPodAutoscaler"), ("keda", "ScaledObject"), ("cron", "CronJob")],
+)
+def test_scaling(by: str, kind: str) -> None:
+    objects = manifests(Queues.model_validate({"queues": [{"name": "s", "command": ["sleep", "1"], "autoscale": {"by": by, "most": 9}}]}))
+    made = of(kind, objects)["perfdag-queue-s"]
+    deployment = of("Deployment", objects)["perfdag-queue-s"]
+    if by == "cron":
+        pod = made["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+        assert "--exit-when-empty" in pod["containers"][0]["command"]
+        assert "--exit-when-empty" not in deployment["spec"]["template"]["spec"]["containers"][0]["command"]
+    else:
+        assert "replicas" not in deployment["spec"]  # else every apply would reset the scaler's count
+        assert made["spec"].get("maxReplicas", made["spec"].get("maxReplicaCount")) == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("queues: []", "at least 1"),
+        ("queues: [{name: a b, command: [sleep]}]", "pattern"),
+        ("queues: [{name: a, command: [ls]}]", "absolute path"),
+        ("queues: [{name: a, command: [sleep], limit: 60, grace: 30}]", "scale-in would kill"),
+        ("queues: [{name: a, command: [sleep]}, {name: A, command: [sleep]}]", "one name"),
+        ("queues: [{name: a, command: [sleep], replcas: 2}]", "replcas"),
+        ("queues: [{name: a, command: [sleep], data: {nfs_server: x}}]", "go together"),
+        ("[1]", "not a mapping"),
+        ("a: [", "expected"),
+    ],
+)
+def test_bad_files(text: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "queues.yaml"
+    file.write_text(text)
+    assert main(["queue", "manifests", str(file)]) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert str(file) in said
+
+
+def test_the_verb_prints_yaml(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["queue", "manifests", "--queue", "sleep=sleep 2", "--namespace", "there"]) == 0
+    objects = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert {each["metadata"].get("namespace") for each in objects if each["kind"] != "Namespace"} == {"there"}
