@@ -1,4 +1,4 @@
-"""One JSON document of a run: timestamp, gpu_info, benchmarks[...]; and published figures, unverified."""
+"""One JSON document of a run: timestamp, gpu_info, benchmarks[...]."""
 
 import argparse
 import json
@@ -9,18 +9,6 @@ from typing import Any
 
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.result import Result
-
-PUBLISHED = (
-    {"device": "Tesla T4", "scenario": "offline", "batch_size": 1, "throughput_samples_per_sec": 200},
-    {"device": "Tesla T4", "scenario": "offline", "batch_size": 8, "throughput_samples_per_sec": 1200},
-    {"device": "Tesla T4", "scenario": "offline", "batch_size": 32, "throughput_samples_per_sec": 3500},
-    {"device": "Tesla T4", "scenario": "server", "batch_size": 1, "latency_p99_ms": 10},
-    {"device": "Tesla T4", "scenario": "server", "batch_size": 8, "latency_p99_ms": 15},
-    {"device": "Tesla T4", "scenario": "server", "batch_size": 32, "latency_p99_ms": 30},
-    {"device": "Tesla T4", "scenario": "single_stream", "batch_size": 1, "latency_p90_ms": 5},
-)
-"""Published, unverified: shown beside results, never a gate. Batch 32 at 3,500/s is far above NVIDIA's own PyTorch figures on a T4
-(420/s in fp32, 1,128/s in mixed precision: DeepLearningExamples, resnet50v1.5)."""
 
 
 def seed_json(found: Result, params: Workload, facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,171 @@
+"""What the ResNet-50 harness costs, and whether its search is right. Needs mlcommons-loadgen; the first figure needs torch too.
+
+    python benchmarks/resnet50.py [--blocks 6] [--batches 6] [--only loop|stub|peak]
+
+loop: samples/s of LoadGen Offline through the harness at batch 8 over a bare loop on the same model and images, interleaved in ABBA blocks;
+within 2 %. Processor time a sample is printed beside it, since it does not feel what else the machine does.
+stub: p50 of SingleStream on a 10 ms system through the harness over LoadGen with the shortest possible answer; below 1.02.
+peak: the peak rate found on a 1 ms system with p99 within 7.5 ms over that of M/D/1 theory; within 3 %.
+"""
+
+import argparse
+import importlib.util
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from perfdag.steps.resnet50 import loadgen, summary
+from perfdag.steps.resnet50.params import Workload
+from perfdag.steps.resnet50.peak import find_peak
+from perfdag.steps.resnet50.system import Stub
+from tests.resnet50.queues import md1_peak
+
+BATCH = 8
+
+
+def stop(error: BaseException) -> None:
+    """LoadGen would wait for ever."""
+    import os
+
+    sys.stderr.write(f"{error}\n")
+    os._exit(1)
+
+
+def offline_rate(system: Any, samples: int, images: int) -> float:
+    """Samples/s by LoadGen's own word."""
+    load = loadgen.Load("offline", BATCH, 0.001, samples, images, 1.0)
+    logs = loadgen.test(system, load, stop).logs
+    rate = summary.read(logs["summary"], logs["detail"]).rate
+    assert rate is not None
+    return rate
+
+
+def loop(blocks: int, batches: int) -> None:
+    """Harness against a bare loop."""
+    import torch
+
+    from perfdag.steps.resnet50.model import Resnet50, build
+
+    torch.set_num_threads(1)
+    net, _ = build("random", 0)
+    system, images = Resnet50(Workload(batch=BATCH, fast=True).spec(), net), 2 * BATCH
+    system.load(range(images))
+    chosen = [[(at * BATCH + i) % images for i in range(BATCH)] for at in range(batches)]
+    count = batches * BATCH
+
+    def bare() -> float:
+        start = time.perf_counter()
+        for indices in chosen:
+            with torch.inference_mode():
+                system.logits(system.copy(system.gather(indices))).argmax(1).tolist()
+        return count / (time.perf_counter() - start)
+
+    def harness() -> float:
+        rate = offline_rate(system, count, images)
+        system.load(range(images))  # LoadGen unloads at its end
+        return rate
+
+    def timed(run: Callable[[], float]) -> tuple[float, float]:
+        before = time.process_time()
+        return run(), time.process_time() - before
+
+    timed(bare)
+    ratios, cpu = [], []
+    for block in range(blocks):
+        order = (bare, harness, harness, bare) if block % 2 else (harness, bare, bare, harness)
+        found: dict[str, list[tuple[float, float]]] = {"bare": [], "harness": []}
+        for run in order:
+            found[run.__name__].append(timed(run))
+        rate = {name: statistics.fmean(each for each, _ in pairs) for name, pairs in found.items()}
+        ratios.append(rate["harness"] / rate["bare"])
+        cpu.append(sum(c for _, c in found["harness"]) / sum(c for _, c in found["bare"]))
+    low, high = min(ratios), max(ratios)
+    print(
+        f"loop: harness / bare samples/s at batch {BATCH}: median {statistics.median(ratios):.4f} ({low:.4f} to {high:.4f}, {blocks} blocks)"
+    )
+    print(f"      processor time a sample: median ratio {statistics.median(cpu):.4f} ({min(cpu):.4f} to {max(cpu):.4f})")
+
+
+BARE = """
+import sys, time, tempfile
+import mlperf_loadgen as lg
+service, count = float(sys.argv[1]), int(sys.argv[2])
+def answer(samples):
+    time.sleep(service)
+    lg.QuerySamplesComplete([lg.QuerySampleResponse(s.id, 0, 0) for s in samples])
+settings, logs = lg.TestSettings(), lg.LogSettings()
+settings.scenario, settings.mode = lg.TestScenario.SingleStream, lg.TestMode.PerformanceOnly
+settings.min_duration_ms, settings.min_query_count, settings.max_query_count = 0, count, count
+settings.single_stream_expected_latency_ns = int(service * 1e9)
+logs.enable_trace = False
+with tempfile.TemporaryDirectory() as folder:
+    logs.log_output.outdir = folder
+    sut = lg.ConstructSUT(answer, lambda: None)
+    qsl = lg.ConstructQSL(64, 64, lambda i: None, lambda i: None)
+    lg.StartTestWithLogSettings(sut, qsl, settings, logs, folder + "/none")
+    text = open(folder + "/mlperf_log_summary.txt").read()
+print(next(int(line.split(":")[1]) for line in text.splitlines() if line.startswith("50.00 percentile")) / 1e9)
+"""
+
+
+def stub(blocks: int) -> None:
+    """The harness's share of a latency."""
+    service, count = 0.01, 200
+    ratios = []
+    for _ in range(blocks):
+        said = subprocess.run([sys.executable, "-c", BARE, str(service), str(count)], capture_output=True, text=True, check=True)
+        load = loadgen.Load("single-stream", 1, 0.001, count, 64, 1 / service, max_queries=count)
+        logs = loadgen.test(Stub(service), load, stop).logs
+        ratios.append(summary.read(logs["summary"], logs["detail"]).percentiles[0.5] / float(said.stdout))
+    print(
+        f"stub: harness / plain LoadGen p50: median {statistics.median(ratios):.4f} ({min(ratios):.4f} to {max(ratios):.4f}, {blocks} blocks)"
+    )
+
+
+def peak(seconds: float) -> None:
+    """The search against theory, LoadGen's real schedule and clock."""
+    service, bound = 0.001, 0.0075
+    theory = md1_peak(bound, service)
+
+    def held(rate: float) -> bool:
+        load = loadgen.Load("server", 1, seconds, 100, 64, rate, target_rate=rate, latency_bound=bound)
+        logs = loadgen.test(Stub(service), load, stop).logs
+        found = summary.read(logs["summary"], logs["detail"])
+        print(
+            f"      {rate:7.1f}/s {'valid' if found.valid else 'invalid'} p99 {found.percentiles[0.99] * 1e3:.3f} ms of {found.queries}",
+            flush=True,
+        )
+        return found.valid
+
+    found = find_peak(held, held, 0.8 * theory)
+    print(
+        f"peak: found {found.rate:.1f}/s over M/D/1 theory {theory:.1f}/s: ratio {found.rate / theory:.4f}, {len(found.probes)} trials of {seconds:g} s"
+    )
+
+
+def main() -> None:
+    """Run what was asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--blocks", type=int, default=6)
+    parser.add_argument("--batches", type=int, default=6, help="batches of 8 a side of a block")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of one trial of the peak search")
+    parser.add_argument("--only", choices=("loop", "stub", "peak"))
+    args = parser.parse_args()
+    if args.only in (None, "loop"):
+        if importlib.util.find_spec("torch"):
+            loop(args.blocks, args.batches)
+        else:
+            print("loop: not run, torch is not installed: pip install 'perfdag[torch]'")
+    if args.only in (None, "stub"):
+        stub(args.blocks)
+    if args.only in (None, "peak"):
+        peak(args.seconds)
+
+
+if __name__ == "__main__":
+    main()

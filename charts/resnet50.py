@@ -1,0 +1,125 @@
+"""resnet50: throughput by batch, latency by percentile against the bound, and where the time of a batch goes."""
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from perfdag.charts import style
+from perfdag.charts.generic import dot_figure, finding
+from perfdag.charts.series import Cell, band_words, read, runs_words
+from perfdag.units import short
+
+PHASES = ("preprocess", "copy", "compute", "postprocess")
+STATS = ("p50", "p90", "p95", "p99", "p99.9")
+PUBLISHED = {
+    "offline": {1: 200.0, 8: 1200.0, 32: 3500.0},  # samples/s by batch
+    "server": {1: 0.010, 8: 0.015, 32: 0.030},  # p99 in seconds by batch
+    "single-stream": {1: 0.005},  # p90 in seconds
+}
+"""Figures published for a Tesla T4, unverified: shown beside results, never a gate. 3,500/s at batch 32 is far above NVIDIA's own PyTorch
+figures there (420/s in fp32, 1,128/s in mixed precision: NVIDIA/DeepLearningExamples, resnet50v1.5)."""
+
+
+def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
+    """A figure a scenario, one of the phases of a batch, one of what failed where nothing else shows it."""
+    cells = read(rows)
+    if not cells:
+        yield "points", style.no_data()
+        return
+    where = runs_words(rows)
+    headline = {"offline": "throughput", "find-peak": "peak_rate", "accuracy": "top1"}
+    for scenario in ("offline", "server", "single-stream", "find-peak", "accuracy"):
+        own = [cell for cell in cells if cell.state.params.get("scenario", "offline") == scenario]
+        if not own:
+            continue
+        if scenario in ("server", "single-stream"):
+            yield f"{scenario}-latency", _latencies(own, scenario, where)
+        else:
+            notes = "; ".join(part for part in (_published(own, scenario), where) if part)
+            yield scenario, dot_figure(own, [headline[scenario]], notes)
+    if timed := [cell for cell in cells if cell.series("phase_time")]:
+        yield "phases", _phases(timed, where)
+
+
+def _published(cells: Sequence[Cell], scenario: str) -> str:
+    """What was published for a T4 at these batches, said as what it is."""
+    known = PUBLISHED.get(scenario, {})
+    batches = sorted({int(cell.state.params.get("batch", 1)) for cell in cells} & set(known))
+    unit = "1/s" if scenario == "offline" else "s"
+    said = ", ".join(f"batch {batch} {short(known[batch], unit)}" for batch in batches)
+    return f"published for a Tesla T4, unverified: {said}" if said else ""
+
+
+def _latencies(cells: Sequence[Cell], scenario: str, where: str) -> Figure:
+    """Latency over percentiles, a line a point, its bound dashed; a point without a valid sample is named."""
+    shown = [(cell, {s: each for s in STATS for each in cell.series("latency", s)[:1]}) for cell in cells]
+    series = [each for _, found in shown for each in found.values()]
+    notes = (band_words(series).replace("dot", "marker"), _bounds(cells, scenario), _published(cells, scenario), where)
+    title = finding(cells, "tail_latency") if any(cell.series("tail_latency") for cell in cells) else finding(cells, "latency")
+    fig, (ax,) = style.figure(heights=(3.4,), title=title, subtitle="; ".join(note for note in notes if note))
+    for number, (cell, found) in enumerate(shown):
+        xs = [STATS.index(stat) for stat in found]
+        if not xs:
+            continue
+        look = style.look(number)
+        middles = [each.middle for each in found.values()]
+        lows = [m - each.band.low for m, each in zip(middles, found.values(), strict=True)]
+        highs = [each.band.high - m for m, each in zip(middles, found.values(), strict=True)]
+        label = cell.label + (" (no valid sample)" if cell.why else "")
+        ax.errorbar(xs, middles, yerr=[lows, highs], label=label, capsize=3, **look)
+        bound = cell.state.params.get("latency_bound")
+        if scenario == "server" and bound is not None:
+            ax.axhline(float(bound), color=look["color"], linewidth=0.8, linestyle=(0, (2, 2)))
+    if failed := [f"{cell.label}: {cell.why}"[:100] for cell, found in shown if not found]:
+        ax.text(0.01, 0.02, "\n".join(failed[:4]), transform=ax.transAxes, fontsize=8, color=style.MUTED, va="bottom")
+    ax.set_xticks(range(len(STATS)), STATS)
+    ax.set_xlim(-0.4, len(STATS) - 0.6)
+    _from_zero(ax, "latency from the scheduled time", "s")
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(loc="upper left")
+    return fig
+
+
+def _bounds(cells: Sequence[Cell], scenario: str) -> str:
+    return "dotted: the bound that p99 must hold" if scenario == "server" and cells else ""
+
+
+def _from_zero(ax: Axes, name: str, unit: str) -> None:
+    top = ax.get_ylim()[1]
+    ax.set_ylim(0, top * 1.05)
+    ax.set_ylabel(style.axis_label(name, style.value_axis(ax.yaxis, unit, top), "lower"))
+
+
+def _phases(cells: Sequence[Cell], where: str) -> Figure:
+    """Bars a point: median seconds of each phase of a full batch, stacked."""
+    rows = list(cells)[:24]
+    note = "median of each phase of one full batch, the device idle before and after"
+    left = [0.0] * len(rows)
+    compute = [_phase(cell, "compute") for cell in rows]
+    totals = [sum(_phase(cell, phase) for phase in PHASES) for cell in rows]
+    low, high = (f(c / t for c, t in zip(compute, totals, strict=True)) * 100 for f in (min, max))
+    title = f"Compute is {low:.0f} to {high:.0f} % of a batch's time" if len(rows) > 1 else f"Compute is {high:.0f} % of a batch's time"
+    fig, (ax,) = style.figure(heights=(0.9 + 0.32 * len(rows),), title=title, subtitle="; ".join((note, where)))
+    for number, phase in enumerate(PHASES):
+        widths = [_phase(cell, phase) / cell_batch(cell) for cell in rows]
+        ax.barh(range(len(rows)), widths, left=left, height=0.62, color=style.SERIES[number], label=phase)
+        left = [a + b for a, b in zip(left, widths, strict=True)]
+    ax.set_yticks(range(len(rows)), [cell.label for cell in rows])
+    ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
+    top = max(left)
+    ax.set_xlim(0, top * 1.02)
+    ax.set_xlabel(style.axis_label("time of a sample", style.value_axis(ax.xaxis, "s", top), "lower"))
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.28 if len(rows) < 4 else -0.12), ncols=4)
+    return fig
+
+
+def _phase(cell: Cell, phase: str) -> float:
+    return next((each.middle for each in cell.series("phase_time") if each.coords.get("phase") == phase and each.values), 0.0)
+
+
+def cell_batch(cell: Cell) -> int:
+    """Samples a batch of a point."""
+    return int(cell.state.params.get("batch", 1))

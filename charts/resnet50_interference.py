@@ -1,0 +1,107 @@
+"""resnet50-interference: a matrix a point: each copy alone and beside the others, what it kept, how its tail grew."""
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+
+from perfdag.charts import style
+from perfdag.charts.series import read, runs_words
+from perfdag.units import short
+
+COLUMNS = (
+    ("rate", "alone", "rate alone", "1/s"),
+    ("rate", "together", "rate together", "1/s"),
+    ("rate_kept", None, "rate kept", "1"),
+    ("tail", "alone", "tail alone", "s"),
+    ("tail", "together", "tail together", "s"),
+    ("tail_inflation", None, "tail inflation", "1"),
+)
+_KEPT = LinearSegmentedColormap.from_list("kept", ["#d55e00", "#f3ece4", "#c9dfee"])
+_SHADED = {"rate_kept", "tail_inflation"}
+
+
+def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
+    """A matrix a point; a point without a valid sample is a picture that says why."""
+    where = runs_words(rows)
+    values = _by_copy(rows)
+    cells = read(rows)
+    if not cells:
+        yield "matrix", style.no_data()
+    for number, cell in enumerate(cells):
+        slug = "matrix" if len(cells) == 1 else f"matrix-{number + 1}"
+        found = values.get(cell.state.point)
+        if not found:
+            yield slug, style.no_data(f"{cell.label}: {cell.why or 'no copy was measured'}")
+            continue
+        over_all = {each.metric: each.middle for each in cell.series("fairness") + cell.series("aggregate") if each.values}
+        yield slug, _matrix(cell.label, found, over_all, cell.why, where)
+
+
+def _by_copy(rows: pa.Table) -> dict[str, dict[str, dict[tuple[str, str | None], float]]]:
+    """point -> copy -> (metric, when) -> median over the samples."""
+    table = rows.select(["point", "subject", "metric", "coords", "value", "phase"]).to_pylist()
+    lists: dict[str, dict[str, dict[tuple[str, str | None], list[float]]]] = {}
+    for row in table:
+        if row["subject"] and row["value"] is not None and row["phase"] == "measure":
+            when = json.loads(row["coords"] or "{}").get("when")
+            key = (row["metric"], when)
+            lists.setdefault(row["point"], {}).setdefault(row["subject"], {}).setdefault(key, []).append(row["value"])
+    return {
+        point: {copy: {key: statistics.median(found) for key, found in keys.items()} for copy, keys in sorted(copies.items())}
+        for point, copies in lists.items()
+    }
+
+
+def _matrix(
+    label: str, copies: Mapping[str, Mapping[tuple[str, str | None], float]], over_all: Mapping[str, float], why: str | None, where: str
+) -> Figure:
+    kept = [found[("rate_kept", None)] for found in copies.values() if ("rate_kept", None) in found]
+    fairness, together = over_all.get("fairness"), over_all.get("aggregate")
+    title = f"{label}: each of {len(copies)} copies keeps {_range(kept)} of its rate"
+    if together is not None:
+        title += f"; all together do {together:.2f} times one alone"
+    notes = [f"fairness (Jain) {fairness:.3f}" if fairness is not None else "", "no valid sample: " + why if why else "", where]
+    subtitle = "; ".join(note[:160] for note in notes if note)
+    fig, (ax,) = style.figure(heights=(0.75 + 0.42 * len(copies),), title=title, subtitle=subtitle)
+    ax.set_xlim(0, len(COLUMNS))
+    ax.set_ylim(len(copies), 0)
+    for row, found in enumerate(copies.values()):
+        for column, (metric, when, _, unit) in enumerate(COLUMNS):
+            value = found.get((metric, when))
+            shade = _shade(metric, value)
+            ax.add_patch(_square(column, row, shade))
+            ax.text(column + 0.5, row + 0.5, short(value, unit), ha="center", va="center", fontsize=9)
+    ax.set_xticks([i + 0.5 for i in range(len(COLUMNS))], [name for _, _, name, _ in COLUMNS])
+    ax.set_yticks([i + 0.5 for i in range(len(copies))], list(copies))
+    ax.xaxis.tick_top()
+    ax.tick_params(length=0)
+    ax.grid(visible=False)
+    for side in ("bottom", "left"):
+        ax.spines[side].set_visible(False)
+    return fig
+
+
+def _shade(metric: str, value: float | None) -> Any:
+    """Colour of a ratio: blue where nothing is lost, vermilion where half is; other cells stay white."""
+    if value is None or metric not in _SHADED or value <= 0:
+        return style.PAPER
+    kept = value if metric == "rate_kept" else 1 / value
+    return _KEPT(min(1.0, max(0.0, (kept - 0.4) / 0.6)))
+
+
+def _square(column: int, row: int, colour: Any) -> Any:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle((column, row), 1, 1, facecolor=colour, edgecolor=style.PAPER, linewidth=2)
+
+
+def _range(kept: list[float]) -> str:
+    if not kept:
+        return "an unknown part"
+    low, high = min(kept) * 100, max(kept) * 100
+    return f"{high:.0f} %" if round(low) == round(high) else f"{low:.0f} to {high:.0f} %"

@@ -1,0 +1,71 @@
+"""resnet50-overhead: the interval of the treatment's cost against the limit, a row a point, with its verdict."""
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+from matplotlib.figure import Figure
+
+from perfdag.charts import style
+from perfdag.charts.series import Cell, read, runs_words
+
+LIMIT = 0.05
+
+
+def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
+    """One figure: overhead with its 95 % interval, the limit, the verdict in words."""
+    cells = read(rows)
+    where = runs_words(rows)
+    judged = [(cell, *found) for cell in cells if (found := _interval(cell)) is not None]
+    failed = [f"{cell.label}: {cell.why or 'no interval'}"[:110] for cell in cells if _interval(cell) is None]
+    if not judged:
+        yield "overhead", style.no_data(failed[0] if failed else "no data")
+        return
+    words = [verdict(low, high, limit_of(cell)) for cell, _, low, high in judged]
+    _, mean, low, high = judged[0]
+    title = f"Overhead {mean * 100:.1f} % ({low * 100:.1f} to {high * 100:.1f} %): {words[0]}"
+    if len(judged) > 1:
+        title = f"{words.count('passes')} of {len(judged)} treatments pass"
+    subtitle = f"dot: mean; bar: 95 % interval, paired runs in ABBA order; dashed: the limit; {where}"
+    fig, (ax,) = style.figure(heights=(1.0 + 0.45 * len(judged),), title=title, subtitle=subtitle)
+    for number, (cell, mean, low, high) in enumerate(judged):
+        color = style.SERIES[number % len(style.SERIES)]
+        ax.errorbar(
+            [mean], [number], xerr=[[mean - low], [high - mean]], fmt="o", color=color, capsize=4, mfc="none" if cell.why else color
+        )
+        ax.annotate(_words(cell, words[number]), (high, number), xytext=(8, 0), textcoords="offset points", va="center", fontsize=8)
+    limits = {limit_of(cell) for cell, *_ in judged}
+    for limit in limits:
+        ax.axvline(limit, color=style.INK, linestyle=(0, (4, 2)), linewidth=1)
+    ends = [0.0, *limits, *(value for _, *found in judged for value in found)]
+    room = (max(ends) - min(ends)) * 0.08
+    ax.set_xlim(min(ends) - room, max(ends) + 6 * room)
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value * 100:g} %")
+    ax.set_yticks(range(len(judged)), [cell.label for cell, *_ in judged])
+    ax.set_ylim(len(judged) - 0.4, -0.6)
+    ax.set_xlabel("overhead of the treatment, lower is better")
+    if failed:
+        ax.text(0.01, 0.02, "\n".join(failed[:3]), transform=ax.transAxes, fontsize=8, color=style.MUTED)
+    yield "overhead", fig
+
+
+def verdict(low: float, high: float, limit: float) -> str:
+    """`passes` (the interval is below the limit), `fails` (above it), or `inconclusive`."""
+    return "passes" if high < limit else "fails" if low > limit else "inconclusive"
+
+
+def limit_of(cell: Cell) -> float:
+    """The limit that the suite set."""
+    return float(cell.state.params.get("limit", LIMIT))
+
+
+def _words(cell: Cell, word: str) -> str:
+    needed = next((each.middle for each in cell.series("pairs_needed") if each.values), None)
+    said = f"{word}: about {needed:.0f} pairs would tell" if word == "inconclusive" and needed is not None else word
+    return f"{said} (no valid sample)" if cell.why else said
+
+
+def _interval(cell: Cell) -> tuple[float, float, float] | None:
+    mean = next((each.middle for each in cell.series("overhead") if each.values), None)
+    low = next((each.middle for each in cell.series("overhead_bound", "low") if each.values), None)
+    high = next((each.middle for each in cell.series("overhead_bound", "high") if each.values), None)
+    return None if mean is None or low is None or high is None else (mean, low, high)
