@@ -94,8 +94,6 @@ def digest(*parts: str) -> str:
     return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:16]
 
 
-
-
 DICTIONARY_COLUMNS = tuple(each.name for each in SAMPLES if pa.types.is_string(each.type) and each.name not in {"sample_id", "series_id"})
 """Text columns with few distinct values; read dictionary-encoded they cost a few bytes a row."""
 
