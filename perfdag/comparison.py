@@ -15,7 +15,7 @@ from perfdag.checks import Tuning
 from perfdag.rollup import trends
 from perfdag.selection import Selection, SelectionError
 from perfdag.stats.changes import WINDOW, change_points
-from perfdag.stats.robust import Array, finite, robust_sigma, scale_for
+from perfdag.stats.robust import Array, finite, middle, robust_sigma, scale_for
 from perfdag.stats.verdicts import PAST_RUNS, Verdict, compare
 from perfdag.store import Store
 from perfdag.trends import COLUMNS, SeriesInfo, Trends, codes, environment, grouped, labels, measured, of_table
@@ -139,9 +139,9 @@ def level_removed(values: Array, series_id: str, absolute: bool = False) -> Arra
     if robust_sigma(x) <= 1.25 * robust_sigma(np.diff(x)) / np.sqrt(2):
         return kept
     edges = [0, *(change.index for change in change_points(kept, series_id, absolute=absolute)), x.size]
-    middle = np.median(x)
+    typical = middle(x)
     for start, end in pairwise(edges):
-        x[start:end] += middle - np.median(x[start:end])
+        x[start:end] += typical - middle(x[start:end])
     flat: Array = np.exp(x) if scale.kind == "log" else x * scale.unit
     return flat
 

@@ -112,7 +112,8 @@ def _empty() -> pa.Table:
 
 
 def _read(data: bytes) -> Month:
-    table = pq.read_table(pa.BufferReader(data), use_threads=False)
+    # read_table would import pyarrow.dataset, and that pandas: longer than all the rest
+    table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
     about = orjson.loads(table.schema.metadata[b"perfdag"])
     if about["version"] != VERSION:
         raise ValueError("another version")

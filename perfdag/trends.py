@@ -166,9 +166,9 @@ def add(month: Month, table: pa.Table) -> None:
         return
     rows = table.filter(measured(table))
     which, ids = codes(rows["series_id"])
-    for code, i in zip(*np.unique(which, return_index=True), strict=True):
-        if ids[code] not in month.series:
-            month.series[ids[code]] = _info(rows, int(i))
+    firsts = [i for code, i in zip(*np.unique(which, return_index=True), strict=True) if ids[code] not in month.series]
+    for info in _infos(rows.take(pa.array(firsts, pa.int64()))):
+        month.series[info.series_id] = info
     month.rows.append(_medians(rows, run.run_id))
 
 
@@ -185,15 +185,32 @@ def codes(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[Any]]:
     one = column.unify_dictionaries().combine_chunks()
     if isinstance(one, pa.ChunkedArray):
         one = one.chunk(0) if one.num_chunks else pa.array([], pa.string()).dictionary_encode()
-    return pc.fill_null(one.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64), one.dictionary.to_pylist()
+    return numbers(one.indices, -1).astype(np.int64), one.dictionary.to_pylist()
 
 
-def _info(rows: pa.Table, i: int) -> SeriesInfo:
-    def text(name: str) -> str:
-        return rows[name][i].as_py() or ""
+def numbers(column: pa.ChunkedArray | pa.Array, absent: float = math.nan) -> NDArray[Any]:
+    """Return a numeric column as an array, `absent` where it is null.
 
-    names = [each.name for each in fields(SeriesInfo) if each.name != "headline"]
-    return SeriesInfo(**{name: text(name) for name in names}, headline=bool(rows["headline"][i].as_py()))
+    By dlpack where nothing is null: to_numpy imports pandas where that is installed, which takes longer than the rest.
+    """
+    one = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(one, pa.ChunkedArray):
+        one = one.chunk(0) if one.num_chunks else pa.array([], one.type)
+    if one.null_count:
+        filled: NDArray[Any] = np.nan_to_num(one.to_numpy(zero_copy_only=False), nan=absent)
+        return filled
+    return np.from_dlpack(one)
+
+
+def _infos(rows: pa.Table) -> list[SeriesInfo]:
+    """What the series of some rows are, one for each row."""
+    names = [each.name for each in fields(SeriesInfo)]
+    columns = [rows[name].to_pylist() for name in names]
+    texts, flags = columns[:-1], columns[-1]
+    return [
+        SeriesInfo(**{name: text or "" for name, text in zip(names, row, strict=False)}, headline=bool(flag))
+        for *row, flag in zip(*texts, flags, strict=True)
+    ]
 
 
 def grouped(which: NDArray[np.int64], values: Array) -> tuple[NDArray[np.int64], list[Array]]:
@@ -319,7 +336,7 @@ def matrix(suite: str, months: Sequence[Month], stored: set[str], damaged: list[
         i = np.array([row[each] for each in series_ids] or [-1])[which_series]
         kept = j >= 0
         for array, name in ((value, "value"), (low, "low"), (high, "high"), (n, "n")):
-            array[i[kept], j[kept]] = table[name].to_numpy()[kept]
+            array[i[kept], j[kept]] = numbers(table[name])[kept]
     return Trends(suite, runs, series, value, low, high, n, damaged)
 
 

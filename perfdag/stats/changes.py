@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from perfdag.stats.robust import SIGMA_OF_MAD, Array, Scale, scale_for
+from perfdag.stats.robust import SIGMA_OF_MAD, Array, Scale, middle, scale_for
 
 Floats = NDArray[np.float32]
 
@@ -197,9 +197,9 @@ def _split_beats_chance(x: Array, k: int, rng: np.random.Generator) -> bool:
 
 def _judge(left: Array, right: Array, gate: float) -> tuple[float, float, float]:
     """Return (effect over its gate, difference of the medians, robust noise) of two neighbouring levels."""
-    middle_left, middle_right = float(np.median(left)), float(np.median(right))
+    middle_left, middle_right = middle(left), middle(right)
     residuals = np.concatenate([left - middle_left, right - middle_right])
-    noise = float(SIGMA_OF_MAD * np.median(np.abs(residuals)))
+    noise = SIGMA_OF_MAD * middle(np.abs(residuals))
     difference = middle_right - middle_left
     bar = max(gate, GATE * noise * math.sqrt(1 / left.size + 1 / right.size))
     return abs(difference) / bar if bar else 0.0, difference, noise
@@ -234,8 +234,8 @@ def _describe(values: Array, x: Array, scale: Scale, kept: NDArray[np.int64], a:
     return Change(
         index=int(kept[k]),
         effect=scale.effect(difference),
-        before=float(np.median(values[k - left.size : k])),
-        after=float(np.median(values[k : k + right.size])),
+        before=middle(values[k - left.size : k]),
+        after=middle(values[k : k + right.size]),
         n_before=k - a,
         n_after=b - k,
         noise=noise,

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from perfdag.stats.robust import Array, Spread, finite, noise_floor, scale_for, spread
+from perfdag.stats.robust import SIGMA_OF_MAD, Array, Spread, finite, middle, noise_floor, scale_for, spread
 
 Word = Literal["better", "worse", "differs", "no difference shown", "inconclusive"]
 Better = Literal["higher", "lower", "none"]
@@ -71,10 +71,10 @@ def compare(
     if not side_a.size or not side_b.size:
         raise ValueError("a side of the comparison has no value")
     scale = scale_for(np.concatenate([side_a, side_b, history]), absolute)
-    middle_a, middle_b = float(np.median(side_a)), float(np.median(side_b))
-    difference = float(np.diff(scale.apply([middle_a, middle_b]))[0])
+    middle_a, middle_b = middle(side_a), middle(side_b)
+    difference = float(np.subtract(*scale.apply([middle_b, middle_a])))
     known = history.size >= PAST_RUNS
-    floor = float(noise_floor_on(scale.apply(history))) if known else None
+    floor = noise_floor_on(scale.apply(history)) if known else None
     error = math.sqrt(_variance(runs_a) + _variance(runs_b))
     gate = detectable = low = high = None
     if floor is not None:
@@ -101,7 +101,7 @@ def compare(
 
 def noise_floor_on(x: Array) -> float:
     """Return the robust sigma of values already on their scale."""
-    return float(1.4826 * np.median(np.abs(x - np.median(x))))
+    return SIGMA_OF_MAD * middle(np.abs(x - middle(x)))
 
 
 def _variance(runs: int) -> float:
