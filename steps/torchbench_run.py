@@ -1,0 +1,121 @@
+"""Runs pytorch/benchmark's own run.py and reports every iteration, not only the median that it prints.
+
+A program of its own, run by the interpreter that has torch; it imports nothing of perfdag. Usage:
+
+    python torchbench_run.py weights FOLDER MODEL
+        writes a seeded random state dict under the file name of the weights that torchvision would download for MODEL
+    python torchbench_run.py run CHECKOUT WARMUP ITERATIONS ARGUMENTS-OF-RUN.PY...
+        the last line is `perfdag-torchbench {json}`: times in s, memory in bytes
+"""
+
+import importlib.util
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+MARK = "perfdag-torchbench "
+SEED = 20240229
+
+
+def weights(folder: str, model: str) -> int:
+    """Write the state dict; 0 where there is nothing to write (not a torchvision model) or it is there."""
+    import torch
+    import torchvision
+
+    if model not in torchvision.models.list_models():
+        return 0
+    kinds = torchvision.models.get_model_weights(model)
+    kind = getattr(kinds, "IMAGENET1K_V1", None)
+    if kind is None:
+        return 0
+    target = Path(folder) / "hub" / "checkpoints" / kind.url.rpartition("/")[2]
+    if target.exists():
+        return 0
+    target.parent.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(SEED)
+    part = target.with_suffix(".part")
+    torch.save(getattr(torchvision.models, model)(weights=None).state_dict(), part)
+    part.rename(target)
+    return 0
+
+
+def run(checkout: str, warmup: int, iterations: int, arguments: list[str]) -> int:
+    """run.py's main() with its measuring function wrapped: the first call is timed apart, and the raw times are kept."""
+    start = time.monotonic()
+    sys.path.insert(0, checkout)
+    sys.argv = ["run.py", *arguments]
+    spec = importlib.util.spec_from_file_location("torchbench_run_py", Path(checkout) / "run.py")
+    if spec is None or spec.loader is None:
+        sys.stderr.write(f"{checkout} has no run.py\n")
+        return 2
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    kept: dict[str, Any] = {"import_s": time.monotonic() - start}
+    measure, summarise = module.run_one_step, module.printResultSummaryTime
+
+    def measured(func: Any, *args: Any, **named: Any) -> Any:
+        import torch
+
+        cuda = module.args.device == "cuda"
+        model = named["model"]
+        kept["construct_s"] = model.ttfb / 1e3
+        before = time.monotonic()
+        func()
+        if cuda:
+            torch.cuda.synchronize()
+        kept["first_call_s"] = time.monotonic() - before
+        return measure(func, *args, **{**named, "nwarmup": warmup, "num_iter": iterations})
+
+    def summarised(result: Any, model: Any, *args: Any, **named: Any) -> Any:
+        column = 0 if module.args.device != "cuda" else 1
+        kept["wall_s"] = [float(each[column]) / 1e3 for each in result]
+        if module.args.device == "cuda":
+            kept["gpu_s"] = [float(each[0]) / 1e3 for each in result]
+        kept["batches"] = model.num_batch
+        kept["batch_size"] = model.batch_size
+        kept["precision"] = model.dargs.precision
+        return summarise(result, model, *args, **named)
+
+    module.run_one_step, module.printResultSummaryTime = measured, summarised
+    module.main()
+    kept.update(_after(module))
+    sys.stdout.write(f"{MARK}{json.dumps(kept)}\n")
+    return 0
+
+
+def _after(module: Any) -> dict[str, Any]:
+    import torch
+
+    found: dict[str, Any] = {
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "max_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "device": module.args.device,
+        "gpus_visible": torch.cuda.device_count() if torch.cuda.is_available() else 0,
+    }
+    if module.args.device == "cuda":
+        peaks = [torch.cuda.max_memory_allocated(index) for index in range(found["gpus_visible"])]
+        found["gpu_peak_bytes"] = peaks
+        found["gpus_used"] = sum(peak > 0 for peak in peaks)
+        found["cuda"] = torch.version.cuda
+        found["cudnn"] = torch.backends.cudnn.version()
+    return found
+
+
+def main(argv: list[str]) -> int:
+    """Exit code; usage on stderr where argv is none of the two forms."""
+    # this file's folder comes first in sys.path, and its `queue` would hide the standard library's
+    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent]
+    if len(argv) == 3 and argv[0] == "weights":
+        return weights(argv[1], argv[2])
+    if len(argv) >= 5 and argv[0] == "run":
+        return run(argv[1], int(argv[2]), int(argv[3]), argv[4:])
+    sys.stderr.write(str(__doc__))
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,137 @@
+"""torchbench: refusals, arguments, and the parser on outputs of the real run.py."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from perfdag.benchmark import Failed, Gang, Invalid, Output, Skip
+from perfdag.hosts import LocalHost
+from perfdag.shape import Shape
+from perfdag.steps.torchbench import MARK, Torchbench, TorchbenchParams, arguments
+
+RECORDED = Path(__file__).parent.parent / "recorded" / "torchbench"
+NAMES = sorted(path.name for path in RECORDED.glob("*-eval-*.stdout"))
+
+
+def recorded(name: str) -> Output:
+    return Output({"stdout": (RECORDED / name).read_text()}, tool="torch 2.15.0")
+
+
+def changed(name: str, **values: Any) -> Output:
+    """A recorded output with other values in the runner's report."""
+    head, _, line = recorded(name).texts["stdout"].rpartition(MARK)
+    return Output({"stdout": head + MARK + json.dumps(json.loads(line) | values) + "\n"})
+
+
+def params_of(name: str) -> TorchbenchParams:
+    model, test, batch = name.removesuffix(".stdout").split("-")
+    return TorchbenchParams(model=model, test=test, batch_size=int(batch))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_real_outputs(name: str) -> None:
+    params = params_of(name)
+    found = {(m.metric, m.stat): m for m in Torchbench().parse(recorded(name), params)}
+    median = found["batch_time", "value"]
+    assert median.n == 10
+    assert found["batch_time_spread", "min"].value <= median.value <= found["batch_time_spread", "max"].value
+    assert found["samples_rate", "value"].value == pytest.approx(params.batch_size / median.value)
+    # a process that holds torch: hundreds of MB, and not the 100 GB that run.py prints
+    assert 2e8 < found["cpu_memory", "value"].value < 2e10
+    assert ("batch_time_spread", "p99") not in found
+
+
+def test_both_models_and_odd_batches_were_recorded() -> None:
+    assert {"alexnet-eval-1.stdout", "alexnet-eval-2.stdout", "resnet50-eval-1.stdout"} <= set(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        ({"batch_size": 0}, "greater than or equal to 1"),
+        ({"model": "resnet5"}, "near: resnet50"),
+        ({"model": "llama", "test": "train"}, "only eval"),
+        ({"gpus": 2, "device": "cuda"}, "the only value is 1"),
+        ({"device": "cpu", "precision": "amp_fp16"}, "needs device: cuda"),
+        ({"precision": "fp64"}, "bf16"),
+        ({"iterations": 1}, "3"),
+    ],
+)
+def test_bad_parameters_are_refused(bad: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        TorchbenchParams(**bad)
+
+
+def test_a_gpu_that_would_be_idle_is_refused() -> None:
+    shape = Shape.model_validate({"resources": {"nvidia.com/gpu": 1}})
+    assert "idle" in Torchbench().check(TorchbenchParams(), shape)[0]
+    assert Torchbench().check(TorchbenchParams(device="cuda"), shape) == []
+
+
+def test_arguments_are_those_of_run_py() -> None:
+    argv = arguments(TorchbenchParams(model="alexnet", device="cuda", batch_size=3, precision="bf16", compile=True))
+    assert argv == [
+        "alexnet", "-d", "cuda", "-t", "eval", "--bs", "3", "--metrics", "cpu_peak_mem,ttfb,gpu_peak_mem", "--precision", "bf16", "--torchdynamo", "inductor",
+    ]  # fmt: skip
+
+
+def test_cut_and_garbled_outputs_are_failed() -> None:
+    whole = recorded(NAMES[0]).texts["stdout"]
+    params = params_of(NAMES[0])
+    for cut in (0, 60, len(whole) // 2, len(whole) - 5):
+        with pytest.raises(Failed):
+            Torchbench().parse(Output({"stdout": whole[:cut]}), params)
+    with pytest.raises(Failed, match="10 of 12 iterations"):
+        Torchbench().parse(recorded(NAMES[0]), params.model_copy(update={"iterations": 12}))
+    with pytest.raises(Failed, match="not that of the raw times"):
+        Torchbench().parse(changed(NAMES[0], wall_s=[1.5] * 10), params)
+    with pytest.raises(Failed, match="no compilation time"):
+        Torchbench().parse(recorded(NAMES[0]), params.model_copy(update={"compile": True}))
+
+
+def test_another_batch_or_device_is_invalid() -> None:
+    params = params_of(NAMES[0])
+    with pytest.raises(Invalid, match="used batch size 64"):
+        Torchbench().parse(changed(NAMES[0], batch_size=64), params)
+    with pytest.raises(Invalid, match="used precision fp32, not bf16"):
+        Torchbench().parse(recorded(NAMES[0]), params.model_copy(update={"precision": "bf16"}))
+    with pytest.raises(Invalid, match="ran on cuda"):
+        Torchbench().parse(changed(NAMES[0], device="cuda", gpu_peak_bytes=[1, 0], gpus_used=1), params)
+
+
+def test_a_cuda_report_counts_the_gpus_used() -> None:
+    params = params_of(NAMES[0]).model_copy(update={"device": "cuda"})
+    report = json.loads(recorded(NAMES[0]).texts["stdout"].rpartition(MARK)[2])
+    good = changed(NAMES[0], device="cuda", gpu_s=report["wall_s"], gpu_peak_bytes=[5 << 20, 0], gpus_visible=2, gpus_used=1)
+    found = {m.metric: m.value for m in Torchbench().parse(good, params)}
+    assert found["gpus_used"] == 1
+    assert found["gpu_memory"] == 5 << 20
+    with pytest.raises(Invalid, match="with 2 GPUs, not cuda with 1"):
+        Torchbench().parse(
+            changed(NAMES[0], device="cuda", gpu_s=report["wall_s"], gpu_peak_bytes=[5, 5], gpus_visible=2, gpus_used=2), params
+        )
+
+
+def test_a_missing_checkout_or_torch_is_skipped_with_what_to_do(tmp_path: Path) -> None:
+    gang = Gang([LocalHost()], Shape(), 20, str(tmp_path))
+    with pytest.raises(Skip, match=r"no run.py in .*git clone https://github.com/pytorch/benchmark"):
+        Torchbench().prepare(gang, TorchbenchParams(path=str(tmp_path)))
+    (tmp_path / "torchbenchmark/models/resnet50").mkdir(parents=True)
+    (tmp_path / "run.py").touch()
+    (tmp_path / "torchbenchmark/models/resnet50/__init__.py").touch()
+    with pytest.raises(Skip, match="has no torch and torchvision"):
+        Torchbench().prepare(gang, TorchbenchParams(path=str(tmp_path), python="/bin/false"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("PERFDAG_TORCHBENCH" not in os.environ, reason="PERFDAG_TORCHBENCH names no checkout of pytorch/benchmark")
+def test_the_real_run_py(tmp_path: Path) -> None:
+    benchmark, gang = Torchbench(), Gang([LocalHost()], Shape(), 300, str(tmp_path))
+    params = TorchbenchParams(model="alexnet", batch_size=1, iterations=3, warmup=1, python=os.environ.get("PERFDAG_TORCH_PYTHON"))
+    benchmark.prepare(gang, params)
+    assert "random" in benchmark.provenance(gang, params)["weights"]
+    assert benchmark.parse(benchmark.run(gang, params), params)
