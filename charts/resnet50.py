@@ -76,14 +76,14 @@ def _latencies(cells: Sequence[Cell], scenario: str, where: str) -> Figure:
         ax.text(0.01, 0.02, "\n".join(failed[:4]), transform=ax.transAxes, fontsize=8, color=style.MUTED, va="bottom")
     ax.set_xticks(range(len(STATS)), STATS)
     ax.set_xlim(-0.4, len(STATS) - 0.6)
-    _from_zero(ax, "latency from the scheduled time", "s")
+    _from_zero(ax, "latency", "s")
     if ax.get_legend_handles_labels()[0]:
         ax.legend(loc="upper left")
     return fig
 
 
 def _bounds(cells: Sequence[Cell], scenario: str) -> str:
-    return "dotted: the bound that p99 must hold" if scenario == "server" and cells else ""
+    return "from the scheduled time; dotted: the bound that p99 must hold" if scenario == "server" and cells else ""
 
 
 def _from_zero(ax: Axes, name: str, unit: str) -> None:

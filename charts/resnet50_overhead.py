@@ -32,13 +32,13 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         ax.errorbar(
             [mean], [number], xerr=[[mean - low], [high - mean]], fmt="o", color=color, capsize=4, mfc="none" if cell.why else color
         )
-        ax.annotate(_words(cell, words[number]), (high, number), xytext=(8, 0), textcoords="offset points", va="center", fontsize=8)
+        ax.annotate(_words(cell, words[number]), (mean, number), xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8)
     limits = {limit_of(cell) for cell, *_ in judged}
     for limit in limits:
         ax.axvline(limit, color=style.INK, linestyle=(0, (4, 2)), linewidth=1)
     ends = [0.0, *limits, *(value for _, *found in judged for value in found)]
     room = (max(ends) - min(ends)) * 0.08
-    ax.set_xlim(min(ends) - room, max(ends) + 6 * room)
+    ax.set_xlim(min(ends) - room, max(ends) + room)
     ax.xaxis.set_major_formatter(lambda value, _: f"{value * 100:g} %")
     ax.set_yticks(range(len(judged)), [cell.label for cell, *_ in judged])
     ax.set_ylim(len(judged) - 0.4, -0.6)

@@ -1,0 +1,103 @@
+"""Charts from made rows: they say the finding, the spread, and what failed."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from matplotlib.figure import Figure
+
+from perfdag.charts import resnet50, resnet50_interference, resnet50_overhead, style
+from tests.charts.rows import sample, table
+
+
+def words(figure: Figure) -> str:
+    """All text of a figure."""
+    texts = [text.get_text() for text in figure.texts]
+    for ax in figure.axes:
+        texts += [text.get_text() for text in [*ax.texts, *ax.get_yticklabels(), ax.xaxis.label, ax.yaxis.label]]
+    return " ".join(" ".join(texts).split())
+
+
+def value(metric: str, number: float, unit: str, **more: Any) -> dict[str, Any]:
+    return {"metric": metric, "value": number, "unit": unit, "better": "higher" if unit == "1/s" else "lower", **more}
+
+
+def drawn(module: Any, rows: pa.Table) -> dict[str, Figure]:
+    with style.house():
+        found = dict(module.figures(rows))
+        for figure in found.values():
+            style.to_bytes(figure)
+    return found
+
+
+def test_offline_says_what_was_published_and_that_it_is_unverified() -> None:
+    samples = [
+        sample("resnet50", {"scenario": "offline", "batch": batch}, r, [value("throughput", batch * 10.0 + r, "1/s", headline=True)])
+        for batch in (1, 32)
+        for r in (1, 2, 3)
+    ]
+    said = words(drawn(resnet50, table(*samples))["offline"])
+    assert "published for a Tesla T4, unverified: batch 1 200 /s, batch 32 3.5 k/s" in said
+    assert "Highest throughput" in said
+
+
+def test_server_shows_percentiles_and_the_point_that_failed() -> None:
+    good = [value("latency", 0.001 * i, "s", stat=stat) for i, stat in enumerate(("p50", "p90", "p99"), 1)]
+    rows = table(
+        sample(
+            "resnet50",
+            {"scenario": "server", "batch": 8, "latency_bound": 0.015},
+            1,
+            [value("tail_latency", 0.003, "s", stat="p99"), *good],
+        ),
+        sample(
+            "resnet50", {"scenario": "server", "batch": 1, "latency_bound": 0.015}, 1, [], status="invalid", error="LoadGen says INVALID"
+        ),
+    )
+    said = words(drawn(resnet50, rows)["server-latency"])
+    assert "LoadGen says INVALID" in said
+    assert "dotted: the bound" in said
+    assert "latency (ms), lower is better" in said
+
+
+def test_phases_are_a_sample_each() -> None:
+    times = {"preprocess": 0.008, "copy": 0.008, "compute": 0.064, "postprocess": 0.0}
+    values = [value("phase_time", seconds, "s", stat="p50", coords={"phase": phase}) for phase, seconds in times.items()]
+    found = drawn(resnet50, table(sample("resnet50", {"scenario": "offline", "batch": 8}, 1, values)))
+    assert "Compute is 80 % of a batch's time" in words(found["phases"])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"), [(0.02, 0.04, "passes"), (-0.01, 0.07, "inconclusive: about 40 pairs would tell"), (0.06, 0.09, "fails")]
+)
+def test_overhead_says_its_verdict(low: float, high: float, said: str) -> None:
+    values = [
+        value("overhead", (low + high) / 2, "1", stat="mean", headline=True),
+        value("overhead_bound", low, "1", stat="low"),
+        value("overhead_bound", high, "1", stat="high"),
+        value("pairs_needed", 40, "1"),
+    ]
+    found = drawn(resnet50_overhead, table(sample("resnet50-overhead", {"limit": 0.05}, 1, values)))
+    assert said in words(found["overhead"])
+
+
+def test_interference_is_a_matrix_of_copies() -> None:
+    values = [value("rate_kept", 0.5, "1", stat="p50"), value("fairness", 0.99, "1"), value("aggregate", 1.0, "1")]
+    rows = sample("resnet50-interference", {"copies": 2}, 1, values)
+    for number, kept in enumerate((0.4, 0.6)):
+        for each in sample("resnet50-interference", {"copies": 2}, 1, [value("rate_kept", kept, "1")]):
+            rows.append({**each, "subject": f"copy {number}"})
+    said = words(drawn(resnet50_interference, table(rows))["matrix"])
+    assert "each of 2 copies keeps 40 to 60 % of its rate; all together do 1.00 times one alone" in said
+    assert "copy 1" in said
+    assert "fairness (Jain) 0.990" in said
+
+
+@pytest.mark.parametrize("module", [resnet50, resnet50_overhead, resnet50_interference])
+def test_failures_and_nothing_are_pictures_too(module: Any) -> None:
+    assert drawn(module, table())
+    name = module.__name__.rpartition(".")[2].replace("_", "-")
+    failed = table(
+        sample(name, {"scenario": "offline"}, 1, [], status="failed", error="batch 512 does not fit: the largest that fits is 300")
+    )
+    assert any("does not fit" in words(figure) for figure in drawn(module, failed).values())
