@@ -8,6 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -17,6 +18,7 @@ from perfdag.steps.ssh import ALIAS, config_text
 
 RETRYABLE = 75  # EX_TEMPFAIL: the gang may be tried again
 LOST_SECONDS = 30.0
+ASK_SECONDS = 5.0
 SSHD = "/usr/sbin/sshd"
 
 
@@ -110,10 +112,12 @@ SetEnv PERFDAG_PEER={home}
 """
 
 
-def serve(keys: Keys, home: Path, port: int, pending_limit: float, lost_limit: float = LOST_SECONDS) -> int:
+def serve(
+    keys: Keys, home: Path, port: int, pending_limit: float, lost_limit: float = LOST_SECONDS, measured: Callable[[], bool] = lambda: False
+) -> int:
     """Run sshd until the lead dismisses this peer (0), or RETRYABLE: none spoke for `pending_limit` s, or it was silent for `lost_limit` s.
 
-    Raises PeerError where sshd cannot start.
+    `measured` is asked now and then while no lead is connected: whether the batch is complete, so that nobody will come (0). Raises PeerError where sshd cannot start.
     """
     if shutil.which(SSHD) is None:
         raise PeerError(f"{SSHD} is not in this image; install openssh-server in it")
@@ -128,7 +132,7 @@ def serve(keys: Keys, home: Path, port: int, pending_limit: float, lost_limit: f
     signal.signal(signal.SIGTERM, _stop)
     sshd = subprocess.Popen([SSHD, "-D", "-e", "-f", str(config)])
     try:
-        return _until_dismissed(sshd, done, pending_limit, lost_limit)
+        return _until_dismissed(sshd, done, pending_limit, lost_limit, measured)
     finally:
         left = descendants(sshd.pid)
         sshd.terminate()
@@ -142,8 +146,8 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise SystemExit(RETRYABLE)
 
 
-def _until_dismissed(sshd: "subprocess.Popen[bytes]", done: Path, pending_limit: float, lost_limit: float) -> int:
-    heard, spoke = time.monotonic(), False
+def _until_dismissed(sshd: "subprocess.Popen[bytes]", done: Path, pending_limit: float, lost_limit: float, measured: Callable[[], bool]) -> int:
+    heard, spoke, asked = time.monotonic(), False, 0.0
     while not done.exists():
         if sshd.poll() is not None:
             raise PeerError(f"sshd ended (exit {sshd.returncode}); its reason is above. Is its port taken?")
@@ -152,6 +156,10 @@ def _until_dismissed(sshd: "subprocess.Popen[bytes]", done: Path, pending_limit:
             heard, spoke = now, True
         elif now - heard > (lost_limit if spoke else pending_limit):
             return RETRYABLE
+        elif now - asked > ASK_SECONDS:
+            asked = now
+            if measured():
+                return 0
         time.sleep(0.2)
     return 0
 

@@ -86,11 +86,10 @@ def nodes_of(workflow: Object) -> dict[str, Object]:
 
 
 def finished(workflow: Object) -> bool:
-    """Whether both fan-outs over batches are over (or the workflow is)."""
-    nodes = nodes_of(workflow)
-    roots = {f"{workflow['metadata']['name']}.gang", f"{workflow['metadata']['name']}.gang-net"}
-    fans = [node for node in nodes.values() if node.get("name") in roots]
-    over = len(fans) == len(roots) and all(node.get("phase") in _DONE for node in fans)
+    """Whether the fan-out over batches is over (or the workflow is)."""
+    root = f"{workflow['metadata']['name']}.batches"
+    fans = [node for node in nodes_of(workflow).values() if node.get("name") == root]
+    over = bool(fans) and fans[0].get("phase") in _DONE
     return over or (workflow.get("status") or {}).get("phase") in _DONE or bool(workflow["spec"].get("shutdown"))
 
 

@@ -67,17 +67,20 @@ def _lead(args: argparse.Namespace) -> int:
 
 def _peer(args: argparse.Namespace) -> int:
     from perfdag.collect import load_plan
+    from perfdag.parts import stored_parts
     from perfdag.shape import Shape
     from perfdag.steps.peer import Keys, PeerError, serve
     from perfdag.steps.place import KEYS, here, scratch_home
     from perfdag.steps.plan import ssh_port
 
     place = here()
-    plan = load_plan(place.open(), place.run_id)
+    store = place.open()
+    plan = load_plan(store, place.run_id)
+    wanted = {plan.key(position) for position in plan.batches[args.batch].samples}
     shape = Shape.model_validate(plan.shapes[plan.batches[args.batch].shape])
     try:
         port = ssh_port(shape, plan.run_id)
-        return serve(Keys(KEYS), scratch_home() / "peer", port, float(plan.options.get("pending_limit", 600)))
+        return serve(Keys(KEYS), scratch_home() / "peer", port, float(plan.options.get("pending_limit", 600)), measured=lambda: wanted <= stored_parts(store, plan.run_id))
     except PeerError as error:
         print(f"perfdag step peer: {error}", file=sys.stderr)
         return 1

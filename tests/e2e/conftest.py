@@ -1,0 +1,172 @@
+"""A namespace of our own with PodSecurity `restricted` enforced, perfdag installed in it, deleted at the end.
+
+Images are those of PERFDAG_TEST_IMAGES (default `localhost/perfdag-{name}:1`, built with images/build and loaded into the cluster's nodes).
+"""
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdag import kube
+from perfdag.kube import Kube, KubeError
+
+Object = dict[str, Any]
+IMAGES = os.environ.get("PERFDAG_TEST_IMAGES", "localhost/perfdag-{name}:1")
+
+
+def _missing() -> str | None:
+    if not os.environ.get("KUBECONFIG"):
+        return "no cluster: KUBECONFIG is not set"
+    if not os.environ.get("AWS_ENDPOINT_URL"):
+        return "no S3: AWS_ENDPOINT_URL is not set"
+
+    async def argo(client: Kube) -> None:
+        await client.resource("argoproj.io/v1alpha1", "Workflow")
+        nodes = await client.list(await client.resource("v1", "Node"))
+        real = [node for node in nodes if "kwok.x-k8s.io/node" not in node["metadata"].get("annotations", {})]
+        if not real:
+            raise KubeError(0, "NoNode", "no real node runs pods here")
+
+    try:
+        kube.run(argo, retries=0)
+    except KubeError as error:
+        return str(error)
+    return None
+
+
+class Namespace:
+    """perfdag in a namespace: run the command line, look at objects."""
+
+    def __init__(self, name: str, store: str) -> None:
+        self.name, self.store = name, store
+
+    def perfdag(self, *words: str, timeout: float = 300, check: bool = False) -> "subprocess.CompletedProcess[str]":
+        """The command line, with this namespace."""
+        argv = [sys.executable, "-m", "perfdag", *words, "--namespace", self.name]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=timeout, check=check)
+
+    def submit(self, suite: Path, *more: str) -> str:
+        """Submit without watching; returns the Workflow's name."""
+        said = self.perfdag("submit", str(suite), *more)
+        assert said.returncode == 0, said.stderr
+        return said.stdout.split("workflow ")[1].split()[0]
+
+    def watch(self, name: str, timeout: float = 300) -> "subprocess.CompletedProcess[str]":
+        """Follow a Workflow to its end."""
+        return self.perfdag("status", name, "--watch", timeout=timeout)
+
+    def objects(self, kind: str, api: str = "v1", labels: str = "") -> list[Object]:
+        """Objects of a kind."""
+
+        async def work(client: Kube) -> list[Object]:
+            return await client.list(await client.resource(api, kind), self.name, labels=labels)
+
+        return kube.run(work)
+
+    def delete(self, kind: str, name: str, api: str = "v1") -> None:
+        """Delete an object at once."""
+
+        async def work(client: Kube) -> None:
+            await client.delete(await client.resource(api, kind), name, self.name, grace=0)
+
+        kube.run(work)
+
+    def until(self, found: Callable[[], Any], seconds: float, what: str) -> Any:
+        """Wait for a truth; fails the test after `seconds`."""
+        deadline = time.monotonic() + seconds
+        while not (value := found()):
+            assert time.monotonic() < deadline, f"no {what} within {seconds:g} s"
+            time.sleep(1)
+        return value
+
+    def pod(self, workflow: str, rank: int, phase: str = "Running", seconds: float = 90) -> Object:
+        """The pod of a rank, once it is in that phase."""
+
+        def found() -> Object | None:
+            labels = f"workflows.argoproj.io/workflow={workflow},perfdag/rank={rank}"
+            pods = [pod for pod in self.objects("Pod", labels=labels) if pod["status"].get("phase") == phase]
+            return pods[0] if pods else None
+
+        pod: Object = self.until(found, seconds, f"{phase} pod of rank {rank}")
+        return pod
+
+    def rows(self, run_id: str) -> list[Object]:
+        """All rows of a run's samples, canaries left out."""
+        from perfdag.collect import gather, load_plan
+        from perfdag.store import open_store
+
+        store = open_store(self.store)
+        table, _ = gather(store, load_plan(store, run_id))
+        return [row for row in table.to_pylist() if row["benchmark"] != "canary"]
+
+    def run_id(self, workflow: str) -> str:
+        """The run id of a Workflow."""
+
+        def found() -> str | None:
+            from perfdag.cli.cluster_run import View
+
+            return next((View(each).run_id for each in self.objects("Workflow", "argoproj.io/v1alpha1") if each["metadata"]["name"] == workflow), None)
+
+        return str(self.until(found, 60, "run id"))
+
+    def stored(self, run_id: str) -> set[str]:
+        """Names of the samples stored."""
+        from perfdag.parts import stored_parts
+        from perfdag.store import open_store
+
+        return {name for name in stored_parts(open_store(self.store), run_id) if not name.startswith("canary")}
+
+    def assert_complete(self, run_id: str, samples: int) -> None:
+        """Rows equal the plan: every sample once, all ok."""
+        rows = self.rows(run_id)
+        keys = [(row["point"], row["repetition"], row["metric"]) for row in rows]
+        assert len(keys) == len(set(keys)), "a sample is there twice"
+        assert len({key[:2] for key in keys}) == samples
+        assert {row["status"] for row in rows} == {"ok"}, [row["error"] for row in rows if row["error"]]
+
+
+@pytest.fixture(scope="session")
+def bench() -> Iterator[Namespace]:
+    """A namespace with perfdag installed."""
+    if reason := _missing():
+        pytest.skip(reason)
+    name = f"perfdag-e2e-{uuid.uuid4().hex[:6]}"
+    made = Namespace(name, f"s3://{os.environ.get('PERFDAG_TEST_BUCKET', 'perfdag')}/tests/{name}")
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    kube.run(lambda client: client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}))
+    try:
+        said = made.perfdag("install", "--store", made.store, "--images", IMAGES)
+        assert said.returncode == 0, said.stderr
+        yield made
+    finally:
+        asyncio.run(_remove(name))
+
+
+async def _remove(name: str) -> None:
+    async with Kube() as client:
+        with contextlib.suppress(KubeError):
+            await client.delete_collection(await client.resource("argoproj.io/v1alpha1", "Workflow"), name, labels="perfdag/suite")
+        await client.delete(await client.resource("v1", "Namespace"), name)
+        for kind in ("ClusterRole", "ClusterRoleBinding"):
+            await client.delete(await client.resource("rbac.authorization.k8s.io/v1", kind), f"perfdag-{name}-nodes")
+
+
+def sleeps(folder: Path, points: int = 8, seconds: float = 1.0, hosts: int = 2, extra: str = "", shape: str = "") -> Path:
+    """A suite of `points` sleeps over a gang of `hosts`."""
+    variants = ", ".join(f"{{POINT: '{number}'}}" for number in range(points))
+    path = folder / "sleeps.yaml"
+    path.write_text(
+        f"name: sleeps\npending_limit: 60s\n{extra}entries:\n  - benchmark: command\n    hosts: {{count: {hosts}}}\n{shape}"
+        f"    params: {{argv: [sleep, '{seconds}'], expected: {seconds}}}\n"
+        f"    permutations: {{product: {{env: [{variants}]}}}}\n"
+    )
+    return path

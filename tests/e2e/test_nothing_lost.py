@@ -1,0 +1,182 @@
+"""Faults on a real cluster: each run ends with rows equal to the plan and none twice, or with the reason in the rows."""
+
+import json
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from perfdag import kube
+from perfdag.kube import Kube
+
+from .conftest import Namespace, sleeps
+
+pytestmark = [pytest.mark.argo, pytest.mark.slow]
+
+
+def _under_way(bench: Namespace, run_id: str, at_least: int = 2) -> set[str]:
+    stored: set[str] = bench.until(lambda: len(found := bench.stored(run_id)) >= at_least and found, 90, "sample in the store")
+    return stored
+
+
+@pytest.mark.parametrize("rank", [0, 1], ids=["lead", "peer"])
+def test_a_deleted_pod_loses_nothing(bench: Namespace, tmp_path: Path, rank: int) -> None:
+    name = bench.submit(sleeps(tmp_path, points=12))
+    run_id = bench.run_id(name)
+    pod = bench.pod(name, rank)
+    before = _under_way(bench, run_id)
+    bench.delete("Pod", pod["metadata"]["name"])
+    said = bench.watch(name)
+    assert said.returncode == 0, said.stdout + said.stderr
+    bench.assert_complete(run_id, 12)
+    attempts = {row["point"]: row["attempt"] for row in bench.rows(run_id)}
+    assert before <= bench.stored(run_id)
+    assert set(attempts.values()) == {1}
+
+
+def test_a_missing_image_has_its_reason_and_the_rest_is_measured(bench: Namespace, tmp_path: Path) -> None:
+    suite = tmp_path / "missing.yaml"
+    suite.write_text(
+        "name: missing\npending_limit: 60s\nentries:\n"
+        "  - {benchmark: command, name: good, params: {argv: [sleep, '0.1']}}\n"
+        "  - {benchmark: command, name: bad, image: 'localhost/no-such-image:1', params: {argv: [sleep, '0.1']}}\n"
+    )
+    name = bench.submit(suite)
+    run_id = bench.run_id(name)
+    bad = bench.until(
+        lambda: next((p for p in bench.objects("Pod", labels=f"workflows.argoproj.io/workflow={name}") if "no-such-image" in json.dumps(p["spec"])), None),
+        120,
+        "pod of the missing image",
+    )
+    start = time.monotonic()
+
+    def reason() -> str | None:
+        return next((row["error"] for row in bench.rows(run_id) if row["entry"] == "bad" and "Image" in (row["error"] or "")), None)
+
+    assert bad["metadata"]["name"]
+    said = bench.until(reason, 60, "reason in the row")
+    assert time.monotonic() - start < 30
+    assert "no-such-image" in said
+    line = bench.perfdag("status", name).stdout
+    assert "Image" in line or "gang" in line
+    ended = bench.watch(name)
+    assert ended.returncode == 1
+    states = {row["entry"]: row["status"] for row in bench.rows(run_id)}
+    assert states == {"good": "ok", "bad": "failed"}
+    assert "no-such-image" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [("resources: {cpu: 500}", "Insufficient cpu"), ("node_selector: {no-such: label}", "node affinity/selector")],
+    ids=["request", "selector"],
+)
+def test_an_unschedulable_shape_ends_with_the_schedulers_words(bench: Namespace, tmp_path: Path, shape: str, words: str) -> None:
+    suite = tmp_path / "big.yaml"
+    suite.write_text(
+        "name: big\npending_limit: 10s\nentries:\n"
+        "  - {benchmark: command, name: good, params: {argv: [sleep, '0.1']}}\n"
+        f"  - {{benchmark: command, name: bad, {shape}, params: {{argv: [sleep, '0.1']}}}}\n"
+    )
+    name = bench.submit(suite)
+    ended = bench.watch(name)
+    assert ended.returncode == 1
+    found = {row["entry"]: (row["status"], row["error"]) for row in bench.rows(bench.run_id(name))}
+    assert found["good"][0] == "ok"
+    assert found["bad"][0] == "failed"
+    assert words in found["bad"][1]
+
+
+def test_a_quota_has_its_reason(bench: Namespace, tmp_path: Path) -> None:
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "tight", "namespace": bench.name},
+        "spec": {"hard": {"requests.example.com/gadget": "0"}},
+    }
+    suite = tmp_path / "quota.yaml"
+    suite.write_text(
+        "name: quota\npending_limit: 10s\nentries:\n"
+        "  - {benchmark: command, name: good, params: {argv: [sleep, '0.1']}}\n"
+        "  - {benchmark: command, name: bad, resources: {example.com/gadget: 1}, params: {argv: [sleep, '0.1']}}\n"
+    )
+    kube.run(lambda client: client.create(quota))
+    try:
+        name = bench.submit(suite)
+        ended = bench.watch(name)
+    finally:
+        bench.delete("ResourceQuota", "tight")
+    assert ended.returncode == 1
+    found = {row["entry"]: (row["status"], row["error"]) for row in bench.rows(bench.run_id(name))}
+    assert found["good"][0] == "ok"
+    assert "exceeded quota" in (found["bad"][1] or ""), found
+
+
+def test_oom_has_its_reason(bench: Namespace, tmp_path: Path) -> None:
+    suite = tmp_path / "oom.yaml"
+    suite.write_text(
+        "name: oom\npending_limit: 60s\nentries:\n  - benchmark: command\n    resources: {memory: 200Mi}\n"
+        "    params: {argv: [python3, -c, \"import os; os.kill(1, 0); x = [bytearray(1 << 20) for _ in range(1000)]\"]}\n"
+    )
+    ended = bench.watch(bench.submit(suite))
+    assert ended.returncode == 1
+    rows = bench.rows(bench.run_id(bench.objects("Workflow", "argoproj.io/v1alpha1", "perfdag/suite=oom")[0]["metadata"]["name"]))
+    assert {row["status"] for row in rows} == {"failed"}
+    assert rows[0]["error"]
+
+
+def test_stop_then_resume(bench: Namespace, tmp_path: Path) -> None:
+    suite = sleeps(tmp_path, points=10)
+    name = bench.submit(suite)
+    run_id = bench.run_id(name)
+    _under_way(bench, run_id)
+    subprocess.run(["argo", "stop", name, "-n", bench.name], check=True, capture_output=True)
+    bench.watch(name)
+    half = bench.stored(run_id)
+    assert 0 < len(half) < 10
+    assert {row["status"] for row in bench.rows(run_id)} == {"ok", "missing"}
+    again = bench.perfdag("submit", "--resume", run_id, "--watch")
+    assert again.returncode == 0, again.stdout + again.stderr
+    bench.assert_complete(run_id, 10)
+
+
+def test_argo_retry(bench: Namespace, tmp_path: Path) -> None:
+    name = bench.submit(sleeps(tmp_path, points=10))
+    run_id = bench.run_id(name)
+    _under_way(bench, run_id)
+    subprocess.run(["argo", "stop", name, "-n", bench.name], check=True, capture_output=True)
+    bench.watch(name)
+    subprocess.run(["argo", "retry", name, "-n", bench.name], check=True, capture_output=True)
+    bench.until(lambda: len(bench.stored(run_id)) == 10, 180, "complete run")
+    bench.watch(name)
+    bench.assert_complete(run_id, 10)
+
+
+def test_a_cordoned_node_waits_and_goes_on(bench: Namespace, tmp_path: Path) -> None:
+    name = bench.submit(sleeps(tmp_path, points=6, extra="batch_time: 3s\n"))
+    run_id = bench.run_id(name)
+    node = bench.pod(name, 0)["spec"]["nodeName"]
+
+    async def cordon(client: Kube, on: bool) -> None:
+        await client.patch(await client.resource("v1", "Node"), node, {"spec": {"unschedulable": on}})
+
+    kube.run(lambda client: cordon(client, True))
+    try:
+        bench.until(lambda: "unschedulable" in bench.perfdag("status", name).stdout, 90, "pod that waits for the node")
+    finally:
+        kube.run(lambda client: cordon(client, False))
+    assert bench.watch(name).returncode == 0
+    bench.assert_complete(run_id, 6)
+
+
+def test_delete_leaves_nothing_behind(bench: Namespace, tmp_path: Path) -> None:
+    name = bench.submit(sleeps(tmp_path, points=20))
+    run_id = bench.run_id(name)
+    bench.pod(name, 1)
+    said = bench.perfdag("delete", run_id)
+    assert said.returncode == 0, said.stderr
+    assert not [pod for pod in bench.objects("Pod") if name in pod["metadata"]["name"]]
+    assert not [each for each in bench.objects("Secret") if "perfdag-ssh" in each["metadata"]["name"] and each["metadata"]["labels"].get("perfdag/run") == run_id]
+    assert not bench.objects("Lease", "coordination.k8s.io/v1")
+    assert bench.stored(run_id)

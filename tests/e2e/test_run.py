@@ -1,0 +1,100 @@
+"""A suite on a real cluster: the same rows as here, suite text unchanged through all three ways, bad suites create nothing."""
+
+import base64
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from perfdag import kube
+
+from .conftest import Namespace
+
+pytestmark = [pytest.mark.argo, pytest.mark.slow]
+NASTY = "quote ' \" back\\slash {{workflow.name}} {{=1+1}} $(HOME) $HOME `id`\nsecond: line # not a comment\n- {{ item"
+
+
+def _suite(folder: Path) -> Path:
+    path = folder / "nasty.yaml"
+    entry = {"benchmark": "command", "params": {"argv": ["printf", "%s", NASTY]}, "repetitions": 2}
+    two = {"benchmark": "command", "name": "slept", "params": {"argv": ["sleep", "0.1"]}}
+    path.write_text(yaml.safe_dump({"name": "nasty", "entries": [entry, two]}))
+    return path
+
+
+def _argvs(bench: Namespace, run_id: str) -> set[str]:
+    return {row["command"] for row in bench.rows(run_id) if row["entry"] == "command"}
+
+
+def test_suite_text_through_the_store_and_rows_equal_to_a_local_run(bench: Namespace, tmp_path: Path) -> None:
+    suite = _suite(tmp_path)
+    name = bench.submit(suite)
+    assert bench.watch(name).returncode == 0
+    run_id = bench.run_id(name)
+    assert _argvs(bench, run_id) == {f"printf %s {NASTY}"}
+    local = subprocess.run([sys.executable, "-m", "perfdag", "run", str(suite), "--store", str(tmp_path / "s"), "--no-report"], check=False)
+    assert local.returncode == 0
+    from perfdag.collect import gather, load_plan, runs
+    from perfdag.store import open_store
+
+    store = open_store(str(tmp_path / "s"))
+    here = [row for row in gather(store, load_plan(store, runs(store)[-1]))[0].to_pylist() if row["benchmark"] != "canary"]
+    same = ("entry", "benchmark", "benchmark_version", "metric", "stat", "unit", "better", "headline", "params", "repetition", "phase", "status", "coords")
+
+    def keyed(rows: list[dict[str, object]]) -> list[tuple[object, ...]]:
+        return sorted(tuple(str(row[name]) for name in (*same, "point", "series_id")) for row in rows)
+
+    there = bench.rows(run_id)
+    assert keyed(there) == keyed(here)
+    assert set(there[0]) == set(here[0])
+
+
+def test_suite_text_through_base64(bench: Namespace, tmp_path: Path) -> None:
+    encoded = base64.b64encode(_suite(tmp_path).read_bytes()).decode()
+    argv = ["argo", "submit", "--from", "workflowtemplate/perfdag", "-n", bench.name, "-p", f"suite={encoded}", "--wait", "-o", "name"]
+    said = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+    run_id = bench.run_id(said.stdout.split()[0])
+    assert _argvs(bench, run_id) == {f"printf %s {NASTY}"}
+
+
+def test_suite_text_through_a_config_map(bench: Namespace, tmp_path: Path) -> None:
+    from perfdag.workflows.runs import config_map
+
+    body = config_map(bench.name, "nasty", _suite(tmp_path).read_text())
+    kube.run(lambda client: client.create(body))
+    argv = ["argo", "submit", "--from", "workflowtemplate/perfdag", "-n", bench.name, "-p", f"configmap={body['metadata']['name']}", "--wait", "-o", "name"]
+    said = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+    assert _argvs(bench, bench.run_id(said.stdout.split()[0])) == {f"printf %s {NASTY}"}
+
+
+def test_a_bad_suite_creates_nothing(bench: Namespace, tmp_path: Path) -> None:
+    before = len(bench.objects("Workflow", "argoproj.io/v1alpha1"))
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("name: bad\nentries:\n  - {benchmark: no-such}\n")
+    said = bench.perfdag("submit", str(bad))
+    assert said.returncode == 2
+    assert "no-such" in said.stderr
+    assert len(bench.objects("Workflow", "argoproj.io/v1alpha1")) == before
+
+
+def test_spread_on_one_node_is_never_ok(bench: Namespace, tmp_path: Path) -> None:
+    """Asked to be on two nodes where there is one: the scheduler refuses, and the rows say why."""
+    suite = tmp_path / "spread.yaml"
+    suite.write_text(
+        "name: spread\npending_limit: 8s\nentries:\n"
+        "  - {benchmark: command, hosts: {count: 2, placement: spread}, params: {argv: [sleep, '0.1']}, node_selector: {kubernetes.io/hostname: ONE}}\n".replace(
+            "ONE", bench.objects("Node")[0]["metadata"]["name"]
+        )
+    )
+    ended = bench.watch(bench.submit(suite))
+    assert ended.returncode == 1
+    name = bench.objects("Workflow", "argoproj.io/v1alpha1", "perfdag/suite=spread")[0]["metadata"]["name"]
+    rows = bench.rows(bench.run_id(name))
+    assert {row["status"] for row in rows} == {"failed"}
+    assert "anti-affinity" in rows[0]["error"]
+    assert json.dumps(rows[0]["nodes"]) in ("null", "[]")
