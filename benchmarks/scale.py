@@ -1,0 +1,230 @@
+"""Generator and observer on a real API server, beside kube-burner in the same run where KUBE_BURNER names its program.
+
+Needs KUBECONFIG and, for `jobs`, `burst` and `watch`, KWOK with Stages. Prints each figure with its ratio to kube-burner (rates are read by
+one neutral watch for both, rounds alternate). What it makes it deletes.
+
+Usage: python -P benchmarks/scale.py [create] [memory] [watch] [jobs] [burst]      (default: create memory watch)
+"""
+
+import argparse
+import asyncio
+import multiprocessing
+import os
+import resource
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Coroutine
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from perfdag.kube import Kube
+from perfdag.steps.scale import simulate, vmi, workloads
+from perfdag.steps.scale.clock import Heartbeat
+from perfdag.steps.scale.generator import ApiSubmitter, generate
+from perfdag.steps.scale.observer import Observer
+from perfdag.steps.scale.schedule import Schedule
+from perfdag.steps.scale.session import own_namespaces
+from perfdag.steps.scale.templates import Template, load
+
+KINDS = {"vmi": ("kubevirt.io/v1", "VirtualMachineInstance"), "pod": ("v1", "Pod")}
+BURNER = """global: {{gc: false}}
+jobs:
+- {{name: create, jobIterations: {count}, qps: 5000, burst: 5000, namespacedIterations: false, namespace: {namespace},
+   waitWhenFinished: false, podWait: false, preLoadImages: false, verifyObjects: false,
+   objects: [{{objectTemplate: object.yml, replicas: 1, wait: false}}]}}
+"""
+
+
+def small(kind: str) -> str:
+    """The object both create: as small as its kind allows, so that the creator is measured."""
+    api_version, name = KINDS[kind]
+    spec = "  domain:\n    devices: {}\n"
+    if kind == "pod":
+        spec = "  nodeSelector:\n    nowhere: nowhere\n  automountServiceAccountToken: false\n  containers:\n  - name: c\n    image: none\n"
+    return f"apiVersion: {api_version}\nkind: {name}\nmetadata:\n  name: NAME\nspec:\n{spec}"
+
+
+def template(kind: str, run: str) -> Template:
+    """The small object as a template."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(small(kind).replace("NAME", "${name}"))
+        file.flush()
+        return load(file.name, run)
+
+
+async def ours(kind: str, count: int, namespace: str) -> None:
+    """Create with the generator."""
+    async with Kube() as kube:
+        made = template(kind, "bench")
+        await generate(await ApiSubmitter.open(kube, made), made, count, [namespace], Schedule(), 50, run="bench")
+
+
+async def ours_observed(kind: str, count: int, namespace: str) -> None:
+    """Create with the generator while the observer watches, and keep all records to the end."""
+    async with Kube() as kube:
+        made = template(kind, "bench")
+        async with Observer(kube, "bench", [KINDS[kind]], [namespace], primary=[KINDS[kind][1]]) as observer:
+            await generate(await ApiSubmitter.open(kube, made), made, count, [namespace], Schedule(), 50, run="bench")
+            await observer.until(lambda: observer.counts[KINDS[kind][1], "created"] >= count, 120)
+
+
+def in_process(work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> tuple[float, float]:
+    """Run in a fresh interpreter; returns (peak RSS in MiB, CPU seconds)."""
+    queue: Any = multiprocessing.get_context("spawn").SimpleQueue()
+    process = multiprocessing.get_context("spawn").Process(target=_child, args=(queue, work, args))
+    process.start()
+    found: tuple[float, float] = queue.get()
+    process.join()
+    return found
+
+
+def _child(queue: Any, work: Callable[..., Coroutine[Any, Any, None]], args: Any) -> None:
+    asyncio.run(work(*args))
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    queue.put((used.ru_maxrss / 1024, used.ru_utime + used.ru_stime))
+
+
+def burner(program: str, kind: str, count: int, namespace: str) -> tuple[float, float]:
+    """Create with kube-burner; returns (peak RSS in MiB, CPU seconds)."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "object.yml").write_text(small(kind).replace("NAME", "kb-{{.Iteration}}"))
+        Path(folder, "c.yml").write_text(BURNER.format(count=count, namespace=namespace))
+        with Path(folder, "log").open("wb") as log:
+            process = subprocess.Popen([program, "init", "-c", "c.yml"], cwd=folder, stdout=log, stderr=log)
+            _, status, used = os.wait4(process.pid, 0)
+        if status:
+            raise SystemExit(f"kube-burner failed: {Path(folder, 'log').read_text()[-500:]}")
+    return used.ru_maxrss / 1024, used.ru_utime + used.ru_stime
+
+
+async def rate(kind: str, count: int, work: Callable[[str], tuple[float, float]]) -> tuple[float, float, float]:
+    """Objects a second that appear on a neutral watch while `work(namespace)` creates them, its peak RSS and CPU seconds."""
+    namespace = f"perfdag-bench-{time.time_ns() % 10**9}"
+    async with Kube() as kube, own_namespaces(kube, [namespace], "bench"):
+        resource_of = await kube.resource(*KINDS[kind])
+        seen: list[int] = []
+
+        async def look() -> None:
+            async for event in kube.watch(resource_of, namespace, metadata_only=True):
+                if event.type == "ADDED":
+                    seen.append(event.received_ns)
+                if len(seen) >= count:
+                    return
+
+        watching = asyncio.create_task(look())
+        await asyncio.sleep(0.5)
+        memory, cpu = await asyncio.to_thread(work, namespace)
+        await asyncio.wait_for(watching, 120)
+        await kube.request("DELETE", resource_of.path(namespace), json={"gracePeriodSeconds": 0}, timeout=120)
+        return (count - 1) / ((max(seen) - min(seen)) / 1e9), memory, cpu
+
+
+async def create(rounds: int) -> None:
+    """Creation rate of 1,000 VMI objects and 2,000 pods, in turn with kube-burner."""
+    program = os.environ.get("KUBE_BURNER")
+    async with Kube() as kube:  # the kind alone, with no Stage that reacts to it
+        await simulate.install(kube, "kubevirt")
+        stages = await kube.resource("kwok.x-k8s.io/v1alpha1", "Stage")
+        for each in await kube.list(stages, labels=f"{simulate.LABEL}=kubevirt"):
+            await kube.delete(stages, each["metadata"]["name"])
+    for kind, count in (("vmi", 1000), ("pod", 2000)):
+        figures: dict[str, list[tuple[float, float, float]]] = {"perfdag": [], "kube-burner": []}
+        for turn in range(rounds):
+            order = ["perfdag", "kube-burner"] if turn % 2 == 0 else ["kube-burner", "perfdag"]
+            for who in order:
+                if who == "perfdag":
+                    figures[who].append(await rate(kind, count, partial(in_process, ours, kind, count)))
+                elif program:
+                    figures[who].append(await rate(kind, count, partial(burner, program, kind, count)))
+        for who, found in figures.items():
+            if found:
+                rates = sorted(each[0] for each in found)
+                middle = [statistics.median(each[i] for each in found) for i in range(3)]
+                spread = f"{rates[0]:.0f} to {rates[-1]:.0f}"
+                print(
+                    f"create {count} {kind}: {who} {middle[0]:.0f}/s ({spread}, n={len(found)}), {middle[1]:.0f} MiB, {middle[2]:.2f} s CPU"
+                )
+        if figures["kube-burner"]:
+            ratio = statistics.median(a[0] / b[0] for a, b in zip(figures["perfdag"], figures["kube-burner"], strict=True))
+            print(f"create {count} {kind}: ratio perfdag / kube-burner {ratio:.2f}")
+    async with Kube() as kube:
+        await simulate.install(kube, "kubevirt")
+
+
+async def memory() -> None:
+    """Peak memory of generator and observer together at 10,000 objects."""
+    namespace = f"perfdag-bench-{time.time_ns() % 10**9}"
+    async with Kube() as kube, own_namespaces(kube, [namespace], "bench"):
+        await simulate.install(kube, "kubevirt", {"vmi-pending": (600_000, 600_000)})
+        peak, cpu = await asyncio.to_thread(in_process, ours_observed, "vmi", 10_000, namespace)
+        print(f"generator and observer at 10,000 objects: {peak:.0f} MiB peak, {cpu:.1f} s CPU (limit 100 MB)")
+        resource_of = await kube.resource(*KINDS["vmi"])
+        await kube.request("DELETE", resource_of.path(namespace), json={"gracePeriodSeconds": 0}, timeout=300)
+        await simulate.install(kube, "kubevirt")
+
+
+async def watch() -> None:
+    """Lag of the watch while 100 objects are created each second for 15 s."""
+    namespace = f"perfdag-bench-{time.time_ns() % 10**9}"
+    async with Kube() as kube, own_namespaces(kube, [namespace], "bench"):
+        made = template("pod", "bench")
+        async with (
+            Observer(kube, "bench", [KINDS["pod"]], [namespace], primary=["Pod"]),
+            Heartbeat(kube, "bench", namespace, 0.05) as heart,
+        ):
+            schedule = Schedule("constant", 100)
+            done = await generate(await ApiSubmitter.open(kube, made), made, 1500, [namespace], schedule, 50, run="bench")
+        told, lag = done.summary(schedule), heart.summary()
+        print(
+            f"watch lag at 100 objects/s: median {1e3 * (lag['median_s'] or 0):.1f} ms, p99 {1e3 * (lag['p99_s'] or 0):.1f} ms, "
+            f"max {1e3 * (lag['max_s'] or 0):.1f} ms, n={lag['beats']} (limit p99 50 ms); rate held {told['rate_share']:.1%}"
+        )
+
+
+async def jobs() -> None:
+    """2,000 jobs on 1,000 simulated nodes: every stage of every job has a row."""
+    async with Kube() as kube:
+        await simulate.make_nodes(kube, 1000, 8)
+        await simulate.nodes_ready(kube, 1000, 120)
+        spec = workloads.Spec(template="job", count=2000, parallel=20, goal="succeeded", timeout=900)
+        start = time.monotonic()
+        result = await workloads.submit(kube, spec)
+        stages = {row.stage for row in result.rows}
+        counted = {status: sum(row.status == status for row in result.rows) for status in ("ok", "unobserved", "censored", "failed")}
+        took = time.monotonic() - start
+        print(f"2,000 jobs on 1,000 nodes: {took:.0f} s, {len(result.rows)} rows = 2000 x {len(stages)}: {counted}")
+        print(f"  scheduled {result.figures['throughput_mean']:.0f}/s mean, left behind {result.figures['left_behind']:.0f}")
+        await simulate.remove_nodes(kube)
+
+
+async def burst() -> None:
+    """800 VMIs burst, run, deleted; nothing left."""
+    async with Kube() as kube:
+        await simulate.make_nodes(kube, 20, 8)
+        await simulate.install(kube, "kubevirt")
+        start = time.monotonic()
+        result = await vmi.burst(kube, vmi.Spec(timeout=900), 800)
+        figures = result.figures
+        print(f"800 VMIs: {time.monotonic() - start:.0f} s, success {figures['success_ratio']}, left behind {figures['left_behind']:.0f}")
+        quantiles = ", ".join(f"{p} {figures[f'creation_to_running_{p}']:.2f} s" for p in ("p50", "p95", "p99"))
+        print(
+            f"  creation to Running: {quantiles}; Running {figures['throughput_mean']:.1f}/s mean, {figures['throughput_best_5s']:.1f}/s best 5 s"
+        )
+
+
+def main() -> None:
+    """Run what is named."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", default=["create", "memory", "watch"], help="create, memory, watch, jobs, burst")
+    parser.add_argument("--rounds", type=int, default=5, help="alternating rounds of create (default: 5)")
+    args = parser.parse_args()
+    for name in args.what:
+        work = {"create": lambda: create(args.rounds), "memory": memory, "watch": watch, "jobs": jobs, "burst": burst}[name]
+        asyncio.run(work())
+
+
+if __name__ == "__main__":
+    main()
