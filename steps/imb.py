@@ -151,7 +151,7 @@ class Imb(Benchmark[ImbParams]):
         root = intelmpi.root_of(gang.hosts[0])
         rsh = intelmpi.rsh_script(gang.hosts, gang.scratch)
         argv = [*intelmpi.mpirun(gang, root, params.ranks, rsh), f"{root}/bin/IMB-MPI1", *self.arguments(params)]
-        return argv, intelmpi.environment(gang, root, params.transport)
+        return argv, intelmpi.environment(gang, root, params.transport, params.oversubscribe)
 
     def _openmpi(self, gang: Gang, params: ImbParams) -> tuple[list[str], dict[str, str]]:
         program = params.program
