@@ -155,13 +155,14 @@ class Scale(Benchmark[ScaleParams]):
         for stat in ("p50", "max"):
             if figures.get(f"preemptor_wait_{stat}") is not None:
                 found.append(Measurement("preemptor_wait", figures[f"preemptor_wait_{stat}"], stat))
-        breached = sum(not verdict["passed"] for verdict in raw["verdicts"])
-        found.append(Measurement("gates_failed", float(breached), n=len(raw["verdicts"])))
-        output.facts["failures"] = measured.failure_text(rows, raw["facts"]["notes"])
+        found += measured.of_gates(raw["verdicts"], {})
+        said = measured.failure_text(rows, raw["facts"]["notes"])
         if not any(each.metric == "submission_to_scheduled" for each in found):
-            raise Failed(f"nothing was scheduled: {output.facts['failures']}", output.texts)
+            raise Failed(f"nothing was scheduled: {said}", output.texts)
         if figures["left_behind"]:
-            raise Invalid(f"{figures['left_behind']:g} objects were left behind", output.texts, found)
+            raise Invalid(f"{figures['left_behind']:g} objects were left behind; {said}", output.texts, found)
+        if (figures["success_ratio"] or 0) < 1:
+            raise Invalid(f"{1 - (figures['success_ratio'] or 0):.1%} did not reach the goal: {said}", output.texts, found)
         if any(made["held"] is False for made in raw["facts"]["generator"]):
             raise Invalid(f"the open loop reached only {figures['schedule_held']:.1%} of its rate", output.texts, found)
         return found

@@ -141,7 +141,10 @@ def _explained(error: KubeError) -> Exception:
 
 
 def parse_results(output: Output, headline: str) -> list[Measurement]:
-    """Measurements of all results; Invalid where objects were left behind or an open loop was not held, Failed where none ran."""
+    """Measurements of all results.
+
+    Raises Invalid where VMIs never ran, objects were left behind or an open loop was not held; Failed where none ran.
+    """
     raw = orjson.loads(output.texts["results"])
     found: list[Measurement] = []
     notes: list[str] = []
@@ -153,19 +156,23 @@ def parse_results(output: Output, headline: str) -> list[Measurement]:
         found += _headline(stages, headline, coords)
         found += measured.of_stages(stages, coords) + measured.of_figures(each["figures"], coords, each["count"])
         found += measured.of_calls(each["calls"], coords) + measured.of_objects(each_rows, coords)
-        breached = [verdict for verdict in each["verdicts"] if not verdict["passed"]]
-        found.append(Measurement("gates_failed", float(len(breached)), coords=coords, n=len(each["verdicts"])))
+        found += measured.of_gates(each["verdicts"], coords)
         notes += each["facts"]["notes"]
         rows += each_rows
         if each["figures"]["left_behind"]:
             notes.append(f"{each['figures']['left_behind']:g} objects were left behind")
+        if (each["figures"]["success_ratio"] or 0) < 1:
+            notes.append(f"{1 - (each['figures']['success_ratio'] or 0):.1%} of {each['count']} never ran")
         if any(made["held"] is False for made in each["facts"]["generator"]):
             raise Invalid("the open loop did not hold its rate", output.texts, found)
     if raw["capacity"] is not None:
         found.append(Measurement("capacity", float(raw["capacity"])))
     if not any(each.metric == headline for each in found) and raw["capacity"] is None:
         raise Failed(f"no VMI ran: {measured.failure_text(rows, notes)}", output.texts)
-    output.facts["failures"] = measured.failure_text(rows, notes)
+    bad = [each for each in raw["results"] if (each["figures"]["success_ratio"] or 0) < 1 or each["figures"]["left_behind"]]
+    if bad and raw["capacity"] is None:  # kept, but not comparable with a run where all ran
+        raise Invalid(measured.failure_text(rows, notes), output.texts, found)
+    output.facts["notes"] = measured.failure_text(rows, notes)
     return found
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from perfdag.benchmark import Measurement, Metric
+from perfdag.steps.scale.gates import Gate
 from perfdag.steps.scale.rows import Row, Summary
 
 KEY_STAGES = ("running", "creation_to_running", "pod_scheduled", "scheduled", "submission_to_scheduled", "ready", "deletion")
@@ -25,7 +26,7 @@ METRICS = (
     Metric("api_calls", "1", "none", "API requests of one kind (coords: call, vms)"),
     Metric("watch_lag", "s", "lower", "from sending a change to its arrival on the watch: the error bar of all times"),
     Metric("component", "1", "none", "figures from Prometheus (coords: figure; the unit is in its name)"),
-    Metric("gates_failed", "1", "lower", "gates breached or without data (coords of a breach: gate)"),
+    Metric("gates_failed", "1", "lower", "1 for a gate that was breached or had no data, 0 for one that passed (coords: gate)"),
 )
 _STATS = ("p50", "p95", "p99", "mean", "least", "most")
 _NAMES = {"least": "min", "most": "max"}
@@ -90,6 +91,15 @@ def of_calls(calls: Sequence[dict[str, Any]], coords: dict[str, Any], most: int 
         for each in calls[:most]
         if each["p99_s"] is not None
     ]
+
+
+def of_gates(verdicts: Sequence[dict[str, Any]], coords: dict[str, Any]) -> list[Measurement]:
+    """A row a gate, so that a check names the one that failed."""
+    found = []
+    for each in verdicts:
+        gate = Gate(**each["gate"])
+        found.append(Measurement("gates_failed", 0.0 if each["passed"] else 1.0, coords={**coords, "gate": str(gate)}))
+    return found
 
 
 def failure_text(rows: Sequence[Row], notes: Sequence[str], limit: int = 5) -> str:

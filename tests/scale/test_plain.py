@@ -469,3 +469,45 @@ class TestSimulate:
     def test_a_bad_delay_is_refused(self, text: str) -> None:
         with pytest.raises(ValueError, match="not a delay"):
             simulate.parse_delay(text)
+
+
+class TestDashboard:
+    def test_quantiles_are_of_sums_and_panels_do_not_overlap(self) -> None:
+        file = Path(__file__).parents[2] / "deploy" / "grafana" / "kubevirt.json"
+        board = orjson.loads(file.read_bytes())
+        expressions = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+        assert all("sum by (le" in each for each in expressions if "histogram_quantile" in each)
+        assert not [each for each in expressions if "rate(kubevirt_workqueue_depth" in each]
+        places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in board["panels"]}
+        assert len(places) == len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+        for word in ("phase_transition_time_from_creation", "apiserver_request_duration", "container_cpu_usage", "workqueue_depth"):
+            assert any(word in each for each in expressions), word
+
+
+class TestCharts:
+    def test_each_draws_and_counts_what_never_came(self) -> None:
+        from perfdag.charts import scale as charts
+        from perfdag.charts.style import to_bytes
+
+        rows = [
+            {"stage": stage, "since": "created", "index": i, "seconds": i / 10, "submitted": 1.0 + i}
+            | {"status": "ok" if i % 10 else "censored", "receive_time": 2.0 + i, "event_time": None, "api_time": None}
+            for stage in ("scheduled", "running")
+            for i in range(60)
+        ]
+        stages = charts.stages_of(rows)
+        assert [(each.name, len(each.seconds), each.missing) for each in stages] == [("scheduled", 54, 6), ("running", 54, 6)]
+        calls = {100: {"PATCH vmi": 700.0}, 400: {"PATCH vmi": 2900.0, "POST pods": 400.0}}
+        figures = [charts.timeline(stages), charts.s_curves(stages), charts.ecdf(stages), charts.by_order(stages), charts.api_calls(calls)]
+        for figure in figures:
+            assert len(to_bytes(figure)[1]) > 5000
+        assert "7.25 x PATCH vmi" in figures[-1].texts[0].get_text()
+
+    def test_an_unseen_delta_is_not_drawn_as_nought(self) -> None:
+        from perfdag.charts import scale as charts
+
+        deltas = [(f"2026-01-01T00:00:{i:02}Z", {"Total Pod Scheduling Decision": None if i < 3 else 2.0}) for i in range(10)]
+        figure = charts.general(deltas)
+        (line,) = figure.axes[0].get_lines()
+        assert len(line.get_ydata()) == 7
+        assert "3 unseen" in figure.axes[0].get_title(loc="left")
