@@ -1,7 +1,6 @@
 """queue-autoscale: how well a scaler of backends follows a step, a ramp or a spike of load."""
 
 import asyncio
-from dataclasses import astuple
 from typing import Any, ClassVar, Literal
 
 import orjson
@@ -27,17 +26,27 @@ class QueueAutoscaleParams(Params):
     most: int = Field(16, ge=1, le=256, description="most backends of a queue")
     sync: PositiveDuration = Field(1.0, description="between two looks of the scaler (a cluster's HPA: 15 s)")
     window: PositiveDuration = Field(10.0, description="of stable demand before scaling in")
+    deployment: str | None = Field(None, description="watch this Deployment, scaled by its cluster; low and high are requests in parallel")
+    namespace: str | None = Field(None, description="of the Deployment")
+    client: str | None = Field(None, description="Service of its client (default: DEPLOYMENT-client)")
 
 
 class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
     """Reaction time, overshoot, oscillation and wasted pod-seconds of autoscaled backends under a changing load.
 
-    Backends are processes, scaled by a model of the HorizontalPodAutoscaler's rule; it compares settings of the rule, not clusters.
+    Without a deployment, backends are processes scaled by a model of the HorizontalPodAutoscaler's rule: that compares settings of the
+    rule, not clusters. With one, the pods of a Deployment are watched while its own autoscaler acts.
 
-    Clock: this process's monotonic clock from the start of the load; replicas count when they take or wait for items.
+    Clock: this process's monotonic clock. It starts with the load and stops at the load's end; processes count when they take or wait
+    for items, pods when they are ready.
     """
 
     name: ClassVar[str] = "queue-autoscale"
+    api: ClassVar[tuple[dict[str, Any], ...]] = (
+        {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "list"]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]},
+        {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get"]},
+    )
     Params: ClassVar[type[Params]] = QueueAutoscaleParams
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("reaction", "s", "lower", "from the rise of the load until as many backends work as its height needs", headline=True),
@@ -57,6 +66,8 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
     def check(self, params: QueueAutoscaleParams, shape: Any) -> list[str]:
         if params.high <= params.low:
             return [f"high {params.high:g}/s must be above low {params.low:g}/s"]
+        if params.deployment:
+            return [] if params.queues == 1 else ["queues: a deployment has one queue"]
         if params.high * params.item > params.most:
             return [
                 f"{params.high:g}/s of {params.item:g} s items need {params.high * params.item:g} backends, more than most ({params.most})"
@@ -67,9 +78,12 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
         from perfdag.steps.queue.follow import follow
 
         profile = Profile(params.load, params.low, params.high, params.duration)
-        model = HpaModel(params.target, most=params.most, window=params.window)
-        results = asyncio.run(follow(profile, params.item, params.queues, params.sync, model))
-        result = {each.queue: {"trace": [astuple(s) for s in each.trace], "client": each.tally.as_json()} for each in results}
+        if params.deployment:
+            result = {params.deployment: asyncio.run(_watch(profile, params, params.deployment))}
+        else:
+            model = HpaModel(params.target, most=params.most, window=params.window)
+            results = asyncio.run(follow(profile, params.item, params.queues, params.sync, model))
+            result = {each.queue: each.as_json() for each in results}
         return Output({"result": orjson.dumps(result).decode()}, tool="perfdag queue")
 
     def parse(self, output: Output, params: QueueAutoscaleParams) -> list[Measurement]:
@@ -77,7 +91,7 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
             result = orjson.loads(output.texts["result"])
         except (KeyError, ValueError):
             raise Failed("no trace of the scaling", output.texts) from None
-        if len(result) != params.queues:
+        if len(result) != (1 if params.deployment else params.queues):
             raise Failed(f"{len(result)} of {params.queues} queues reported", output.texts)
         found = [each for queue, one in result.items() for each in _measured(queue, one, params)]
         late = [queue for queue, one in result.items() if (one["client"]["schedule_lag"].get("p99") or 0) > 0.1]
@@ -87,6 +101,25 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
         if failures:
             raise Failed(f"{failures} requests failed", output.texts)
         return found
+
+
+async def _watch(profile: Profile, params: QueueAutoscaleParams, deployment: str) -> dict[str, Any]:
+    import os
+
+    from perfdag.kube import Kube, KubeError
+    from perfdag.steps.queue import targets
+    from perfdag.steps.queue.follow import watch
+
+    try:
+        async with Kube() as kube:
+            namespace = params.namespace or kube.namespace
+            target = targets.DeploymentTarget(kube, namespace, deployment)
+            await target.find()
+            token = os.environ.get("PERFDAG_QUEUE_TOKEN", "")
+            get = targets.by_service(kube, namespace, params.client or f"{deployment}-client", 9996, token)
+            return await watch(profile, target, targets.HttpLoad(get))
+    except (KubeError, ValueError) as error:
+        raise Failed(str(error)) from None
 
 
 def _measured(queue: str, one: Any, params: QueueAutoscaleParams) -> list[Measurement]:

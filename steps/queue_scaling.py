@@ -35,8 +35,8 @@ class QueueScaling(Benchmark[QueueScalingParams]):
 
     Every number of replicas is loaded with as many requests at once and measured when its rate is steady.
 
-    Clock: the client's monotonic clock; for each request slot from one completion to a later one, in windows of at least 3 items a
-    slot, once warm-up is over and three windows agree.
+    Clock: the client's monotonic clock. For each request slot it starts at a completion, once every replica has worked, and stops at a
+    later one, in windows of at least 3 items a slot, until three windows agree.
     """
 
     name: ClassVar[str] = "queue-scaling"

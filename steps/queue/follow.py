@@ -1,16 +1,20 @@
-"""Drive queues with a changing load and watch a scaler follow: processes scaled by a model of the HPA, all on this machine."""
+"""Drive queues with a changing load and watch a scaler follow: processes and a model of the HPA here, a Deployment and
+whatever scales it on a cluster."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from perfdag.steps.queue.autoscale import HpaModel, Profile, Sample
 from perfdag.steps.queue.frontend import Frontend
 from perfdag.steps.queue.load import KeptWire, Work, request
 from perfdag.steps.queue.processes import Processes
 from perfdag.steps.queue.tally import Tally
+from perfdag.steps.queue.validate import Load, Target
 from perfdag.steps.queue.wire import Address
 
 LOOK_SECONDS = 0.1
@@ -23,6 +27,39 @@ class Followed:
     queue: str
     trace: list[Sample]
     tally: Tally
+
+    def as_json(self) -> dict[str, Any]:
+        """The trace as lists and the client's statistics."""
+        return described(self.trace, self.tally.as_json())
+
+
+def described(trace: list[Sample], client: Mapping[str, Any]) -> dict[str, Any]:
+    """A trace as lists of seconds, needed and there, with its client's statistics."""
+    return {"trace": [[each.at, each.needed, each.have] for each in trace], "client": dict(client)}
+
+
+async def watch(profile: Profile, target: Target, load: Load, look: float = 1.0) -> dict[str, Any]:
+    """Change the requests in parallel as the profile says and watch a target that something else scales.
+
+    The profile's rates are requests in parallel, of which each keeps one backend busy. ``look``: seconds between looks.
+    """
+    await load.reset()
+    trace: list[Sample] = []
+    sent = -1
+    start = time.monotonic()
+    try:
+        while (now := time.monotonic() - start) < profile.seconds:
+            wanted = round(profile.rate(now))
+            if wanted != sent:
+                sent = wanted
+                allowed = await load.parallel(wanted)
+                if allowed < wanted:
+                    raise ValueError(f"the client sends at most {allowed} requests in parallel: start it with --req-max {wanted}")
+            trace.append(Sample(now, wanted, await target.ready()))
+            await asyncio.sleep(look)
+        return described(trace, await load.stats())
+    finally:
+        await load.parallel(0)
 
 
 async def follow(profile: Profile, item_seconds: float, queues: int, sync: float, model: HpaModel) -> list[Followed]:

@@ -17,14 +17,14 @@ class _Model(BaseModel):
 
 
 class Autoscale(_Model):
-    """How a queue's backends are scaled. ``wait``: seconds an item may wait (custom); ``waiting``: items a backend
-    may have waiting (external, keda)."""
+    """How a queue's backends are scaled. ``wait``: seconds an item may wait (custom); ``items``: items, waiting or
+    running, a backend should have (external, keda): below 1, so that the need shows before items wait."""
 
     by: Scaling = "none"
     least: int = Field(1, ge=0)
     most: int = Field(64, ge=1)
     wait: float = Field(1.0, gt=0)
-    waiting: float = Field(2.0, gt=0)
+    items: float = Field(0.8, gt=0)
     window: int = Field(10, ge=0, le=3600, description="seconds of stable demand before scaling in")
     schedule: str = Field("* * * * *", description="cron: when to start more backends")
     parallelism: int = Field(4, ge=1, description="cron: backends started each time")

@@ -42,8 +42,8 @@ def hpa(namespace: str, queue: Queue) -> Object:
             "object": {"describedObject": described, "metric": name, "target": {"type": "Value", "value": _quantity(scale.wait)}},
         }
     else:
-        name = {"name": "hpa_queue_wait_count", "selector": {"matchLabels": {"name": queue.name}}}
-        target = {"type": "AverageValue", "averageValue": _quantity(scale.waiting)}
+        name = {"name": "hpa_queue_all", "selector": {"matchLabels": {"name": queue.name}}}
+        target = {"type": "AverageValue", "averageValue": _quantity(scale.items)}
         metric = {"type": "External", "external": {"metric": name, "target": target}}
     policy = {"type": "Percent", "value": 100, "periodSeconds": 5}
     return {
@@ -105,7 +105,7 @@ def _keda(queues: Queues, queue: Queue) -> Object:
         "metadata": {
             "serverAddress": server,
             "query": f'sum(hpa_queue_all{{name="{queue.name}",namespace="{queues.namespace}"}})',
-            "threshold": f"{scale.waiting:g}",
+            "threshold": f"{scale.items:g}",
         },
     }
     return {
