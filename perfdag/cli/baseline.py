@@ -7,7 +7,8 @@ EPILOG = """examples:
   perfdag baseline set acceptance 'suite=net month=2026-10' --store s3://bench/blue
   perfdag baseline show
   perfdag baseline show v1.0 --json
-  perfdag compare baseline:v1.0 last
+
+`perfdag compare baseline:v1.0 last` compares with it; a suite's `checks` can hold a run against it
 """
 
 
