@@ -1,0 +1,104 @@
+"""openfoam: strong scaling with its ideal line and efficiency, and the phases of each point."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+from matplotlib.figure import Figure
+
+from perfdag.charts import style
+from perfdag.charts.generic import dot_figure
+from perfdag.charts.series import Cell, Series, band_words, read, runs_words, value_words
+from perfdag.results import canonical
+
+_SCALED = ("procs", "nodes", "procs_per_node")
+_PHASES = (("mesh_time", "mesh"), ("decompose_time", "decompose"), ("startup_time", "MPI start and reading"), ("solve_time", "time loop"))
+
+
+def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
+    """A scaling figure for each case that ran with two or more numbers of processes, and one of the phases."""
+    cells, where = read(rows), runs_words(rows)
+    measured = [cell for cell in cells if _time(cell)]
+    if not measured:
+        yield "points", dot_figure(cells, ["solve_time"], where, title="OpenFOAM: no sample") if cells else style.no_data()
+        return
+    for number, group in enumerate(_cases(measured)):
+        if len({cell.state.params["procs"] for cell in group}) > 1:
+            yield "scaling" if not number else f"scaling-{number + 1}", _scaling(group, where)
+    yield "points", dot_figure(cells, ["solve_time"], where)
+    yield "phases", _phases(measured, where)
+
+
+def _time(cell: Cell) -> Series | None:
+    return next((each for each in cell.series("solve_time", "value") if each.values), None)
+
+
+def _cases(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """Points of the same case: what is solved and how, whatever it runs on."""
+    found: dict[str, list[Cell]] = {}
+    for cell in cells:
+        found.setdefault(canonical({k: v for k, v in cell.state.params.items() if k not in _SCALED}), []).append(cell)
+    return list(found.values())
+
+
+def _scaling(cells: Sequence[Cell], where: str) -> Figure:
+    by_nodes: dict[int, list[tuple[int, Series]]] = {}
+    for cell in cells:
+        time = _time(cell)
+        if time:
+            by_nodes.setdefault(int(cell.state.params["nodes"]), []).append((int(cell.state.params["procs"]), time))
+    points = sorted((procs, time.middle) for group in by_nodes.values() for procs, time in group)
+    base_procs, base = points[0]
+    largest, fastest = points[-1]
+    gained = base * base_procs / (fastest * largest)
+    title = f"OpenFOAM: {base / fastest:.3g} times as fast with {largest} processes as with {base_procs}: {gained * 100:.0f} % efficient"
+    said = band_words(time for group in by_nodes.values() for _, time in group)
+    fig, (above, below) = style.figure(
+        2, [2.6, 1.5], title=title, subtitle=f"{said}; dashed: ideal from {base_procs}; {where}", sharex=True
+    )
+    procs = sorted({p for p, _ in points})
+    above.set_xscale("log", base=2)
+    above.set_yscale("log")
+    above.plot(procs, [base * base_procs / p for p in procs], color=style.MUTED, linestyle="--", linewidth=1, gid="ideal")
+    below.axhline(1, color=style.MUTED, linestyle="--", linewidth=1, gid="ideal efficiency")
+    for k, (nodes, group) in enumerate(sorted(by_nodes.items())):
+        group.sort(key=lambda pair: pair[0])
+        xs, middles = [p for p, _ in group], [t.middle for _, t in group]
+        bars = [[t.middle - t.band.low for _, t in group], [t.band.high - t.middle for _, t in group]]
+        name = f"{nodes} host{'s' if nodes > 1 else ''}"
+        above.errorbar(xs, middles, yerr=bars, label=name, capsize=3, gid=f"median {name}", **style.look(k))
+        below.plot(xs, [base * base_procs / (p * t) for p, t in zip(xs, middles, strict=True)], gid=f"efficiency {name}", **style.look(k))
+    unit = style.value_axis(above.yaxis, "s", base, log=True)
+    above.set_ylabel(style.axis_label("solve_time", unit, "lower").replace(", ", "\n"))
+    below.set_ylabel("efficiency\n(1: ideal)")
+    below.set_ylim(0, max(1.15, *(base * base_procs / (p * t) * 1.1 for p, t in points)))
+    below.set_xlabel("processes")
+    below.set_xticks(procs, [str(p) for p in procs])
+    below.minorticks_off()
+    if len(by_nodes) > 1:
+        above.legend(loc="upper right")
+    return fig
+
+
+def _phases(cells: Sequence[Cell], where: str) -> Figure:
+    """Stacked horizontal bars of the phases' medians, from zero."""
+    shown = list(cells)[:16]
+    slowest = max(shown, key=lambda cell: time.middle if (time := _time(cell)) else 0.0)
+    time = _time(slowest)
+    title = f"OpenFOAM: time loop {value_words(time)}, the longest" if time else "OpenFOAM: phases"
+    fig, (ax,) = style.figure(
+        heights=(0.4 * len(shown) + 1.2,), title=title, subtitle=f"median of each phase; spread is in the table; {where}"
+    )
+    places: list[Any] = list(range(len(shown)))
+    left = [0.0] * len(shown)
+    for k, (metric, name) in enumerate(_PHASES):
+        lengths = [next((each.middle for each in cell.series(metric) if each.values), 0.0) for cell in shown]
+        ax.barh(places, lengths, left=left, label=name, color=style.look(k)["color"], height=0.6, gid=f"phase {name}")
+        left = [a + b for a, b in zip(left, lengths, strict=True)]
+    ax.set_yticks(places, [cell.label or cell.state.entry for cell in shown])
+    ax.invert_yaxis()
+    ax.set_xlim(0, max(left) * 1.05)
+    unit = style.value_axis(ax.xaxis, "s", max(left))
+    ax.set_xlabel(f"time ({unit})")
+    ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
+    return fig

@@ -1,0 +1,46 @@
+"""torchbench: time of a batch by point, and samples a second over the batch size where it was varied."""
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+from matplotlib.figure import Figure
+
+from perfdag.charts import lines, style
+from perfdag.charts.generic import dot_figure
+from perfdag.charts.series import Cell, band_words, read, runs_words, value_words
+from perfdag.results import canonical
+
+
+def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
+    """Dots of batch time and first batch; lines of samples a second where a model ran with two or more batch sizes."""
+    cells, where = read(rows), runs_words(rows)
+    if not cells:
+        yield "points", style.no_data()
+        return
+    yield "points", dot_figure(cells, ["batch_time", "time_to_first_batch"], where)
+    made = _by_batch(cells)
+    if any(len(line.series) > 1 for line in made):
+        yield "batches", _batches(made, where)
+
+
+def _by_batch(cells: Sequence[Cell]) -> list[lines.Line]:
+    found: dict[str, lines.Line] = {}
+    for cell in cells:
+        params = cell.state.params
+        rate = next((each for each in cell.series("samples_rate") if each.values), None)
+        if rate:
+            kept = {name: value for name, value in params.items() if name != "batch_size"}
+            name = " ".join(str(params[part]) for part in ("model", "test", "device", "precision") if params.get(part))
+            found.setdefault(canonical(kept), lines.Line(name + (" compiled" if params.get("compile") else ""))).series[
+                float(params["batch_size"])
+            ] = rate
+    return list(found.values())
+
+
+def _batches(made: Sequence[lines.Line], where: str) -> Figure:
+    fastest = max((each for line in made for each in line.series.values()), key=lambda each: each.middle)
+    name, batch = next((line.name, x) for line in made for x, each in line.series.items() if each is fastest)
+    said = band_words(each for line in made for each in line.series.values()).replace("dot", "line").replace("bar", "band")
+    fig, (ax,) = style.figure(title=f"{name}: {value_words(fastest)} samples at batch size {batch:.0f}", subtitle=f"{said}; {where}")
+    lines.panel(ax, made, metric="samples_rate", x_label="batch size", x_unit="1")
+    return fig

@@ -1,0 +1,108 @@
+"""Charts of openfoam, rdma-bandwidth, rdma-latency and torchbench, on rows from their own parsers where a recording is there."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from matplotlib.figure import Figure
+
+from perfdag.benchmark import Benchmark, Output
+from perfdag.charts.pick import chart
+from perfdag.parts import row
+from perfdag.steps.openfoam import OpenFoam, OpenFoamParams
+from perfdag.steps.rdma_bandwidth import BandwidthParams, RdmaBandwidth
+from perfdag.steps.rdma_latency import LatencyParams, RdmaLatency
+from perfdag.steps.torchbench import Torchbench, TorchbenchParams
+from tests.charts.rows import sample, table
+
+RECORDED = Path(__file__).parent.parent / "recorded"
+
+
+def rows_of(benchmark: Benchmark[Any], output: Output, params: Any) -> list[dict[str, Any]]:
+    return [row(benchmark, each) for each in benchmark.parse(output, params)]
+
+
+def drawn(benchmark: str, rows: pa.Table) -> dict[str, Figure]:
+    return dict(chart(benchmark)(rows))
+
+
+def artist(figure: Figure, gid: str) -> Any:
+    return next(
+        each for ax in figure.axes for each in (*ax.lines, *ax.containers, *ax.patches) if getattr(each, "get_gid", lambda: None)() == gid
+    )
+
+
+def title(figure: Figure) -> str:
+    return next(each.get_text() for each in figure.texts if each.get_gid() == "title")
+
+
+@pytest.mark.parametrize("benchmark", ["openfoam", "rdma-bandwidth", "rdma-latency", "torchbench"])
+def test_no_rows_and_only_skips_are_drawn(benchmark: str) -> None:
+    assert drawn(benchmark, table([]))
+    skipped = sample(benchmark, {"procs": 1, "nodes": 1, "batch_size": 1}, 1, [], status="skipped", error="no device")
+    assert drawn(benchmark, table(skipped))
+
+
+def test_openfoam_scaling_has_an_ideal_line_and_efficiency() -> None:
+    rows: list[dict[str, Any]] = []
+    for procs, nodes, seconds in ((1, 1, 8.0), (2, 1, 4.5), (4, 2, 2.5)):
+        for repetition, factor in enumerate((0.98, 1.0, 1.02), start=1):
+            params = {"size": "S", "procs": procs, "nodes": nodes, "solver": "PCG"}
+            values = [
+                {"metric": "solve_time", "value": seconds * factor, "unit": "s", "better": "lower", "headline": True},
+                {"metric": "mesh_time", "value": 0.5, "unit": "s", "better": "lower", "headline": False},
+            ]
+            rows += sample("openfoam", params, repetition, values)
+    figures = drawn("openfoam", table(rows))
+    assert set(figures) == {"scaling", "points", "phases"}
+    assert title(figures["scaling"]) == "OpenFOAM: 3.2 times as fast with 4 processes as with 1: 80 % efficient"
+    above, below = figures["scaling"].axes
+    assert (above.get_xscale(), above.get_yscale()) == ("log", "log")
+    assert list(artist(figures["scaling"], "ideal").get_ydata()) == [8.0, 4.0, 2.0]
+    assert list(artist(figures["scaling"], "efficiency 2 hosts").get_ydata()) == pytest.approx([0.8])
+    assert below.get_xlabel() == "processes"
+    assert figures["phases"].axes[0].get_xlim()[0] == 0
+
+
+def test_openfoam_of_a_recording_draws_its_phases() -> None:
+    stdout = (RECORDED / "openfoam/xs-2-procs.stdout").read_text()
+    output = Output({"stdout": stdout, "timing": "mesh_s=0.2\ndecompose_s=0.3\n"}, facts={"addresses": 1})
+    params = OpenFoamParams(size="XS", procs=2)
+    figures = drawn("openfoam", table(sample("openfoam", params.model_dump(mode="json"), 1, rows_of(OpenFoam(), output, params))))
+    assert set(figures) == {"points", "phases"}
+
+
+def test_rdma_bandwidth_over_sizes() -> None:
+    client = (RECORDED / "perftest/constructed-write-bw-all-26.04.txt").read_text()
+    params = BandwidthParams()
+    values = rows_of(RdmaBandwidth(), Output({"client0": client}), params)
+    figure = drawn("rdma-bandwidth", table(sample("rdma-bandwidth", params.model_dump(mode="json"), 1, values)))["sizes"]
+    assert len(figure.axes) == 2
+    mean = artist(figure, "median mean")
+    assert list(mean.get_xdata()) == [2**power for power in range(1, 24)]
+    assert mean.get_ydata()[-1] == pytest.approx(97.5e9)
+    assert figure.axes[0].get_xscale() == "log"
+    assert "97.5 Gbit/s" in title(figure)
+
+
+def test_rdma_latency_over_sizes() -> None:
+    client = (RECORDED / "perftest/constructed-read-lat-all-26.04.txt").read_text()
+    params = LatencyParams(mode="read")
+    values = rows_of(RdmaLatency(), Output({"client0": client}), params)
+    figure = drawn("rdma-latency", table(sample("rdma-latency", params.model_dump(mode="json"), 1, values)))["sizes"]
+    assert figure.axes[0].get_yscale() == "log"
+    assert {each.get_gid() for each in figure.axes[0].lines} >= {"median p50", "median min", "median p99", "median p99.9"}
+    assert "1.62 us" in title(figure)
+
+
+def test_torchbench_over_batch_sizes() -> None:
+    rows: list[dict[str, Any]] = []
+    for batch in (1, 2):
+        params = TorchbenchParams(model="alexnet", batch_size=batch)
+        stdout = (RECORDED / f"torchbench/alexnet-eval-{batch}.stdout").read_text()
+        rows += sample("torchbench", params.model_dump(mode="json"), 1, rows_of(Torchbench(), Output({"stdout": stdout}), params))
+    figures = drawn("torchbench", table(rows))
+    assert set(figures) == {"points", "batches"}
+    line = artist(figures["batches"], "median alexnet eval cpu")
+    assert list(line.get_xdata()) == [1, 2]
