@@ -16,6 +16,7 @@ Messages (keys as in the original; kept framing adds those in brackets):
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,8 @@ CLIENT_PORT, METRICS_PORT, WORKER_PORT, CONTROL_PORT = 9997, 9998, 9999, 9996
 Message = dict[str, Any]
 
 _REPLY_KEYS = ("Pod", "Node", "Device", "Error", "Timeout", "Runtime", "Waittime", "Retcode")
+# What may stand at the end of the data where the parser gives up on a value that is cut in the middle.
+_PARTIAL = re.compile(r"t(ru?)?|f(a(ls?)?)?|n(ul?)?|-|\.|[eE][+-]?|\\?u[0-9a-fA-F]{0,4}|\\")
 _compact = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
@@ -76,13 +79,16 @@ def decode(data: bytes | bytearray) -> Message:
     try:
         message = json.loads(data)
     except json.JSONDecodeError as error:
-        doc = error.doc.strip()
-        cut = len(error.doc) - error.pos < 8 or error.msg.startswith("Unterminated string")
-        cut = cut and not error.msg.startswith("Extra data")
-        if doc[:1] in ("", "{") and not doc.endswith("}") and cut:
+        doc, rest = error.doc.strip(), error.doc[error.pos :].strip()
+        cut = not rest or error.msg.startswith("Unterminated string") or _PARTIAL.fullmatch(rest)
+        if doc[:1] in ("", "{") and cut and not error.msg.startswith("Extra data"):
             raise IncompleteError("unexpected end of JSON input") from None
         raise MalformedError(f"invalid character {error.doc[error.pos : error.pos + 1]!r}: {error.msg}") from None
-    except (UnicodeDecodeError, RecursionError) as error:
+    except UnicodeDecodeError as error:
+        if error.reason == "unexpected end of data":
+            raise IncompleteError("unexpected end of JSON input") from None
+        raise MalformedError(str(error)) from None
+    except RecursionError as error:
         raise MalformedError(str(error)) from None
     if type(message) is not dict:
         raise MalformedError("not a JSON object")

@@ -1,0 +1,44 @@
+"""Queue charts from plain data and from the rows of a real run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from perfdag.charts import queue, style
+from perfdag.cli import main
+
+
+def test_throughput_shows_every_workload_with_its_law() -> None:
+    curve = queue.Curve("linear", {1: [10.0, 10.2], 2: [20.0], 4: [39.0]}, (10.0, 0.01, 0.0))
+    figure = queue.throughput([curve, queue.Curve("no law", {1: [5.0], 2: [6.0]}), queue.Curve("nothing", {})], "title", "subtitle")
+    assert [ax.get_title(loc="left") or ax.get_title() for ax in figure.axes[:2]] == ["linear", "no law"]
+    legend = figure.axes[0].get_legend()
+    assert legend is not None
+    assert any("serial 1.0 %" in text.get_text() for text in legend.get_texts())
+    assert style.to_bytes(figure)[0]
+
+
+def test_following_and_no_data() -> None:
+    figure = queue.following([queue.Follow("q", [0, 1, 2], [1, 3, 1], [1, 2, 1])], "title", "")
+    assert len(figure.axes) == 1
+    assert "no data" in str([text.get_text() for text in queue.following([], "", "").axes[0].texts])
+    assert "no data" in str([text.get_text() for text in queue.throughput([], "", "").axes[0].texts])
+
+
+@pytest.mark.slow
+def test_a_suite_ends_in_charts(tmp_path: Path) -> None:
+    suite = {
+        "name": "queue",
+        "entries": [
+            {"benchmark": "queue-scaling", "params": {"command": ["sleep", "0.05"], "limit": 2}},
+            {"benchmark": "queue-autoscale", "params": {"duration": 8, "low": 2, "high": 8, "item": 0.2, "window": 1}},
+        ],
+    }
+    file = tmp_path / "suite.yaml"
+    file.write_text(yaml.safe_dump(suite))
+    assert main(["run", str(file), "--store", str(tmp_path / "store")]) == 0
+    names = {found.name for found in (tmp_path / "store").rglob("*.svg")}
+    assert {"queue-scaling-throughput.svg", "queue-autoscale-following-1.svg", "queue-autoscale-scores.svg"} <= names
