@@ -74,7 +74,9 @@ def finding(cells: Sequence[Cell], metric: str) -> str:
     if not measured:
         return f"{cells[0].state.benchmark}: no valid sample in {len(cells)} point{'s' if len(cells) != 1 else ''}"
     if len(measured) == 1 or len(cells) == 1:
-        return f"{name}: {value_words(measured[0][1])}{tail}"
+        cell, only = measured[0]
+        which = " ".join(part for part in (name, dots.detail(only)) if part)
+        return f"{which}: {f'{cell.label}, ' if len(cells) > 1 else ''}{value_words(only)}{tail}"
     better = measured[0][1].better
     if better == "none":
         return f"{name} of {len(cells)} points{tail}"

@@ -41,8 +41,8 @@ def picture(made: Picture, number: int) -> str:
     return f"<figure>{svg}</figure>"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], classes: Sequence[str] = ()) -> str:
-    """A table of cells that are HTML already; `classes` by column."""
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], classes: Sequence[str] = (), stack: bool = False) -> str:
+    """A table of cells that are HTML already; `classes` by column; `stack` puts the cells of a row below each other on a phone."""
     kinds = [*classes, *[""] * (len(head) - len(classes))]
 
     def cell(tag: str, value: str, kind: str) -> str:
@@ -50,7 +50,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], classes: Sequence[
 
     top = "".join(cell("th", text(name), "n" if kind == "n" else "") for name, kind in zip(head, kinds, strict=True))
     body = "\n".join(f"<tr>{''.join(cell('td', value, kind) for value, kind in zip(row, kinds, strict=True))}</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
+    opening = '<table class="stack">' if stack else "<table>"
+    return f'<div class="scroll">{opening}<thead><tr>{top}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
 
 
 def split_unit(value: float, unit: str, like: float) -> str:
@@ -112,7 +113,7 @@ def problems(cells: Sequence[Cell], wanted: Sequence[str]) -> str:
             rows.append([text(state.entry), text(cell.label), f"{text(said)} of {total}", reasons])
     if not rows:
         return ""
-    return table(("entry", "point", "samples", "reason"), rows[:ROWS], ("", "point", "value", "text")) + _left(len(rows) - ROWS)
+    return table(("entry", "point", "samples", "reason"), rows[:ROWS], ("", "point", "value", "text"), True) + _left(len(rows) - ROWS)
 
 
 def facts(rows: Sequence[tuple[str, str]]) -> str:

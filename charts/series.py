@@ -16,7 +16,8 @@ __all__ = ["Cell", "PointState", "Series", "band_words", "labelled", "of_benchma
 _SIZES = re.compile(r"\b((?:bs|size|\w*_?bytes|window|length|file_?size|message)=)(\d{4,})\b")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 _SHAPE_KEY = re.compile(r"(?:^| )[a-z_]+\.[\w.]+=\S+")
-_FALSE = re.compile(r"(?:^| )\w+=false\b")
+_UNSET = re.compile(r"(?:^| )[\w.]+=(?:false|null)(?= |$)")
+_RATES = re.compile(r"\b(rate=)(\d{4,})\b")
 _TRUE = re.compile(r"\b([\w.]+)=true\b")
 
 
@@ -63,10 +64,11 @@ def labelled(states: Sequence[PointState]) -> list[Cell]:
 
 
 def _brief(labels: list[str]) -> list[str]:
-    """Sizes with units, `reverse=true` as `reverse`; `reverse=false` and shape keys that the rest implies are left out."""
+    """Sizes and rates with units, `reverse=true` as `reverse`; false, null and shape keys that the rest implies are left out."""
     labels = [_SIZES.sub(lambda found: found[1] + short(float(found[2]), "B").replace(" ", ""), label) for label in labels]
+    labels = [_RATES.sub(lambda found: found[1] + short(float(found[2]), "bit/s").replace(" ", ""), label) for label in labels]
     distinct = len(set(labels))
-    for pattern in (_SHAPE_KEY, _FALSE):
+    for pattern in (_SHAPE_KEY, _UNSET):
         fewer = [" ".join(pattern.sub("", label).split()) for label in labels]
         if len(set(fewer)) == distinct:
             labels = fewer

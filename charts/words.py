@@ -54,6 +54,7 @@ def when_where(table: pa.Table) -> str:
         shown = ", ".join(nodes[:6]) + (f" and {len(nodes) - 6} more" if len(nodes) > 6 else "")
         said.append(f"on {shown}" if len(nodes) == 1 else f"on {len(nodes)} hosts: {shown}")
     classes = _distinct(table["env_class"])
+    classes = [each for each in classes if " x [" not in each] or classes  # a multiple says no more than the count of hosts
     if classes:
         said.append(f"({'; '.join(classes[:3])})")
     return " ".join(said) + "." if said else ""

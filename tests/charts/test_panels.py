@@ -246,6 +246,13 @@ def test_labels_have_sizes_with_units_and_leave_out_what_the_rest_implies():
     assert [cell.label for cell in read(rows.table(*made))] == ["bs=4KiB", "bs=1MiB reverse"]
 
 
+def test_labels_leave_out_what_is_unset_unless_it_tells_points_apart():
+    several = [rows.sample("x", {"rate": rate, "k": k}, 1, [rows.throughput(1e9)]) for rate, k in ((None, 1), (5 * 10**7, 2))]
+    assert [cell.label for cell in read(rows.table(*several))] == ["k=1", "k=2 rate=50Mbit/s"]
+    alone = [rows.sample("x", {"mode": mode}, 1, [rows.throughput(1e9)]) for mode in (None, False)]
+    assert [cell.label for cell in read(rows.table(*alone))] == ["mode=null", "mode=false"]
+
+
 def test_points_that_differ_only_in_shape_keep_it_in_their_labels():
     made = [rows.sample("x", {}, 1, [rows.throughput(1e9)], shape={"hosts": {"count": hosts}}) for hosts in (1, 2)]
     labels = [cell.label for cell in read(rows.table(*made))]
