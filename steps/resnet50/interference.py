@@ -45,8 +45,8 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
     run on the hosts in turn. Each runs alone first; all are warm before any starts. The device memory that each sees is checked against
     its share.
 
-    Clock: LoadGen's, as in resnet50. All copies start LoadGen when the last one is warm; a run in which they overlapped for less than
-    80 % of the time is invalid.
+    Clock: LoadGen's, as in resnet50: it starts with a query's scheduled time and stops when its classes are known. All copies start
+    LoadGen when the last one is warm; a run in which they overlapped for less than 80 % of the time is invalid.
     """
 
     name: ClassVar[str] = "resnet50-interference"

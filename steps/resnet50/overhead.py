@@ -81,7 +81,8 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
     The treatment is an argv before the program (a runtime, `kubectl exec -i POD --`) or an environment (LD_PRELOAD of a vGPU layer). A
     runtime class is a key of the shape: measure both shapes with `resnet50` and compare them. Each run is a process of its own.
 
-    Clock: LoadGen's, as in resnet50; the cost of a run is its tail latency (Server p99, SingleStream p90), or in Offline seconds a sample.
+    Clock: LoadGen's, as in resnet50: it starts with a query's scheduled time and stops when its classes are known. The cost of a run is its
+    tail latency (Server p99, SingleStream p90), or in Offline seconds a sample.
     """
 
     name: ClassVar[str] = "resnet50-overhead"

@@ -29,7 +29,7 @@ METRICS = (
     Metric("first_batch", "s", "lower", "the first batch: lazy initialisation, compilation, tuning"),
     Metric("warm_batch", "s", "lower", "median batch at the end of the warm-up, closed loop"),
     Metric("logit_error", "1", "lower", "||logits - fp32 eager|| / ||fp32 eager|| of the worst of 4 fixed images"),
-    Metric("cost_per_million", "1", "lower", "price of a million samples at this rate, in the currency among the coordinates"),
+    Metric("cost_per_million", "currency", "lower", "price of a million samples at this rate; the coordinates name the currency"),
 )
 UNUSABLE = {"device", "missing"}
 """Errors that are nobody's fault: a device or a package is not there."""
