@@ -12,13 +12,14 @@ import pyarrow.compute as pc
 
 from perfdag import results
 from perfdag.checks import Tuning
+from perfdag.environment import codes, environment
 from perfdag.rollup import trends
 from perfdag.selection import Selection, SelectionError
 from perfdag.stats.changes import WINDOW, change_points
 from perfdag.stats.robust import Array, finite, middle, robust_sigma, scale_for
 from perfdag.stats.verdicts import PAST_RUNS, Verdict, compare
 from perfdag.store import Store
-from perfdag.trends import COLUMNS, SeriesInfo, Trends, codes, environment, grouped, labels, measured, of_table
+from perfdag.trends import COLUMNS, SeriesInfo, Trends, grouped, labels, measured, of_table
 
 _RANK = {"worse": 0, "differs": 1, "better": 2, "inconclusive": 3, "no difference shown": 4}
 

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from perfdag import results
 from perfdag.checks import Tuning
+from perfdag.environment import codes
 from perfdag.findings import Accepted, Finding, find, names
 from perfdag.stats.nodes import Outlier, outliers
 from perfdag.stats.noise import Noise, noise_of
 from perfdag.stats.robust import Array, median, robust_sigma, scale_for
 from perfdag.stats.verdicts import side
 from perfdag.store import Store
-from perfdag.trends import SeriesInfo, Trends, codes, measured
+from perfdag.trends import SeriesInfo, Trends, measured
 
 NEWEST = 30
 """Runs whose rows are read for the noise report and the nodes."""

@@ -1,0 +1,77 @@
+"""What rows were measured on and with, as flat text to compare; and text columns as numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+_VOLATILE = ("host", "sample", "free_bytes")
+"""Facts that differ from run to run and explain nothing: the pod's name, a sample's own facts, free space."""
+
+
+def environment(table: pa.Table) -> dict[str, str]:
+    """Return what a run was measured on and with as flat text; several values of one key are joined by ` | `."""
+    found: dict[str, set[str]] = {}
+    for text in _distinct(table["env"]):
+        for key, value in flatten(orjson.loads(text)):
+            found.setdefault(key, set()).add(value)
+    for name in ("env_class", "perfdag_version", "tool"):
+        for text in _distinct(table[name]):
+            found.setdefault(name, set()).add(text)
+    digests, texts = codes(table["image_digest"])
+    for i in np.unique(digests, return_index=True)[1]:
+        if digests[i] >= 0:
+            found.setdefault(f"image {table['benchmark'][int(i)].as_py()}", set()).add(texts[digests[i]])
+    nodes = set(_distinct(table["nodes"].combine_chunks().flatten()))
+    if nodes:
+        found["nodes"] = nodes
+    return {key: " | ".join(sorted(values)) for key, values in sorted(found.items())}
+
+
+def _distinct(column: pa.ChunkedArray | pa.Array) -> list[str]:
+    return [each for each in pc.unique(column).to_pylist() if each]
+
+
+def flatten(value: Any, prefix: str = "") -> Iterable[tuple[str, str]]:
+    """Yield the leaves of nested facts as (dotted name, text); a list of named things uses their names."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            if key not in _VOLATILE:
+                yield from flatten(each, f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(value, list) and value and all(isinstance(each, dict) and "name" in each for each in value):
+        for each in value:
+            rest = {key: inner for key, inner in each.items() if key != "name"}
+            yield from flatten(rest, f"{prefix}.{each['name']}")
+    elif value is not None:
+        yield prefix, value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def codes(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[Any]]:
+    """Return a text column as numbers and what they stand for; null is -1."""
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    one = column.unify_dictionaries().combine_chunks()
+    if isinstance(one, pa.ChunkedArray):
+        one = one.chunk(0) if one.num_chunks else pa.array([], pa.string()).dictionary_encode()
+    return numbers(one.indices, -1).astype(np.int64), one.dictionary.to_pylist()
+
+
+def numbers(column: pa.ChunkedArray | pa.Array, absent: float = math.nan) -> NDArray[Any]:
+    """Return a numeric column as an array, `absent` where it is null.
+
+    By dlpack where nothing is null: to_numpy imports pandas where that is installed, which takes longer than the rest.
+    """
+    one = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(one, pa.ChunkedArray):
+        one = one.chunk(0) if one.num_chunks else pa.array([], one.type)
+    if one.null_count:
+        filled: NDArray[Any] = np.nan_to_num(one.to_numpy(zero_copy_only=False), nan=absent)
+        return filled
+    return np.from_dlpack(one)
