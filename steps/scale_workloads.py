@@ -12,9 +12,10 @@ from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import measured, workloads
 from perfdag.steps.scale.gates import parse as parse_gate
 from perfdag.steps.scale.lock import ExclusiveRun
-from perfdag.steps.scale.rows import Row, Summary
+from perfdag.steps.scale.rows import Row
 from perfdag.steps.scale.schedule import Arrival, Schedule
 from perfdag.steps.scale.session import new_run
+from perfdag.steps.scale.summary import Summary
 from perfdag.steps.scale.vmi import Result
 from perfdag.units import Duration, PositiveDuration
 
@@ -124,9 +125,11 @@ class Scale(Benchmark[ScaleParams]):
             gates=[parse_gate(text) for text in params.gates],
         )
         try:
-            result = asyncio.run(_measure(spec, params))
+            result = asyncio.run(asyncio.wait_for(_measure(spec, params), gang.timeout))
         except workloads.NotHereError as error:
             raise Skip(str(error)) from None
+        except TimeoutError:
+            raise Failed(f"did not end in {gang.timeout:g} s; what it made was deleted") from None
         except ValueError as error:
             raise Failed(str(error)) from None
         except KubeError as error:

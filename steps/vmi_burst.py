@@ -11,8 +11,9 @@ from perfdag.benchmark import Benchmark, Failed, Gang, Infrastructure, Invalid, 
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import measured, run_vmi, vmi
 from perfdag.steps.scale.gates import parse as parse_gate
-from perfdag.steps.scale.rows import Row, Summary
+from perfdag.steps.scale.rows import Row
 from perfdag.steps.scale.schedule import Arrival, Schedule
+from perfdag.steps.scale.summary import Summary
 from perfdag.steps.scale.templates import TemplateError
 from perfdag.units import Duration, PositiveDuration
 
@@ -94,15 +95,15 @@ class VmiBurst(Benchmark[VmiBurstParams]):
     def run(self, gang: Gang, params: VmiBurstParams) -> Output:
         """See Benchmark."""
         ask = run_vmi.Ask(params.scenario, params.counts, step=params.step, cooldown=params.cooldown)
-        return run_scenario(params, ask)
+        return run_scenario(params, ask, gang.timeout)
 
     def parse(self, output: Output, params: VmiBurstParams) -> list[Measurement]:
         """See Benchmark."""
         return parse_results(output, "creation_to_running")
 
 
-def run_scenario(params: VmiParams, ask: run_vmi.Ask) -> Output:
-    """Measure on the cluster we reach. Raises Skip (no cluster, no KubeVirt), Failed (a bad request), Infrastructure."""
+def run_scenario(params: VmiParams, ask: run_vmi.Ask, timeout: float) -> Output:
+    """Measure on the cluster we reach, for at most `timeout` seconds. Raises Skip (no cluster, no KubeVirt), Failed (a bad request), Infrastructure."""
     ask.lock_timeout, ask.prometheus = params.lock_timeout, params.prometheus
     try:
         spec = vmi.Spec(
@@ -115,7 +116,9 @@ def run_scenario(params: VmiParams, ask: run_vmi.Ask) -> Output:
             timeout=params.timeout,
             gates=[parse_gate(text) for text in params.gates],
         )
-        outcome = asyncio.run(_measure(spec, ask))
+        outcome = asyncio.run(asyncio.wait_for(_measure(spec, ask), timeout))
+    except TimeoutError:
+        raise Failed(f"did not end in {timeout:g} s; what it made was deleted") from None
     except (TemplateError, ValueError) as error:
         raise Failed(str(error)) from None
     except KubeError as error:

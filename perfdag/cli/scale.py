@@ -263,7 +263,7 @@ def _sample(args: argparse.Namespace) -> int:
 
 
 def _print_stages(rows: list[Any]) -> None:
-    from perfdag.steps.scale.rows import summaries
+    from perfdag.steps.scale.summary import summaries
     from perfdag.units import short
 
     simulated = any(row.simulated for row in rows)

@@ -15,10 +15,11 @@ from perfdag.steps.scale.clock import Offset, server_offset
 from perfdag.steps.scale.files import RunFile, read_run, write_run
 from perfdag.steps.scale.generator import ApiSubmitter, CommandSubmitter, Submitted, Submitter, generate
 from perfdag.steps.scale.observer import Observer
-from perfdag.steps.scale.rows import Clocks, Row, kinds_of, rows_of, summaries
+from perfdag.steps.scale.rows import Clocks, Row, kinds_of, rows_of
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import ensure_namespace, new_run
 from perfdag.steps.scale.simulate import simulated_nodes
+from perfdag.steps.scale.summary import summaries
 from perfdag.steps.scale.templates import Template, TemplateError, load
 
 PARTIAL = 2.0

@@ -5,7 +5,8 @@ from typing import Any
 
 from perfdag.benchmark import Measurement, Metric
 from perfdag.steps.scale.gates import Gate
-from perfdag.steps.scale.rows import Row, Summary
+from perfdag.steps.scale.rows import Row
+from perfdag.steps.scale.summary import Summary
 
 KEY_STAGES = ("running", "creation_to_running", "pod_scheduled", "scheduled", "submission_to_scheduled", "ready", "deletion")
 """Stages whose times are kept for each object; the others as percentiles."""

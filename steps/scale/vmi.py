@@ -11,10 +11,11 @@ from perfdag.kube import Kube
 from perfdag.steps.scale import gates as gating
 from perfdag.steps.scale.apimetrics import counts, worst
 from perfdag.steps.scale.generator import Submission
-from perfdag.steps.scale.rows import Row, Summary, summaries, throughput
+from perfdag.steps.scale.rows import Row
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import Session, new_run, open_session, own_namespaces
 from perfdag.steps.scale.simulate import NODE_ANNOTATION
+from perfdag.steps.scale.summary import Summary, summaries, throughput
 from perfdag.steps.scale.templates import Template, load
 
 VMI = "VirtualMachineInstance"

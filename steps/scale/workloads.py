@@ -15,9 +15,9 @@ from typing import Any, Literal
 from perfdag.kube import JSON_PATCH, Kube, KubeError
 from perfdag.steps.scale import gates as gating
 from perfdag.steps.scale.generator import Submitter
-from perfdag.steps.scale.rows import Summary, summaries, throughput
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import Session, new_run, open_session, own_namespaces
+from perfdag.steps.scale.summary import Summary, summaries, throughput
 from perfdag.steps.scale.templates import Template, load
 from perfdag.steps.scale.vmi import Result, figures_of
 

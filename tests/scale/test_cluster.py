@@ -19,9 +19,9 @@ from perfdag.kubeconfig import load as load_config
 from perfdag.steps.scale import simulate, vmi, workloads
 from perfdag.steps.scale.lock import ExclusiveRun, LockTimeoutError
 from perfdag.steps.scale.observer import Observer
-from perfdag.steps.scale.rows import rank
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.stages import unix_ns
+from perfdag.steps.scale.summary import rank
 from perfdag.steps.scale.templates import RUN_LABEL, load
 
 pytestmark = pytest.mark.cluster

@@ -16,9 +16,10 @@ from perfdag.kube import KubeError
 from perfdag.steps.scale import apimetrics, gates, prometheus, runai, simulate
 from perfdag.steps.scale.generator import Submission, generate
 from perfdag.steps.scale.observer import Record
-from perfdag.steps.scale.rows import Clocks, Row, rank, rows_of, summaries, throughput
+from perfdag.steps.scale.rows import Clocks, Row, rows_of
 from perfdag.steps.scale.schedule import ARRIVALS, Schedule
 from perfdag.steps.scale.stages import extractor, failure, unix_ns
+from perfdag.steps.scale.summary import rank, summaries, throughput
 from perfdag.steps.scale.templates import Document, Template, TemplateError, built_in, load
 
 SECOND = 1_000_000_000
@@ -511,3 +512,19 @@ class TestCharts:
         (line,) = figure.axes[0].get_lines()
         assert len(line.get_ydata()) == 7
         assert "3 unseen" in figure.axes[0].get_title(loc="left")
+
+
+class TestSuites:
+    @pytest.mark.parametrize(("name", "cron"), [("vmi-daily", "41 4 * * *"), ("vmi-daily-scale", "41 15 * * *")])
+    def test_the_daily_suites_render_as_cron_workflows(self, name: str, cron: str, capsys: pytest.CaptureFixture[str]) -> None:
+        pytest.importorskip("hera")
+        import yaml
+
+        from perfdag.cli import main
+
+        suite = Path(__file__).parents[2] / "suites" / f"{name}.yaml"
+        assert f'--schedule "{cron}"' in suite.read_text(), "the file says how it is rendered"
+        assert main(["render", str(suite), "--schedule", cron]) == 0
+        found = {each["kind"]: each for each in yaml.safe_load_all(capsys.readouterr().out)}
+        assert found["CronWorkflow"]["spec"]["schedules"] == [cron]
+        assert found["CronWorkflow"]["spec"]["timezone"] == "Etc/UTC"
