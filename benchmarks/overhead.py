@@ -1,0 +1,122 @@
+"""What our step adds to each tool's own time.
+
+The step is timed from the start of run() to the end of parse(); the tool is the longest command in it, timed where it is started and waited
+for. The difference is what surrounds the tool: starting and stopping servers, asking versions, reading outputs, parsing. Mesh, decomposition and
+prefill belong to prepare() and are outside both. Printed: medians of ROUNDS rounds, the difference, the tool's own range, and whether the
+difference is at most 100 ms or 1 %, whichever is more.
+
+    python benchmarks/overhead.py [NAME...]        needs iperf3, fio, IMB-MPI1, OpenFOAM; those that are absent are named and left out
+"""
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from perfdag import benchmark as registry
+from perfdag.benchmark import Gang, SampleError, Skip
+from perfdag.hosts import Finished, LocalHost
+from perfdag.shape import Shape
+
+ROUNDS = 5
+ALLOWED_SECONDS, ALLOWED_PART = 0.1, 0.01
+POINTS: dict[str, dict[str, Any]] = {
+    "iperf": {"duration": "2s"},
+    "fio": {"runtime": "2s", "size": "16MiB", "rw": "randread", "iodepth": 4},
+    "imb": {"benchmark": "PingPong", "max_log": 10, "iterations": 2000, "transport": "shm"},
+    "openfoam": {"cells": 30, "time_steps": 20, "stop": "tolerance"},
+    "command": {"argv": ["sleep", "1"]},
+}
+
+
+class Watched(LocalHost):
+    """A host that adds up the wall time of the commands it ran to their end, as the tool itself took it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commands: list[tuple[list[str], float]] = []
+
+    def run(self, argv: Any, **named: Any) -> Finished:
+        start = time.perf_counter()
+        try:
+            return super().run(argv, **named)
+        finally:
+            self.commands.append((list(argv), time.perf_counter() - start))
+
+
+@dataclass
+class Cost:
+    """Medians in s over the rounds: the whole step, and the one command that measures (the longest)."""
+
+    step: list[float]
+    tool: list[float]
+
+    def line(self, name: str) -> str:
+        """One line of the report."""
+        step, tool = statistics.median(self.step), statistics.median(self.tool)
+        added = statistics.median(s - t for s, t in zip(self.step, self.tool, strict=True))
+        allowed = max(ALLOWED_SECONDS, ALLOWED_PART * tool)
+        verdict = "ok" if added <= allowed else f"over {allowed * 1000:.0f} ms"
+        spread = (max(self.tool) - min(self.tool)) * 1000
+        return f"{name:12} {tool:8.3f} {step:8.3f} {added * 1000:10.1f} {added / tool * 100:7.2f} %  {spread:9.1f}  {verdict}"
+
+
+def measure(name: str, params: dict[str, Any], rounds: int) -> Cost:
+    """Run the step `rounds` times. Raises SampleError where the tool is absent or fails."""
+    benchmark = registry.get(name)
+    model = benchmark.Params(**params)
+    shape = Shape.model_validate(benchmark.shape(model))
+    cost = Cost([], [])
+    for _ in range(rounds):
+        hosts = [Watched() for _ in range(shape.hosts.count)]
+        with tempfile.TemporaryDirectory() as scratch:
+            gang = Gang(hosts, shape, 120, scratch)
+            absent = benchmark.missing(gang, model)
+            if absent:
+                raise Skip(", ".join(tool.program for tool in absent) + " is not installed")
+            benchmark.prepare(gang, model)
+            for host in hosts:
+                host.commands.clear()
+            start = time.perf_counter()
+            output = benchmark.run(gang, model)
+            benchmark.parse(output, model)
+            cost.step.append(time.perf_counter() - start)
+        cost.tool.append(max(seconds for host in hosts for _, seconds in host.commands))
+    return cost
+
+
+def bare(argv: list[str], rounds: int) -> float:
+    """Median wall time in s of a command by subprocess alone: the baseline of what starting a process costs here."""
+    took = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        subprocess.run(argv, check=True, capture_output=True)
+        took.append(time.perf_counter() - start)
+    return statistics.median(took)
+
+
+def main(names: list[str]) -> int:
+    """Print the table; 1 where a step adds more than is allowed."""
+    chosen = {name: params for name, params in POINTS.items() if not names or name in names}
+    print(f"{'benchmark':12} {'tool s':>8} {'step s':>8} {'added ms':>10} {'added':>9}  {'tool +- ms':>9}")
+    over = 0
+    for name, params in chosen.items():
+        try:
+            cost = measure(name, params, ROUNDS)
+        except SampleError as error:
+            print(f"{name:12} left out: {error}")
+            continue
+        line = cost.line(name)
+        over += "over" in line
+        print(line, flush=True)
+    print(
+        f"baseline: `true` by subprocess alone takes {bare(['true'], 20) * 1000:.1f} ms; allowed: {ALLOWED_SECONDS * 1000:.0f} ms or {ALLOWED_PART:.0%}"
+    )
+    return int(over > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
