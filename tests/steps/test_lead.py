@@ -185,7 +185,7 @@ def test_until_is_resumed_with_what_was_measured_before(tmp_path: Path, fake: ty
         {"resources": {"nvidia.com/gpu": 1}},
         {"volume": {}},
         {"node_selector": {"a": "b"}},
-        {"privileges": ["rdma"]},
+        {"privileges": ["mtu"]},
         {"scheduler": "volcano"},
         {"runtime_class": "kata"},
     ],
