@@ -117,7 +117,8 @@ def serve(
 ) -> int:
     """Run sshd until the lead dismisses this peer (0), or RETRYABLE: none spoke for `pending_limit` s, or it was silent for `lost_limit` s.
 
-    `measured` is asked now and then while no lead is connected: whether the batch is complete, so that nobody will come (0). Raises PeerError where sshd cannot start.
+    `measured` is asked now and then while no lead is connected: whether the batch is complete, so that nobody will
+    come (0). Raises PeerError where sshd cannot start.
     """
     if shutil.which(SSHD) is None:
         raise PeerError(f"{SSHD} is not in this image; install openssh-server in it")
@@ -146,7 +147,9 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise SystemExit(RETRYABLE)
 
 
-def _until_dismissed(sshd: "subprocess.Popen[bytes]", done: Path, pending_limit: float, lost_limit: float, measured: Callable[[], bool]) -> int:
+def _until_dismissed(
+    sshd: "subprocess.Popen[bytes]", done: Path, pending_limit: float, lost_limit: float, measured: Callable[[], bool]
+) -> int:
     heard, spoke, asked = time.monotonic(), False, 0.0
     while not done.exists():
         if sshd.poll() is not None:
@@ -162,4 +165,3 @@ def _until_dismissed(sshd: "subprocess.Popen[bytes]", done: Path, pending_limit:
                 return 0
         time.sleep(0.2)
     return 0
-

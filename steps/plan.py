@@ -1,4 +1,5 @@
-"""The first step of a run on a cluster: the suite becomes a stored plan, the run's key pair and claims, and the integers that Argo fans out over."""
+"""The first step of a run on a cluster: the suite becomes a stored plan, the run's key pair and claims, and the
+integers that Argo fans out over."""
 
 import base64
 import binascii
@@ -48,7 +49,10 @@ def suite_text(environment: Mapping[str, str], store: Store, mounted: Path = SUI
 
 
 def plan_of(here: Here, store: Store, environment: Mapping[str, str], mounted: Path = SUITE_FILE) -> Plan:
-    """The run's plan: the stored one where the run has one (a submit, a resume), else made from the suite. Raises BadDocument, StoreError."""
+    """The run's plan: the stored one where the run has one (a submit, a resume), else made from the suite.
+
+    Raises BadDocument, StoreError.
+    """
     from perfdag import suite
 
     try:
@@ -71,7 +75,8 @@ def check_size(plan: Plan) -> None:
 
 
 def outputs(plan: Plan, here: Here, stored: set[str]) -> dict[str, Any]:
-    """What Argo gets: the batches that still miss a sample (by kind of network), the shape of each, the distinct shapes. Raises BadDocument."""
+    """What Argo gets: the batches that still miss a sample (by kind of network), the shape of each, the distinct
+    shapes. Raises BadDocument."""
     check_size(plan)
     shapes = [Shape.model_validate(each) for each in plan.shapes]
     left = [number for number, batch in enumerate(plan.batches) if any(plan.key(position) not in stored for position in batch.samples)]
@@ -137,7 +142,13 @@ def objects(plan: Plan, here: Here) -> list[Object]:
     with tempfile.TemporaryDirectory() as folder:
         keys = make_keys(Path(folder))
     made: list[Object] = [
-        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": f"perfdag-ssh-{here.workflow_uid}"}, "type": "Opaque", "stringData": keys}
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": f"perfdag-ssh-{here.workflow_uid}"},
+            "type": "Opaque",
+            "stringData": keys,
+        }
     ]
     shapes = [Shape.model_validate(each) for each in plan.shapes]
     for number, batch in enumerate(plan.batches):
@@ -169,7 +180,9 @@ async def cluster_facts(kube: Kube) -> Object:
 
 def _node(node: Object) -> Object:
     info, labels = node["status"].get("nodeInfo", {}), node["metadata"].get("labels", {})
-    cni = sorted(name for name in node["metadata"].get("annotations", {}) if any(word in name for word in ("calico", "cilium", "flannel", "ovn")))
+    cni = sorted(
+        name for name in node["metadata"].get("annotations", {}) if any(word in name for word in ("calico", "cilium", "flannel", "ovn"))
+    )
     return {
         "kubelet": info.get("kubeletVersion"),
         "runtime": info.get("containerRuntimeVersion"),

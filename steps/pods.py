@@ -77,7 +77,9 @@ def _container(container: Object, pod: Object) -> tuple[str, bool] | None:
     if waiting and waiting.get("reason") not in _CALM | {None}:
         return f"{waiting['reason']}: {waiting.get('message', '')}".strip(": "), False
     if ended and ended.get("reason") == "OOMKilled":
-        limits: Object = next((c.get("resources", {}).get("limits", {}) for c in pod["spec"]["containers"] if c["name"] == container["name"]), {})
+        limits: Object = next(
+            (c.get("resources", {}).get("limits", {}) for c in pod["spec"]["containers"] if c["name"] == container["name"]), {}
+        )
         return f"OOMKilled: container {container['name']} passed its memory limit of {limits.get('memory', 'the node')}", False
     if ended and container["name"] == "main" and ended.get("exitCode"):
         return f"main ended with exit code {ended['exitCode']}", False

@@ -209,7 +209,7 @@ class SshHost:
         inside = f"cd {shlex.quote(cwd)} && {words}" if cwd else words
         # the shell stays, as leader of the group: an exit by signal would reach us as 255, which is ssh's own failure
         file = f'"{_PIDS}/{token}"'
-        line = f"trap : TERM; mkdir -p \"{_PIDS}\"; echo $$ >{file}; {inside}; c=$?; rm -f {file}; exit $c"
+        line = f'trap : TERM; mkdir -p "{_PIDS}"; echo $$ >{file}; {inside}; c=$?; rm -f {file}; exit $c'
         return [*self._ssh(), self._control, line]
 
     def _sh(self, line: str, timeout: float) -> str:
@@ -235,9 +235,19 @@ class SshHost:
         return Finished(command, _code(done.returncode), out, err, time.monotonic() - start)
 
     def run(
-        self, argv: Argv, *, timeout: float, env: Mapping[str, str] | None = None, cwd: str | None = None, cpus: str | None = None, stdin: bytes | None = None
+        self,
+        argv: Argv,
+        *,
+        timeout: float,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        cpus: str | None = None,
+        stdin: bytes | None = None,
     ) -> Finished:
-        """Run to the end; on timeout (seconds) its group on the peer is killed. Raises Infrastructure where ssh broke, Failed where it is not found."""
+        """Run to the end; on timeout (seconds) its group on the peer is killed.
+
+        Raises Infrastructure where ssh broke, Failed where it is not found.
+        """
         token = secrets.token_hex(8)
         said = self._talk(self._command(argv, env, cwd, cpus, token), timeout, stdin)
         if said.timed_out:

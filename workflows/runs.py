@@ -12,7 +12,9 @@ Object = dict[str, Any]
 SUITE_BYTES = 90_000  # of base64: an environment variable may have 128 KiB
 
 
-def workflow(namespace: str, suite: str, parameters: dict[str, str], run_id: str = "", priority: int = 0, cluster_scope: bool = False) -> Object:
+def workflow(
+    namespace: str, suite: str, parameters: dict[str, str], run_id: str = "", priority: int = 0, cluster_scope: bool = False
+) -> Object:
     """The Workflow of one run; `parameters` as the template names them."""
     labels = {f"{LABEL}/suite": suite} | ({f"{LABEL}/run": run_id} if run_id else {})
     made = Workflow(
@@ -33,7 +35,9 @@ def config_map(namespace: str, suite: str, text: str) -> Object:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"suite.yaml": text}}
 
 
-def cron(namespace: str, suite: str, schedules: list[str], *, suspend: bool = False, starting_deadline: int = 3600, cluster_scope: bool = False) -> Object:
+def cron(
+    namespace: str, suite: str, schedules: list[str], *, suspend: bool = False, starting_deadline: int = 3600, cluster_scope: bool = False
+) -> Object:
     """A CronWorkflow of the suite in its ConfigMap: UTC, never two at once, a start missed by `starting_deadline` seconds is left out.
 
     Raises ValueError for a name that is too long or a schedule that is not five fields.

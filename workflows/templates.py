@@ -106,10 +106,18 @@ def _environment(made: Installation) -> list[m.EnvVar]:
         "PERFDAG_IMAGES": made.images,
         "HOME": "/tmp",
     }
-    fields = {"PERFDAG_NAMESPACE": "metadata.namespace", "PERFDAG_POD": "metadata.name", "PERFDAG_NODE": "spec.nodeName", "PERFDAG_IP": "status.podIP"}
+    fields = {
+        "PERFDAG_NAMESPACE": "metadata.namespace",
+        "PERFDAG_POD": "metadata.name",
+        "PERFDAG_NODE": "spec.nodeName",
+        "PERFDAG_IP": "status.podIP",
+    }
     return [
         *(m.EnvVar(name=name, value=value) for name, value in plain.items()),
-        *(m.EnvVar(name=name, value_from=m.EnvVarSource(field_ref=m.ObjectFieldSelector(field_path=path))) for name, path in fields.items()),
+        *(
+            m.EnvVar(name=name, value_from=m.EnvVarSource(field_ref=m.ObjectFieldSelector(field_path=path)))
+            for name, path in fields.items()
+        ),
     ]
 
 
@@ -186,7 +194,9 @@ def _finish(made: Installation) -> Container:
         "finish",
         image=made.image("finish"),
         args=["step", "finish", "--phase", "{{workflow.status}}"],
-        retry_strategy=RetryStrategy(limit=str(made.retries), retry_policy="Always", expression="asInt(lastRetry.exitCode) not in [0, 1, 2, 3]"),
+        retry_strategy=RetryStrategy(
+            limit=str(made.retries), retry_policy="Always", expression="asInt(lastRetry.exitCode) not in [0, 1, 2, 3]"
+        ),
         active_deadline_seconds=FINISH_SECONDS,
         labels=_labels("finish"),
         pod_spec_patch=_with_store(restricted({"cpu": "100m", "memory": "256Mi"})),

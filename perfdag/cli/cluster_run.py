@@ -51,7 +51,9 @@ class View:
         """Seconds since it was created, by this machine's clock."""
         from datetime import datetime
 
-        return max(0.0, time.time() - datetime.fromisoformat(self.workflow["metadata"]["creationTimestamp"].replace("Z", "+00:00")).timestamp())
+        return max(
+            0.0, time.time() - datetime.fromisoformat(self.workflow["metadata"]["creationTimestamp"].replace("Z", "+00:00")).timestamp()
+        )
 
     def parameter(self, name: str) -> str:
         """A parameter of the Workflow, the template's default included."""

@@ -38,7 +38,9 @@ def run(args: argparse.Namespace) -> int:
     from perfdag.cli.render import base, installation
 
     if not args.store.startswith(("s3://", "claim://")):
-        print("perfdag install: --store s3://bucket/prefix or claim://NAME is needed: pods share no folder with this machine", file=sys.stderr)
+        print(
+            "perfdag install: --store s3://bucket/prefix or claim://NAME is needed: pods share no folder with this machine", file=sys.stderr
+        )
         return EXIT_INPUT
     try:
         objects = base(installation(args))
@@ -62,7 +64,13 @@ def store_secret(args: argparse.Namespace) -> dict[str, Any] | None:
     keys = {name: os.environ[name] for name in STORE_KEYS if os.environ.get(name)}
     if not args.store.startswith("s3://") or args.keep_secret or "AWS_SECRET_ACCESS_KEY" not in keys:
         return None
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": args.store_secret, "namespace": args.namespace}, "type": "Opaque", "stringData": keys}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": args.store_secret, "namespace": args.namespace},
+        "type": "Opaque",
+        "stringData": keys,
+    }
 
 
 async def _apply(client: Any, objects: list[dict[str, Any]], dry_run: bool) -> None:

@@ -36,14 +36,24 @@ def add_installation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--namespace", "-n", default="perfdag", help="namespace of the runs (default: perfdag)")
     parser.add_argument("--store", default="", metavar="ROOT", help="s3://bucket/prefix or claim://NAME")
     parser.add_argument("--store-secret", default="perfdag-store", metavar="NAME", help="Secret with AWS_* keys (default: perfdag-store)")
-    parser.add_argument("--images", default="localhost/perfdag-{name}:1", metavar="PATTERN", help="how images are called; {name} is base, iperf, fio ...")
+    parser.add_argument(
+        "--images", default="localhost/perfdag-{name}:1", metavar="PATTERN", help="how images are called; {name} is base, iperf, fio ..."
+    )
     parser.add_argument("--pull-policy", default="IfNotPresent", choices=["Always", "IfNotPresent", "Never"], help="image pull policy")
     parser.add_argument("--pull-secret", action="append", default=[], metavar="NAME", help="image pull secret; may be given several times")
     parser.add_argument("--cluster-scope", action="store_true", help="a ClusterWorkflowTemplate instead of a namespaced one")
-    parser.add_argument("--namespaced", action="store_true", help="nothing cluster-wide: no node reads, no priority classes; rows then lack node types")
-    parser.add_argument("--network-policy", action="store_true", help="a NetworkPolicy around measuring pods; it can change what is measured")
-    parser.add_argument("--parallel-batches", type=int, default=1, metavar="N", help="batches measured at once (default 1: they disturb each other)")
-    parser.add_argument("--allow", action="append", default=[], metavar="BENCHMARK", help="grant a benchmark the Kubernetes rights it declares")
+    parser.add_argument(
+        "--namespaced", action="store_true", help="nothing cluster-wide: no node reads, no priority classes; rows then lack node types"
+    )
+    parser.add_argument(
+        "--network-policy", action="store_true", help="a NetworkPolicy around measuring pods; it can change what is measured"
+    )
+    parser.add_argument(
+        "--parallel-batches", type=int, default=1, metavar="N", help="batches measured at once (default 1: they disturb each other)"
+    )
+    parser.add_argument(
+        "--allow", action="append", default=[], metavar="BENCHMARK", help="grant a benchmark the Kubernetes rights it declares"
+    )
 
 
 def installation(args: argparse.Namespace) -> "Installation":

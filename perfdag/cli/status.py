@@ -65,7 +65,9 @@ def run(args: argparse.Namespace) -> int:
             "samples": count[1] if count else None,
             "exit_code": seen.exit_code(),
             "troubles": seen.troubles(),
-            "pods": [{"name": pod.name, "batch": pod.batch, "phase": pod.phase, "node": pod.node, "trouble": pod.trouble} for pod in seen.pods],
+            "pods": [
+                {"name": pod.name, "batch": pod.batch, "phase": pod.phase, "node": pod.node, "trouble": pod.trouble} for pod in seen.pods
+            ],
         }
         print(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode())
         return 0

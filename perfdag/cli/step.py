@@ -31,6 +31,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         rank.add_argument("--attempt", type=int, default=0, help="0 is the first")
         rank.add_argument("--attempts", type=int, default=0, help="the last attempt's number")
         rank.set_defaults(run=run)
+    steps.add_parser("reach", help="write and remove an object in the store").set_defaults(run=_reach)
     finish = steps.add_parser("finish", help="collect, report, check")
     finish.add_argument("--phase", default="", help="the workflow's phase")
     finish.set_defaults(run=_finish)
@@ -80,7 +81,13 @@ def _peer(args: argparse.Namespace) -> int:
     shape = Shape.model_validate(plan.shapes[plan.batches[args.batch].shape])
     try:
         port = ssh_port(shape, plan.run_id)
-        return serve(Keys(KEYS), scratch_home() / "peer", port, float(plan.options.get("pending_limit", 600)), measured=lambda: wanted <= stored_parts(store, plan.run_id))
+        return serve(
+            Keys(KEYS),
+            scratch_home() / "peer",
+            port,
+            float(plan.options.get("pending_limit", 600)),
+            measured=lambda: wanted <= stored_parts(store, plan.run_id),
+        )
     except PeerError as error:
         print(f"perfdag step peer: {error}", file=sys.stderr)
         return 1
@@ -101,6 +108,19 @@ def _finish(args: argparse.Namespace) -> int:
         print(f"run {place.run_id}: no plan was made, so there is nothing to collect", file=sys.stderr)
         return 2
     return after_run(store, plan, finish(store, plan))
+
+
+def _reach(args: argparse.Namespace) -> int:
+    from perfdag.podspec import STORE
+    from perfdag.store import open_store
+
+    root = os.environ.get("PERFDAG_STORE", "")
+    store = open_store(STORE if root.startswith("claim://") else root, 5.0)
+    key = f"runs/.doctor-{os.getpid()}"
+    store.put(key, b"here")
+    store.get(key)
+    store.delete(key)
+    return 0
 
 
 def _rsh(args: argparse.Namespace) -> int:

@@ -53,7 +53,10 @@ def run(args: argparse.Namespace) -> int:
     loaded, plan = _check(args) if args.suite else (None, None)
     template = kube.run(lambda client: _template(client, args.namespace))
     if template is None:
-        print(f"perfdag submit: perfdag is not installed in namespace {args.namespace}: perfdag install --namespace {args.namespace} --store ...", file=sys.stderr)
+        print(
+            f"perfdag submit: perfdag is not installed in namespace {args.namespace}: perfdag install --namespace {args.namespace} --store ...",
+            file=sys.stderr,
+        )
         return EXIT_REACH
     body = _body(args, loaded, plan, template)
     made = kube.run(lambda client: client.create(body, args.namespace))
@@ -132,7 +135,9 @@ def _in_parameters(args: argparse.Namespace, loaded: "Loaded") -> dict[str, str]
 
     encoded = base64.b64encode(inline(loaded).encode()).decode()
     if len(encoded) > SUITE_BYTES:
-        raise BadDocument([Problem(args.suite, 1, "", f"{len(encoded):,} bytes are too many for a parameter; use an s3:// store, or a ConfigMap")])
+        raise BadDocument(
+            [Problem(args.suite, 1, "", f"{len(encoded):,} bytes are too many for a parameter; use an s3:// store, or a ConfigMap")]
+        )
     told = {"suite": encoded}
     if args.settings or args.only:
         told["options"] = base64.b64encode(orjson.dumps({"settings": args.settings, "only": args.only})).decode()

@@ -114,7 +114,10 @@ class Namespace:
         def found() -> str | None:
             from perfdag.cli.cluster_run import View
 
-            return next((View(each).run_id for each in self.objects("Workflow", "argoproj.io/v1alpha1") if each["metadata"]["name"] == workflow), None)
+            return next(
+                (View(each).run_id for each in self.objects("Workflow", "argoproj.io/v1alpha1") if each["metadata"]["name"] == workflow),
+                None,
+            )
 
         return str(self.until(found, 60, "run id"))
 

@@ -45,7 +45,10 @@ def test_a_missing_image_has_its_reason_and_the_rest_is_measured(bench: Namespac
     name = bench.submit(suite)
     run_id = bench.run_id(name)
     bad = bench.until(
-        lambda: next((p for p in bench.objects("Pod", labels=f"workflows.argoproj.io/workflow={name}") if "no-such-image" in json.dumps(p["spec"])), None),
+        lambda: next(
+            (p for p in bench.objects("Pod", labels=f"workflows.argoproj.io/workflow={name}") if "no-such-image" in json.dumps(p["spec"])),
+            None,
+        ),
         120,
         "pod of the missing image",
     )
@@ -117,7 +120,7 @@ def test_oom_has_its_reason(bench: Namespace, tmp_path: Path) -> None:
     suite = tmp_path / "oom.yaml"
     suite.write_text(
         "name: oom\npending_limit: 60s\nentries:\n  - benchmark: command\n    resources: {memory: 200Mi}\n"
-        "    params: {argv: [python3, -c, \"import os; os.kill(1, 0); x = [bytearray(1 << 20) for _ in range(1000)]\"]}\n"
+        '    params: {argv: [python3, -c, "import os; os.kill(1, 0); x = [bytearray(1 << 20) for _ in range(1000)]"]}\n'
     )
     ended = bench.watch(bench.submit(suite))
     assert ended.returncode == 1
@@ -177,6 +180,10 @@ def test_delete_leaves_nothing_behind(bench: Namespace, tmp_path: Path) -> None:
     said = bench.perfdag("delete", run_id)
     assert said.returncode == 0, said.stderr
     assert not [pod for pod in bench.objects("Pod") if name in pod["metadata"]["name"]]
-    assert not [each for each in bench.objects("Secret") if "perfdag-ssh" in each["metadata"]["name"] and each["metadata"]["labels"].get("perfdag/run") == run_id]
+    assert not [
+        each
+        for each in bench.objects("Secret")
+        if "perfdag-ssh" in each["metadata"]["name"] and each["metadata"]["labels"].get("perfdag/run") == run_id
+    ]
     assert not bench.objects("Lease", "coordination.k8s.io/v1")
     assert bench.stored(run_id)

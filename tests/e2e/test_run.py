@@ -42,7 +42,21 @@ def test_suite_text_through_the_store_and_rows_equal_to_a_local_run(bench: Names
 
     store = open_store(str(tmp_path / "s"))
     here = [row for row in gather(store, load_plan(store, runs(store)[-1]))[0].to_pylist() if row["benchmark"] != "canary"]
-    same = ("entry", "benchmark", "benchmark_version", "metric", "stat", "unit", "better", "headline", "params", "repetition", "phase", "status", "coords")
+    same = (
+        "entry",
+        "benchmark",
+        "benchmark_version",
+        "metric",
+        "stat",
+        "unit",
+        "better",
+        "headline",
+        "params",
+        "repetition",
+        "phase",
+        "status",
+        "coords",
+    )
 
     def keyed(rows: list[dict[str, object]]) -> list[tuple[object, ...]]:
         return sorted(tuple(str(row[name]) for name in (*same, "point", "series_id")) for row in rows)
@@ -66,7 +80,19 @@ def test_suite_text_through_a_config_map(bench: Namespace, tmp_path: Path) -> No
 
     body = config_map(bench.name, "nasty", _suite(tmp_path).read_text())
     kube.run(lambda client: client.create(body))
-    argv = ["argo", "submit", "--from", "workflowtemplate/perfdag", "-n", bench.name, "-p", f"configmap={body['metadata']['name']}", "--wait", "-o", "name"]
+    argv = [
+        "argo",
+        "submit",
+        "--from",
+        "workflowtemplate/perfdag",
+        "-n",
+        bench.name,
+        "-p",
+        f"configmap={body['metadata']['name']}",
+        "--wait",
+        "-o",
+        "name",
+    ]
     said = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert said.returncode == 0, said.stderr
     assert _argvs(bench, bench.run_id(said.stdout.split()[0])) == {f"printf %s {NASTY}"}

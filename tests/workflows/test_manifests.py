@@ -87,12 +87,21 @@ def test_own_rules_find_what_they_are_for() -> None:
             "templates": [
                 {"name": "a", "dag": {"failFast": True}},
                 {"name": "rank", "daemon": True, "retryStrategy": {}, "container": {"args": ["$(X)"]}},
-                {"name": "b", "container": {"command": ["x"]}, "podSpecPatch": "{{='{\"a\":{\"b\":1}}'}}"},
+                {"name": "b", "container": {"command": ["x"]}, "podSpecPatch": '{{=\'{"a":{"b":1}}\'}}'},
             ],
         },
     }
     said = "\n".join(lint.problems(bad))
-    for word in ("spec.parallelism", "removed in Argo 4", "failFast", "daemon", "no command", "retry the gang", "kubelet rewrites", "end the expression"):
+    for word in (
+        "spec.parallelism",
+        "removed in Argo 4",
+        "failFast",
+        "daemon",
+        "no command",
+        "retry the gang",
+        "kubelet rewrites",
+        "end the expression",
+    ):
         assert word in said
 
 
@@ -111,7 +120,11 @@ def test_patches_are_restricted_unless_privileges_are_asked(shape: str) -> None:
 
 def test_net_admin_is_in_the_mtu_container_alone() -> None:
     made = patch(Shape.model_validate(SHAPES["mtu"]), CONTEXT)
-    holders = [each["name"] for each in [*made["containers"], *made["initContainers"]] if "NET_ADMIN" in each["securityContext"]["capabilities"].get("add", [])]
+    holders = [
+        each["name"]
+        for each in [*made["containers"], *made["initContainers"]]
+        if "NET_ADMIN" in each["securityContext"]["capabilities"].get("add", [])
+    ]
     assert holders == ["mtu"]
 
 

@@ -1,0 +1,259 @@
+"""What a run costs on a cluster beside the measuring: overhead a point, fixed time a run, a further batch; and a sweep of no-op points.
+
+    python benchmarks/argo.py points --namespace bench [--points 100]      points of 1 s iperf in one shape, then the daemon pair
+    python benchmarks/argo.py batches --namespace bench                    the same points in 1 and in 3 batches
+    python benchmarks/argo.py sweep --namespace bench [--points 10000]     no-op points: wall time, pods, largest object, controller memory
+    python benchmarks/argo.py render                                       planning and rendering 10,000 points, no cluster
+
+Needs perfdag installed in the namespace, and images iperf and base. Baseline: the DAG of a daemon server and a client a point that
+most Argo users would write, in the same run. Times are wall seconds of this machine's clock, or the lead's where named.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+sys.path.pop(0)  # this folder has a queue.py, which must not stand for the standard library's
+import yaml
+
+from perfdag import kube
+from perfdag.cli.cluster_run import View
+from perfdag.kube import Kube
+from perfdag.parts import Part, read_part
+from perfdag.store import open_store
+
+ARGO = "argoproj.io/v1alpha1"
+Object = dict[str, Any]
+
+
+def submit(suite: str, namespace: str) -> tuple[str, float]:
+    """Submit and follow a suite; the Workflow's name and wall seconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "suite.yaml"
+        path.write_text(suite)
+        start = time.monotonic()
+        said = subprocess.run(
+            [sys.executable, "-m", "perfdag", "submit", str(path), "-n", namespace, "--watch"], capture_output=True, text=True, check=False
+        )
+    seconds = time.monotonic() - start
+    if said.returncode != 0:
+        sys.exit(f"{said.stdout[-2000:]}\n{said.stderr[-2000:]}")
+    return said.stdout.split("workflow ")[1].split()[0], seconds
+
+
+def look(name: str, namespace: str) -> View:
+    """The Workflow as it is now."""
+
+    async def work(client: Kube) -> View:
+        return View(await client.get(await client.resource(ARGO, "Workflow"), name, namespace))
+
+    return kube.run(work)
+
+
+def parts(view: View) -> list[Part]:
+    """All samples of a run, in the order measured."""
+    store, run_id = open_store(view.parameter("store")), view.run_id
+    keys = [key for key in store.list(f"runs/{run_id}/parts") if "/canary" not in key]
+    return sorted((read_part(data) for _, data in store.get_many(keys)), key=lambda part: part.started_at)
+
+
+def moment(text: str) -> float:
+    """Seconds of an ISO time."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+
+
+def iperf(points: int, extra: str = "") -> str:
+    """Points of 1 s that differ in a port-free parameter, one shape of two hosts."""
+    buffers = [16384 + 1024 * number for number in range(points)]
+    entry = {
+        "benchmark": "command",
+        "params": {"argv": ["sleep", "1"], "expected": 1},
+        "hosts": {"count": 2},
+        "permutations": {"product": {"env": [{"POINT": str(number)} for number in buffers]}},
+    }
+    if IPERF:
+        entry |= {"benchmark": "iperf", "params": {"duration": "1s"}, "permutations": {"product": {"length": buffers}}}
+    return f"{extra}" + yaml.safe_dump({"name": "argo-figure", "entries": [entry]})
+
+
+IPERF = True
+
+
+def figures(view: View, seconds: float, measured: float) -> tuple[float, float]:
+    """Overhead a point on the lead's clock, and what is left of the wall time beside the lead's span; both in seconds."""
+    samples = parts(view)
+    span = moment(samples[-1].finished_at) - moment(samples[0].started_at)
+    return (span - measured * len(samples)) / len(samples), seconds - span
+
+
+def cost_of_points(args: argparse.Namespace) -> None:
+    """Overhead a point and fixed time, with the daemon pair beside it."""
+    name, seconds = submit(iperf(args.points), args.namespace)
+    overhead, fixed = figures(look(name, args.namespace), seconds, 1.0)
+    print(
+        f"{args.points} points of 1 s in one gang: {seconds:.1f} s; {overhead:.3f} s overhead a point (lead's clock), {fixed:.1f} s fixed a run"
+    )
+    pair = daemon_pair(args.namespace, args.pairs)
+    print(
+        f"daemon pair a point, {args.pairs} points: {pair / args.pairs:.1f} s a point; ratio {pair / args.pairs / (seconds / args.points):.1f}"
+    )
+
+
+def daemon_pair(namespace: str, count: int) -> float:
+    """Seconds that `count` points take as a DAG of daemon server and client each."""
+    view = look_template(namespace)
+    image = next(each["container"]["image"] for each in view["spec"]["templates"] if each["name"] == "sentry").replace("-base:", "-iperf:")
+    patch = (
+        next(each["podSpecPatch"] for each in view["spec"]["templates"] if each["name"] == "sentry")
+        .rpartition(": '")[2]
+        .removesuffix("'}}")
+    )
+    secure = {"runAsUser": 1000, "runAsNonRoot": True, "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    common = {"image": image, "securityContext": secure, "imagePullPolicy": "IfNotPresent"}
+    probe = {"tcpSocket": {"port": 5201}, "periodSeconds": 1}
+    client = ["-c", "{{inputs.parameters.ip}}", "-t", "1", "-J"]
+    body: Object = {
+        "apiVersion": ARGO,
+        "kind": "Workflow",
+        "metadata": {"generateName": "daemon-pair-", "namespace": namespace},
+        "spec": {
+            "entrypoint": "all",
+            "serviceAccountName": "perfdag-measure",
+            "templates": [
+                {
+                    "name": "server",
+                    "daemon": True,
+                    "podSpecPatch": patch,
+                    "container": {**common, "command": ["iperf3"], "args": ["-s"], "readinessProbe": probe},
+                },
+                {
+                    "name": "client",
+                    "podSpecPatch": patch,
+                    "inputs": {"parameters": [{"name": "ip"}]},
+                    "container": {**common, "command": ["iperf3"], "args": client},
+                },
+                {
+                    "name": "pair",
+                    "dag": {
+                        "tasks": [
+                            {"name": "s", "template": "server"},
+                            {
+                                "name": "c",
+                                "template": "client",
+                                "depends": "s",
+                                "arguments": {"parameters": [{"name": "ip", "value": "{{tasks.s.ip}}"}]},
+                            },
+                        ]
+                    },
+                },
+                {
+                    "name": "all",
+                    "parallelism": 1,
+                    "dag": {"tasks": [{"name": "p", "template": "pair", "withSequence": {"count": str(count)}}]},
+                },
+            ],
+        },
+    }
+    made = kube.run(lambda each: each.create(body))
+    name = made["metadata"]["name"]
+    while (view_now := look(name, namespace)).phase not in ("Succeeded", "Failed", "Error"):
+        time.sleep(1)
+    if view_now.phase != "Succeeded":
+        sys.exit(f"daemon pair: {view_now.phase}: {view_now.message}")
+    status = view_now.workflow["status"]
+    return moment(status["finishedAt"]) - moment(status["startedAt"])
+
+
+def look_template(namespace: str) -> Object:
+    """The installed WorkflowTemplate."""
+
+    async def work(client: Kube) -> Object:
+        return await client.get(await client.resource(ARGO, "WorkflowTemplate"), "perfdag", namespace)
+
+    return kube.run(work)
+
+
+def cost_of_batches(args: argparse.Namespace) -> None:
+    """What two further batches cost."""
+    _, one = submit(iperf(6), args.namespace)
+    _, three = submit(iperf(6, "batch_time: 3s\n"), args.namespace)
+    print(f"6 points in 1 batch: {one:.1f} s; in 3 batches: {three:.1f} s; {(three - one) / 2:.1f} s for each further batch")
+
+
+def sweep(args: argparse.Namespace) -> None:
+    """Many no-op points."""
+    side = args.points // 100
+    entry = {
+        "benchmark": "command",
+        "params": {"argv": ["true"]},
+        "permutations": {"product": {"expected": [0.01 + n / 1e6 for n in range(side)]}},
+    }
+    entry["permutations"]["product"]["env"] = [{"N": str(n)} for n in range(100)]  # type: ignore[index]
+    name, seconds = submit(yaml.safe_dump({"name": "sweep", "entries": [entry]}), args.namespace)
+
+    async def sizes(client: Kube) -> tuple[int, int]:
+        import orjson
+
+        largest, pods = 0, 0
+        for api, kind in ((ARGO, "Workflow"), ("v1", "Pod"), ("v1", "ConfigMap"), (ARGO, "WorkflowTaskResult")):
+            for each in await client.list(await client.resource(api, kind), args.namespace):
+                if name in each["metadata"]["name"]:
+                    largest = max(largest, len(orjson.dumps(each)))
+                    pods += kind == "Pod"
+        return largest, pods
+
+    largest, pods = kube.run(sizes)
+    samples = len(parts(look(name, args.namespace)))
+    print(f"{samples:,} points stored in {seconds:.0f} s, {pods} pods, largest object {largest:,} B, controller {controller_memory()}")
+
+
+def controller_memory() -> str:
+    """Resident memory of a workflow-controller on this machine; on another cluster ask its metrics."""
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            text = status.read_text()
+        except OSError:
+            continue
+        if text.startswith("Name:\tworkflow-contro"):
+            return next(line.split(":")[1].strip() for line in text.splitlines() if line.startswith("VmRSS"))
+    return "elsewhere"
+
+
+def render(args: argparse.Namespace) -> None:
+    """Plan and render 10,000 points; no cluster."""
+    from perfdag import suite
+    from perfdag.cli.render import inline
+    from perfdag.plan import make_plan
+    from perfdag.steps.plan import check_size
+    from perfdag.workflows import runs
+    from perfdag.workflows.emit import dump
+
+    text = "name: big\nentries:\n  - benchmark: command\n    params: {argv: [ls]}\n    permutations:\n      product:\n"
+    text += f"        expected: {list(range(1, 101))}\n        exit_code: {list(range(100))}\n"
+    start = time.perf_counter()
+    loaded = suite.loads(text)
+    plan = make_plan(loaded)
+    check_size(plan)
+    made = dump([runs.config_map("bench", "big", inline(loaded)), runs.workflow("bench", "big", {"configmap": "perfdag-suite-big"})])
+    print(f"{len(plan.points):,} points planned and rendered in {time.perf_counter() - start:.2f} s, {len(made):,} B of YAML")
+
+
+def main() -> None:
+    """Run one of the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["points", "batches", "sweep", "render"])
+    parser.add_argument("--namespace", "-n", default="perfdag")
+    parser.add_argument("--points", type=int)
+    parser.add_argument("--pairs", type=int, default=5)
+    args = parser.parse_args()
+    args.points = args.points or (10_000 if args.what == "sweep" else 100)
+    {"points": cost_of_points, "batches": cost_of_batches, "sweep": sweep, "render": render}[args.what](args)
+
+
+if __name__ == "__main__":
+    main()
