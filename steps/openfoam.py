@@ -198,7 +198,9 @@ def _environment() -> dict[str, str]:
     root = os.environ.get("WM_PROJECT_DIR") or DEBIAN_ROOT
     if not (Path(root) / "etc" / "controlDict").exists():
         raise Skip(f"{root} has no etc/controlDict: install openfoam, or set WM_PROJECT_DIR (source OpenFOAM's etc/bashrc)")
-    return {"WM_PROJECT_DIR": root, "FOAM_SIGFPE": "true"}
+    # a rank on another host is started by a shell of ssh, which has nothing of an image's environment
+    path = {"PYTHONPATH": os.environ["PYTHONPATH"]} if os.environ.get("PYTHONPATH") else {}
+    return {"WM_PROJECT_DIR": root, "FOAM_SIGFPE": "true", **path}
 
 
 @dataclass
