@@ -40,6 +40,7 @@ class Sentry:
         self._plan, self._store = plan, store
         self._since: dict[str, float] = {}
         self._noted: dict[int, str] = {}
+        self._given_up: set[int] = set()
         self._limit = float(plan.options.get("pending_limit", 600))
 
     def look(self, pods: list[Pod], now: float) -> list[Pod]:
@@ -47,13 +48,15 @@ class Sentry:
         doomed: set[tuple[int, int]] = set()
         for pod in pods:
             if pod.batch is None or pod.trouble is None or pod.phase == "Succeeded":
-                self._since.pop(pod.uid, None)
+                if pod.phase != "Pending":  # between two tries to pull its image a pod has no trouble for a moment
+                    self._since.pop(pod.uid, None)
                 continue
             since = self._since.setdefault(pod.uid, now)
             if pod.phase == "Pending":
                 if now - since >= min(HOPELESS_SECONDS, self._limit):
                     self.note(pod.batch, f"pod of rank {pod.rank} never started: {pod.trouble}")
-                if now - since >= patience(pod, self._limit):
+                if now - since >= (HOPELESS_SECONDS if pod.batch in self._given_up else patience(pod, self._limit)):
+                    self._given_up.add(pod.batch)  # a retry of Argo's is not worth waiting for again
                     doomed.add((pod.batch, pod.attempt))
             elif not pod.trouble.startswith("main ended"):  # the lead said why itself
                 self.note(pod.batch, f"pod of rank {pod.rank}: {pod.trouble}")
@@ -70,8 +73,9 @@ class Sentry:
 
     def note(self, batch: int, reason: str) -> None:
         """Store why the samples of a batch that have no part have none; once for each reason."""
-        if self._noted.get(batch) != reason:
-            self._noted[batch] = reason
+        kind = "image" if "ErrImagePull" in reason else reason
+        if self._noted.get(batch) != kind:
+            self._noted[batch] = kind
             print(f"batch {batch}: {reason}", flush=True)  # noqa: T201
             note(self._store, self._plan.run_id, f"batch-{batch}", "failed", reason, [batch])
 
