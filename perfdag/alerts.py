@@ -167,7 +167,8 @@ def _canary_words(trends: Trends, index: int) -> str:
         if info.canary and info.metric == "cpu":
             before, after = trends.value[i, :index], trends.value[i, index:]
             if np.isfinite(before).any() and np.isfinite(after).any():
-                return f"canary {percent(float(np.nanmedian(after) / np.nanmedian(before) - 1))} (unchanged)"
+                moved = float(np.nanmedian(after) / np.nanmedian(before) - 1)
+                return f"canary {percent(moved)} ({'unchanged' if abs(moved) < 0.05 else 'no change for the worse shown'})"
     return "no canary"
 
 

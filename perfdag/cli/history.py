@@ -164,7 +164,7 @@ def _show(trends: "Trends", series: "list[Series]", everything: bool) -> None:
         print(
             f"{day_of(finding.run)}  {_size(finding):>8} {finding.word:7} {finding.name}  {short(c.before, unit)} -> {short(c.after, unit)}"
         )
-        print(f"            changed: {differs[:300]}")
+        print(f"            first run {finding.run}; changed: {differs[:300]}")
 
 
 def _size(finding: Any) -> str:
