@@ -66,8 +66,8 @@ class VmiBurst(Benchmark[VmiBurstParams]):
     `creation_to_running` is the headline: how long a VMI takes from being there to running, with percentiles where there are enough.
     VMIs that never run count as infinitely long. On simulated nodes the figures are of the control plane alone.
 
-    Clock: the watch of this process, from the moment the object's creation is received to the moment its phase Running is; the
-    lag of the watch is measured beside it and is its error bar.
+    Clock: the watch of this process. It starts when the object's creation is received and stops when its phase Running is; the lag
+    of the watch is measured beside it and is its error bar.
     """
 
     name = "vmi-burst"

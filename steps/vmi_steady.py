@@ -23,7 +23,7 @@ class VmiSteadyParams(VmiParams):
 class VmiSteady(Benchmark[VmiSteadyParams]):
     """Keep a number of VMIs for some time, delete the oldest and create new ones at a steady pace, then delete all.
 
-    Clock: as of vmi-burst, over all VMIs created, those of the churn included.
+    Clock: as of vmi-burst: it starts when a creation is received and stops when Running is, for all VMIs, those of the churn included.
     """
 
     name = "vmi-steady"
