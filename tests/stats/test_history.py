@@ -281,3 +281,19 @@ def test_ab_refuses(words: list[str], said: str, tmp_path: Path, capsys: pytest.
     (tmp_path / "duel.yaml").write_text(AB)
     assert main(words) == 2
     assert said in capsys.readouterr().err
+
+
+def test_the_same_on_s3(s3_root: str, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    remote = open_store(s3_root)
+    for each in (store, remote):
+        nights(each, 36, lambda n, p: 1e10 * (0.8 if n >= 31 else 1.0), points=["streams=1"])
+    a, b = (rollup.trends(each, "net") for each in (store, remote))
+    again = rollup.trends(remote, "net")
+    assert (a.runs, a.series) == (b.runs, b.series) == (again.runs, again.series)
+    np.testing.assert_array_equal(a.value, again.value)
+    for command in (["check", "last"], ["check", "last"]):
+        assert main([*command, "--store", s3_root]) == 3
+    assert "(told before)" in capsys.readouterr().out
+    remote.delete("results")
+    remote.delete("rollups")
+    remote.delete("alerts")
