@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from perfdag.kube import Kube
+    from perfdag.plan import Plan
     from perfdag.steps.pods import Pod
+    from perfdag.store import Store
 
 Object = dict[str, Any]
 DONE = {"Succeeded", "Failed", "Error"}
@@ -124,7 +126,9 @@ class Counter:
     """Samples done, from the store where it can be reached from here; asked at most every few seconds."""
 
     def __init__(self, root: str) -> None:
-        self._root, self._store, self._plan = root, None, None
+        self._root = root
+        self._store: "Store | None" = None
+        self._plan: "Plan | None" = None
         self._at, self._done = 0.0, 0
 
     def count(self, run_id: str | None) -> tuple[int, int, str] | None:
@@ -140,6 +144,6 @@ class Counter:
             plan = self._plan = self._plan or load_plan(store, run_id)
             if time.monotonic() - self._at > 3:
                 self._at = time.monotonic()
-                self._done = len([name for name in stored_parts(store, run_id) if not name.startswith("canary")])  # type: ignore[arg-type]
-            return self._done, len(plan.order), ""  # type: ignore[attr-defined]
+                self._done = len([name for name in stored_parts(store, run_id) if not name.startswith("canary")])
+            return self._done, len(plan.order), ""
         return None

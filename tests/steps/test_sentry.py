@@ -68,7 +68,11 @@ def test_a_quota_is_noted(sentry: Sentry, tmp_path: Path) -> None:
 
 def test_explain_prefers_the_container_over_the_condition() -> None:
     waiting = {"name": "main", "image": "i", "state": {"waiting": {"reason": "ErrImageNeverPull", "message": "not present"}}}
-    body: dict[str, Any] = {"metadata": {"name": "p"}, "spec": {"containers": []}, "status": {"phase": "Pending", "containerStatuses": [waiting]}}
+    body: dict[str, Any] = {
+        "metadata": {"name": "p"},
+        "spec": {"containers": []},
+        "status": {"phase": "Pending", "containerStatuses": [waiting]},
+    }
     assert explain(body) == ("ErrImageNeverPull: not present (container main, image i)", True)
 
 

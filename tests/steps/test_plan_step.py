@@ -1,0 +1,105 @@
+"""The plan step without a cluster: how the suite arrives, what Argo gets, where hosts stand."""
+
+import base64
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from perfdag.document import BadDocument
+from perfdag.hosts import LocalHost
+from perfdag.plan import make_plan
+from perfdag.shape import Shape
+from perfdag.steps.gang import wrong_place
+from perfdag.steps.place import Here, here
+from perfdag.steps.plan import check_size, outputs, plan_of, suite_text
+from perfdag.store import FolderStore
+from perfdag.suite import loads
+
+NASTY = "quote ' \" back\\slash {{workflow.name}} {{=1+1}} $(HOME) `id`\nsecond: line\n- {{ item"
+
+
+def place(run_id: str = "20260101T000000Z-00000000") -> Here:
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    return Here("s3://b/r", run_id, "wf", "uid", moment, "manual", "r/perfdag-{name}:1", "bench", "pod", "node", "10.0.0.1")
+
+
+def suite(points: int = 3, extra: str = "") -> str:
+    variants = json.dumps([{"N": str(n)} for n in range(points)])
+    head = f"name: s\n{extra}entries:\n  - benchmark: command\n    params: {{argv: ['true'], expected: 1}}\n"
+    return head + f"    permutations: {{product: {{env: {variants}}}}}\n"
+
+
+def test_suite_text_comes_unchanged_in_all_three_ways(tmp_path: Path) -> None:
+    store = FolderStore(str(tmp_path / "store"))
+    store.put("suites/nasty.yaml", NASTY.encode())
+    mounted = tmp_path / "suite.yaml"
+    mounted.write_text(NASTY)
+    assert suite_text({"PERFDAG_SUITE": base64.b64encode(NASTY.encode()).decode()}, store) == NASTY
+    assert suite_text({"PERFDAG_URL": "suites/nasty.yaml"}, store) == NASTY
+    assert suite_text({}, store, mounted) == NASTY
+
+
+def test_no_suite_and_bad_base64_say_what_to_give(tmp_path: Path) -> None:
+    store = FolderStore(str(tmp_path))
+    with pytest.raises(BadDocument, match="configmap"):
+        suite_text({}, store, tmp_path / "absent")
+    with pytest.raises(BadDocument, match="base64"):
+        suite_text({"PERFDAG_SUITE": "name: s"}, store)
+
+
+def test_every_pod_of_a_workflow_finds_the_same_run_id() -> None:
+    environment = {"PERFDAG_WORKFLOW_UID": "u-1", "PERFDAG_WORKFLOW_CREATED": "2026-01-01T02:00:00Z"}
+    assert here(environment).run_id == here(environment).run_id
+    assert here(environment).run_id.startswith("20260101T020000Z-")
+    assert here(environment | {"PERFDAG_RUN": "mine"}).run_id == "mine"
+
+
+def test_a_stored_plan_is_continued_and_its_notes_forgotten(tmp_path: Path) -> None:
+    store = FolderStore(str(tmp_path))
+    plan = make_plan(loads(suite()), run_id=place().run_id)
+    store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    store.put(f"runs/{plan.run_id}/notes/batch-0.json", b"{}")
+    assert plan_of(place(), store, {}).dump() == plan.dump()
+    assert store.list(f"runs/{plan.run_id}/notes") == []
+
+
+def test_outputs_are_integers_and_shapes_and_skip_what_is_stored() -> None:
+    plan = make_plan(loads(suite(4, "batch_time: 2600ms\n")), run_id=place().run_id)
+    assert len(plan.batches) == 2
+    made = outputs(plan, place(), set())
+    assert made["batches"] == [0, 1]
+    assert made["batchesnet"] == []
+    assert made["shapeof"] == [{"s": "0", "n": "1"}, {"s": "0", "n": "1"}]
+    stored = {plan.key(position) for position in plan.batches[0].samples}
+    assert outputs(plan, place(), stored)["batches"] == [1]
+    assert len(json.dumps(made)) < 256 * 1024
+
+
+def test_10_000_points_travel_as_a_few_bytes() -> None:
+    plan = make_plan(loads(suite(10_000)), run_id=place().run_id)
+    assert len(json.dumps(outputs(plan, place(), set()))) < 10_000
+
+
+def test_too_many_batches_are_refused_with_the_knob() -> None:
+    with pytest.raises(BadDocument, match="isolation"):
+        check_size(make_plan(loads(suite(1001, "isolation: pod\n"))))
+
+
+def test_multus_batches_go_to_the_twin() -> None:
+    text = suite(1).replace("permutations", "network: {name: bench/fast}\n    permutations")
+    made = outputs(make_plan(loads(text), run_id="r"), place(), set())
+    assert (made["batches"], made["batchesnet"]) == ([], [0])
+    assert made["shapes"][0]["network"] == "bench/fast"
+    assert made["shapes"][0]["netkey"] == "k8s.v1.cni.cncf.io/networks"
+
+
+def test_spread_on_one_node_is_invalid() -> None:
+    spread = Shape.model_validate({"hosts": {"count": 2, "placement": "spread"}})
+    same = [LocalHost(name="node-1"), LocalHost(name="node-1")]
+    assert "2 hosts were on node-1" in (wrong_place(spread, same) or "")
+    assert wrong_place(spread, [LocalHost(name="node-1"), LocalHost(name="node-2")]) is None
+    packed = Shape.model_validate({"hosts": {"count": 2, "placement": "packed"}})
+    assert wrong_place(packed, same) is None
+    assert "node-1, node-2" in (wrong_place(packed, [LocalHost(name="node-2"), LocalHost(name="node-1")]) or "")
