@@ -12,9 +12,11 @@ import sys
 import time
 from pathlib import Path
 
+sys.path.pop(0)  # this folder has a queue.py, which must not stand for the standard library's
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from perfdag.stats.changes import change_points
 from perfdag.stats.verdicts import compare
 from tests.stats.simulate import MODELS, NIGHTS, false_alarms, nights_to_find
