@@ -17,6 +17,8 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 PERFDAG = [sys.executable, "-m", "perfdag", "queue"]
@@ -69,7 +71,23 @@ def cpu_seconds(process: subprocess.Popen[bytes]) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def measure(frontend: list[str], client: list[str], backend: list[str], seconds: float, settle: float) -> tuple[float, float]:
+def theirs_at(program: str, port: int) -> list[str]:
+    """One of Intel's backends."""
+    polling = ["-backoff", "0.001", "-backoff-max", "0.001"]
+    return [program, "-faddr", f"127.0.0.1:{port}", "-name", "sleep", "-ignore", *polling, "--", "sleep", "0.001"]
+
+
+def ours_at(kept: bool, port: int) -> list[str]:
+    """One of ours, by the entry that starts fastest, so that 16 are there when the clock starts."""
+    workload = {"command": ["sleep", "0.001"]}
+    polling = {"backoff": 0.001, "backoff_max": 0.001}
+    options = {"frontend": f"127.0.0.1:{port}", "queue": "sleep", "pod": "p", "node": "n", "kept": kept, **polling, "workload": workload}
+    return [sys.executable, "-m", "perfdag.steps.queue.backend", json.dumps(options)]
+
+
+def measure(
+    frontend: list[str], client: list[str], backend: Callable[[int], list[str]], seconds: float, settle: float
+) -> tuple[float, float]:
     """Items a second with 64 clients and 16 backends of 1 ms, and the frontend's CPU seconds an item; raises SystemExit
     where a request failed."""
     caddr, waddr, maddr, control = ports(4)
@@ -78,7 +96,7 @@ def measure(frontend: list[str], client: list[str], backend: list[str], seconds:
         served = running.start([*frontend, "-caddr", f"{at}:{caddr}", "-waddr", f"{at}:{waddr}", "-maddr", f"{at}:{maddr}", "sleep"])
         time.sleep(1)
         for _ in range(16):
-            running.start([*backend, "-faddr", f"{at}:{waddr}", "-name", "sleep", "-ignore", *BACKOFF, "--", "sleep", "0.001"])
+            running.start(backend(waddr))
         running.start([*client, "-faddr", f"{at}:{caddr}", "-caddr", f"{at}:{control}", "-req-now", "64", "-req-max", "64"])
         fetch(control, "fails?type=plain")
         time.sleep(settle)
@@ -92,24 +110,22 @@ def measure(frontend: list[str], client: list[str], backend: list[str], seconds:
     return rate, used / (rate * seconds)
 
 
-BACKOFF = ["-backoff", "0.001", "-backoff-max", "0.001"]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--original", type=Path, help="folder with Intel's programs")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
-    ours = {part: [*PERFDAG, part] for part in ("frontend", "client", "backend")}
+    ours = {part: [*PERFDAG, part] for part in ("frontend", "client")}
     plain = ["-wire", "original"]
-    cases: dict[str, tuple[list[str], list[str], list[str]]] = {}
+    cases: dict[str, tuple[list[str], list[str], Callable[[int], list[str]]]] = {}
     if args.original:
         theirs = {part: [str(args.original / part)] for part in ours}
-        cases["theirs: their clients, frontend and backends"] = (theirs["frontend"], theirs["client"], theirs["backend"])
-        cases["original wire: their clients and backends, our frontend"] = (ours["frontend"], theirs["client"], theirs["backend"])
-    cases["original wire: all ours"] = (ours["frontend"], [*ours["client"], *plain], [*ours["backend"], *plain])
-    cases["kept wire: all ours"] = (ours["frontend"], ours["client"], ours["backend"])
+        backend = partial(theirs_at, str(args.original / "backend"))
+        cases["theirs: their clients, frontend and backends"] = (theirs["frontend"], theirs["client"], backend)
+        cases["original wire: their clients and backends, our frontend"] = (ours["frontend"], theirs["client"], backend)
+    cases["original wire: all ours"] = (ours["frontend"], [*ours["client"], *plain], partial(ours_at, False))
+    cases["kept wire: all ours"] = (ours["frontend"], ours["client"], partial(ours_at, True))
     rates: dict[str, list[float]] = {name: [] for name in cases}
     costs: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(args.rounds):
