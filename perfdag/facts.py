@@ -110,7 +110,9 @@ def filesystem(path: str | Path, root: Path = _ROOT) -> dict[str, Any]:
         found |= {"type": "block", "device": str(target), "mount": None, "options": None}
     found |= _queue(numbers, root)
     usage = shutil.disk_usage(target) if target.is_dir() or target.is_file() else None
-    found |= {"total_bytes": usage.total if usage else None, "free_bytes": usage.free if usage else None}
+    sectors = _number(_read(root / "sys/dev/block" / (numbers or "none") / "size")) if found["type"] == "block" else None
+    # sysfs counts sectors of 512 bytes whatever the device's own are
+    found |= {"total_bytes": usage.total if usage else sectors and sectors * 512, "free_bytes": usage.free if usage else None}
     return found
 
 

@@ -283,6 +283,10 @@ def _refuse(host: Host, params: FioParams, device: str | None, described: dict[s
     writes = params.directions != ("read",)
     if device and not ours and writes and not params.overwrite and _exists(host, device):
         raise Failed(f"{device} on {host.name} exists and {params.rw} would destroy its data; name another, or set overwrite: true")
+    holds = _holds(host, device, described) if device else None
+    if holds is not None and holds < params.size:
+        # fio would make a file longer, and go round a device that is too short
+        raise Failed(f"{device} on {host.name} holds {holds} B, size is {params.size} B; make size smaller")
     free = described.get("free_bytes")
     needed = round(params.size * (1 if device else params.numjobs * shared) * _SPARE)
     if kind != "block" and free is not None and not (device and _exists(host, device)) and free < needed:
@@ -294,6 +298,15 @@ def _drop_caches(gang: Gang) -> None:
         dropped = host.run(["sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches"], timeout=gang.timeout)
         if dropped.code != 0:
             raise Skip(f"drop_caches: {host.name} does not allow it (needs root outside a container); set drop_caches: false")
+
+
+def _holds(host: Host, device: str, described: dict[str, Any]) -> int | None:
+    """Bytes of a block device or of a file that is there; None: not there, or not known."""
+    if described.get("type") == "block":
+        total = described.get("total_bytes")
+        return int(total) if total is not None else None
+    asked = host.run(["stat", "-L", "-c", "%s", device], timeout=10)
+    return int(asked.stdout) if asked.code == 0 else None
 
 
 def _exists(host: Host, path: str) -> bool:

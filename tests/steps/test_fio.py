@@ -308,6 +308,17 @@ def test_data_of_others_is_neither_overwritten_nor_removed(here: Gang, tmp_path:
     assert precious.read_bytes() == b"data" * 2048
 
 
+def test_a_file_or_device_shorter_than_size_is_refused(here: Gang, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = tmp_path / "short"
+    short.write_bytes(b"data" * 1024)
+    with pytest.raises(Failed, match="holds 4096 B, size is 4194304 B"):
+        FIO.run(here, FioParams(rw="read", file=str(short), **SMALL))
+    assert short.stat().st_size == 4096
+    monkeypatch.setattr(fio, "_filesystem", lambda host, path: {"type": "block", "total_bytes": 1 << 20})
+    with pytest.raises(Failed, match="holds 1048576 B"):
+        FIO.run(here, FioParams(rw="read", file="/dev/null", **SMALL))
+
+
 def test_a_file_of_its_own_is_removed(here: Gang, tmp_path: Path) -> None:
     params = FioParams(rw="write", file=str(tmp_path / "made"), **SMALL)
     FIO.parse(FIO.run(here, params), params)
