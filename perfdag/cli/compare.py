@@ -126,7 +126,7 @@ def cells(row: "Row") -> list[str]:
 
     v, unit = row.verdict, row.info.unit
     sides = [with_spread(middle, band.low, band.high, unit) for middle, band in ((v.a, v.spread_a), (v.b, v.spread_b))]
-    verdict = v.word if v.word in ("better", "worse", "no difference shown") else f"{v.word}: {v.why}"
+    verdict = v.word if v.word != "inconclusive" else f"{v.word}: {v.why}"
     if row.note:
         verdict += f" ({row.note})"
     return [
