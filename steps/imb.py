@@ -116,9 +116,15 @@ class Imb(Benchmark[ImbParams]):
 
     def check(self, params: ImbParams, shape: Shape) -> list[str]:
         problems = []
-        if params.ranks % shape.hosts.count:
-            problems.append(f"ranks {params.ranks} cannot be spread evenly over hosts.count {shape.hosts.count}")
-        if params.transport == "shm" and shape.hosts.count > 1:
+        # with pairs each sample runs on two of the hosts
+        count = 2 if shape.hosts.pairs else shape.hosts.count
+        if params.ranks % count:
+            problems.append(f"ranks {params.ranks} cannot be spread evenly over {count} hosts; use a multiple, or another hosts.count")
+        elif params.ranks_per_host is not None and params.ranks // count != params.ranks_per_host:
+            problems.append(
+                f"ranks {params.ranks} over {count} hosts is not {params.ranks_per_host} ranks_per_host; change one of the three"
+            )
+        if params.transport == "shm" and count > 1:
             problems.append("transport shm stays on one host; set hosts.count to 1 or use tcp")
         return problems
 

@@ -156,6 +156,9 @@ def test_shapes() -> None:
     assert IMB.shape(ImbParams(benchmark="Alltoall", ranks=64, ranks_per_host=8)) == {"hosts": {"count": 8}}
     shape = Shape.model_validate({"hosts": {"count": 2}})
     assert "shm stays on one host" in IMB.check(ImbParams(transport="shm"), shape)[0]
+    pairs = Shape.model_validate({"hosts": {"count": 5, "pairs": "all"}})
+    assert IMB.check(ImbParams(), pairs) == []
+    assert "not 4 ranks_per_host" in IMB.check(ImbParams(benchmark="Bcast", ranks=4, ranks_per_host=4), shape)[0]
     assert "cannot be spread evenly" in IMB.check(ImbParams(benchmark="Bcast", ranks=3, ranks_per_host=1), shape)[0]
 
 
