@@ -23,8 +23,8 @@ class BandwidthParams(rdma.RdmaParams):
 class RdmaBandwidth(rdma.Rdma[BandwidthParams]):
     """RDMA bandwidth by message size, with perftest.
 
-    Clock: perftest's cycle counter on the sending side, from posting the first message of a size to the completion of its last; with
-    `duration` the middle of that time, without a margin at both ends.
+    Clock: perftest's cycle counter on the sending side. It starts when the first message of a size is posted and stops at the completion of
+    its last; with `duration` it is the middle of that time, without a margin at both ends.
     """
 
     name: ClassVar[str] = "rdma-bandwidth"

@@ -18,8 +18,8 @@ class LatencyParams(rdma.RdmaParams):
 class RdmaLatency(rdma.Rdma[LatencyParams]):
     """RDMA latency by message size, with perftest.
 
-    Clock: perftest's cycle counter on the client, around each exchange; write and send report half of the round trip, read and atomic
-    all of it.
+    Clock: perftest's cycle counter on the client. It starts when a message is posted and stops at its completion (read, atomic) or at the
+    answer (write, send: half of the round trip is reported).
     """
 
     name: ClassVar[str] = "rdma-latency"

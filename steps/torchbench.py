@@ -89,8 +89,8 @@ class TorchbenchParams(Params):
 class Torchbench(Benchmark[TorchbenchParams]):
     """Time of one batch of a model of pytorch/benchmark, by its own run.py.
 
-    Clock: run.py's, around one call of the model with its input in place: time.time_ns() on CPU; on CUDA events between two
-    synchronisations. Imports, construction, the first call and the warm-up are outside.
+    Clock: run.py's. It starts before one call of the model, its input in place, and stops when the call has returned: time.time_ns() on CPU,
+    on CUDA events between two synchronisations. Imports, construction, the first call and the warm-up are outside.
     """
 
     name: ClassVar[str] = "torchbench"
