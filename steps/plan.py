@@ -89,7 +89,7 @@ def outputs(plan: Plan, here: Here, stored: set[str]) -> dict[str, Any]:
         "batchesnet": net,
         "shapeof": [{"s": str(batch.shape), "n": str(shapes[batch.shape].hosts.count)} for batch in plan.batches],
         "shapes": described,
-        "pending": f"{int(plan.options.get('pending_limit', 600)) + 30}s",
+        "pending": f"{int(plan.options.get('pending_limit', 600)) + 10}s",
         "run": plan.run_id,
         "suitename": plan.suite,
     }

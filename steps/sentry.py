@@ -121,4 +121,7 @@ async def stand(here: Here) -> None:
 async def _round(kube: Kube, kind: Resource, here: Here, sentry: Sentry) -> None:
     listed = await kube.list(kind, here.namespace, labels=f"{selector(here.run_id)},workflows.argoproj.io/workflow={here.workflow}")
     for pod in sentry.look([read(each) for each in listed], time.monotonic()):
-        await kube.delete(kind, pod.name, here.namespace, grace=0 if pod.phase == "Pending" else None)
+        # Argo makes a pod anew that is deleted while it is Pending; one past its deadline it takes for failed. A pod without
+        # a node has no kubelet to end it: there the template's pendingTimeout does.
+        if pod.node:
+            await kube.patch(kind, pod.name, {"spec": {"activeDeadlineSeconds": 1}}, here.namespace)

@@ -12,7 +12,7 @@ POD_WATCH = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", 
 RUN = [
     EXECUTOR,
     # sentry: the pods of a run, and giving up those that can never start
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "delete"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch"]},
     {"apiGroups": ["argoproj.io"], "resources": ["workflows"], "verbs": ["get"]},
     # plan: the run's key pair, and claims that the pods of a batch share
     {"apiGroups": [""], "resources": ["secrets", "persistentvolumeclaims"], "verbs": ["create"]},

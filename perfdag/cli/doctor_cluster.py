@@ -15,7 +15,7 @@ ARGO = "argoproj.io/v1alpha1"
 POD_SECONDS = 60.0
 _RIGHTS = {
     "perfdag-run": [
-        ("", "pods", "delete"),
+        ("", "pods", "patch"),
         ("", "secrets", "create"),
         ("argoproj.io", "workflows", "get"),
         ("argoproj.io", "workflowtaskresults", "create"),

@@ -1,9 +1,14 @@
 """Faults on a real cluster: each run ends with rows equal to the plan and none twice, or with the reason in the rows."""
 
+import contextlib
 import json
+import os
+import socket
 import subprocess
+import threading
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -119,8 +124,8 @@ def test_a_quota_has_its_reason(bench: Namespace, tmp_path: Path) -> None:
 def test_oom_has_its_reason(bench: Namespace, tmp_path: Path) -> None:
     suite = tmp_path / "oom.yaml"
     suite.write_text(
-        "name: oom\npending_limit: 60s\nentries:\n  - benchmark: command\n    resources: {memory: 200Mi}\n"
-        '    params: {argv: [python3, -c, "import os; os.kill(1, 0); x = [bytearray(1 << 20) for _ in range(1000)]"]}\n'
+        "name: oom\npending_limit: 60s\nentries:\n  - benchmark: command\n    resources: {memory: 300Mi}\n"
+        '    params: {argv: [python3, -c, "x = [bytearray(1 << 20) for _ in range(1000)]"]}\n'
     )
     ended = bench.watch(bench.submit(suite))
     assert ended.returncode == 1
@@ -187,3 +192,76 @@ def test_delete_leaves_nothing_behind(bench: Namespace, tmp_path: Path) -> None:
     ]
     assert not bench.objects("Lease", "coordination.k8s.io/v1")
     assert bench.stored(run_id)
+
+
+class Proxy:
+    """A TCP proxy in front of the S3 server that can be away."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.upstream, self.away = (host, port), False
+        self._listener = socket.create_server((host, 0))
+        self.port = self._listener.getsockname()[1]
+        self._open: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            if self.away:
+                client.close()
+                continue
+            server = socket.create_connection(self.upstream)
+            self._open += [client, server]
+            for one, other in ((client, server), (server, client)):
+                threading.Thread(target=self._pump, args=(one, other), daemon=True).start()
+
+    def _pump(self, one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := one.recv(1 << 16):
+                other.sendall(data)
+        for each in (one, other):
+            with contextlib.suppress(OSError):
+                each.close()
+
+    def leave(self) -> None:
+        """Refuse connections and break those that stand."""
+        self.away = True
+        for each in self._open:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        self._open.clear()
+
+    def close(self) -> None:
+        """End it."""
+        self._listener.close()
+
+
+def test_a_store_that_is_away_for_30_s_loses_nothing(bench: Namespace, tmp_path: Path) -> None:
+    endpoint = urlsplit(os.environ["AWS_ENDPOINT_URL"])
+    try:
+        proxy = Proxy(endpoint.hostname or "", endpoint.port or 80)
+    except OSError:
+        pytest.skip(f"no port can be opened on {endpoint.hostname}: the S3 server is not on this machine")
+
+    async def point(client: Kube, port: int) -> None:
+        told = {"AWS_ENDPOINT_URL": f"{endpoint.scheme}://{endpoint.hostname}:{port}"}
+        await client.patch(await client.resource("v1", "Secret"), "perfdag-store", {"stringData": told}, bench.name)
+
+    kube.run(lambda client: point(client, proxy.port))
+    try:
+        name = bench.submit(sleeps(tmp_path, points=10, hosts=1))
+        run_id = bench.run_id(name)
+        _under_way(bench, run_id)
+        proxy.leave()
+        time.sleep(30)
+        before = len(bench.stored(run_id))
+        proxy.away = False
+        assert before < 10
+        assert bench.watch(name).returncode == 0
+        bench.assert_complete(run_id, 10)
+    finally:
+        kube.run(lambda client: point(client, endpoint.port or 80))
+        proxy.close()
