@@ -122,7 +122,8 @@ def varied(states: Iterable[PointState]) -> dict[str, str]:
     labels = {}
     for group in by_entry.values():
         flat = [{**_flat(state.params), **_flat(state.shape)} for state in group]
-        names = sorted({name for each in flat for name in each if len({orjson.dumps(other.get(name)) for other in flat}) > 1})
+        every = {name for each in flat for name in each}
+        names = sorted(name for name in every if len({orjson.dumps(each.get(name)) for each in flat}) > 1)
         for state, each in zip(group, flat, strict=True):
             labels[state.point] = " ".join(f"{name}={_word(each.get(name))}" for name in names if name in each)
     return labels
