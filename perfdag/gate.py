@@ -220,15 +220,20 @@ def _limit(store: Store, history: Trends, rule: Check, info: SeriesInfo, rules: 
 
 
 def _absent(gate: Gate, history: Trends, tuning: Tuning, rules: Rules) -> None:
-    """Name headline series that earlier runs had and this one lacks: one alert an entry."""
-    if len(history.runs) < 2:
+    """Name headline series that earlier runs of the same trigger had and this one lacks: one alert an entry.
+
+    Runs that confirm, and those that somebody started for a part of a suite, are no measure of a scheduled one.
+    """
+    trigger = history.runs[-1].trigger
+    alike = [i for i, run in enumerate(history.runs[:-1]) if run.trigger == trigger][-PRESENT_OF:]
+    if not alike or trigger == "confirm":
         return
     finite = np.isfinite(history.value)
     tonight = {info.key for i, info in enumerate(history.series) if finite[i, -1]}
     gone: dict[str, list[tuple[str, str, str]]] = {}
     for i, name in enumerate(names(history)):
         info = history.series[i]
-        before = finite[i, -1 - PRESENT_OF : -1]
+        before = finite[i, alike]
         if info.key in tonight or not tuning.pages(info) or before.sum() < min(PRESENT, before.size):
             continue
         ok, bad, error, _ = history.runs[-1].points.get(info.point, (0, 0, "", ""))

@@ -287,3 +287,12 @@ def test_damaged_files_are_named_and_the_others_used(store: Store, tmp_path: Pat
     store.put(f"results/suite=net/month=2026-02/{run_id(39)}.parquet", b"")
     assert main(["check", "last", "--store", store.root]) == 2
     assert "no readable rows" in capsys.readouterr().err
+
+
+def test_a_partial_run_by_hand_does_not_make_the_next_night_absent_nor_hide_it(store: Store) -> None:
+    nights(store, 10, lambda n, p: 1e10)
+    for night in range(10, 14):
+        put(store, rows(night, {"streams=1": [1e10] * 3}, trigger="confirm"))
+    assert not check(store, "net", run_id(13), Rules()).failed
+    put(store, rows(14, {"streams=1": [1e10] * 3, "streams=4": [1e10] * 3}))
+    assert [alert.keys != [] for alert in check(store, "net", run_id(14), Rules()).alerts if alert.kind == "absent"] == [True]
