@@ -145,6 +145,8 @@ class Imb(Benchmark[ImbParams]):
     def run(self, gang: Gang, params: ImbParams) -> Output:
         if not params.oversubscribe:
             openmpi.need_cpus(gang.hosts, params.ranks)
+        if params.ranks % len(gang.hosts):
+            raise Failed(f"ranks {params.ranks} cannot be spread evenly over the {len(gang.hosts)} hosts given; set hosts.count")
         if params.transport == "rdma":
             openmpi.need_rdma(gang.hosts)
         argv, env = self._intel(gang, params) if params.mpi == "intel" else self._openmpi(gang, params)

@@ -110,7 +110,9 @@ class Iperf(Benchmark[IperfParams]):
         return [tool] if any(host.which(tool.program) is None for host in gang.hosts[:2]) else []
 
     def run(self, gang: Gang, params: IperfParams) -> Output:
-        client, server = gang.hosts[0], gang.hosts[1]
+        if len(gang.hosts) != 2:  # the pairs of a larger gang are two hosts each; never one pair under the name of all
+            raise Failed(f"iperf measures 2 hosts and was given {len(gang.hosts)}; set hosts.count to 2")
+        client, server = gang.hosts
         cpus = gang.shape.hosts.cpus
         # iperf3 talks about a UDP test over TCP first, so its server listens on TCP in any case
         proto: Proto = params.protocol if params.implementation == "iperf2" else "tcp"

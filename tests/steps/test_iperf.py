@@ -246,6 +246,29 @@ def test_a_real_run(given: dict[str, Any], tmp_path: Any) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_one_pair_is_never_measured_under_the_name_of_all(tmp_path: Any) -> None:
+    four = gang(IperfParams(duration=1), str(tmp_path), hosts={"count": 4, "pairs": "all"})
+    four.hosts = [LocalHost() for _ in range(4)]
+    with pytest.raises(Failed, match="2 hosts and was given 4"):
+        IPERF.run(four, IperfParams(duration=1))
+
+
+def test_a_real_run_over_ipv6(tmp_path: Any) -> None:
+    import socket
+
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("no IPv6 loopback here")
+    for params in (IperfParams(duration=1), IperfParams(implementation="iperf2", duration=0.5)):
+        here = gang(params, str(tmp_path))
+        if IPERF.missing(here, params):
+            pytest.skip(f"{params.implementation} is not installed")
+        here.hosts = [LocalHost("::1"), LocalHost("::1")]
+        assert values(IPERF.parse(IPERF.run(here, params), params), "throughput")[0] > 1e6
+
+
 def test_a_taken_port_says_so(tmp_path: Any) -> None:
     if shutil.which("iperf3") is None:
         pytest.skip("iperf3 is not installed")
