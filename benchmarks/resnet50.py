@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+sys.path.pop(0)  # this folder: its queue.py would hide the standard library's
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from perfdag.steps.resnet50 import loadgen, summary
 from perfdag.steps.resnet50.params import Workload
