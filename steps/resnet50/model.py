@@ -94,10 +94,9 @@ class Resnet50:
         self.files: Sequence[Path] | None = None
 
     def load(self, indices: Sequence[int]) -> None:
-        """Preprocessed images in host memory, pinned where the device is CUDA."""
+        """Preprocessed images in host memory."""
         parts = [preprocess(self._raw(indices[at : at + 64])).to(self._dtype) for at in range(0, len(indices), 64)]
-        store = torch.cat(parts)
-        self._store = store.pin_memory() if self._cuda else store
+        self._store = torch.cat(parts)
         self._row = {index: row for row, index in enumerate(indices)}
 
     def _raw(self, indices: Sequence[int]) -> np.ndarray:
@@ -123,10 +122,11 @@ class Resnet50:
         return next(size for size in self.buckets(self._largest) if size >= count) if self.compiled else count
 
     def gather(self, indices: Sequence[int]) -> torch.Tensor:
-        """A batch in host memory, padded where the backend is compiled."""
+        """A batch in host memory (pinned where the device is CUDA), padded where the backend is compiled."""
         rows = [self._row[index] for index in indices]
         rows += rows[:1] * (self._padded(len(rows)) - len(rows))
-        return self._store[rows]
+        batch = self._store[rows]
+        return batch.pin_memory() if self._cuda else batch
 
     def copy(self, batch: torch.Tensor) -> torch.Tensor:
         """A batch on the device, in the memory order that convolutions want."""
@@ -147,7 +147,7 @@ class Resnet50:
         return classes
 
     def _mark(self) -> None:
-        if self._cuda and self._events is not None and len(self._events) < 2:
+        if self._cuda and len(self._events) < 2:
             event = torch.cuda.Event(enable_timing=True)
             event.record()
             self._events.append(event)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from perfdag.stats.percentiles import needed
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.result import Result
 
@@ -46,7 +47,7 @@ def entry(found: Result, params: Workload) -> dict[str, Any]:
         made |= {
             f"latency_p{p * 100:g}_ms": round(tested.percentiles[p] * 1e3, 4)
             for p in (0.5, 0.9, 0.95, 0.99, 0.999)
-            if p in tested.percentiles
+            if tested.queries >= needed(p)
         }
     return made
 
