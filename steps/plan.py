@@ -68,7 +68,9 @@ def plan_of(here: Here, store: Store, environment: Mapping[str, str], mounted: P
 
 
 def check_size(plan: Plan) -> None:
-    """Raises BadDocument for a plan of too many batches, naming the knob."""
+    """Raises BadDocument for a plan of too many batches, naming the knob, or of shapes that no gang here can measure."""
+    if any((shape.get("hosts") or {}).get("pairs") for shape in plan.shapes):
+        raise refuse("hosts.pairs is not measured by this version; name the pairs with node_selector and hosts.count: 2")
     if len(plan.batches) > MAX_BATCHES:
         knob = "raise batch_time or rounds_per_batch, use isolation: batch, or split the suite"
         raise refuse(f"{len(plan.batches):,} batches are more than {MAX_BATCHES:,}, which is what one workflow holds; {knob}")

@@ -87,6 +87,11 @@ def test_too_many_batches_are_refused_with_the_knob() -> None:
         check_size(make_plan(loads(suite(1001, "isolation: pod\n"))))
 
 
+def test_node_pairs_are_refused_rather_than_measured_as_something_else() -> None:
+    with pytest.raises(BadDocument, match=r"hosts\.pairs"):
+        check_size(make_plan(loads(suite(1).replace("permutations", "hosts: {count: 4, pairs: ring}\n    permutations"))))
+
+
 def test_multus_batches_go_to_the_twin() -> None:
     text = suite(1).replace("permutations", "network: {name: bench/fast}\n    permutations")
     made = outputs(make_plan(loads(text), run_id="r"), place(), set())
