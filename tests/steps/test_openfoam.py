@@ -144,6 +144,13 @@ def test_size_s_and_a_tolerance() -> None:
     assert values(output("gamg-tolerance.stdout"), gamg)["pressure_iterations", "value"] == 65
 
 
+def test_a_gang_of_two_pods_has_a_rank_in_each() -> None:
+    params = OpenFoamParams(cells=16, time_steps=5, pressure_iterations=50, procs=2, nodes=2, oversubscribe=True)
+    assert values(output("gang-2-pods.stdout", {"addresses": 2, "point_to_point": "ob1"}), params)["memory", "value"] > 0
+    with pytest.raises(Invalid, match=r"ran on hosts with \[1, 1\] processes, not 1 with 2"):
+        OpenFoam().parse(output("gang-2-pods.stdout", {"addresses": 1}), params)
+
+
 def test_a_run_of_many_hours_parses() -> None:
     later = re.sub(r"^(\d+\.\d+)\t", lambda found: f"{float(found[1]) * 10_000:.6f}\t", recorded("xs-2-procs.stdout"), flags=re.M)
     assert values(output("", stdout=later), TWO)["solve_time", "value"] == pytest.approx(121_897.62)
