@@ -135,30 +135,30 @@ def test_oom_has_its_reason(bench: Namespace, tmp_path: Path) -> None:
 
 
 def test_stop_then_resume(bench: Namespace, tmp_path: Path) -> None:
-    suite = sleeps(tmp_path, points=10)
+    suite = sleeps(tmp_path, points=40)
     name = bench.submit(suite)
     run_id = bench.run_id(name)
     _under_way(bench, run_id)
     subprocess.run(["argo", "stop", name, "-n", bench.name], check=True, capture_output=True)
     bench.watch(name)
     half = bench.stored(run_id)
-    assert 0 < len(half) < 10
+    assert 0 < len(half) < 40
     assert {row["status"] for row in bench.rows(run_id)} == {"ok", "missing"}
     again = bench.perfdag("submit", "--resume", run_id, "--watch")
     assert again.returncode == 0, again.stdout + again.stderr
-    bench.assert_complete(run_id, 10)
+    bench.assert_complete(run_id, 40)
 
 
 def test_argo_retry(bench: Namespace, tmp_path: Path) -> None:
-    name = bench.submit(sleeps(tmp_path, points=10))
+    name = bench.submit(sleeps(tmp_path, points=40))
     run_id = bench.run_id(name)
     _under_way(bench, run_id)
     subprocess.run(["argo", "stop", name, "-n", bench.name], check=True, capture_output=True)
     bench.watch(name)
     subprocess.run(["argo", "retry", name, "-n", bench.name], check=True, capture_output=True)
-    bench.until(lambda: len(bench.stored(run_id)) == 10, 180, "complete run")
+    bench.until(lambda: len(bench.stored(run_id)) == 40, 180, "complete run")
     bench.watch(name)
-    bench.assert_complete(run_id, 10)
+    bench.assert_complete(run_id, 40)
 
 
 def test_a_cordoned_node_waits_and_goes_on(bench: Namespace, tmp_path: Path) -> None:
