@@ -178,24 +178,25 @@ async def watch() -> None:
             schedule = Schedule("constant", 100)
             done = await generate(await ApiSubmitter.open(kube, made), made, 1500, [namespace], schedule, 50, run="bench")
         told, lag = done.summary(schedule), heart.summary()
+        p99 = f"{1e3 * lag['p99_s']:.1f} ms" if lag["p99_s"] is not None else "unknown (fewer than 100 beats came back)"
         print(
-            f"watch lag at 100 objects/s: median {1e3 * (lag['median_s'] or 0):.1f} ms, p99 {1e3 * (lag['p99_s'] or 0):.1f} ms, "
+            f"watch lag at 100 objects/s: median {1e3 * (lag['median_s'] or 0):.1f} ms, p99 {p99}, "
             f"max {1e3 * (lag['max_s'] or 0):.1f} ms, n={lag['beats']} (limit p99 50 ms); rate held {told['rate_share']:.1%}"
         )
 
 
-async def jobs() -> None:
-    """2,000 jobs on 1,000 simulated nodes: every stage of every job has a row."""
+async def jobs(count: int, nodes: int) -> None:
+    """Jobs on simulated nodes: every stage of every job has a row."""
     async with Kube() as kube:
-        await simulate.make_nodes(kube, 1000, 8)
-        await simulate.nodes_ready(kube, 1000, 120)
-        spec = workloads.Spec(template="job", count=2000, parallel=20, goal="succeeded", timeout=900)
+        await simulate.make_nodes(kube, nodes, 8)
+        await simulate.nodes_ready(kube, nodes, 120)
+        spec = workloads.Spec(template="job", count=count, parallel=20, goal="succeeded", timeout=900)
         start = time.monotonic()
         result = await workloads.submit(kube, spec)
         stages = {row.stage for row in result.rows}
         counted = {status: sum(row.status == status for row in result.rows) for status in ("ok", "unobserved", "censored", "failed")}
         took = time.monotonic() - start
-        print(f"2,000 jobs on 1,000 nodes: {took:.0f} s, {len(result.rows)} rows = 2000 x {len(stages)}: {counted}")
+        print(f"{count} jobs on {nodes} nodes: {took:.0f} s, {len(result.rows)} rows = {count} x {len(stages)}: {counted}")
         print(f"  scheduled {result.figures['throughput_mean']:.0f}/s mean, left behind {result.figures['left_behind']:.0f}")
         await simulate.remove_nodes(kube)
 
@@ -220,9 +221,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="*", default=["create", "memory", "watch"], help="create, memory, watch, jobs, burst")
     parser.add_argument("--rounds", type=int, default=5, help="alternating rounds of create (default: 5)")
+    parser.add_argument("--jobs", type=int, default=2000, help="jobs of `jobs` (default: 2000)")
+    parser.add_argument("--nodes", type=int, default=1000, help="simulated nodes of `jobs` (default: 1000)")
     args = parser.parse_args()
     for name in args.what:
-        work = {"create": lambda: create(args.rounds), "memory": memory, "watch": watch, "jobs": jobs, "burst": burst}[name]
+        work = {
+            "create": lambda: create(args.rounds),
+            "memory": memory,
+            "watch": watch,
+            "jobs": lambda: jobs(args.jobs, args.nodes),
+            "burst": burst,
+        }[name]
         asyncio.run(work())
 
 
