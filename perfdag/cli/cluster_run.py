@@ -127,8 +127,8 @@ class Counter:
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._store: "Store | None" = None
-        self._plan: "Plan | None" = None
+        self._store: Store | None = None
+        self._plan: Plan | None = None
         self._at, self._done = 0.0, 0
 
     def count(self, run_id: str | None) -> tuple[int, int, str] | None:
