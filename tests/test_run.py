@@ -113,7 +113,7 @@ def test_until_stops_at_the_precision_or_at_the_maximum(
 ) -> None:
     suite = write_suite(
         "name: until\nentries:\n"
-        "  - name: easy\n    benchmark: command\n    params: {argv: [sleep, '0.05']}\n    until: {relative_spread: 0.5, max_repetitions: 15}\n"
+        "  - name: easy\n    benchmark: command\n    params: {argv: [sleep, '0.05']}\n    until: {relative_spread: 0.99, max_repetitions: 15}\n"
         "  - name: hard\n    benchmark: command\n    params: {argv: [sleep, '0.01']}\n    until: {relative_spread: 0.000001, max_repetitions: 8}\n"
     )
     assert main(["run", str(suite), "--store", str(tmp_path / "store"), "--no-report"]) == 0
