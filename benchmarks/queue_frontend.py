@@ -1,6 +1,6 @@
 """Throughput of the queue's frontend: 64 clients, 16 backends, 1 ms of work, by the original wire and by the kept one.
 
-    python benchmarks/queue.py [--original DIR] [--seconds 5] [--rounds 3]
+    python benchmarks/queue_frontend.py [--original DIR] [--seconds 5] [--rounds 3]
 
 DIR holds `frontend`, `client` and `backend` of intel/k8s-device-scalability-tester, built with `go build -o DIR ./cmd/...`. With it every round
 runs, one after the other: theirs alone, our frontend between their clients and backends, and ours alone on both wires; the ratio is to theirs of the same run.
