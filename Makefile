@@ -11,7 +11,7 @@ run: $(VENV)/run.stamp tools
 
 test: $(VENV)/dev.stamp tools lint
 	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not cluster and not argo" --ignore tests/queue
-	@$(BIN)/python -m pytest -q -m "not cluster and not argo" tests/queue  # apart: these hold real clocks against real load
+	@$(BIN)/python -m pytest -q -n 2 -m "not cluster and not argo" tests/queue  # apart: these hold real clocks against real load
 
 lint: $(VENV)/dev.stamp
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
