@@ -10,7 +10,7 @@ run: $(VENV)/run.stamp tools
 	@$(BIN)/perfdag run suites/quick.yaml --store ./perfdag-results
 
 test: $(VENV)/dev.stamp tools lint
-	@$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "not cluster and not argo" --ignore tests/queue
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not cluster and not argo" --ignore tests/queue
 	@$(BIN)/python -m pytest -q -n 2 -m "not cluster and not argo" tests/queue  # apart: these hold real clocks against real load
 
 lint: $(VENV)/dev.stamp
