@@ -10,8 +10,11 @@ run: $(VENV)/run.stamp tools
 	@$(BIN)/perfdag run suites/quick.yaml --store ./perfdag-results
 
 test: $(VENV)/dev.stamp tools lint
-	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not cluster and not argo" --ignore tests/queue
-	@$(BIN)/python -m pytest -q -n 2 -m "not cluster and not argo" tests/queue  # apart: these hold real clocks against real load
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not cluster and not argo" $(CLOCKS:%=--ignore %)
+	@$(BIN)/python -m pytest -q -m "not cluster and not argo" $(CLOCKS)
+
+# these hold real clocks against real load, so they run alone
+CLOCKS := tests/queue tests/stats/test_confirm.py tests/resnet50/test_loadgen.py
 
 lint: $(VENV)/dev.stamp
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
