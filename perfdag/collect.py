@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from perfdag.document import nearest
-from perfdag.parts import Part, headline, part_key, read_part, relative_precision, run_folder
+from perfdag.parts import Part, headline, part_key, read_part, relative_precision, run_folder, stored_parts
 from perfdag.plan import Plan, read_plan
 from perfdag.results import SAMPLES, SCHEMA_VERSION, canonical, digest
 from perfdag.rollup import forget, month_of
@@ -85,7 +85,7 @@ def collect(store: Store, plan: Plan) -> Collected:
 
 def gather(store: Store, plan: Plan) -> tuple[pa.Table, Collected]:
     """The rows of a run as a table of SAMPLES (repetitive columns dictionary-encoded). Raises StoreError."""
-    stored = {key.rpartition("/")[2].removesuffix(".json") for key in store.list(f"{run_folder(plan.run_id)}/parts")}
+    stored = stored_parts(store, plan.run_id)
     builder = _Builder(plan, store)
     collected = builder.collected
     order = sorted(

@@ -64,7 +64,8 @@ def lead(here: Here, number: int, attempt: int, last: bool) -> int:
     store = here.open()
     plan = load_plan(store, here.run_id)
     batch = plan.batches[number]
-    left = [position for position in batch.samples if plan.key(position) not in stored_parts(store, plan.run_id)]
+    stored = stored_parts(store, plan.run_id)
+    left = [position for position in batch.samples if plan.key(position) not in stored]
     shape = Shape.model_validate(plan.shapes[batch.shape])
     said = Said(len(left))
     if not left:
