@@ -160,17 +160,21 @@ def _signal_tree(pid: int, number: signal.Signals) -> None:
         os.killpg(pid, number)
 
 
+def listening_ports(table: str, proto: Proto) -> set[int]:
+    """Ports that somebody listens on (tcp) or has open (udp), from the text of /proc/net/tcp, tcp6, udp or udp6 (proc(5))."""
+    wanted = _LISTEN if proto == "tcp" else _UDP_OPEN
+    rows = (line.split() for line in table.splitlines())
+    return {int(row[1].rpartition(":")[2], 16) for row in rows if len(row) > 3 and row[3] == wanted and ":" in row[1]}
+
+
 def _listening(port: int, proto: Proto) -> bool:
     tables = [Path(f"/proc/net/{proto}"), Path(f"/proc/net/{proto}6")]
-    wanted = _LISTEN if proto == "tcp" else _UDP_OPEN
     if not tables[0].exists():  # no /proc (macOS): a port that cannot be bound is taken
         return not _bindable(port, proto)
     for table in tables:
         with contextlib.suppress(OSError):
-            for line in table.read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[3] == wanted and int(fields[1].rpartition(":")[2], 16) == port:
-                    return True
+            if port in listening_ports(table.read_text(), proto):
+                return True
     return False
 
 

@@ -18,11 +18,10 @@ from typing import Any
 import orjson
 
 from perfdag.benchmark import Failed, Infrastructure
-from perfdag.hosts import Argv, Finished, Proto
+from perfdag.hosts import Argv, Finished, Proto, listening_ports
 
 ALIAS = "perfdag-peer"
 CONNECT_SECONDS = 10
-_LISTEN, _UDP_OPEN = "0A", "07"
 _TABLES = "cat /proc/net/{proto} /proc/net/{proto}6 2>/dev/null; true"
 _PIDS = "${PERFDAG_PEER:-/tmp}/pids"
 
@@ -296,9 +295,7 @@ class SshHost:
             pause = min(pause * 1.5, 0.05)
 
     def _ports(self, proto: Proto) -> set[int]:
-        wanted = _LISTEN if proto == "tcp" else _UDP_OPEN
-        rows = (line.split() for line in self._sh(_TABLES.format(proto=proto), 10).splitlines())
-        return {int(row[1].rpartition(":")[2], 16) for row in rows if len(row) > 3 and row[3] == wanted and ":" in row[1]}
+        return listening_ports(self._sh(_TABLES.format(proto=proto), 10), proto)
 
     def free_port(self, proto: Proto = "tcp") -> int:
         """A port nobody listens on now, below the kernel's range for outgoing connections."""

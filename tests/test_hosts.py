@@ -94,7 +94,10 @@ def test_a_server_that_never_listens_is_given_up() -> None:
 def test_leaving_the_block_ends_the_server_and_its_children() -> None:
     host = LocalHost()
     with host.serve(["sh", "-c", "sleep 54321.625 & wait"]):
-        assert running("^sleep 54321.625")
+        started = time.monotonic()
+        while not running("^sleep 54321.625"):
+            assert time.monotonic() - started < 10
+            time.sleep(0.01)
     assert gone("^sleep 54321.625")
 
 

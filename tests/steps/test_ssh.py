@@ -143,6 +143,7 @@ def test_dismissed_peer_ends_with_0(host: SshHost, served: Served) -> None:
 
 
 def test_a_lost_lead_ends_the_peer_retryable(host: SshHost, served: Served) -> None:
+    host.run(["sleep", "1"], timeout=10)  # a lead that comes and goes between two looks of the peer was never there
     host.close()
     assert served.process.wait(15) == peer.RETRYABLE
 
