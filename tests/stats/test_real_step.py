@@ -24,7 +24,6 @@ tc qdisc add dev lo root tbf rate 500mbit burst 256k latency 50ms
 for night in $(seq 20); do
   if [ "$night" = 16 ]; then tc qdisc change dev lo root tbf rate 440mbit burst 256k latency 50ms; fi
   "$0" -c 'import sys; from perfdag.cli import main; sys.exit(main(sys.argv[1:]))' run suite.yaml --no-report >> log 2>&1
-  sleep 1
 done
 """
 
