@@ -34,6 +34,13 @@ class Context:
     port: int = 2222
     priority_class: str | None = None
     workflow: str = ""
+    account: str | None = None
+    """The ServiceAccount of a benchmark that is allowed rights; None: that of all measuring pods."""
+
+
+def account_of(benchmark: str) -> str:
+    """Name of the ServiceAccount that `perfdag install --allow BENCHMARK` makes."""
+    return f"perfdag-measure-{benchmark}"
 
 
 def image(name: str | None, pattern: str) -> str:
@@ -111,6 +118,8 @@ def patch(shape: Shape, context: Context) -> Object:
     _volumes(shape, spec, main, context)
     _mtu(shape, spec, context)
     _placement(shape, spec, context)
+    if context.account:
+        spec["serviceAccountName"] = context.account
     if context.store.startswith("claim://"):
         spec["volumes"].append({"name": "store", "persistentVolumeClaim": {"claimName": context.store.removeprefix("claim://")}})
         main["volumeMounts"].append({"name": "store", "mountPath": STORE})

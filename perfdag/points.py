@@ -163,7 +163,7 @@ class _Collector:
     def _shape(
         self, source: Source, asked: dict[str, Any], benchmark: Benchmark[Any], where: Where, varied: Mapping[str, Any]
     ) -> tuple[int, Shape, str] | None:
-        key = orjson.dumps([asked, benchmark.image, source.name])
+        key = orjson.dumps([asked, benchmark.image, benchmark.name, source.name])
         if key not in self._shapes:
             self._shapes[key] = None
             try:
@@ -176,10 +176,11 @@ class _Collector:
                 return None
             data = shape.model_dump(mode="json", exclude_defaults=True)
             text = canonical(data)
-            if text not in self._shape_index:
-                self._shape_index[text] = len(self.made.shapes)
+            pods = f"{benchmark.name} {text}" if benchmark.api else text  # rights are not lent to what shares the pods
+            if pods not in self._shape_index:
+                self._shape_index[pods] = len(self.made.shapes)
                 self.made.shapes.append(data)
-            self._shapes[key] = (self._shape_index[text], shape, text)
+            self._shapes[key] = (self._shape_index[pods], shape, text)
         return self._shapes[key]
 
     def _keep(

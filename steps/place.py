@@ -29,6 +29,8 @@ class Here:
     pod: str
     node: str
     address: str
+    allowed: tuple[str, ...] = ()
+    """Benchmarks whose Kubernetes rights this installation grants."""
 
     def open(self) -> Store:
         """The store, a mounted claim included. Raises StoreError."""
@@ -55,6 +57,7 @@ def here(environment: Mapping[str, str] = os.environ) -> Here:
         pod=of("POD"),
         node=of("NODE"),
         address=of("IP"),
+        allowed=tuple(of("ALLOWED").split()),
     )
 
 

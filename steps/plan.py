@@ -14,7 +14,7 @@ from perfdag.document import BadDocument, Problem
 from perfdag.kube import Kube, KubeError
 from perfdag.parts import run_folder, stored_parts
 from perfdag.plan import MAX_BATCHES, Plan, make_plan, read_plan
-from perfdag.podspec import Context, claim_spec, host_port, patch, shared_claim
+from perfdag.podspec import Context, account_of, claim_spec, host_port, patch, shared_claim
 from perfdag.shape import Shape
 from perfdag.steps.peer import make_keys
 from perfdag.steps.place import Here
@@ -83,7 +83,8 @@ def outputs(plan: Plan, here: Here, stored: set[str]) -> dict[str, Any]:
     shapes = [Shape.model_validate(each) for each in plan.shapes]
     left = [number for number, batch in enumerate(plan.batches) if any(plan.key(position) not in stored for position in batch.samples)]
     net = [number for number in left if shapes[plan.batches[number].shape].network.name]
-    described = [_described(shape, plan, here) for shape in shapes]
+    accounts = {point.shape: account_of(point.benchmark) for point in plan.points if point.benchmark in here.allowed}
+    described = [_described(shape, plan, here, accounts.get(number)) for number, shape in enumerate(shapes)]
     if len(orjson.dumps(described)) > MAX_SHAPES:
         raise refuse(f"{len(shapes)} distinct shapes are too many for one workflow ({MAX_SHAPES:,} bytes); split the suite by shape")
     return {
@@ -97,9 +98,9 @@ def outputs(plan: Plan, here: Here, stored: set[str]) -> dict[str, Any]:
     }
 
 
-def _described(shape: Shape, plan: Plan, here: Here) -> Object:
+def _described(shape: Shape, plan: Plan, here: Here, account: str | None) -> Object:
     priority = "perfdag-preempting" if plan.options.get("priority", 0) > 0 else None
-    context = Context(plan.run_id, here.images, here.store, ssh_port(shape, plan.run_id), priority, here.workflow)
+    context = Context(plan.run_id, here.images, here.store, ssh_port(shape, plan.run_id), priority, here.workflow, account)
     described: Object = {"patch": patch(shape, context)}
     if shape.network.name:
         described |= {"network": shape.network.name, "netkey": NETWORKS[shape.network.default]}

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from perfdag.podspec import account_of
 from perfdag.workflows.templates import Installation
 
 Object = dict[str, Any]
@@ -29,13 +30,34 @@ def objects(made: Installation, api_rules: dict[str, list[Object]] | None = None
         *_role(made, "perfdag-measure", [EXECUTOR, POD_WATCH]),
     ]
     for name, rules in sorted((api_rules or {}).items()):
-        account = f"perfdag-measure-{name}"
-        found += [_account(made, account), *_role(made, account, [EXECUTOR, POD_WATCH, *rules])]
+        found += _allowed(made, account_of(name), rules)
     if made.network_policy:
         found.append(network_policy(made))
     if not made.namespaced:
         found += _cluster_wide(made)
     return found
+
+
+def _allowed(made: Installation, account: str, rules: list[Object]) -> list[Object]:
+    """A benchmark's account and its rights: cluster-wide, since it makes namespaces and reads nodes; `--namespaced`: here alone."""
+    found = [_account(made, account)]
+    if made.namespaced:  # a Role may not name URLs
+        inside = [rule for rule in rules if "nonResourceURLs" not in rule]
+        return [*found, *_role(made, account, [EXECUTOR, POD_WATCH, *inside])]
+    return [*found, *_role(made, account, [EXECUTOR, POD_WATCH]), *_cluster_role(made, f"{account}-{made.namespace}", account, rules)]
+
+
+def _cluster_role(made: Installation, name: str, account: str, rules: list[Object]) -> list[Object]:
+    return [
+        {"apiVersion": f"{_RBAC}/v1", "kind": "ClusterRole", "metadata": _meta(made, name, True), "rules": rules},
+        {
+            "apiVersion": f"{_RBAC}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": _meta(made, name, True),
+            "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": made.namespace}],
+        },
+    ]
 
 
 def _labels(made: Installation) -> Object:
@@ -89,14 +111,7 @@ def _cluster_wide(made: Installation) -> list[Object]:
         {"apiGroups": ["storage.k8s.io"], "resources": ["storageclasses", "csidrivers"], "verbs": ["get", "list"]},
     ]
     return [
-        {"apiVersion": f"{_RBAC}/v1", "kind": "ClusterRole", "metadata": _meta(made, name, True), "rules": rules},
-        {
-            "apiVersion": f"{_RBAC}/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": _meta(made, name, True),
-            "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": name},
-            "subjects": [{"kind": "ServiceAccount", "name": "perfdag-run", "namespace": made.namespace}],
-        },
+        *_cluster_role(made, name, "perfdag-run", rules),
         _priority(made, "perfdag", 0, "Never", "Measuring pods wait for room and push nobody out."),
         _priority(made, "perfdag-preempting", 1000, "PreemptLowerPriority", "Measuring pods of a suite that asks for priority."),
     ]

@@ -138,8 +138,9 @@ def _with_store(patch: dict[str, Any]) -> str:
     return f"{{{{={_CLAIM} ? replace('{claimed}', '@CLAIM@', workflow.parameters.store[8:]) : '{plain}'}}}}"
 
 
-def _container(made: Installation, name: str, more_env: tuple[str, ...] = (), **kwargs: Any) -> Container:
-    more = [m.EnvVar(name=f"PERFDAG_{each.upper()}", value=f"{{{{workflow.parameters.{each}}}}}") for each in more_env]
+def _container(made: Installation, name: str, more_env: tuple[str, ...] = (), allow: tuple[str, ...] = (), **kwargs: Any) -> Container:
+    more = [m.EnvVar(name="PERFDAG_ALLOWED", value=" ".join(allow))] if allow else []
+    more += [m.EnvVar(name=f"PERFDAG_{each.upper()}", value=f"{{{{workflow.parameters.{each}}}}}") for each in more_env]
     return Container(
         name=name,
         command=["perfdag"],
@@ -156,6 +157,7 @@ def _plan(made: Installation) -> Container:
         made,
         "plan",
         ("suite", "url", "options"),
+        made.allow,
         image=made.image("base"),
         args=["step", "plan", "--out", "/tmp/perfdag-plan"],
         volumes=[m.Volume(name="suite", config_map=m.ConfigMapVolumeSource(name="{{workflow.parameters.configmap}}", optional=True))],

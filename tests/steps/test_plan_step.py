@@ -2,6 +2,7 @@
 
 import base64
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -98,6 +99,19 @@ def test_multus_batches_go_to_the_twin() -> None:
     assert (made["batches"], made["batchesnet"]) == ([], [0])
     assert made["shapes"][0]["network"] == "bench/fast"
     assert made["shapes"][0]["netkey"] == "k8s.v1.cni.cncf.io/networks"
+
+
+def test_an_allowed_benchmark_has_pods_and_an_account_of_its_own() -> None:
+    text = (
+        "name: s\nentries:\n  - {benchmark: vmi-burst}\n  - {benchmark: vmi-steady}\n  - {benchmark: command, params: {argv: ['true']}}\n"
+    )
+    plan = make_plan(loads(text), run_id="r")
+    shapes = {point.benchmark: point.shape for point in plan.points}
+    assert len(set(shapes.values())) == 3, "rights are not lent to what shares the pods"
+    made = outputs(plan, replace(place(), allowed=("vmi-burst",)), set())
+    accounts = {name: made["shapes"][shape]["patch"].get("serviceAccountName") for name, shape in shapes.items()}
+    assert accounts == {"vmi-burst": "perfdag-measure-vmi-burst", "vmi-steady": None, "command": None}
+    assert here({"PERFDAG_ALLOWED": "scale vmi-burst"}).allowed == ("scale", "vmi-burst")
 
 
 def test_spread_on_one_node_is_invalid() -> None:

@@ -53,6 +53,14 @@ def golden(name: str, text: str) -> None:
     assert path.read_text() == text, f"{path.name} differs; PERFDAG_REGENERATE=1 writes it, then read the diff"
 
 
+RULES: dict[str, list[dict[str, Any]]] = {
+    "vmi-burst": [
+        {"apiGroups": ["kubevirt.io"], "resources": ["*"], "verbs": ["create", "delete"]},
+        {"nonResourceURLs": ["/metrics"], "verbs": ["get"]},
+    ]
+}
+
+
 def documents() -> dict[str, list[dict[str, Any]]]:
     made = {name: base.objects(each) for name, each in INSTALLATIONS.items()}
     made["suite"] = [
@@ -146,6 +154,25 @@ def test_suite_text_survives_the_config_map() -> None:
     assert yaml.safe_load(dump([made]))["data"]["suite.yaml"] == NASTY
 
 
+@pytest.mark.parametrize("namespaced", [False, True])
+def test_rights_of_an_allowed_benchmark_are_of_its_own_account(namespaced: bool) -> None:
+    made = base.objects(Installation(namespace="bench", store="s3://x/y", namespaced=namespaced, allow=("vmi-burst",)), RULES)
+    bound = [
+        (each["kind"], each["roleRef"]["name"])
+        for each in made
+        if each["kind"].endswith("Binding") and each["subjects"][0]["name"] == "perfdag-measure-vmi-burst"
+    ]
+    wide = [("ClusterRoleBinding", "perfdag-measure-vmi-burst-bench")]
+    assert bound == [("RoleBinding", "perfdag-measure-vmi-burst"), *([] if namespaced else wide)]
+    roles = {(each["kind"], each["metadata"]["name"]): each["rules"] for each in made if each["kind"] in ("Role", "ClusterRole")}
+    assert not any("nonResourceURLs" in rule for (kind, _), rules in roles.items() if kind == "Role" for rule in rules), "Roles may not"
+    for name in ("perfdag-measure", "perfdag-run"):
+        assert not any("kubevirt.io" in rule.get("apiGroups", ()) for rule in roles["Role", name])
+    template = next(each for each in made if each["kind"] == "WorkflowTemplate")
+    plan = next(each for each in template["spec"]["templates"] if each["name"] == "plan")
+    assert {"name": "PERFDAG_ALLOWED", "value": "vmi-burst"} in plan["container"]["env"]
+
+
 def test_cron_refuses_what_argo_would() -> None:
     with pytest.raises(ValueError, match="five fields"):
         runs.cron("bench", "quick", ["hourly"])
@@ -165,7 +192,8 @@ def test_argo_lint(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.argo
-def test_server_side_apply() -> None:
+@pytest.mark.parametrize("namespaced", [False, True])
+def test_server_side_apply(namespaced: bool) -> None:
     """The API server takes every object as it is: nothing unknown, nothing pruned."""
     if not os.environ.get("KUBECONFIG"):
         pytest.skip("needs KUBECONFIG: no API server to apply to")
@@ -177,7 +205,8 @@ def test_server_side_apply() -> None:
     async def check(client: Kube) -> None:
         await client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
         try:
-            for each in base.objects(Installation(namespace=namespace, store="s3://x/y", network_policy=True)):
+            made_of = Installation(namespace=namespace, store="s3://x/y", network_policy=True, namespaced=namespaced, allow=tuple(RULES))
+            for each in base.objects(made_of, RULES):
                 resource = await client.resource(each["apiVersion"], each["kind"])
                 path = resource.path(each["metadata"].get("namespace"), each["metadata"]["name"])
                 params = {"fieldManager": "perfdag-test", "dryRun": "All", "fieldValidation": "Strict", "force": "true"}
