@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import orjson
 from pydantic import Field, field_validator
 
-from perfdag.benchmark import Benchmark, Failed, Gang, Infrastructure, Invalid, Measurement, Metric, Output, Params, Skip
+from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Params, Skip
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import measured, workloads
 from perfdag.steps.scale.gates import parse as parse_gate
@@ -133,9 +133,7 @@ class Scale(Benchmark[ScaleParams]):
         except ValueError as error:
             raise Failed(str(error)) from None
         except KubeError as error:
-            if error.reason in ("Config", "NoKind") or error.status in (401, 403):
-                raise Skip(str(error)) from None
-            raise (Infrastructure if error.status in (0, 429) or error.status >= 500 else Failed)(str(error)) from None
+            raise measured.explained(error, self.name) from None
         facts = {"simulated": result.facts["simulated"], "runs": [result.facts]}
         return Output({"result": orjson.dumps(asdict(result)).decode()}, tool="perfdag", facts=facts)
 
@@ -172,5 +170,5 @@ class Scale(Benchmark[ScaleParams]):
 
 
 async def _measure(spec: workloads.Spec, params: ScaleParams) -> Result:
-    async with Kube(connections=max(100, spec.parallel)) as kube, ExclusiveRun(kube, new_run(), kube.namespace, params.lock_timeout):
+    async with Kube(connections=max(100, spec.parallel)) as kube, ExclusiveRun(kube, new_run(), params.lock_timeout):
         return await workloads.measure(kube, spec, params.scenario)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import orjson
 from pydantic import Field, field_validator
 
-from perfdag.benchmark import Benchmark, Failed, Gang, Infrastructure, Invalid, Measurement, Metric, Output, Params, Skip
+from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Params
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import measured, run_vmi, vmi
 from perfdag.steps.scale.gates import parse as parse_gate
@@ -95,15 +95,17 @@ class VmiBurst(Benchmark[VmiBurstParams]):
     def run(self, gang: Gang, params: VmiBurstParams) -> Output:
         """See Benchmark."""
         ask = run_vmi.Ask(params.scenario, params.counts, step=params.step, cooldown=params.cooldown)
-        return run_scenario(params, ask, gang.timeout)
+        return run_scenario(self.name, params, ask, gang.timeout)
 
     def parse(self, output: Output, params: VmiBurstParams) -> list[Measurement]:
         """See Benchmark."""
         return parse_results(output, "creation_to_running")
 
 
-def run_scenario(params: VmiParams, ask: run_vmi.Ask, timeout: float) -> Output:
-    """Measure on the cluster we reach, for at most `timeout` seconds. Raises Skip (no cluster, no KubeVirt), Failed (a bad request), Infrastructure."""
+def run_scenario(name: str, params: VmiParams, ask: run_vmi.Ask, timeout: float) -> Output:
+    """Measure for benchmark `name` on the cluster we reach, for at most `timeout` seconds.
+
+    Raises Skip (no cluster, no KubeVirt), Failed (a bad request), Infrastructure."""
     ask.lock_timeout, ask.prometheus = params.lock_timeout, params.prometheus
     try:
         spec = vmi.Spec(
@@ -122,7 +124,7 @@ def run_scenario(params: VmiParams, ask: run_vmi.Ask, timeout: float) -> Output:
     except (TemplateError, ValueError) as error:
         raise Failed(str(error)) from None
     except KubeError as error:
-        raise _explained(error) from None
+        raise measured.explained(error, name) from None
     results = [asdict(each) for each in outcome.results]
     simulated = any(each.facts["simulated"] for each in outcome.results)
     facts = {"simulated": simulated, "runs": [each.facts for each in outcome.results]}
@@ -133,14 +135,6 @@ def run_scenario(params: VmiParams, ask: run_vmi.Ask, timeout: float) -> Output:
 async def _measure(spec: vmi.Spec, ask: run_vmi.Ask) -> run_vmi.Outcome:
     async with Kube() as kube:
         return await run_vmi.measure(kube, spec, ask)
-
-
-def _explained(error: KubeError) -> Exception:
-    if error.reason in ("Config", "NoKind"):
-        return Skip(str(error))
-    if error.status in (401, 403):
-        return Skip(f"{error}; `perfdag install --allow vmi-burst` grants it")
-    return Infrastructure(str(error)) if error.status in (0, 429) or error.status >= 500 else Failed(str(error))
 
 
 def parse_results(output: Output, headline: str) -> list[Measurement]:

@@ -48,7 +48,7 @@ class VmiSteady(Benchmark[VmiSteadyParams]):
     def run(self, gang: Gang, params: VmiSteadyParams) -> Output:
         """See Benchmark."""
         ask = run_vmi.Ask("steady", [params.count], churn=params.churn, pause=params.pause, duration=params.duration)
-        return run_scenario(params, ask, gang.timeout)
+        return run_scenario(self.name, params, ask, gang.timeout)
 
     def parse(self, output: Output, params: VmiSteadyParams) -> list[Measurement]:
         """See Benchmark."""

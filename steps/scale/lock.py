@@ -12,6 +12,8 @@ from perfdag.steps.scale.stages import unix_ns
 
 NAME = "perfdag-performance-run"
 LIFE = 30
+NAMESPACE = "default"
+"""Where the Lease is: runs from a laptop and from pods of any namespace must find the same one."""
 
 
 class LockTimeoutError(KubeError):
@@ -22,12 +24,15 @@ class LockTimeoutError(KubeError):
 
 
 class ExclusiveRun:
-    """`async with`: hold the Lease in `namespace`; waits up to `timeout` seconds for another run to end or to stop renewing it.
+    """`async with`: hold the Lease; waits up to `timeout` seconds for another run to end or to stop renewing it.
 
-    Raises LockTimeoutError naming the holder; KubeError.
+    It is in `namespace`, where we have no rights there (an installation for one namespace) in our own. Raises LockTimeoutError naming the
+    holder; KubeError.
     """
 
-    def __init__(self, kube: Kube, run: str, namespace: str, timeout: float, told: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(
+        self, kube: Kube, run: str, timeout: float, told: Callable[[str], None] = lambda text: None, *, namespace: str = NAMESPACE
+    ) -> None:
         self._kube, self._run, self._namespace, self._timeout, self._told = kube, run, namespace, timeout, told
         self._task: asyncio.Task[None] | None = None
 
@@ -68,6 +73,9 @@ class ExclusiveRun:
             await self._kube.create(self._body(), self._namespace)
             return None
         except KubeError as error:
+            if error.status == 403 and self._namespace != self._kube.namespace:
+                self._namespace = self._kube.namespace
+                return await self._take()
             if error.reason != "AlreadyExists":
                 raise
         try:

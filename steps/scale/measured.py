@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from perfdag.benchmark import Measurement, Metric
+from perfdag.benchmark import Failed, Infrastructure, Measurement, Metric, SampleError, Skip
+from perfdag.kube import KubeError
 from perfdag.steps.scale.gates import Gate
 from perfdag.steps.scale.rows import Row
 from perfdag.steps.scale.summary import Summary
@@ -31,6 +32,15 @@ METRICS = (
 )
 _STATS = ("p50", "p95", "p99", "mean", "least", "most")
 _NAMES = {"least": "min", "most": "max"}
+
+
+def explained(error: KubeError, benchmark: str) -> SampleError:
+    """What a cluster's refusal means for a sample: no cluster, no such kind or no rights are nobody's fault; an outage is retried."""
+    if error.reason in ("Config", "NoKind"):
+        return Skip(str(error))
+    if error.status in (401, 403):
+        return Skip(f"{error}; `perfdag install --allow {benchmark}` grants it to its pods")
+    return Infrastructure(str(error)) if error.status in (0, 429) or error.status >= 500 else Failed(str(error))
 
 
 def of_stages(stages: Sequence[Summary], coords: dict[str, Any]) -> list[Measurement]:

@@ -40,7 +40,7 @@ async def measure(kube: Kube, spec: vmi.Spec, ask: Ask) -> Outcome:
     if min(ask.counts) < 1 or ask.step < 1:
         raise ValueError("counts and step are 1 or more")
     vmi.template_of(spec, "check")  # a bad template is told before waiting for the lock
-    async with ExclusiveRun(kube, new_run(), kube.namespace, ask.lock_timeout, spec.tell):
+    async with ExclusiveRun(kube, new_run(), ask.lock_timeout, spec.tell):
         if ask.scenario == "capacity":
             passed, results = await vmi.capacity(kube, spec, ask.step, max(ask.counts))
             outcome = Outcome(results, passed)

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfdag.kube import Kube, KubeError
+from perfdag.kube import Kube, KubeError, Resource
 from perfdag.steps.scale import apimetrics
 from perfdag.steps.scale.clock import Heartbeat, Offset, server_offset
 from perfdag.steps.scale.generator import ApiSubmitter, Submission, Submitted, Submitter, generate
@@ -22,6 +22,8 @@ from perfdag.steps.scale.templates import RUN_LABEL, Template
 
 LEFT_BEHIND = 300.0
 """Seconds to wait for deletion when a session ends early."""
+DELETION_PATIENCE = 120.0
+"""Seconds to wait for a namespace of an earlier run to be gone."""
 
 
 @dataclass
@@ -220,20 +222,27 @@ async def own_namespaces(kube: Kube, names: Sequence[str], run: str) -> AsyncIte
                 await kube.delete(namespaces, name)
 
 
-async def ensure_namespace(kube: Kube, name: str, run: str) -> bool:
-    """Create a namespace where it is missing (waiting for one that is being deleted); true where we made it. Raises KubeError."""
+async def ensure_namespace(kube: Kube, name: str, run: str, patience: float = DELETION_PATIENCE) -> bool:
+    """Create a namespace where it is missing; true where we made it.
+
+    One that is being deleted is waited for, `patience` seconds at most. Raises KubeError.
+    """
     namespaces = await kube.resource("v1", "Namespace")
-    for _ in range(600):
-        try:
-            there = await kube.get(namespaces, name)
-        except KubeError as error:
-            if error.status != 404:
-                raise
-            break
-        if there["status"].get("phase") != "Terminating":
+    deadline = time.monotonic() + patience
+    while there := await _namespace(kube, namespaces, name):
+        if not there["metadata"].get("deletionTimestamp"):
             return False
+        if time.monotonic() >= deadline:
+            why = [each["message"] for each in there["status"].get("conditions") or [] if each["status"] == "True"]
+            text = f"namespace {name} is still being deleted after {patience:g} s{': ' + '; '.join(why) if why else ''}"
+            raise KubeError(0, "Terminating", " ".join(text.split()), "wait for it, mend what holds it, or take another namespace")
         await asyncio.sleep(0.2)
-    await kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {RUN_LABEL: run}}})
+    try:
+        await kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {RUN_LABEL: run}}})
+    except KubeError as error:
+        if error.reason != "AlreadyExists":
+            raise
+        return False  # somebody else made it just now, and deletes it
     accounts = await kube.resource("v1", "ServiceAccount")
     for _ in range(100):  # pods are refused until the controller has made it
         with suppress(KubeError):
@@ -241,6 +250,15 @@ async def ensure_namespace(kube: Kube, name: str, run: str) -> bool:
             break
         await asyncio.sleep(0.05)
     return True
+
+
+async def _namespace(kube: Kube, namespaces: Resource, name: str) -> dict[str, Any] | None:
+    try:
+        return await kube.get(namespaces, name)
+    except KubeError as error:
+        if error.status != 404:
+            raise
+        return None
 
 
 def new_run() -> str:

@@ -20,6 +20,7 @@ from perfdag.steps.scale import simulate, vmi, workloads
 from perfdag.steps.scale.lock import ExclusiveRun, LockTimeoutError
 from perfdag.steps.scale.observer import Observer
 from perfdag.steps.scale.schedule import Schedule
+from perfdag.steps.scale.session import ensure_namespace
 from perfdag.steps.scale.stages import unix_ns
 from perfdag.steps.scale.summary import rank
 from perfdag.steps.scale.templates import RUN_LABEL, load
@@ -254,12 +255,33 @@ async def test_an_observer_stopped_and_resumed_sees_what_one_that_stayed_saw(
     assert first == second, "the API times are the same too"
 
 
+async def test_a_namespace_that_is_being_deleted_is_waited_for(kube: Kube) -> None:
+    name = f"perfdag-test-{uuid.uuid4().hex[:8]}"
+    assert await ensure_namespace(kube, name, "r")
+    assert not await ensure_namespace(kube, name, "r"), "it is there, and not ours to delete"
+    held = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "held", "finalizers": ["perfdag.example/hold"]}}
+    await kube.create(held, name)
+    maps, namespaces = await kube.resource("v1", "ConfigMap"), await kube.resource("v1", "Namespace")
+    await kube.delete(namespaces, name)
+    with pytest.raises(KubeError, match=rf"namespace {name} is still being deleted after 1 s.*take another namespace"):
+        await ensure_namespace(kube, name, "r", patience=1.0)
+
+    async def let_go() -> None:
+        await asyncio.sleep(0.5)
+        await kube.patch(maps, "held", {"metadata": {"finalizers": None}}, name)
+
+    made, _ = await asyncio.gather(ensure_namespace(kube, name, "again", patience=60.0), let_go())
+    assert made
+    assert (await kube.get(namespaces, name))["metadata"]["labels"][RUN_LABEL] == "again"
+    await kube.delete(namespaces, name)
+
+
 async def test_the_second_performance_run_waits_its_turn(kube: Kube, namespace: str) -> None:
     order: list[str] = []
     told: list[str] = []
 
     async def one(name: str, hold: float) -> None:
-        async with ExclusiveRun(kube, name, namespace, 20, told.append):
+        async with ExclusiveRun(kube, name, 20, told.append, namespace=namespace):
             order.append(f"{name} in")
             await asyncio.sleep(hold)
             order.append(f"{name} out")
@@ -267,7 +289,7 @@ async def test_the_second_performance_run_waits_its_turn(kube: Kube, namespace: 
     first = asyncio.create_task(one("a", 1.0))
     await asyncio.sleep(0.4)
     with pytest.raises(LockTimeoutError, match="performance run a still holds"):
-        async with ExclusiveRun(kube, "c", namespace, 0.1):
+        async with ExclusiveRun(kube, "c", 0.1, namespace=namespace):
             pass
     await asyncio.gather(first, one("b", 0.0))
     assert order == ["a in", "a out", "b in", "b out"]
