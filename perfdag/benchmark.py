@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 if TYPE_CHECKING:
+    import pyarrow
+
     from perfdag.hosts import Host
     from perfdag.shape import Shape
 
@@ -166,6 +168,11 @@ class Benchmark(ABC, Generic[P]):
 
     def provenance(self, gang: Gang, params: P) -> dict[str, Any]:
         """Facts about what is measured beyond the hosts' own: the file system of a target, a device."""
+        return {}
+
+    def exports(self, rows: "pyarrow.Table") -> Mapping[str, bytes]:
+        """Files that people expect of this benchmark beside a run's report (name -> content); `rows` are its own of one run, as
+        results.SAMPLES has them. Equal rows give equal files."""
         return {}
 
     @classmethod

@@ -29,10 +29,15 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Collect; exit 1 where a sample failed, is invalid or missing."""
+    from perfdag import exports
     from perfdag.collect import collect, load_plan
+    from perfdag.results import load
     from perfdag.store import open_store
 
     store = open_store(args.store)
-    collected = collect(store, load_plan(store, args.run_id))
+    plan = load_plan(store, args.run_id)
+    collected = collect(store, plan)
     print(f"{collected.rows} rows  {store.url(collected.key)}")
+    for each in exports.write(store, plan.run_id, load(store, suites=[plan.suite], runs=[plan.run_id])):
+        print(f"also  {each}")
     return 1 if any(status not in ("ok", "skipped") for status in collected.statuses) else 0

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 def finish(store: "Store", plan: "Plan", *, report: bool = True, as_json: bool = False) -> int:
     """Collect and report a run, print its table (or JSON), and return 0 or 1. Raises StoreError."""
+    from perfdag import exports
     from perfdag.cli import EXIT_FAILED, EXIT_OK
     from perfdag.collect import collect
     from perfdag.results import load
@@ -21,13 +22,16 @@ def finish(store: "Store", plan: "Plan", *, report: bool = True, as_json: bool =
     collected = collect(store, plan)
     table = load(store, suites=[plan.suite], runs=[plan.run_id])
     page = write_report(store, plan, table) if report else None
+    files = exports.write(store, plan.run_id, table)
     states = summarise(table)
     bad = {status: count for status, count in collected.statuses.items() if status not in ("ok", "skipped")}
     if as_json:
-        _print_json(store, plan, collected, states, page)
+        _print_json(store, plan, collected, states, page, files)
     else:
         print_table(states)
         _print_counts(store, plan, collected, states, page)
+        for each in files:
+            print(f"also    {each}")
     return EXIT_FAILED if bad else EXIT_OK
 
 
@@ -88,7 +92,9 @@ def _print_counts(store: "Store", plan: "Plan", collected: "Collected", states: 
         print(f"report  {page}")
 
 
-def _print_json(store: "Store", plan: "Plan", collected: "Collected", states: "list[PointState]", page: str | None) -> None:
+def _print_json(
+    store: "Store", plan: "Plan", collected: "Collected", states: "list[PointState]", page: str | None, files: list[str]
+) -> None:
     import orjson
 
     points = [
@@ -125,6 +131,7 @@ def _print_json(store: "Store", plan: "Plan", collected: "Collected", states: "l
         "statuses": collected.statuses,
         "rows": store.url(collected.key),
         "report": page,
+        "exports": files,
         "points": points,
     }
     print(orjson.dumps(result, option=orjson.OPT_INDENT_2).decode())

@@ -1,14 +1,18 @@
 """resnet50: ResNet-50 inference under MLCommons LoadGen."""
 
 import json
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from perfdag import benchmark
 from perfdag.benchmark import Benchmark, Gang, Invalid, Measurement, Output, Tool
 from perfdag.shape import Shape
 from perfdag.steps.resnet50 import result, start
 from perfdag.steps.resnet50.params import Workload
-from perfdag.steps.resnet50.seed import seed_json
+from perfdag.steps.resnet50.seed import documents, seed_json
+
+if TYPE_CHECKING:
+    import pyarrow
 
 TORCH = {"pip": "'perfdag[torch]'"}
 DRIVER = Tool("nvidia-smi", {"apt": "nvidia-driver", "dnf": "nvidia-driver", "zypper": "nvidia-driver-G06"})
@@ -58,6 +62,11 @@ class Resnet50(Benchmark[Workload]):
     def series(self, output: Output) -> str:
         """PyTorch's and LoadGen's versions: a figure of another is another figure."""
         return versions(output.texts.get("result", ""))
+
+    def exports(self, rows: "pyarrow.Table") -> Mapping[str, bytes]:
+        """resnet50.json, of several devices one file each."""
+        found = documents(rows.select(["env", "phase", "point", "repetition"]).to_pylist())
+        return {name: json.dumps(document, indent=2).encode() + b"\n" for name, document in found.items()}
 
 
 def check(params: Workload, shape: Shape) -> list[str]:

@@ -1,8 +1,6 @@
-"""One JSON document of a run: timestamp, gpu_info, benchmarks[...]."""
+"""One JSON document of a run and device: timestamp, gpu_info, benchmarks[...]."""
 
-import argparse
 import json
-import sys
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -52,47 +50,20 @@ def entry(found: Result, params: Workload) -> dict[str, Any]:
     return made
 
 
-def merge(documents: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Documents of one run as one: the first's timestamp and device, all benchmarks. Raises ValueError for none, or for two devices."""
-    given = list(documents)
-    if not given:
-        raise ValueError("no measurement to write")
-    names = {each["gpu_info"]["name"] for each in given}
-    if len(names) > 1:
-        raise ValueError(f"measurements of {len(names)} devices ({', '.join(sorted(names))}): write one document for each")
-    return {**given[0], "benchmarks": [one for each in given for one in each["benchmarks"]]}
+def documents(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Documents of a run by file name, one a device; empty where no sample was measured.
 
-
-def from_rows(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The document of a run's rows (`params`, `env`, `status`, `point`, `repetition` of each): every valid or invalid sample once.
-
-    Raises ValueError where no row is of resnet50 or they are of two devices.
+    Of each of the rows `env`, `phase`, `point` and `repetition` are read. Valid and invalid samples are in it once (`valid` says which),
+    warm-ups are not.
     """
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for row in rows:
-        env = json.loads(row["env"] or "{}")
-        made = env.get("sample", {}).get("seed_json")
-        if row["benchmark"] == "resnet50" and made:
+        made = json.loads(row["env"] or "{}").get("sample", {}).get("seed_json")
+        if made and row["phase"] == "measure":
             found[(row["point"], row["repetition"])] = made
-    return merge(found.values())
-
-
-def main() -> int:
-    """Print the document of one run's Parquet file."""
-    parser = argparse.ArgumentParser(prog="python -m perfdag.steps.resnet50.seed", description="a run's Parquet file as one JSON document")
-    parser.add_argument("rows", metavar="FILE.parquet")
-    args = parser.parse_args()
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.read_table(args.rows, columns=["benchmark", "point", "repetition", "env"])
-        document = from_rows(table.to_pylist())
-    except (OSError, ValueError) as error:
-        sys.stderr.write(f"{args.rows}: {error}\n")
-        return 2
-    sys.stdout.write(json.dumps(document, indent=2) + "\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    devices: dict[str, dict[str, Any]] = {}
+    for each in sorted(found.values(), key=lambda made: str(made["timestamp"])):
+        whole = devices.setdefault(each["gpu_info"]["name"], {**each, "benchmarks": []})
+        whole["benchmarks"] += each["benchmarks"]
+    several = len(devices) > 1
+    return {f"resnet50{f'-{number}' if several else ''}.json": whole for number, whole in enumerate(devices.values(), 1)}

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from perfdag.benchmark import Failed, Invalid, Measurement, Output, Skip
+from perfdag.cli import main
 from perfdag.steps.resnet50 import result, summary
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.params import Workload
-from perfdag.steps.resnet50.seed import from_rows, merge, seed_json
+from perfdag.steps.resnet50.seed import documents, seed_json
 
 RECORDED = Path(__file__).parent.parent / "recorded" / "loadgen"
 
@@ -162,13 +163,18 @@ def test_logs_of_two_tests_are_not_mixed() -> None:
         summary.read(valid["summary"], invalid["detail"])
 
 
+def seed_row(made: dict[str, Any], repetition: int = 1, **more: Any) -> dict[str, Any]:
+    env = json.dumps({"sample": {"seed_json": made}})
+    return {"env": env, "phase": "measure", "point": "p", "repetition": repetition, **more}
+
+
 def test_the_seed_document_has_its_fields() -> None:
     offline = seed_json(result.read(json.dumps(recorded("offline"))), params("offline", batch=8), {"gpus": [{"driver": "550.1"}]})
     single = seed_json(result.read(json.dumps(recorded("single-stream"))), params("single-stream"), {})
-    whole = merge([offline, single])
+    whole = documents([seed_row(offline), seed_row(single, 2)])["resnet50.json"]
     assert set(whole) == {"timestamp", "gpu_info", "benchmarks"}
     assert {"name", "cuda_version", "total_memory_gb"} <= set(whole["gpu_info"])
-    first, second = whole["benchmarks"]
+    first, second = sorted(whole["benchmarks"], key=lambda each: str(each["scenario"]))
     assert {"scenario", "batch_size", "throughput_samples_per_sec", "duration_sec"} <= set(first)
     assert first["scenario"] == "offline"
     assert {"scenario", "batch_size", "latency_p90_ms"} <= set(second)
@@ -176,10 +182,46 @@ def test_the_seed_document_has_its_fields() -> None:
     assert 1 < second["latency_p90_ms"] < 10
 
 
-def test_the_seed_document_comes_from_rows_once_a_sample() -> None:
+def test_the_seed_document_holds_a_sample_once_and_a_device_each() -> None:
     made = {"gpu_info": {"name": "X"}, "timestamp": "t", "benchmarks": [{"scenario": "offline"}]}
-    env = json.dumps({"sample": {"seed_json": made}})
-    row = {"benchmark": "resnet50", "point": "p", "repetition": 1, "env": env}
-    assert from_rows([row, row, {**row, "repetition": 2}, {**row, "benchmark": "fio"}])["benchmarks"] == [{"scenario": "offline"}] * 2
-    with pytest.raises(ValueError, match="no measurement"):
-        from_rows([])
+    rows = [seed_row(made), seed_row(made), seed_row(made, 2), seed_row(made, 3, phase="warmup"), seed_row(made, 4, env=None)]
+    assert documents(rows) == {"resnet50.json": {**made, "benchmarks": made["benchmarks"] * 2}}
+    other = {**made, "gpu_info": {"name": "Y"}}
+    found = documents([seed_row(made), seed_row(other, 2)])
+    assert {name: each["gpu_info"]["name"] for name, each in found.items()} == {"resnet50-1.json": "X", "resnet50-2.json": "Y"}
+    assert documents([]) == {}
+
+
+def test_a_run_writes_the_seed_document_beside_its_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'")
+    stub = "{system: stub, scenario: offline, fast: true, stub: {base: 1ms}}"
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(
+        f"name: seed\nentries:\n  - {{benchmark: resnet50, params: {stub}}}\n  - {{benchmark: command, params: {{argv: ['true']}}}}\n"
+    )
+    root = tmp_path / "store"
+    assert main(["run", str(suite), "--store", str(root), "--no-report"]) == 0
+    (file,) = root.glob("runs/*/resnet50.json")
+    assert f"also    {file}" in capsys.readouterr().out
+    first = file.read_bytes()
+    assert [each["scenario"] for each in json.loads(first)["benchmarks"]] == ["offline"]
+    assert main(["collect", "last", "--store", str(root)]) == 0
+    assert file.read_bytes() == first
+
+
+def test_an_export_that_fails_costs_no_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    from perfdag import exports
+    from perfdag.steps.command import Command
+    from perfdag.store import FolderStore
+
+    def broken(self: Any, rows: pa.Table) -> dict[str, bytes]:
+        raise ValueError("no such row")
+
+    monkeypatch.setattr(Resnet50, "exports", broken)
+    monkeypatch.setattr(Command, "exports", lambda self, rows: {"count.txt": str(rows.num_rows).encode()})
+    rows = pa.table({"benchmark": ["resnet50", "command", "command", "of another package"]})
+    said = exports.write(FolderStore(str(tmp_path)), "r1", rows)
+    assert (tmp_path / "runs/r1/count.txt").read_text() == "2"
+    assert sorted(said) == sorted([f"{tmp_path}/runs/r1/count.txt", "not written, export of resnet50: ValueError: no such row"])
