@@ -43,7 +43,7 @@ class Case:
 
 @dataclass
 class Gate:
-    """What a run was found to be. `confirm` names points worth measuring again the same night."""
+    """What a run was found to be. `confirm` names points worth measuring again the same night, `confirmed` the runs that did."""
 
     run: str
     suite: str
@@ -52,6 +52,7 @@ class Gate:
     alerts: list[Alert] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     confirm: list[Suspicion] = field(default_factory=list)
+    confirmed: list[str] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
     runs: int = 0
 
@@ -71,10 +72,13 @@ class Rules:
     max_age: float | None = None
 
 
-def check(store: Store, suite: str, run_id: str, rules: Rules, now: datetime | None = None) -> Gate:
-    """Hold a run against its suite's checks and its past. Raises StoreError, SelectionError where it has no rows."""
+def check(store: Store, suite: str, run_id: str, rules: Rules, now: datetime | None = None, report: str | None = None) -> Gate:
+    """Hold a run against its suite's checks and its past; messages link to `report`, by default the run's own.
+
+    Raises StoreError, SelectionError where it has no rows.
+    """
     history = until(trends(store, suite), run_id)
-    gate = Gate(run_id, suite, store.url(f"runs/{run_id}/report.html"), damaged=list(history.damaged), runs=len(history.runs))
+    gate = Gate(run_id, suite, report or store.url(f"runs/{run_id}/report.html"), damaged=list(history.damaged), runs=len(history.runs))
     table = results.load(store, suites=[suite], runs=[run_id], columns=list(COLUMNS), damaged=gate.damaged)
     if not table.num_rows:
         raise SelectionError(f"run {run_id} has no readable rows{': ' + ', '.join(gate.damaged) if gate.damaged else ''}")
@@ -279,5 +283,6 @@ def data(gate: Gate) -> dict[str, Any]:
         "alerts": [asdict(each) for each in gate.alerts],
         "changes": [asdict(each) for each in gate.findings],
         "confirm": [asdict(each) for each in gate.confirm],
+        "confirmed": gate.confirmed,
         "damaged": gate.damaged,
     }

@@ -65,8 +65,10 @@ def markdown(gate: Gate) -> str:
         lines += ["| check | series | state |", "|---|---|---|"]
         lines += [f"| {each.group} | {_cell(each.name)} | {each.state}: {_cell(each.text)} |" for each in bad] + [""]
     lines.append(counts(gate))
-    if gate.confirm:
+    if gate.confirm and not gate.confirmed:
         lines.append(f"suspicious tonight, worth measuring again: {', '.join(each.name for each in gate.confirm)}")
+    if gate.confirmed:
+        lines.append(f"measured again the same night: {', '.join(gate.confirmed)}")
     if gate.damaged:
         lines.append(f"damaged, left out: {', '.join(gate.damaged)}")
     return "\n".join(lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -13,6 +13,9 @@ from perfdag.checks import Check
 from perfdag.document import BadDocument, Document, Problem, parse_document, read_document
 from perfdag.findings import Accepted
 from perfdag.store import NotStoredError, Store, StoreError
+
+if TYPE_CHECKING:
+    from perfdag.plan import Plan
 
 ACKS = "acks.yaml"
 
@@ -79,6 +82,11 @@ def read_checks(store: Store, run_id: str, suite_file: str | None) -> list[Check
     except StoreError:
         return []
     return checks_of(plan.suite_text)
+
+
+def gated(plan: Plan) -> bool:
+    """Whether the last step of a run is its gate: it was scheduled, or its suite has `checks`. Raises BadDocument."""
+    return plan.trigger == "cron" or bool(checks_of(plan.suite_text))
 
 
 def checks_of(suite_text: str) -> list[Check]:

@@ -16,6 +16,7 @@ import orjson
 
 from perfdag.benchmark import Infrastructure
 from perfdag.collect import load_plan
+from perfdag.confirm import assigned
 from perfdag.hosts import Host, LocalHost
 from perfdag.kube import Kube
 from perfdag.parts import Part, note, stored_parts
@@ -62,8 +63,8 @@ def lead(here: Here, number: int, attempt: int, last: bool) -> int:
     """Measure batch `number`; 0, or RETRYABLE where the gang fell apart. Raises StoreError, KubeError."""
     signal.signal(signal.SIGTERM, _stop)
     store = here.open()
-    plan = load_plan(store, here.run_id)
-    batch = plan.batches[number]
+    plan, index = assigned(store, load_plan(store, here.run_id), number)
+    batch = plan.batches[index]
     stored = stored_parts(store, plan.run_id)
     left = [position for position in batch.samples if plan.key(position) not in stored]
     shape = Shape.model_validate(plan.shapes[batch.shape])
@@ -72,11 +73,11 @@ def lead(here: Here, number: int, attempt: int, last: bool) -> int:
         return 0
     try:
         with gathered(here, plan, shape, number, attempt) as gang:
-            _measure(here, store, plan, gang, number, said)
+            _measure(here, store, plan, gang, index, said)
         return 0
     except (Gone, GangLost) as error:
         print(f"batch {number}, attempt {attempt}: {error}", flush=True)  # noqa: T201
-        note(store, plan.run_id, f"batch-{number}", "failed", str(error), [number])
+        note(store, plan.run_id, f"batch-{index}", "failed", str(error), [index])
         if last:
             print(f"batch {number}: given up; the reason is in the rows of what is left", flush=True)  # noqa: T201
         return peer.RETRYABLE
@@ -122,12 +123,12 @@ def gathered(here: Here, plan: Plan, shape: Shape, number: int, attempt: int) ->
     """The hosts of a batch, all reachable; peers are dismissed at the end. Raises Gone where they did not come within pending_limit."""
     limit = float(plan.options.get("pending_limit", 600))
     wanted = shape.hosts.count
-    pods = asyncio.run(_wait(here, plan.run_id, number, attempt, wanted, limit, shape.network.family))
+    pods = asyncio.run(_wait(here, here.run_id, number, attempt, wanted, limit, shape.network.family))
     gang = Hosts([_own(here, pods, shape)], pods)
     try:
         if wanted > 1:
             config = peer.client_config(peer.Keys(KEYS), scratch_home() / "lead")
-            port = ssh_port(shape, plan.run_id)
+            port = ssh_port(shape, here.run_id)
             os.environ |= {"PERFDAG_SSH_CONFIG": str(config), "PERFDAG_SSH_PORT": str(port)}  # for `perfdag step rsh`
             for pod in sorted((each for each in pods.values() if each.rank), key=lambda each: each.rank or 0):
                 host = SshHost(pod.address or "", pod.node or "", config, port)

@@ -10,11 +10,13 @@ from typing import Any
 
 import orjson
 
+from perfdag.confirm import ROUNDS
 from perfdag.document import BadDocument, Problem
 from perfdag.kube import Kube, KubeError
 from perfdag.parts import run_folder, stored_parts
 from perfdag.plan import MAX_BATCHES, Plan, make_plan, read_plan
 from perfdag.podspec import Context, account_of, claim_spec, host_port, patch, shared_claim
+from perfdag.rules import gated
 from perfdag.shape import Shape
 from perfdag.steps.peer import make_keys
 from perfdag.steps.place import Here
@@ -68,9 +70,7 @@ def plan_of(here: Here, store: Store, environment: Mapping[str, str], mounted: P
 
 
 def check_size(plan: Plan) -> None:
-    """Raises BadDocument for a plan of too many batches, naming the knob, or of shapes that no gang here can measure."""
-    if any((shape.get("hosts") or {}).get("pairs") for shape in plan.shapes):
-        raise refuse("hosts.pairs is not measured by this version; name the pairs with node_selector and hosts.count: 2")
+    """Raises BadDocument for a plan of too many batches, naming the knob."""
     if len(plan.batches) > MAX_BATCHES:
         knob = "raise batch_time or rounds_per_batch, use isolation: batch, or split the suite"
         raise refuse(f"{len(plan.batches):,} batches are more than {MAX_BATCHES:,}, which is what one workflow holds; {knob}")
@@ -85,16 +85,18 @@ def outputs(plan: Plan, here: Here, stored: set[str]) -> dict[str, Any]:
     net = [number for number in left if shapes[plan.batches[number].shape].network.name]
     accounts = {point.shape: account_of(point.benchmark) for point in plan.points if point.benchmark in here.allowed}
     described = [_described(shape, plan, here, accounts.get(number)) for number, shape in enumerate(shapes)]
+    placed = [batch.shape for batch in plan.batches] + [*range(len(shapes))] * ROUNDS  # those of perfdag.confirm.numbers
     if len(orjson.dumps(described)) > MAX_SHAPES:
         raise refuse(f"{len(shapes)} distinct shapes are too many for one workflow ({MAX_SHAPES:,} bytes); split the suite by shape")
     return {
         "batches": [number for number in left if number not in set(net)],
         "batchesnet": net,
-        "shapeof": [{"s": str(batch.shape), "n": str(shapes[batch.shape].hosts.count)} for batch in plan.batches],
+        "shapeof": [{"s": str(shape), "n": str(shapes[shape].hosts.count)} for shape in placed],
         "shapes": described,
         "pending": f"{int(plan.options.get('pending_limit', 600)) + 10}s",
         "run": plan.run_id,
         "suitename": plan.suite,
+        "gated": str(gated(plan)).lower(),
     }
 
 
@@ -129,15 +131,20 @@ def step(here: Here, out: Path, environment: Mapping[str, str]) -> Plan:
 
 async def _prepare(kube: Kube, here: Here, plan: Plan) -> Object:
     """Make the objects a run needs, owned by its Workflow, and read what the cluster is."""
+    await create(kube, here, plan, objects(plan, here))
+    return {**await cluster_facts(kube), "workflow": here.workflow, "workflow_uid": here.workflow_uid, "namespace": here.namespace}
+
+
+async def create(kube: Kube, here: Here, plan: Plan, bodies: list[Object]) -> None:
+    """Make objects that the run's Workflow owns. Raises KubeError."""
     owner = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": here.workflow, "uid": here.workflow_uid}
-    for body in objects(plan, here):
+    for body in bodies:
         body["metadata"] |= {"ownerReferences": [owner], "labels": {"perfdag/run": plan.run_id}}
         try:
             await kube.create(body, here.namespace)
         except KubeError as error:
             if error.reason != "AlreadyExists":  # an earlier attempt of this step made it
                 raise
-    return {**await cluster_facts(kube), "workflow": here.workflow, "workflow_uid": here.workflow_uid, "namespace": here.namespace}
 
 
 def objects(plan: Plan, here: Here) -> list[Object]:
@@ -155,14 +162,20 @@ def objects(plan: Plan, here: Here) -> list[Object]:
     ]
     shapes = [Shape.model_validate(each) for each in plan.shapes]
     for number, batch in enumerate(plan.batches):
-        shape = shapes[batch.shape]
-        volume = shape.volume
-        if volume and volume.kind == "claim" and volume.access == "ReadWriteMany" and not volume.claim:
-            name = shared_claim(plan.run_id, str(number))
-            made.append({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": claim_spec(volume)})
-        if shape.scheduler == "volcano":
-            group = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "spec": {"minMember": shape.hosts.count}}
-            made.append({**group, "metadata": {"name": f"perfdag-{here.workflow_uid}-b{number}"}})
+        made += batch_objects(shapes[batch.shape], here, plan, number)
+    return made
+
+
+def batch_objects(shape: Shape, here: Here, plan: Plan, number: int) -> list[Object]:
+    """The claim that the pods of a batch share, and its PodGroup; none for most shapes."""
+    made: list[Object] = []
+    volume = shape.volume
+    if volume and volume.kind == "claim" and volume.access == "ReadWriteMany" and not volume.claim:
+        name = shared_claim(plan.run_id, str(number))
+        made.append({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": claim_spec(volume)})
+    if shape.scheduler == "volcano":
+        group = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "spec": {"minMember": shape.hosts.count}}
+        made.append({**group, "metadata": {"name": f"perfdag-{here.workflow_uid}-b{number}"}})
     return made
 
 

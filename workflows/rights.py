@@ -18,6 +18,8 @@ RUN = [
     # plan: the run's key pair, and claims that the pods of a batch share
     {"apiGroups": [""], "resources": ["secrets", "persistentvolumeclaims"], "verbs": ["create"]},
 ]
+# finish: the report's address as an annotation. A name cannot be given: that of a Workflow is made when it is created
+FINISH = [EXECUTOR, {"apiGroups": ["argoproj.io"], "resources": ["workflows"], "verbs": ["patch"]}]
 VOLCANO = {"apiGroups": ["scheduling.volcano.sh"], "resources": ["podgroups"], "verbs": ["create"]}
 
 
@@ -25,8 +27,10 @@ def objects(made: Installation, api_rules: dict[str, list[Object]] | None = None
     """All that an installation needs beside the WorkflowTemplate. `api_rules`: RBAC rules of the benchmarks that are allowed, by name."""
     found = [
         _account(made, "perfdag-run"),
+        _account(made, "perfdag-finish"),
         _account(made, "perfdag-measure"),
         *_role(made, "perfdag-run", [*RUN, VOLCANO]),
+        *_role(made, "perfdag-finish", FINISH),
         *_role(made, "perfdag-measure", [EXECUTOR, POD_WATCH]),
     ]
     for name, rules in sorted((api_rules or {}).items()):

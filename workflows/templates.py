@@ -1,4 +1,5 @@
-"""The WorkflowTemplate: plan -> gang over batches, beside a sentry; onExit finish. By topology, never by benchmark.
+"""The WorkflowTemplate: plan -> gang over batches, beside a sentry -> suspect -> those batches again; onExit finish. By topology,
+never by benchmark.
 
 Names of parameters have no hyphen, so that expressions can reach them with a dot. Suite text is never in a parameter, an argument or the
 environment except as base64: Argo rewrites `{{...}}` and the kubelet `$(VAR)` in all of them.
@@ -67,7 +68,7 @@ def template(made: Installation) -> WorkflowTemplate:
         image_pull_secrets=[m.LocalObjectReference(name=name) for name in made.pull_secrets] or None,
     ) as w:
         plan = _plan(made)
-        sentry = _sentry(made)
+        sentry, suspect = _sentry(made), _suspect(made)
         _finish(made)
         gangs = {net: _gang(made, net) for net in (False, True)}
         # a DAG of its own: the sentry beside it is no batch, and must not take a batch's place under the limit
@@ -76,10 +77,18 @@ def template(made: Installation) -> WorkflowTemplate:
                 name = "gang-net" if net else "gang"
                 Task(name=name, template=gang, with_param=f"{{{{inputs.parameters.{fan}}}}}", arguments={"batch": "{{item}}"})
         with DAG(name="run", fail_fast=False):
-            planned, watching = Task(name="plan", template=plan), Task(name="sentry", template=sentry)
-            planned >> watching
-            planned >> Task(name="batches", template=batches, arguments={n: f"{{{{tasks.plan.outputs.parameters.{n}}}}}" for n in _FANS})
+            Task(name="plan", template=plan)
+            Task(name="sentry", template=sentry, depends="plan")
+            Task(name="batches", template=batches, depends="plan", arguments=_fans_of("plan"))
+            # a batch that failed is no reason to leave the suspicious points of the others unconfirmed
+            measured = "batches.Succeeded || batches.Failed || batches.Errored"
+            Task(name="suspect", template=suspect, depends=measured, when="{{tasks.plan.outputs.parameters.gated}} == true")
+            Task(name="again", template=batches, depends="suspect.Succeeded", arguments=_fans_of("suspect"))
     return w
+
+
+def _fans_of(task: str) -> dict[str, str]:
+    return {name: f"{{{{tasks.{task}.outputs.parameters.{name}}}}}" for name in _FANS}
 
 
 def _arguments(made: Installation) -> list[Parameter]:
@@ -170,6 +179,7 @@ def _plan(made: Installation) -> Container:
             Parameter(name="run", global_name="run", value_from=m.ValueFrom(path="/tmp/perfdag-plan/run")),
             Parameter(name="pending", global_name="pending", value_from=m.ValueFrom(path="/tmp/perfdag-plan/pending")),
             Parameter(name="suitename", global_name="suitename", value_from=m.ValueFrom(path="/tmp/perfdag-plan/suitename")),
+            Parameter(name="gated", value_from=m.ValueFrom(path="/tmp/perfdag-plan/gated")),
         ],
         retry_strategy=RetryStrategy(limit=str(made.retries), retry_policy="Always", expression="lastRetry.exitCode != '2'"),
         active_deadline_seconds=PLAN_SECONDS,
@@ -190,10 +200,25 @@ def _sentry(made: Installation) -> Container:
     )
 
 
+def _suspect(made: Installation) -> Container:
+    return _container(
+        made,
+        "suspect",
+        image=made.image("finish"),
+        args=["step", "suspect", "--out", "/tmp/perfdag-suspect"],
+        outputs=[Parameter(name=name, value_from=m.ValueFrom(path=f"/tmp/perfdag-suspect/{name}")) for name in _FANS],
+        retry_strategy=RetryStrategy(limit=str(made.retries), retry_policy="Always", expression="lastRetry.exitCode != '2'"),
+        active_deadline_seconds=FINISH_SECONDS,
+        labels=_labels("suspect"),
+        pod_spec_patch=_with_store(restricted({"cpu": "100m", "memory": "256Mi"})),
+    )
+
+
 def _finish(made: Installation) -> Container:
     return _container(
         made,
         "finish",
+        service_account_name="perfdag-finish",
         image=made.image("finish"),
         args=["step", "finish", "--phase", "{{workflow.status}}"],
         retry_strategy=RetryStrategy(

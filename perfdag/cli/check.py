@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from perfdag.gate import Gate, Rules
+    from perfdag.gate import Gate
     from perfdag.plan import Plan
     from perfdag.store import Store
 
@@ -51,7 +51,8 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 def run(args: argparse.Namespace) -> int:
     """Check; exit 0 or 3, 2 where the run is not there, 4 where the webhook did not take a message."""
     from perfdag.cli.compare import complain
-    from perfdag.gate import Rules, check
+    from perfdag.confirm import night
+    from perfdag.gate import Rules
     from perfdag.rules import read_acks, read_checks
     from perfdag.selection import SelectionError, one
     from perfdag.store import open_store
@@ -61,9 +62,10 @@ def run(args: argparse.Namespace) -> int:
         run_id, suite = one(store, args.run_id, args.suite)
         accepted, file = read_acks(args.acks, store)
         rules = Rules(read_checks(store, run_id, args.suite_file), accepted, file, args.max_age)
-        gate = check(store, suite, run_id, rules)
-        if args.confirm and gate.confirm:
-            gate = confirm(store, gate, rules)
+        gate = night(store, suite, run_id, rules)
+        if args.confirm and gate.confirm and not gate.confirmed:
+            measure_again(store, gate)
+            gate = night(store, suite, run_id, rules)
     except SelectionError as error:
         return complain("check", error)
     reached = finish(store, gate, args)
@@ -107,14 +109,14 @@ def after_run(store: "Store", plan: "Plan", code: int) -> int:
     It is asked for a scheduled run, and for any whose suite has `checks`. JUnit XML and the summary go beside the report.
     """
     from perfdag import gatefiles
-    from perfdag.gate import Rules, check, remember
-    from perfdag.rules import checks_of, read_acks
+    from perfdag.confirm import night
+    from perfdag.gate import Rules, remember
+    from perfdag.rules import checks_of, gated, read_acks
 
-    checks = checks_of(plan.suite_text)
-    if not checks and plan.trigger != "cron":
+    if not gated(plan):
         return code
     accepted, file = read_acks(None, store)
-    gate = check(store, plan.suite, plan.run_id, Rules(checks, accepted, file))
+    gate = night(store, plan.suite, plan.run_id, Rules(checks_of(plan.suite_text), accepted, file))
     reached, webhook = True, os.environ.get("PERFDAG_WEBHOOK")
     if webhook:
         try:
@@ -140,7 +142,9 @@ def show(gate: "Gate") -> None:
     for each in gate.cases:
         if each.state in ("failed", "absent"):
             print(f"{each.state:8}{each.group}: {each.name}: {each.text}")
-    if gate.confirm:
+    if gate.confirmed:
+        print(f"measured again the same night: {', '.join(gate.confirmed)}")
+    elif gate.confirm:
         named = ", ".join(f"{each.name} {100 * each.effect:+.1f} %" for each in gate.confirm)
         print(f"suspicious tonight: {named} (--confirm measures them again)")
     for key in gate.damaged:
@@ -149,32 +153,13 @@ def show(gate: "Gate") -> None:
     print(f"gate {'FAILED' if gate.failed else 'passed'}  {gate.suite}  {gate.run}")
 
 
-def confirm(store: "Store", gate: "Gate", rules: "Rules") -> "Gate":
-    """Measure the suspicious points twice more here, as runs of their own, and check the newest."""
-    from dataclasses import replace
-
+def measure_again(store: "Store", gate: "Gate") -> None:
+    """Measure the suspicious points of a night twice more here, as runs of their own. Raises StoreError."""
     from perfdag.cli.run import _measure
     from perfdag.collect import collect, load_plan
-    from perfdag.gate import check
-    from perfdag.plan import Plan, new_run_id
+    from perfdag.confirm import begin
 
-    plan: Plan = load_plan(store, gate.run)
-    wanted = {each.point for each in gate.confirm}
-    kept = [i for i, point in enumerate(plan.points) if point.id in wanted]
-    order = [(kept.index(i), repetition) for i, repetition in plan.order if i in kept]
-    again = replace(plan, points=[plan.points[i] for i in kept], order=order, batches=[], trigger="confirm")
-    newest = gate.run
-    for _ in range(2):
-        one = replace(again, run_id=new_run_id())
-        print(f"confirm {one.run_id}: {', '.join(each.name for each in gate.confirm)}", file=sys.stderr)
-        store.put(f"runs/{one.run_id}/plan.json", one.dump())
-        _measure(one, store)
-        collect(store, one)
-        newest = one.run_id
-    found = check(store, gate.suite, newest, rules)
-    # A confirming run has only the suspicious points: what the night's own run has of thresholds and presence stands.
-    kept_cases = [each for each in gate.cases if each.group != "change"]
-    kept_alerts = [each for each in gate.alerts if each.kind not in ("regression", "environment")]
-    found.cases = kept_cases + [each for each in found.cases if each.group == "change"]
-    found.alerts = kept_alerts + [each for each in found.alerts if each.kind in ("regression", "environment")]
-    return found
+    for each in begin(store, load_plan(store, gate.run), {one.point for one in gate.confirm}):
+        print(f"confirm {each.run_id}: {', '.join(one.name for one in gate.confirm)}", file=sys.stderr)
+        _measure(each, store)
+        collect(store, each)

@@ -4,6 +4,10 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from perfdag.steps.place import Here
 
 EPILOG = """examples:
   perfdag step rsh 10.0.0.7 hostname
@@ -32,6 +36,9 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         rank.add_argument("--attempts", type=int, default=0, help="the last attempt's number")
         rank.set_defaults(run=run)
     steps.add_parser("reach", help="write and remove an object in the store").set_defaults(run=_reach)
+    suspect = steps.add_parser("suspect", help="plan what is measured again")
+    suspect.add_argument("--out", type=Path, required=True, help="folder for the output parameters")
+    suspect.set_defaults(run=_suspect)
     finish = steps.add_parser("finish", help="collect, report, check")
     finish.add_argument("--phase", default="", help="the workflow's phase")
     finish.set_defaults(run=_finish)
@@ -68,6 +75,7 @@ def _lead(args: argparse.Namespace) -> int:
 
 def _peer(args: argparse.Namespace) -> int:
     from perfdag.collect import load_plan
+    from perfdag.confirm import assigned
     from perfdag.parts import stored_parts
     from perfdag.shape import Shape
     from perfdag.steps.peer import Keys, PeerError, serve
@@ -76,11 +84,11 @@ def _peer(args: argparse.Namespace) -> int:
 
     place = here()
     store = place.open()
-    plan = load_plan(store, place.run_id)
-    wanted = {plan.key(position) for position in plan.batches[args.batch].samples}
-    shape = Shape.model_validate(plan.shapes[plan.batches[args.batch].shape])
+    plan, index = assigned(store, load_plan(store, place.run_id), args.batch)
+    wanted = {plan.key(position) for position in plan.batches[index].samples}
+    shape = Shape.model_validate(plan.shapes[plan.batches[index].shape])
     try:
-        port = ssh_port(shape, plan.run_id)
+        port = ssh_port(shape, place.run_id)
         return serve(
             Keys(KEYS),
             scratch_home() / "peer",
@@ -93,10 +101,19 @@ def _peer(args: argparse.Namespace) -> int:
         return 1
 
 
+def _suspect(args: argparse.Namespace) -> int:
+    from perfdag.steps.place import here
+    from perfdag.steps.suspect import step
+
+    names = step(here(), args.out)
+    print(f"measured again now: {', '.join(names)}" if names else "nothing to measure again")
+    return 0
+
+
 def _finish(args: argparse.Namespace) -> int:
     from perfdag.cli.check import after_run
     from perfdag.cli.finish import finish
-    from perfdag.collect import load_plan
+    from perfdag.collect import collect, load_plan
     from perfdag.steps.place import here
     from perfdag.store import NotStoredError
 
@@ -107,7 +124,26 @@ def _finish(args: argparse.Namespace) -> int:
     except NotStoredError:
         print(f"run {place.run_id}: no plan was made, so there is nothing to collect", file=sys.stderr)
         return 2
-    return after_run(store, plan, finish(store, plan))
+    code = finish(store, plan)
+    for run_id in plan.options.get("confirmed", []):
+        collect(store, load_plan(store, run_id))
+    _annotate(place, {"perfdag/run": plan.run_id, "perfdag/report": store.url(f"runs/{plan.run_id}/report.html")})
+    return after_run(store, plan, code)
+
+
+def _annotate(place: "Here", notes: dict[str, str]) -> None:
+    """Put annotations on the run's Workflow; one that the API server refuses is said and changes nothing else."""
+    from perfdag import kube
+    from perfdag.kube import Kube, KubeError
+
+    async def work(client: Kube) -> None:
+        kind = await client.resource("argoproj.io/v1alpha1", "Workflow")
+        await client.patch(kind, place.workflow, {"metadata": {"annotations": notes}}, place.namespace)
+
+    try:
+        kube.run(work)
+    except KubeError as error:
+        print(f"the workflow has no annotation of its report: {error}", file=sys.stderr)
 
 
 def _reach(args: argparse.Namespace) -> int:

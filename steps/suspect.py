@@ -1,0 +1,60 @@
+"""Between measuring and the end of a scheduled run: which points look suspicious tonight, and the batches that measure them again."""
+
+from pathlib import Path
+
+import orjson
+
+from perfdag.collect import collect, load_plan
+from perfdag.confirm import begin, numbers
+from perfdag.gate import Rules, check
+from perfdag.kube import run
+from perfdag.parts import stored_parts
+from perfdag.plan import Plan
+from perfdag.rules import checks_of, read_acks
+from perfdag.shape import Shape
+from perfdag.steps.place import Here
+from perfdag.steps.plan import batch_objects, create
+from perfdag.store import Store
+
+
+def step(here: Here, out: Path) -> list[str]:
+    """Collect the run, look for suspicious points, plan the runs that confirm them; the names of the points.
+
+    Writes the numbers of their batches below `out`, by kind of network. Raises BadDocument, StoreError, KubeError.
+    """
+    store = here.open()
+    plan = load_plan(store, here.run_id)
+    names = []
+    if "confirmed" in plan.options:  # a run that is resumed goes on with what it planned
+        confirming = [load_plan(store, run_id) for run_id in plan.options["confirmed"]]
+    else:
+        collect(store, plan)
+        accepted, file = read_acks(None, store)
+        found = check(store, plan.suite, plan.run_id, Rules(checks_of(plan.suite_text), accepted, file)).confirm
+        names = [each.name for each in found]
+        confirming = begin(store, plan, {each.point for each in found}) if found else []
+    made = outputs(store, plan, confirming)
+    bodies = [
+        body for number in [*made["batches"], *made["batchesnet"]] for body in batch_objects(_shape(plan, number), here, plan, number)
+    ]
+    run(lambda kube: create(kube, here, plan, bodies))
+    out.mkdir(parents=True, exist_ok=True)
+    for name, value in made.items():
+        (out / name).write_text(orjson.dumps(value).decode())
+    return names
+
+
+def outputs(store: Store, plan: Plan, confirming: list[Plan]) -> dict[str, list[int]]:
+    """The batches that Argo fans out over, those on a network of their own apart."""
+    stored = {each.run_id: stored_parts(store, each.run_id) for each in confirming}
+    left = [
+        number
+        for number, made, index in numbers(plan, confirming)
+        if any(made.key(position) not in stored[made.run_id] for position in made.batches[index].samples)
+    ]
+    net = [number for number in left if _shape(plan, number).network.name]
+    return {"batches": [number for number in left if number not in net], "batchesnet": net}
+
+
+def _shape(plan: Plan, number: int) -> Shape:
+    return Shape.model_validate(plan.shapes[(number - len(plan.batches)) % len(plan.shapes)])

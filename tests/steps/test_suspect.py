@@ -1,0 +1,79 @@
+"""Confirming runs on a cluster: numbers that Argo fans out over lead every pod to the right samples."""
+
+from pathlib import Path
+
+from perfdag.collect import load_plan
+from perfdag.confirm import ROUNDS, again, assigned, begin, numbers
+from perfdag.parts import Part, part_key
+from perfdag.plan import Plan, make_plan
+from perfdag.steps import suspect
+from perfdag.steps.plan import outputs
+from perfdag.store import FolderStore
+from perfdag.suite import loads
+
+from .test_plan_step import place
+
+SUITE = """\
+name: s
+repetitions: 3
+warmup: 1
+entries:
+  - {benchmark: command, name: one, params: {argv: ['true']}}
+  - {benchmark: command, name: other, params: {argv: ['false']}}
+  - {benchmark: command, name: pair, hosts: {count: 2}, params: {argv: ['true']}}
+  - {benchmark: command, name: net, network: {name: bench/net}, params: {argv: ['true']}}
+"""
+
+
+def stored(tmp_path: Path) -> tuple[FolderStore, Plan]:
+    store = FolderStore(str(tmp_path / "store"))
+    plan = make_plan(loads(SUITE), run_id=place().run_id, trigger="cron")
+    store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    return store, plan
+
+
+def of(plan: Plan, *entries: str) -> set[str]:
+    return {point.id for point in plan.points if point.entry in entries}
+
+
+def test_only_the_suspicious_points_are_planned_again_with_all_their_samples(tmp_path: Path) -> None:
+    _, plan = stored(tmp_path)
+    made = again(plan, of(plan, "one", "pair"))
+    assert len({each.run_id for each in made}) == ROUNDS
+    for each in made:
+        assert each.run_id > plan.run_id
+        assert sorted(point.entry for point in each.points) == ["one", "pair"]
+        assert len(each.order) == 2 * (3 + 1)
+        assert sorted(position for batch in each.batches for position in batch.samples) == list(range(len(each.order)))
+        for batch in each.batches:
+            assert {each.points[each.order[position][0]].shape for position in batch.samples} == {batch.shape}
+        assert (each.trigger, each.options["confirms"]) == ("confirm", plan.run_id)
+
+
+def test_numbers_lead_to_batches_and_their_shapes(tmp_path: Path) -> None:
+    store, plan = stored(tmp_path)
+    confirming = begin(store, plan, of(plan, "other", "net"))
+    plan = load_plan(store, plan.run_id)
+    assert plan.options["confirmed"] == [each.run_id for each in confirming]
+    shapeof = outputs(plan, place(), set())["shapeof"]
+    found = numbers(plan, confirming)
+    assert len(found) == ROUNDS * 2
+    for number, made, index in found:
+        got, at = assigned(store, plan, number)
+        assert (got.run_id, at) == (made.run_id, index)
+        shape = made.batches[index].shape
+        assert shapeof[number] == {"s": str(shape), "n": str(plan.shapes[shape].get("hosts", {}).get("count", 1))}
+    assert assigned(store, plan, 1)[0].run_id == plan.run_id
+
+
+def test_what_is_stored_is_not_measured_again_and_networks_go_apart(tmp_path: Path) -> None:
+    store, plan = stored(tmp_path)
+    confirming = begin(store, plan, of(plan, "one", "net"))
+    assert suspect.outputs(store, plan, []) == {"batches": [], "batchesnet": []}
+    made = suspect.outputs(store, plan, confirming)
+    assert [len(made["batches"]), len(made["batchesnet"])] == [ROUNDS, ROUNDS]
+    done = confirming[0]
+    for position in range(len(done.order)):
+        store.put(part_key(done.run_id, done.key(position)), Part("x", 1, "ok").dump())
+    after = suspect.outputs(store, plan, confirming)
+    assert {name: len(value) for name, value in after.items()} == {"batches": ROUNDS - 1, "batchesnet": ROUNDS - 1}
