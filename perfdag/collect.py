@@ -22,19 +22,8 @@ from perfdag.store import NotStoredError, Store, StoreError
 
 ERROR_LIMIT = 500
 CHUNK_ROWS = 1 << 16
-_ROW_COLUMNS = (
-    "metric",
-    "stat",
-    "coords",
-    "series_id",
-    "subject",
-    "sample_id",
-    "value",
-    "unit",
-    "better",
-    "headline",
-    "n",
-)
+_AS_STORED = ("metric", "stat", "subject", "value", "unit", "better", "headline", "n")
+_ROW_COLUMNS = (*_AS_STORED, "coords", "series_id", "sample_id")
 
 
 @dataclass
@@ -177,28 +166,23 @@ class _Builder:
             "workflow_uid": plan.where.get("workflow_uid"),
             "perfdag_version": plan.versions.get("perfdag"),
             "git_sha": plan.versions.get("git"),
+            "pair": point.pair.name if point.pair else None,
         }
 
     def _rows(self, sample: dict[str, Any], point: str, rows: list[dict[str, Any]]) -> None:
-        columns, head = self.columns, (self.plan.suite, point, sample["benchmark_version"] or "")
-        tail = f"{self.plan.run_id}\x1f{sample['variant'] or ''}\x1f{sample['repetition']}\x1f{sample['phase']}"
-        for each in rows or [{}]:
-            metric, stat, subject = each.get("metric"), each.get("stat"), each.get("subject")
-            coords = orjson.dumps(each["coords"], option=orjson.OPT_SORT_KEYS).decode() if "coords" in each else "{}"
-            coords = self._texts.setdefault(coords, coords)
-            series = digest(*head, coords, metric or "", stat or "")
-            columns["metric"].append(metric)
-            columns["stat"].append(stat)
-            columns["coords"].append(coords)
-            columns["series_id"].append(series)
-            columns["subject"].append(subject)
-            columns["sample_id"].append(digest(series, tail, subject or ""))
-            columns["value"].append(each.get("value"))
-            columns["unit"].append(each.get("unit"))
-            columns["better"].append(each.get("better"))
-            columns["headline"].append(each.get("headline"))
-            columns["n"].append(each.get("n"))
-        self.counts.append(len(rows) or 1)
+        columns, rows = self.columns, rows or [{}]
+        for name in _AS_STORED:
+            columns[name] += [each.get(name) for each in rows]
+        texts = [orjson.dumps(each["coords"], option=orjson.OPT_SORT_KEYS).decode() if "coords" in each else "{}" for each in rows]
+        columns["coords"] += [self._texts.setdefault(text, text) for text in texts]
+        head = "\x1f".join((self.plan.suite, point, sample["benchmark_version"] or "", ""))
+        tail = f"\x1f{self.plan.run_id}\x1f{sample['variant'] or ''}\x1f{sample['repetition']}\x1f{sample['phase']}\x1f"
+        series = [
+            digest(f"{head}{text}\x1f{each.get('metric') or ''}\x1f{each.get('stat') or ''}") for text, each in zip(texts, rows, strict=True)
+        ]
+        columns["series_id"] += series
+        columns["sample_id"] += [digest(f"{one}{tail}{each.get('subject') or ''}") for one, each in zip(series, rows, strict=True)]
+        self.counts.append(len(rows))
         if len(columns["metric"]) >= CHUNK_ROWS:
             self._flush()
 
@@ -288,6 +272,7 @@ def _of_part(part: Part, env: str, raw: str, name: str) -> dict[str, Any]:
         "started_at": _time(part.started_at),
         "finished_at": _time(part.finished_at),
         "nodes": part.nodes,
+        "same_node": len(set(part.nodes)) == 1 if len(part.nodes) > 1 else None,
         "env": env,
         "env_class": part.env_class or None,
         "batch": part.batch,

@@ -69,6 +69,9 @@ SAMPLES: pa.Schema = pa.schema(
         ("command", _TEXT),
         ("raw_uri", _TEXT),
         ("workflow_uid", _TEXT),
+        # two hosts or more
+        ("pair", _TEXT),  # hosts of the gang that were measured, `0-3`, by the order of their nodes' names; null: all of it
+        ("same_node", pa.bool_()),  # all hosts of the sample were on one node; null: one host
     ]
 )
 STATUSES = ("ok", "failed", "invalid", "missing", "skipped")
@@ -90,8 +93,8 @@ def _whole(value: Any) -> Any:
 
 
 def digest(*parts: str) -> str:
-    """16 hexadecimal digits of SHA-256 over the parts, separated so that no two lists collide by joining."""
-    return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:16]
+    """16 hexadecimal digits: BLAKE2b (RFC 7693) over the parts, separated so that no two lists collide by joining."""
+    return hashlib.blake2b("\x1f".join(parts).encode(), digest_size=8).hexdigest()
 
 
 DICTIONARY_COLUMNS = tuple(each.name for each in SAMPLES if pa.types.is_string(each.type) and each.name not in {"sample_id", "series_id"})
