@@ -5,7 +5,8 @@
 loop: samples/s of LoadGen Offline through the harness at batch 8 over a bare loop on the same model and images, interleaved in ABBA blocks;
 within 2 %. Processor time a sample is printed beside it, since it does not feel what else the machine does.
 stub: p50 of SingleStream on a 10 ms system through the harness over LoadGen with the shortest possible answer; below 1.02.
-peak: the peak rate found on a 1 ms system with p99 within 7.5 ms over that of M/D/1 theory; within 3 % on a machine that is otherwise idle.
+peak: the peak rate found on a 1 ms system with p99 within 7.5 ms over that of M/D/1 theory; within 3 %, in about 15 minutes. Where the machine
+does other work, give the process its turn when it is due, or what is found is how often it had to wait: chrt -f 1 python benchmarks/resnet50.py --only peak
 """
 
 import argparse
@@ -133,27 +134,39 @@ def peak(seconds: float, service: float) -> None:
     """The search against theory, LoadGen's real schedule and clock."""
     bound = 7.5 * service
     theory = md1_peak(bound, service)
+    queries = round(theory * seconds)
+    asked = 1 - late_allowed(queries) / queries
+    strict = md1_peak(bound, service, asked)
+    print(
+        f"peak: M/D/1 theory, {service * 1e3:g} ms of service, p99 within {bound * 1e3:g} ms: {theory:.1f}/s; p{asked * 100:.2f}, which early "
+        f"stopping asks of the {queries} queries of {seconds:g} s: {strict:.1f}/s"
+    )
+    alone = trial(service, bound, 5.0, 0.05 * theory)
+    print(
+        f"      p50 at a twentieth of that rate: {alone.percentiles[0.5] * 1e3:.3f} ms, so {(alone.percentiles[0.5] / service - 1):.1%} is not service"
+    )
 
-    def held(rate: float) -> bool:
-        load = loadgen.Load("server", 1, seconds, 100, 64, rate, target_rate=rate, latency_bound=bound)
-        logs = loadgen.test(Stub(service), load, stop).logs
-        found = summary.read(logs["summary"], logs["detail"])
+    def held(rate: float, duration: float) -> bool:
+        found = trial(service, bound, duration, rate)
         print(
             f"      {rate:7.1f}/s {'valid' if found.valid else 'invalid'} p99 {found.percentiles[0.99] * 1e3:.3f} ms of {found.queries}",
             flush=True,
         )
         return found.valid
 
-    found = find_peak(held, held, 0.8 * theory)
+    found = find_peak(lambda rate: held(rate, min(seconds, 15.0)), lambda rate: held(rate, seconds), 0.8 * theory)
+    full = sum(each.validation for each in found.probes)
     print(
-        f"peak: found {found.rate:.1f}/s over M/D/1 theory {theory:.1f}/s: ratio {found.rate / theory:.4f}, {len(found.probes)} trials of {seconds:g} s"
+        f"peak: found {found.rate:.1f}/s in {len(found.probes) - full} short and {full} full trials: {found.rate / theory:.4f} of theory, "
+        f"{found.rate / strict:.4f} of theory for what early stopping asks"
     )
-    queries = round(found.rate * seconds)
-    asked = 1 - late_allowed(queries) / queries
-    strict = md1_peak(bound, service, asked)
-    print(
-        f"      with {queries} queries early stopping asks for p{asked * 100:.2f}: theory {strict:.1f}/s, ratio {found.rate / strict:.4f}"
-    )
+
+
+def trial(service: float, bound: float, seconds: float, rate: float) -> summary.Summary:
+    """One Server test."""
+    load = loadgen.Load("server", 1, seconds, 100, 64, rate, target_rate=rate, latency_bound=bound)
+    logs = loadgen.test(Stub(service), load, stop).logs
+    return summary.read(logs["summary"], logs["detail"])
 
 
 def late_allowed(queries: int) -> int:
@@ -169,7 +182,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--blocks", type=int, default=6)
     parser.add_argument("--batches", type=int, default=6, help="batches of 8 a side of a block")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of one trial of the peak search")
+    parser.add_argument(
+        "--seconds", type=float, default=180.0, help="of a full trial of the peak search; one is luck by 1 %% with 180, 2 %% with 60"
+    )
     parser.add_argument("--service", type=float, default=0.001, help="seconds of service in the peak search; the bound is 7.5 times that")
     parser.add_argument("--only", choices=("loop", "stub", "peak"))
     args = parser.parse_args()

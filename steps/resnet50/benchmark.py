@@ -81,7 +81,7 @@ def expected(params: Workload) -> float:
     """Seconds of one measurement: set-up, warm-up, LoadGen."""
     if params.scenario == "find-peak":
         search = min(params.search_duration, params.duration())
-        return start.SETUP + 14 * 1.3 * search + 2 * params.duration()
+        return start.SETUP + 14 * 1.3 * search + 4 * params.duration()
     setup = 5.0 if params.system == "stub" else 60.0 if params.fast else start.SETUP
     return setup + 1.2 * params.duration()
 

@@ -57,7 +57,7 @@ class Workload(benchmark.Params):
     max_queries: int | None = Field(None, ge=1, description="stop after so many queries; unset: no limit")
     fast: bool = Field(False, description="a smoke test of seconds: its rows say that they are not comparable")
     precision_of_peak: float = Field(0.01, gt=0, lt=0.5, description="find-peak: relative width of the last bracket")
-    search_duration: PositiveDuration = Field(10.0, description="find-peak: seconds of a trial before the validation")
+    search_duration: PositiveDuration = Field(10.0, description="find-peak: seconds of a trial before the full ones at the edge")
     check_logits: bool = Field(True, description="false: logits are not checked, and every row says so")
     imagenet: Text | None = Field(None, description="accuracy: a folder of validation images, one folder a class, or with val_map.txt")
     price_per_hour: float | None = Field(None, gt=0, description="of the machine; gives the cost of a million samples")

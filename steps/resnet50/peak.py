@@ -1,4 +1,5 @@
-"""The highest rate that holds a latency bound: bracketing, bisection, validation at the answer. Pure: a probe says valid or not."""
+"""The highest rate that holds a latency bound: bracketing and bisection, first with short trials, then with full ones near their answer.
+Pure: a probe says valid or not."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ class Probe:
 
 @dataclass
 class Peak:
-    """The answer: `rate` in 1/s was validated; `above` is the lowest rate that was seen to fail (None: no trial failed)."""
+    """The answer: `rate` in 1/s held in a full trial; `above` is the lowest rate that failed in one (None: none did)."""
 
     rate: float
     above: float | None
@@ -42,9 +43,9 @@ def find_peak(
 ) -> Peak:
     """Return the highest rate (1/s) for which `validate` holds, to a relative `precision`.
 
-    `probe(rate)` is a short trial, `validate(rate)` a full one at the answer; where a full one fails the answer steps down by
-    `precision` until one holds. Raises ValueError for a rate or precision that is not positive, NoPeak where no rate from `start` down
-    to `lowest` holds, none does in the validation, or the search needs more than 40 trials.
+    `probe(rate)` is a short trial, `validate(rate)` a full one. Short ones find where to look; they err in both directions, so the answer
+    is bracketed again with full ones: it held and a rate at most `precision` above it did not. Raises ValueError for a rate or precision
+    that is not positive, NoPeak where no rate from `start` down to `lowest` holds or the search needs more than 40 trials.
     """
     if not (start > 0 and 0 < precision < 1 and 0 < lowest <= highest):
         raise ValueError(
@@ -58,34 +59,31 @@ def find_peak(
         trials.append(Probe(rate, validate(rate) if full else probe(rate), full))
         return trials[-1].valid
 
-    low, high = _bracket(held, min(max(start, lowest), highest), lowest, highest, trials)
-    while high is not None and high / low > 1 + precision:
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if held(middle) else (low, middle)
-    while not held(low, full=True):
-        # the edge itself fails half the time: what held in a short trial may not in a full one
-        high, low = low, low / (1 + precision)
-        if low < lowest:
-            raise NoPeak(f"no rate down to {lowest:g}/s held in a full trial: {_tried(trials)}")
-    return Peak(low, high, trials)
+    def edge(held: Callable[[float], bool], start: float, step: float) -> tuple[float, float | None]:
+        bracket = _bracket(held, min(max(start, lowest), highest), step, lowest, highest)
+        if bracket is None:
+            raise NoPeak(f"no rate down to {lowest:g}/s holds the bound: {_tried(trials)}")
+        low, high = bracket
+        while high is not None and high / low > (1 + precision) * (1 + 1e-9):
+            middle = (low * high) ** 0.5
+            low, high = (middle, high) if held(middle) else (low, middle)
+        return low, high
+
+    near, _ = edge(held, start, STEP)
+    return Peak(*edge(lambda rate: held(rate, full=True), near, 1 + precision), trials)
 
 
-def _bracket(held: Callable[[float], bool], start: float, lowest: float, highest: float, trials: list[Probe]) -> tuple[float, float | None]:
-    if held(start):
-        low = start
-        while low < highest:
-            above = min(low * STEP, highest)
-            if not held(above):
-                return low, above
-            low = above
-        return low, None
-    high = start
-    while high > lowest:
-        below = max(high / STEP, lowest)
-        if held(below):
-            return below, high
-        high = below
-    raise NoPeak(f"no rate down to {lowest:g}/s holds the bound: {_tried(trials)}")
+def _bracket(
+    held: Callable[[float], bool], start: float, step: float, lowest: float, highest: float
+) -> tuple[float, float | None] | None:
+    """A rate that holds and the next above it that does not (None: `highest` holds), by steps that grow up to STEP; None: none holds."""
+    rate, up = start, held(start)
+    while rate < highest if up else rate > lowest:
+        beyond = min(rate * step, highest) if up else max(rate / step, lowest)
+        if held(beyond) != up:
+            return (rate, beyond) if up else (beyond, rate)
+        rate, step = beyond, min(step * step, STEP)
+    return (rate, None) if up else None
 
 
 def _tried(trials: list[Probe]) -> str:

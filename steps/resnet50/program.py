@@ -176,7 +176,7 @@ class Program:
         return len(self.result["tests"]) - 1
 
     def _find_peak(self, system: System, capacity: float) -> None:
-        """Short trials to search, full ones to validate; capacity is what a closed loop reached."""
+        """Short trials to search, full ones around the answer; capacity is what a closed loop reached."""
         spec = self.spec
         search = min(spec["search_duration"], spec["duration"])
 
@@ -201,7 +201,8 @@ class Program:
         except peak.NoPeak as error:
             self.result["error"] = {"kind": "peak", "text": str(error)}
             return
-        self.result["answer"] = len(self.result["tests"]) - 1
+        # a trial a test: the answer is the full one at that rate
+        self.result["answer"] = next(at for at, p in enumerate(found.probes) if p.validation and p.rate == found.rate)
         self.result["peak"] = {"rate": found.rate, "above": found.above, "probes": [[p.rate, p.valid, p.validation] for p in found.probes]}
 
     def _accuracy(self, subject: Any, rate: float) -> None:
