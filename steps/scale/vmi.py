@@ -162,9 +162,9 @@ async def steady(kube: Kube, spec: Spec, count: int, churn: int, pause: float, d
 
 
 async def capacity(kube: Kube, spec: Spec, step: int, limit: int) -> tuple[int, list[Result]]:
-    """Grow by bursts of `step`, 2 `step` ...
+    """Grow by bursts of `step`, 2 `step` ... up to `limit` until the first gate fails, a VMI does not run or one is left behind.
 
-    up to `limit` until the first gate fails; returns the last size that passed, and all results.
+    Returns the last size that passed, and all results.
     """
     found: list[Result] = []
     passed = 0
@@ -174,7 +174,7 @@ async def capacity(kube: Kube, spec: Spec, step: int, limit: int) -> tuple[int, 
         except TooDenseError as error:
             spec.tell(str(error))
             break
-        if found[-1].breached or found[-1].figures["left_behind"]:
+        if found[-1].breached or found[-1].figures["left_behind"] or found[-1].figures["success_ratio"] != 1.0:
             break
         passed = size
     return passed, found

@@ -54,6 +54,11 @@ class Namespace:
         argv = [sys.executable, "-m", "perfdag", *words, "--namespace", self.name]
         return subprocess.run(argv, capture_output=True, text=True, timeout=timeout, check=check)
 
+    def check(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        """`perfdag check` on the store."""
+        argv = [sys.executable, "-m", "perfdag", "check", *words]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+
     def submit(self, suite: Path, *more: str) -> str:
         """Submit without watching; returns the Workflow's name."""
         said = self.perfdag("submit", str(suite), *more)
@@ -160,7 +165,10 @@ async def _remove(name: str) -> None:
             await client.delete_collection(await client.resource("argoproj.io/v1alpha1", "Workflow"), name, labels="perfdag/suite")
         await client.delete(await client.resource("v1", "Namespace"), name)
         for kind in ("ClusterRole", "ClusterRoleBinding"):
-            await client.delete(await client.resource("rbac.authorization.k8s.io/v1", kind), f"perfdag-{name}-nodes")
+            resource = await client.resource("rbac.authorization.k8s.io/v1", kind)
+            for each in await client.list(resource, labels="app.kubernetes.io/managed-by=perfdag"):
+                if name in each["metadata"]["name"]:
+                    await client.delete(resource, each["metadata"]["name"])
 
 
 def sleeps(folder: Path, points: int = 8, seconds: float = 1.0, hosts: int = 2, extra: str = "", shape: str = "") -> Path:

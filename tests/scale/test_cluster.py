@@ -23,7 +23,7 @@ from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import ensure_namespace
 from perfdag.steps.scale.stages import unix_ns
 from perfdag.steps.scale.summary import rank
-from perfdag.steps.scale.templates import RUN_LABEL, load
+from perfdag.steps.scale.templates import INDEX_LABEL, RUN_LABEL, load
 
 pytestmark = pytest.mark.cluster
 
@@ -128,6 +128,70 @@ async def test_a_quota_that_refuses_5_percent_shows_as_5_percent(kube: Kube, nod
     assert len(failed) == 5
     assert all("exceeded quota" in (row.error or "") for row in failed)
     assert await left(kube, "v1", "Pod", namespace) == 0
+
+
+@contextlib.asynccontextmanager
+async def refusing(kube: Kube, namespace: str, resource: str, allowed: str) -> AsyncIterator[None]:
+    """An admission policy that refuses creations of a resource in the namespace unless the CEL expression `allowed` holds."""
+    name, group, _, plural = f"perfdag-test-{uuid.uuid4().hex[:8]}", *resource.rpartition("/")
+    api = "admissionregistration.k8s.io/v1"
+    rule = {"apiGroups": [group], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": [plural]}
+    # KWOK's `apply` tries a creation without labels first, which is none of the run's
+    ours = {"name": "ours", "expression": f"has(object.metadata.labels) && '{INDEX_LABEL}' in object.metadata.labels"}
+    here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}, "resourceRules": [rule]}
+    said = {"expression": allowed, "message": "no more today"}
+    spec = {"failurePolicy": "Fail", "matchConstraints": here, "matchConditions": [ours], "validations": [said]}
+    await kube.create({"apiVersion": api, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name}, "spec": spec})
+    binding = {"policyName": name, "validationActions": ["Deny"]}
+    await kube.create({"apiVersion": api, "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": name}, "spec": binding})
+    try:
+        kind = {"pods": ("v1", "Pod"), "virtualmachineinstances": ("kubevirt.io/v1", vmi.VMI)}[plural]
+        probe = {"apiVersion": kind[0], "kind": kind[1], "metadata": {"name": "probe", "labels": {INDEX_LABEL: "999980"}}}
+        probe["spec"] = {"containers": [{"name": "c", "image": "none"}]} if plural == "pods" else {}
+        path = (await kube.resource(*kind)).path(namespace)
+        for _ in range(150):  # the API server takes up a policy within seconds
+            try:
+                await kube.request("POST", path, json=probe, params={"dryRun": "All"})
+            except KubeError as error:
+                if "no more today" in str(error):
+                    break
+                raise
+            await asyncio.sleep(0.2)
+        else:
+            pytest.fail("the policy is not in force after 30 s")
+        yield
+    finally:
+        for kind_name in ("ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy"):
+            await kube.delete(await kube.resource(api, kind_name), name)
+
+
+EACH_TWENTIETH = f"int(object.metadata.labels['{INDEX_LABEL}']) % 20 != 0"
+
+
+@pytest.mark.slow
+async def test_admission_that_refuses_5_percent_shows_as_5_percent(kube: Kube, nodes: None, namespace: str) -> None:
+    await simulate.install(kube, "kubevirt")
+    async with refusing(kube, namespace, "kubevirt.io/virtualmachineinstances", EACH_TWENTIETH):
+        result = await vmi.burst(kube, vmi.Spec(namespaces=[namespace], primer=False, timeout=60), 100)
+    assert result.figures["create_ratio"] == pytest.approx(0.95)
+    assert result.figures["success_ratio"] == pytest.approx(0.95)
+    failed = [row for row in result.rows if row.stage == "creation_to_running" and row.status == "failed"]
+    assert [row.index for row in failed] == [0, 20, 40, 60, 80]
+    assert all("no more today" in (row.error or "") for row in failed)
+    assert result.figures["left_behind"] == 0
+    assert await left(kube, "kubevirt.io/v1", vmi.VMI, namespace) == 0
+
+
+@pytest.mark.slow
+async def test_capacity_grows_until_the_first_size_that_fails(kube: Kube, nodes: None, namespace: str) -> None:
+    await simulate.install(kube, "kubevirt")
+    spec = vmi.Spec(namespaces=[namespace], primer=False, timeout=60)
+    async with refusing(kube, namespace, "kubevirt.io/virtualmachineinstances", f"int(object.metadata.labels['{INDEX_LABEL}']) < 25"):
+        passed, results = await vmi.capacity(kube, spec, 10, 100)
+    assert passed == 20
+    assert [each.count for each in results] == [10, 20, 30]
+    assert [each.figures["success_ratio"] for each in results] == [1.0, 1.0, pytest.approx(25 / 30)]
+    assert await left(kube, "kubevirt.io/v1", vmi.VMI, namespace) == 0
 
 
 async def test_fill_takes_every_gpu_and_no_more(kube: Kube, nodes: None, namespace: str) -> None:

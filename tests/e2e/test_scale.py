@@ -1,0 +1,81 @@
+"""vmi-burst from a pod of a run: with the rights that `install --allow` grants, and without them."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perfdag import kube
+from perfdag.kube import Kube, KubeError
+from perfdag.steps.scale import simulate
+
+from .conftest import IMAGES, Namespace
+
+pytestmark = [pytest.mark.argo, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def kubevirt(bench: Namespace) -> None:
+    """KubeVirt as KWOK plays it, with nodes of its own."""
+
+    async def work(client: Kube) -> None:
+        await simulate.make_nodes(client, 5, 8)
+        assert await simulate.nodes_ready(client, 5)
+        await simulate.install(client, "kubevirt")
+
+    try:
+        kube.run(work)
+    except KubeError as error:
+        pytest.skip(f"KubeVirt cannot be simulated here: {error}")
+
+
+@pytest.fixture
+def allowed(bench: Namespace) -> Iterator[None]:
+    """The installation with vmi-burst allowed, and without it again at the end."""
+    install = ["install", "--store", bench.store, "--images", IMAGES]
+    said = bench.perfdag(*install, "--allow", "vmi-burst")
+    assert said.returncode == 0, said.stderr
+    yield
+    bench.perfdag(*install, check=True)
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    """20 VMIs at once beside a benchmark without rights."""
+    path = tmp_path / "burst.yaml"
+    namespace = f"perfdag-vmi-{os.getpid()}"
+    path.write_text(
+        f"name: burst\nentries:\n  - benchmark: vmi-burst\n    params: {{counts: [20], namespace: {namespace}, timeout: 60s}}\n"
+        "    timeout: 120s\n  - {benchmark: command, params: {argv: ['true']}}\n"
+    )
+    return path
+
+
+def test_a_burst_runs_under_the_account_that_install_made(bench: Namespace, kubevirt: None, allowed: None, suite: Path) -> None:
+    name = bench.submit(suite)
+    said = bench.watch(name)
+    run_id = bench.run_id(name)
+    rows = [row for row in bench.rows(run_id) if row["benchmark"] == "vmi-burst"]
+    assert {row["status"] for row in rows} == {"ok"}, [row["error"] for row in rows if row["error"]]
+    assert said.returncode == 0, said.stdout + said.stderr
+    accounts = {
+        pod["metadata"]["labels"]["perfdag/batch"]: pod["spec"]["serviceAccountName"]
+        for pod in bench.objects("Pod", labels=f"workflows.argoproj.io/workflow={name},perfdag/measuring=true")
+    }
+    assert sorted(accounts.values()) == ["perfdag-measure", "perfdag-measure-vmi-burst"], "rights are not lent to the other benchmark"
+    value = {
+        (row["metric"], row["stat"]): row["value"] for row in rows if row["headline"] or row["metric"] in ("success_ratio", "left_behind")
+    }
+    assert value["success_ratio", "value"] == 1.0
+    assert value["left_behind", "value"] == 0.0
+    assert value["creation_to_running", "p50"] > 0
+    assert len([row for row in rows if row["metric"] == "object_latency" and "creation_to_running" in str(row["coords"])]) == 20
+
+
+def test_a_benchmark_that_is_not_allowed_says_so_in_its_rows(bench: Namespace, kubevirt: None, suite: Path) -> None:
+    name = bench.submit(suite)
+    assert bench.watch(name).returncode == 0, "a skip fails nothing"
+    rows = [row for row in bench.rows(bench.run_id(name)) if row["benchmark"] == "vmi-burst"]
+    assert {row["status"] for row in rows} == {"skipped"}
+    assert all("perfdag install --allow vmi-burst" in row["error"] for row in rows)
