@@ -95,7 +95,7 @@ class Program:
     def measure(self) -> None:
         """Set up, check, warm up, run LoadGen, check again."""
         if self.spec["cpus"]:
-            os.sched_setaffinity(0, _cpus(self.spec["cpus"]))
+            _pin(self.spec["cpus"])
         subject: Any = _StubSubject(self.spec) if self.spec["system"] == "stub" else _model_subject(self.spec)
         self.result |= subject.facts
         system: System = subject.system
@@ -230,7 +230,7 @@ def classify(error: BaseException) -> tuple[str, str]:
         return kind, text
     if type(error).__name__ in ("InductorError", "InvalidCxxCompiler", "BackendCompilerFailed"):
         return "compiler", f"torch.compile failed: {text}; it needs a C++ compiler on a CPU: install g++, or backend: eager"
-    return "other", f"{type(error).__name__}: {text}"
+    return "other", text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
 
 
 def _fits(system: System, indices: list[int]) -> bool:
@@ -247,13 +247,16 @@ def _results_only(detail: str) -> str:
     return "\n".join(line for line in detail.splitlines() if '"key": "result_' in line or '"key": "early_' in line)
 
 
-def _cpus(text: str) -> set[int]:
-    """`0-2,5` as a set."""
-    cpus: set[int] = set()
+def _pin(text: str) -> None:
+    """Run on the CPUs of a list like `0-2,5` only. Raises ValueError where one is not there for this process."""
+    wanted: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
-        cpus |= set(range(int(first), int(last or first) + 1))
-    return cpus
+        wanted |= set(range(int(first), int(last or first) + 1))
+    allowed = os.sched_getaffinity(0)
+    if not wanted or not wanted <= allowed:
+        raise ValueError(f"cpus {text}: this process may use {', '.join(map(str, sorted(allowed)))}")
+    os.sched_setaffinity(0, wanted)
 
 
 class _StubSubject:

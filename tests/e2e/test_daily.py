@@ -1,0 +1,108 @@
+"""A scheduled run on a real cluster: it fires, measures its suspicious points again the same night, and its gate colours it."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from perfdag import kube
+from perfdag.collect import collect, load_plan, result_key
+from perfdag.kube import Kube
+from perfdag.parts import Part, part_key, stored_parts
+from perfdag.plan import make_plan, new_run_id
+from perfdag.store import open_store
+from perfdag.suite import load
+
+from .conftest import Namespace, Object
+
+pytestmark = [pytest.mark.argo, pytest.mark.slow]
+ARGO = "argoproj.io/v1alpha1"
+NIGHTS = 20  # three runs of 23 can be told from chance; of 12 they cannot (220 ways to choose them)
+
+
+def _suite(folder: Path, name: str, checks: str = "") -> Path:
+    path = folder / f"{name}.yaml"
+    entries = "".join(
+        f"  - {{benchmark: command, name: {entry}, params: {{argv: [sleep, '{wait}'], expected: {wait}}}}}\n"
+        for entry, wait in (("steady", 0.5), ("slowed", 0.8))
+    )
+    path.write_text(f"name: {name}\nrepetitions: 2\nentries:\n{entries}{checks}")
+    return path
+
+
+def _past(root: str, suite: Path, usual: dict[str, float]) -> None:
+    """Nights before this one, of which only the numbers are made up: wall times in seconds around `usual`, by entry."""
+    store, rng = open_store(root), np.random.default_rng(1)
+    for night in range(NIGHTS, 0, -1):
+        plan = make_plan(load(str(suite)), run_id=new_run_id(datetime.now(UTC) - timedelta(days=night)), trigger="cron")
+        store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+        for position, (index, repetition) in enumerate(plan.order):
+            point = plan.points[index]
+            value = usual[point.entry] * float(rng.normal(1, 0.01))
+            row = {"metric": "wall_time", "stat": "value", "value": value, "unit": "s", "better": "lower", "headline": True}
+            part = Part(point.id, repetition, "ok", rows=[row], benchmark_version="1", order_index=position)
+            store.put(part_key(plan.run_id, plan.key(position)), part.dump())
+        collect(store, plan)
+
+
+def _workflow(bench: Namespace, labels: str) -> Object | None:
+    return next(iter(bench.objects("Workflow", ARGO, labels)), None)
+
+
+def test_a_schedule_fires_and_a_step_turns_the_run_red_the_same_night(bench: Namespace, tmp_path: Path) -> None:
+    suite = _suite(tmp_path, "nightly")
+    _past(bench.store, suite, {"steady": 0.5, "slowed": 0.4})
+    rendered = bench.perfdag("render", str(suite), "--schedule", "* * * * *")
+    assert rendered.returncode == 0, rendered.stderr
+
+    async def apply(client: Kube) -> None:
+        for each in yaml.safe_load_all(rendered.stdout):
+            await client.apply(each)
+
+    async def suspend(client: Kube) -> None:
+        kind = await client.resource(ARGO, "CronWorkflow")
+        await client.patch(kind, "perfdag-nightly", {"spec": {"suspend": True}}, bench.name)
+
+    kube.run(apply)
+    fired = bench.until(lambda: _workflow(bench, "perfdag/suite=nightly"), 90, "workflow of the schedule")
+    kube.run(suspend)
+    name = fired["metadata"]["name"]
+    ended = bench.watch(name)
+    assert ended.returncode == 3, ended.stdout + ended.stderr
+    assert "REGRESSION nightly/slowed wall_time" in ended.stdout
+    assert "measured again the same night" in ended.stdout
+    assert "REGRESSION nightly/steady" not in ended.stdout
+
+    workflow = _workflow(bench, "perfdag/suite=nightly")
+    assert workflow is not None
+    assert workflow["status"]["phase"] == "Failed"
+    run_id, store = bench.run_id(name), open_store(bench.store)
+    assert workflow["metadata"]["annotations"]["perfdag/report"] == store.url(f"runs/{run_id}/report.html")
+    assert b"<html" in store.get(f"runs/{run_id}/report.html")[:1000].lower()
+    assert b'failures="1"' in store.get(f"runs/{run_id}/check.xml")
+    plan = load_plan(store, run_id)
+    assert plan.trigger == "cron"
+    assert len(plan.options["confirmed"]) == 2
+    for each in plan.options["confirmed"]:
+        confirming = load_plan(store, each)
+        assert [point.entry for point in confirming.points] == ["slowed"]
+        assert {key for key in stored_parts(store, each) if not key.startswith("canary")} == {confirming.key(0), confirming.key(1)}
+        assert store.get(result_key(confirming))
+    # by hand the morning after: the same answer, and nobody is told a second time
+    again = bench.check("last", "--suite", "nightly", "--store", bench.store)
+    assert again.returncode == 3
+    assert "(told before)" in again.stdout
+
+
+def test_a_broken_threshold_is_exit_3_of_submit(bench: Namespace, tmp_path: Path) -> None:
+    suite = _suite(tmp_path, "held", "checks:\n  - {entry: steady, metric: wall_time, op: '<', value: 1ms}\n")
+    said = bench.perfdag("submit", str(suite), "--watch")
+    assert said.returncode == 3, said.stdout + said.stderr
+    assert "THRESHOLD held/steady wall_time" in said.stdout
+    workflow = _workflow(bench, "perfdag/suite=held")
+    assert workflow is not None
+    assert workflow["status"]["phase"] == "Failed"
+    again = [node for node in workflow["status"]["nodes"].values() if node["displayName"] == "again"]
+    assert all(not node.get("children") for node in again)  # nothing was suspicious
