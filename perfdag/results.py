@@ -134,9 +134,11 @@ def read_rows(data: bytes, schema: pa.Schema = SAMPLES) -> pa.Table:
     """Rows of one Parquet file in `schema`, text columns dictionary-encoded. Raises ArrowInvalid where it is damaged."""
     import pyarrow.parquet as pq
 
-    file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=list(DICTIONARY_COLUMNS))
+    metadata = pq.read_metadata(pa.BufferReader(data))
+    present = set(metadata.schema.to_arrow_schema().names)  # a file of an older version lacks what came later
+    dictionaries = [name for name in DICTIONARY_COLUMNS if name in present]
+    file = pq.ParquetFile(pa.BufferReader(data), metadata=metadata, read_dictionary=dictionaries)
     wanted = _encoded(schema)
-    present = set(file.schema_arrow.names)
     table = file.read([name for name in wanted.names if name in present])
     arrays = [
         table.column(field.name).cast(field.type) if field.name in present else pa.nulls(table.num_rows, field.type) for field in wanted

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from perfdag import rollup
@@ -51,6 +53,19 @@ def test_a_roll_up_that_lacks_runs_or_is_damaged_is_only_a_cache(store: Store) -
     assert len(rollup.trends(store, "net").runs) == 11
     rollup.forget(store, "net", "2026-01")
     assert store.list("rollups") == []
+
+
+def test_runs_of_an_older_version_lack_what_came_later(store: Store) -> None:
+    nights(store, 3, step)
+    key = f"results/suite=net/month=2026-01/{run_id(1)}.parquet"
+    older = pq.read_table(pa.BufferReader(store.get(key))).drop_columns(["pair", "tool"])
+    sink = pa.BufferOutputStream()
+    pq.write_table(older, sink, store_schema=False)
+    store.put(key, sink.getvalue().to_pybytes())
+    found = rollup.trends(store, "net")
+    assert found.damaged == []
+    assert len(found.runs) == 3
+    assert np.isfinite(found.value).all()
 
 
 def test_medians_and_spread_of_a_run(store: Store) -> None:
