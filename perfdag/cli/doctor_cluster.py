@@ -48,7 +48,7 @@ async def _look(client: "Kube", plan: "Plan | None", root: str | None, namespace
     from perfdag.shape import Shape
 
     shapes = [Shape.model_validate(each) for each in plan.shapes] if plan else []
-    found += await _asked(client, shapes, nodes or [])
+    found += await _asked(client, shapes, _real(nodes or []))
     return found
 
 
@@ -177,10 +177,24 @@ def _nodes(nodes: list[Object] | None) -> list[Finding]:
         return [
             Finding("warn", "nodes cannot be read; rows will lack node types", "perfdag install without --namespaced, as a cluster admin")
         ]
-    ready = [each for each in nodes if any(c["type"] == "Ready" and c["status"] == "True" for c in each["status"].get("conditions", []))]
+    real = _real(nodes)
+    ready = [each for each in real if any(c["type"] == "Ready" and c["status"] == "True" for c in each["status"].get("conditions", []))]
     closed = [each["metadata"]["name"] for each in ready if each["spec"].get("unschedulable")]
-    found = [Finding("ok" if ready else "missing", f"{len(ready)} of {len(nodes)} nodes are ready")]
+    beside = f", {len(nodes) - len(real)} simulated beside them" if len(nodes) > len(real) else ""
+    found = [Finding("ok" if ready else "missing", f"{len(ready)} of {len(real)} nodes are ready{beside}")]
     return found + ([Finding("warn", f"cordoned: {', '.join(closed[:5])}")] if closed else [])
+
+
+def _real(nodes: list[Object]) -> list[Object]:
+    """Nodes that run pods: those simulated by KWOK have any resource and run nothing."""
+    return [each for each in nodes if "kwok.x-k8s.io/node" not in each["metadata"].get("annotations", {})]
+
+
+def _plugin(resource: str) -> str:
+    """What brings a device as a resource of nodes."""
+    if resource.startswith("nvidia.com/"):
+        return "install the NVIDIA driver on a node with the device and nvidia-device-plugin (or the GPU operator, which brings both)"
+    return "install its device plugin on a node that has the device"
 
 
 async def _asked(client: "Kube", shapes: "list[Shape]", nodes: list[Object]) -> list[Finding]:
@@ -216,9 +230,7 @@ async def _asked(client: "Kube", shapes: "list[Shape]", nodes: list[Object]) -> 
         found.append(Finding("ok" if there else "missing", "Volcano", "" if there else "install Volcano, or use scheduler: default"))
     for name in sorted({name for shape in shapes for name in shape.resources if "/" in name}):
         holders = [each for each in nodes if int(each["status"].get("allocatable", {}).get(name, "0")) > 0]
-        found.append(
-            Finding("ok" if holders else "missing", f"{name} on {len(holders)} nodes", "" if holders else "install its device plugin")
-        )
+        found.append(Finding("ok" if holders else "missing", f"{name} on {len(holders)} nodes", "" if holders else _plugin(name)))
     most = max((shape.hosts.count for shape in shapes if shape.hosts.placement == "spread"), default=0)
     if most > len(nodes) > 0:
         found.append(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 TORCH = {"pip": "'perfdag[torch]'"}
-DRIVER = Tool("nvidia-smi", {"apt": "nvidia-driver", "dnf": "nvidia-driver", "zypper": "nvidia-driver-G06"})
+DRIVER = Tool("the NVIDIA driver (nvidia-smi)", {"apt": "nvidia-driver", "dnf": "nvidia-driver", "zypper": "nvidia-driver-G06"})
 
 
 class Resnet50(Benchmark[Workload]):

@@ -73,9 +73,7 @@ def find_peak(
     return Peak(*edge(lambda rate: held(rate, full=True), near, 1 + precision), trials)
 
 
-def _bracket(
-    held: Callable[[float], bool], start: float, step: float, lowest: float, highest: float
-) -> tuple[float, float | None] | None:
+def _bracket(held: Callable[[float], bool], start: float, step: float, lowest: float, highest: float) -> tuple[float, float | None] | None:
     """A rate that holds and the next above it that does not (None: `highest` holds), by steps that grow up to STEP; None: none holds."""
     rate, up = start, held(start)
     while rate < highest if up else rate > lowest:

@@ -44,11 +44,12 @@ def test_compiled_bf16_on_one_cpu(tmp_path: Path) -> None:
         pytest.skip("g++ is not installed, and torch.compile needs it on a CPU")
     cpu = min(os.sched_getaffinity(0))
     given = {"scenario": "offline", "backend": "compile", "precision": "bf16", "cpus": str(cpu), "min_queries": 4}
-    output, values = run(tmp_path, **given, threads=None)
+    # a cache of its own: an earlier compilation would hide how long one takes
+    output, values = run(tmp_path, **given, threads=None, wrapper_env={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")})
     assert output.facts["model"]["threads"] == 1  # one CPU is allowed
     assert 1e-4 < values[("logit_error", "max")] < 0.1
     assert values[("throughput", "value")] > 0
-    assert values[("first_batch", "value")] > 5 * values[("warm_batch", "p50")]  # compilation is there and not in what is timed
+    assert values[("first_batch", "value")] > values[("warm_batch", "p50")] + 3  # compilation is there and not in what is timed
 
 
 @pytest.mark.slow
