@@ -232,7 +232,7 @@ class Client(Talker):
                 reply["Id"] = identity
                 self.send(wire.line(reply))
             else:
-                self.send(wire.fit_original(reply))
+                self.send(wire.fit_original(reply), last=True)
                 self.close()
 
         item = Item(answer, wire.words(message, "Args"), wire.number(message, "Limit"), retries, clock())

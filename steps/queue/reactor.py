@@ -17,6 +17,7 @@ from perfdag.steps.queue import wire
 
 _NOW = socket.MSG_DONTWAIT
 _SEND = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+_LAST = _SEND | getattr(socket, "MSG_MORE", 0)
 _READ = select.EPOLLIN | select.EPOLLRDHUP
 ACCEPTS_A_TURN = 64
 EVENTS_A_TURN = 256
@@ -185,13 +186,17 @@ class Peer:
         except wire.MalformedError as error:
             self.bad(str(error))
 
-    def send(self, data: bytes) -> None:
-        """Write now what fits, keep the rest up to ``unsent_bytes``, and cut a peer off beyond that."""
+    def send(self, data: bytes, last: bool = False) -> None:
+        """Write now what fits, keep the rest up to ``unsent_bytes``, and cut a peer off beyond that.
+
+        ``last``: ``close`` follows, so that the data and the end of the connection can be one packet; not where the peer may
+        have sent what was not read, since the connection is then reset and the packet dropped.
+        """
         if not self.open:
             return
         if not self.unsent:
             try:
-                sent = self.sock.send(data, _SEND)
+                sent = self.sock.send(data, _LAST if last else _SEND)
             except BlockingIOError:
                 sent = 0
             except OSError:
