@@ -1,7 +1,8 @@
 """Charts of queue scaling: plain data in, a Figure out. Rates in items a second, times in seconds."""
 
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,12 +16,18 @@ from perfdag.charts import style
 class Curve:
     """Throughput of one workload: replicas -> items a second of each repetition, and the law fitted to it where there is one.
 
-    `law` is (items a second of one replica, sigma, kappa) of the Universal Scalability Law.
+    `law` is (items a second of one replica, sigma, kappa) of the Universal Scalability Law, `knee` the replicas beyond which it falls, `amdahl`
+    the serial share by Amdahl's law. `gains`: replicas -> throughput relative to the step before, with its interval. `done`: items by
+    node, or by node and device.
     """
 
     name: str
     rates: Mapping[int, Sequence[float]]
     law: tuple[float, float, float] | None = None
+    knee: float | None = None
+    amdahl: float | None = None
+    gains: Mapping[int, tuple[float, float, float]] = field(default_factory=dict)
+    done: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -34,14 +41,42 @@ class Follow:
 
 
 def throughput(curves: Sequence[Curve], title: str, subtitle: str) -> Figure:
-    """Items a second over replicas with linear scaling and the fitted law, one panel a workload, shares of linear below."""
+    """Items a second over replicas with linear scaling and the fitted laws, one panel a workload; below it the share of linear, and what
+    each step gained."""
     curves = [curve for curve in curves if curve.rates]
     if not curves:
         return style.no_data()
-    fig, axes = style.figure(2, (3.0, 1.6), columns=len(curves), title=title, subtitle=subtitle, sharex="col")
+    rows = 3 if any(curve.gains for curve in curves) else 2
+    fig, axes = style.figure(rows, (3.2, 1.5, 1.5)[:rows], columns=len(curves), title=title, subtitle=subtitle, sharex="col")
     for k, curve in enumerate(curves):
         _rates(axes[k], curve, first=k == 0)
         _shares(axes[len(curves) + k], curve, first=k == 0)
+        if rows == 3:
+            _gains(axes[2 * len(curves) + k], curve, first=k == 0)
+        axes[(rows - 1) * len(curves) + k].set_xlabel("replicas")
+    return fig
+
+
+def spread(curves: Sequence[Curve], title: str, subtitle: str) -> Figure:
+    """Share of the items by node and device at the most replicas, one panel a workload, with the share of an even spread."""
+    curves = [curve for curve in curves if sum(curve.done.values())]
+    if not curves:
+        return style.no_data()
+    heights = [0.5 + 0.22 * len(curve.done) for curve in curves]
+    fig, axes = style.figure(len(curves), heights, title=title, subtitle=subtitle, sharex=True)
+    for ax, curve in zip(axes, curves, strict=True):
+        total = sum(curve.done.values())
+        names = sorted(curve.done, reverse=True)
+        bars = ax.barh(names, [100 * curve.done[name] / total for name in names], color=style.SERIES[0], height=0.7)
+        ax.bar_label(
+            bars, [f"{100 * curve.done[name] / total:.1f} %, {curve.done[name]:.0f} items" for name in names], padding=3, fontsize=8
+        )
+        ax.axvline(100 / len(names), color=style.MUTED, linestyle=(0, (5, 2)), linewidth=1)
+        ax.set_title(curve.name)
+        ax.grid(axis="y", visible=False)
+    axes[-1].set_xlim(0, 125)
+    axes[-1].set_xticks(range(0, 101, 20))
+    axes[-1].set_xlabel("share of the items (%); dashed: evenly spread")
     return fig
 
 
@@ -54,8 +89,12 @@ def _rates(ax: Axes, curve: Curve, first: bool) -> None:
     ax.plot(xs, one * xs, color=style.MUTED, linestyle=(0, (5, 2)), linewidth=1, label="linear")
     if curve.law:
         rate, sigma, kappa = curve.law
-        label = f"law: serial {100 * sigma:.1f} %, coherence {100 * kappa:.2f} %"
+        knee = f"predicted knee {curve.knee:.0f}" if curve.knee else "no knee"
+        label = f"USL: serial {100 * sigma:.1f} %,\ncoherence {100 * kappa:.2f} %, {knee}"
         ax.plot(xs, rate * xs / (1 + sigma * (xs - 1) + kappa * xs * (xs - 1)), color=style.SERIES[1], label=label)
+    if curve.amdahl is not None:
+        falling = one * xs / (1 + curve.amdahl * (xs - 1))
+        ax.plot(xs, falling, color=style.SERIES[2], linestyle=(0, (1, 1.5)), label=f"Amdahl: serial {100 * curve.amdahl:.1f} %")
     spread = [[m - a for m, a in zip(middle, low, strict=True)], [b - m for m, b in zip(middle, high, strict=True)]]
     ax.errorbar(replicas, middle, yerr=spread, color=style.SERIES[0], marker="o", linestyle="none", capsize=3, label="measured")
     ax.set_title(curve.name)
@@ -72,10 +111,21 @@ def _shares(ax: Axes, curve: Curve, first: bool) -> None:
     ax.axhline(100, color=style.MUTED, linestyle=(0, (5, 2)), linewidth=1)
     ax.plot(replicas, shares, color=style.SERIES[0], marker="o")
     ax.set_xticks(replicas, [str(n) for n in replicas])
-    ax.set_xlabel("replicas")
     ax.set_ylim(0, max(110.0, *shares))
     if first:
         ax.set_ylabel("efficiency (%)")
+
+
+def _gains(ax: Axes, curve: Curve, first: bool) -> None:
+    replicas = sorted(curve.gains)
+    middle, low, high = (np.array([curve.gains[n][k] for n in replicas]) for k in range(3))
+    before = {n: few for few, n in itertools.pairwise(sorted(curve.rates))}
+    linear = [n / before[n] if n in before else np.nan for n in replicas]
+    ax.plot(replicas, linear, color=style.MUTED, linestyle=(0, (5, 2)), linewidth=1, marker="_")
+    ax.errorbar(replicas, middle, yerr=[middle - low, high - middle], color=style.SERIES[0], marker="o", linestyle="none", capsize=3)
+    ax.set_ylim(bottom=min(0.9, *low) if replicas else 0.9)
+    if first:
+        ax.set_ylabel("gain of a step")
 
 
 def following(traces: Sequence[Follow], title: str, subtitle: str) -> Figure:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from matplotlib.figure import Figure
 
 from perfdag.charts import queue, style
@@ -19,15 +20,51 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         for start in range(0, max(1, len(cells)), PANELS):
             curves = [curve(cell) for cell in cells[start : start + PANELS]]
             slug = "throughput" if len(cells) <= PANELS else f"throughput-{start // PANELS + 1}"
-            yield slug, queue.throughput(curves, finding(curves), f"median and range of the repetitions; {runs_words(rows)}")
+            said = f"median and range of the repetitions; gain: median of the ratios and of their 95 % intervals; {runs_words(rows)}"
+            yield slug, queue.throughput(curves, finding(curves), said)
+        shared = [queue.Curve(cell.label, {}, done=items) for cell in cells if (items := done(rows, cell.state.point))]
+        if shared:
+            yield "spread", queue.spread(shared, evenness(shared), f"items at the most replicas, all repetitions; {runs_words(rows)}")
+
+
+def done(rows: pa.Table, point: str) -> dict[str, float]:
+    """Items of a point by node and device, summed over its valid repetitions."""
+    found: dict[str, float] = {}
+    valid = pc.and_(pc.and_(pc.equal(rows["metric"], "items"), pc.equal(rows["point"], point)), pc.equal(rows["status"], "ok"))
+    for row in rows.filter(pc.fill_null(valid, False)).select(["subject", "value", "phase"]).to_pylist():
+        if row["phase"] == "measure":
+            found[row["subject"]] = found.get(row["subject"], 0.0) + row["value"]
+    return found
+
+
+def evenness(curves: Iterable[queue.Curve]) -> str:
+    """The title: the device that did most, against an even share."""
+    said = []
+    for each in curves:
+        name, most = max(each.done.items(), key=lambda pair: pair[1])
+        share = 100 * most / sum(each.done.values())
+        even = "" if len(each.done) == 1 else f" ({100 / len(each.done):.0f} % if even)"
+        said.append(f"{each.name}: {name} did {share:.0f} %{even}")
+    return "; ".join(said)
 
 
 def curve(cell: Cell) -> queue.Curve:
-    """One point's throughput by replicas, and the median of its fitted laws."""
+    """One point's throughput and gains by replicas, and the medians of its fitted laws."""
     rates = {int(each.coords["replicas"]): list(each.values) for each in cell.series("throughput") if each.values}
-    law = [[value for each in cell.series(name) for value in each.values] for name in ("single_rate", "serial_share", "coherence")]
-    fitted = (float(np.median(law[0])), float(np.median(law[1])), float(np.median(law[2]))) if all(law) else None
-    return queue.Curve(cell.label, rates, fitted)
+    rate, sigma, kappa, knee, amdahl = (middle(cell, name) for name in ("single_rate", "serial_share", "coherence", "knee", "amdahl_share"))
+    law = None if rate is None or sigma is None or kappa is None else (rate, sigma, kappa)
+    gains: dict[int, dict[str, float]] = {}
+    for each in cell.series("gain"):
+        if each.values:
+            gains.setdefault(int(each.coords["replicas"]), {})[each.stat] = float(np.median(each.values))
+    bands = {n: (at["value"], at["lower"], at["upper"]) for n, at in gains.items() if len(at) == 3}
+    return queue.Curve(cell.label, rates, law, knee, amdahl, bands)
+
+
+def middle(cell: Cell, metric: str) -> float | None:
+    """The median of a metric that is one number a repetition; None where there is none."""
+    values = [value for each in cell.series(metric) for value in each.values]
+    return float(np.median(values)) if values else None
 
 
 def finding(curves: Iterable[queue.Curve]) -> str:

@@ -46,12 +46,14 @@ class QueueScaling(Benchmark[QueueScalingParams]):
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("throughput", "1/s", "higher", "items a second by number of replicas", headline=True),
         Metric("efficiency", "1", "higher", "throughput as a share of replicas times that of one", headline=True),
-        Metric("gain", "1", "higher", "throughput relative to the step before, by number of replicas"),
+        Metric("gain", "1", "higher", "throughput relative to the step before, by number of replicas, with its 95 % interval (lower, upper)"),
         Metric("steps_failed", "1", "lower", "steps below the factor"),
         Metric("single_rate", "1/s", "higher", "items a second of one replica, by the Universal Scalability Law"),
         Metric("serial_share", "1", "lower", "sigma of the Universal Scalability Law"),
+        Metric("amdahl_share", "1", "lower", "serial share by Amdahl's law, which knows no coherence"),
         Metric("coherence", "1", "lower", "kappa of the Universal Scalability Law"),
         Metric("knee", "1", "higher", "replicas beyond which throughput falls, by the law"),
+        Metric("items", "1", "none", "items done at the most replicas; a subject is a node, or one device of it"),
     )
 
     def seconds(self, params: QueueScalingParams) -> float:
@@ -111,8 +113,14 @@ def _measured(result: Any) -> list[Measurement]:
         found.append(Measurement("throughput", step["per_second"], coords=at, n=len(step["windows"])))
         found.append(Measurement("efficiency", step["efficiency"], coords=at))
         if step["ratio"]:
-            found.append(Measurement("gain", step["ratio"][0], coords=at))
+            stats = zip(("value", "lower", "upper"), step["ratio"], strict=True)
+            found += [Measurement("gain", value, stat, at) for stat, value in stats if value is not None]
     found.append(Measurement("steps_failed", float(sum(bool(step["problems"]) for step in result["steps"]))))
+    for node, spread in result["nodes"].items():
+        for device, count in spread["devices"].items():
+            found.append(Measurement("items", float(count), subject=f"{node}/{device}" if device else node))
+    if result["amdahl"]:
+        found.append(Measurement("amdahl_share", result["amdahl"]["sigma"]))
     usl = result["usl"]
     if usl:
         found += [Measurement("single_rate", usl["rate_per_second"]), Measurement("serial_share", usl["sigma"])]

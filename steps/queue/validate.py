@@ -206,7 +206,8 @@ async def _step(target: Target, load: Load, plan: Plan, replicas: int, done: lis
     problems = []
     if failures:
         causes = ", ".join(f"{count} {cause}" for cause, count in rate.stats["causes"].items())
-        problems.append(f"{failures} failed requests ({causes})")
+        suspects = rate.stats.get("suspects") or []
+        problems.append(f"{failures} failed requests ({causes}){', most on ' + ' and '.join(suspects) if suspects else ''}")
     if not rate.per_second:
         problems.append("throughput was zero")
     elif _pods(rate.stats) < replicas:
@@ -225,9 +226,15 @@ def _pods(stats: Stats) -> int:
 
 
 def spread(stats: Stats) -> dict[str, Any]:
-    """Successes a node, and a device of it."""
+    """Items done and failed by node, and by its devices."""
     return {
-        name: {"success": node["success"], "failure": node["failure"], "devices": node["devices"], "pods": len(node["pods"])}
+        name: {
+            "success": node["success"],
+            "failure": node["failure"],
+            "devices": node["devices"],
+            "failed_devices": node["failed_devices"],
+            "pods": len(node["pods"]),
+        }
         for name, node in sorted(stats["nodes"].items())
     }
 

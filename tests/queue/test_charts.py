@@ -7,18 +7,31 @@ from pathlib import Path
 import pytest
 import yaml
 
-from perfdag.charts import queue, style
+from perfdag.charts import queue, queue_scaling, style
 from perfdag.cli import main
 
 
 def test_throughput_shows_every_workload_with_its_law() -> None:
-    curve = queue.Curve("linear", {1: [10.0, 10.2], 2: [20.0], 4: [39.0]}, (10.0, 0.01, 0.0))
+    gains = {2: (1.98, 1.9, 2.06), 4: (1.95, 1.93, 1.97)}
+    curve = queue.Curve("linear", {1: [10.0, 10.2], 2: [20.0], 4: [39.0]}, (10.0, 0.01, 0.001), 31.4, 0.02, gains)
     figure = queue.throughput([curve, queue.Curve("no law", {1: [5.0], 2: [6.0]}), queue.Curve("nothing", {})], "title", "subtitle")
     assert [ax.get_title(loc="left") or ax.get_title() for ax in figure.axes[:2]] == ["linear", "no law"]
     legend = figure.axes[0].get_legend()
     assert legend is not None
-    assert any("serial 1.0 %" in text.get_text() for text in legend.get_texts())
+    said = [text.get_text() for text in legend.get_texts()]
+    assert any("USL: serial 1.0 %" in each and "knee 31" in each for each in said)
+    assert "Amdahl: serial 2.0 %" in said
+    assert figure.axes[4].get_ylabel() == "gain of a step"
     assert style.to_bytes(figure)[0]
+
+
+def test_spread_names_who_did_the_work() -> None:
+    curves = [queue.Curve("media", {}, done={"node-1/card0": 30.0, "node-1/card1": 10.0}), queue.Curve("nothing", {})]
+    figure = queue.spread(curves, queue_scaling.evenness(curves[:1]), "")
+    assert len(figure.axes) == 1
+    assert [text.get_text() for text in figure.axes[0].texts] == ["25.0 %, 10 items", "75.0 %, 30 items"]
+    assert queue_scaling.evenness(curves[:1]) == "media: node-1/card0 did 75 % (50 % if even)"
+    assert "no data" in str([text.get_text() for text in queue.spread(curves[1:], "", "").axes[0].texts])
 
 
 def test_following_and_no_data() -> None:
@@ -41,4 +54,9 @@ def test_a_suite_ends_in_charts(tmp_path: Path) -> None:
     file.write_text(yaml.safe_dump(suite))
     assert main(["run", str(file), "--store", str(tmp_path / "store")]) == 0
     names = {found.name for found in (tmp_path / "store").rglob("*.svg")}
-    assert {"queue-scaling-throughput.svg", "queue-autoscale-following-1.svg", "queue-autoscale-scores.svg"} <= names
+    assert {
+        "queue-scaling-throughput.svg",
+        "queue-scaling-spread.svg",
+        "queue-autoscale-following-1.svg",
+        "queue-autoscale-scores.svg",
+    } <= names
