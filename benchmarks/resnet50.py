@@ -1,8 +1,8 @@
 """What the ResNet-50 harness costs, and whether its search is right. Needs mlcommons-loadgen; the first figure needs torch too.
 
-    python benchmarks/resnet50.py [--blocks 6] [--batches 6] [--only loop|stub|peak]
+    python benchmarks/resnet50.py [--blocks 12] [--batches 3] [--only loop|stub|peak]
 
-loop: samples/s of LoadGen Offline through the harness at batch 8 over a bare loop on the same model and images, interleaved in ABBA blocks;
+loop: samples/s of LoadGen Offline through the harness at batch 8 over a bare loop on the same model and images, interleaved in ABBA or BAAB blocks;
 within 2 %. Processor time a sample is printed beside it, since it does not feel what else the machine does.
 stub: p50 of SingleStream on a 10 ms system through the harness over LoadGen with the shortest possible answer; below 1.02.
 peak: the peak rate found on a 1 ms system with p99 within 7.5 ms over that of M/D/1 theory; within 3 %, in about 15 minutes. Where the machine
@@ -13,7 +13,6 @@ import argparse
 import importlib.util
 import math
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -22,10 +21,13 @@ from typing import Any
 
 sys.path.pop(0)  # this folder: its queue.py would hide the standard library's
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from perfdag.stats.paired import blocks as orders
+from perfdag.stats.robust import spread
 from perfdag.steps.resnet50 import loadgen, summary
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.peak import find_peak
 from perfdag.steps.resnet50.system import Stub
+from tests.resnet50.plain_loadgen import p50
 from tests.resnet50.queues import md1_peak
 
 BATCH = 8
@@ -46,6 +48,19 @@ def offline_rate(system: Any, samples: int, images: int) -> float:
     rate = summary.read(logs["summary"], logs["detail"]).rate
     assert rate is not None
     return rate
+
+
+class Loaded:
+    """A system whose images are in memory already, so that a test's processor time is that of its inference."""
+
+    def __init__(self, system: Any) -> None:
+        self.infer = system.infer
+
+    def load(self, indices: Any) -> None:
+        """There."""
+
+    def unload(self, indices: Any) -> None:
+        """They stay."""
 
 
 def loop(blocks: int, batches: int) -> None:
@@ -69,51 +84,29 @@ def loop(blocks: int, batches: int) -> None:
         return count / (time.perf_counter() - start)
 
     def harness() -> float:
-        rate = offline_rate(system, count, images)
-        system.load(range(images))  # LoadGen unloads at its end
-        return rate
+        return offline_rate(Loaded(system), count, images)
 
     def timed(run: Callable[[], float]) -> tuple[float, float]:
         before = time.process_time()
         return run(), time.process_time() - before
 
-    timed(bare)
-    ratios, cpu = [], []
-    for block in range(blocks):
-        order = (bare, harness, harness, bare) if block % 2 else (harness, bare, bare, harness)
-        found: dict[str, list[tuple[float, float]]] = {"bare": [], "harness": []}
-        for run in order:
-            found[run.__name__].append(timed(run))
-        rate = {name: statistics.fmean(each for each, _ in pairs) for name, pairs in found.items()}
-        ratios.append(rate["harness"] / rate["bare"])
-        cpu.append(sum(c for _, c in found["harness"]) / sum(c for _, c in found["bare"]))
-    low, high = min(ratios), max(ratios)
-    print(
-        f"loop: harness / bare samples/s at batch {BATCH}: median {statistics.median(ratios):.4f} ({low:.4f} to {high:.4f}, {blocks} blocks)"
-    )
-    print(f"      processor time a sample: median ratio {statistics.median(cpu):.4f} ({min(cpu):.4f} to {max(cpu):.4f})")
+    timed(bare), timed(harness)
+    wall, cpu = [], []
+    for order in orders(blocks, seed=0):
+        found: dict[str, list[tuple[float, float]]] = {"A": [], "B": []}
+        for side in order:
+            found[side].append(timed(bare if side == "A" else harness))
+        rate = {side: statistics.fmean(each for each, _ in pairs) for side, pairs in found.items()}
+        wall.append(rate["B"] / rate["A"])
+        cpu.append(sum(c for _, c in found["B"]) / sum(c for _, c in found["A"]))
+    print(f"loop: harness / bare samples/s at batch {BATCH}: {interval(wall)}")
+    print(f"      processor time a sample: {interval(cpu)}")
 
 
-BARE = """
-import sys, time, tempfile
-import mlperf_loadgen as lg
-service, count = float(sys.argv[1]), int(sys.argv[2])
-def answer(samples):
-    time.sleep(service)
-    lg.QuerySamplesComplete([lg.QuerySampleResponse(s.id, 0, 0) for s in samples])
-settings, logs = lg.TestSettings(), lg.LogSettings()
-settings.scenario, settings.mode = lg.TestScenario.SingleStream, lg.TestMode.PerformanceOnly
-settings.min_duration_ms, settings.min_query_count, settings.max_query_count = 0, count, count
-settings.single_stream_expected_latency_ns = int(service * 1e9)
-logs.enable_trace = False
-with tempfile.TemporaryDirectory() as folder:
-    logs.log_output.outdir = folder
-    sut = lg.ConstructSUT(answer, lambda: None)
-    qsl = lg.ConstructQSL(64, 64, lambda i: None, lambda i: None)
-    lg.StartTestWithLogSettings(sut, qsl, settings, logs, folder + "/none")
-    text = open(folder + "/mlperf_log_summary.txt").read()
-print(next(int(line.split(":")[1]) for line in text.splitlines() if line.startswith("50.00 percentile")) / 1e9)
-"""
+def interval(ratios: list[float]) -> str:
+    """Median of paired ratios with the interval of the median."""
+    found = spread(ratios)
+    return f"median {statistics.median(ratios):.4f} ({found.kind} {found.low:.4f} to {found.high:.4f}, {len(ratios)} blocks)"
 
 
 def stub(blocks: int) -> None:
@@ -121,13 +114,10 @@ def stub(blocks: int) -> None:
     service, count = 0.01, 200
     ratios = []
     for _ in range(blocks):
-        said = subprocess.run([sys.executable, "-c", BARE, str(service), str(count)], capture_output=True, text=True, check=True)
         load = loadgen.Load("single-stream", 1, 0.001, count, 64, 1 / service, max_queries=count)
         logs = loadgen.test(Stub(service), load, stop).logs
-        ratios.append(summary.read(logs["summary"], logs["detail"]).percentiles[0.5] / float(said.stdout))
-    print(
-        f"stub: harness / plain LoadGen p50: median {statistics.median(ratios):.4f} ({min(ratios):.4f} to {max(ratios):.4f}, {blocks} blocks)"
-    )
+        ratios.append(summary.read(logs["summary"], logs["detail"]).percentiles[0.5] / p50(service, count))
+    print(f"stub: harness / plain LoadGen p50: {interval(ratios)}")
 
 
 def peak(seconds: float, service: float) -> None:
@@ -154,7 +144,7 @@ def peak(seconds: float, service: float) -> None:
         )
         return found.valid
 
-    found = find_peak(lambda rate: held(rate, min(seconds, 15.0)), lambda rate: held(rate, seconds), 0.8 * theory)
+    found = find_peak(lambda rate: held(rate, min(seconds, 15.0)), lambda rate: held(rate, seconds), 0.8 * theory, precision=0.005)
     full = sum(each.validation for each in found.probes)
     print(
         f"peak: found {found.rate:.1f}/s in {len(found.probes) - full} short and {full} full trials: {found.rate / theory:.4f} of theory, "
@@ -180,8 +170,8 @@ def late_allowed(queries: int) -> int:
 def main() -> None:
     """Run what was asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--blocks", type=int, default=6)
-    parser.add_argument("--batches", type=int, default=6, help="batches of 8 a side of a block")
+    parser.add_argument("--blocks", type=int, default=12)
+    parser.add_argument("--batches", type=int, default=3, help="batches of 8 a side of a block")
     parser.add_argument(
         "--seconds", type=float, default=180.0, help="of a full trial of the peak search; one is luck by 1 %% with 180, 2 %% with 60"
     )

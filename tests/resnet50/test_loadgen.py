@@ -2,8 +2,6 @@
 
 import json
 import statistics
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,30 +14,9 @@ from perfdag.shape import Shape
 from perfdag.steps.resnet50 import result
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.params import Workload
+from tests.resnet50.plain_loadgen import p50
 
 pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'")
-
-BARE = """
-import sys, time, os, tempfile
-import mlperf_loadgen as lg
-service, count = float(sys.argv[1]), int(sys.argv[2])
-def answer(samples):
-    time.sleep(service)
-    lg.QuerySamplesComplete([lg.QuerySampleResponse(s.id, 0, 0) for s in samples])
-settings, logs = lg.TestSettings(), lg.LogSettings()
-settings.scenario, settings.mode = lg.TestScenario.SingleStream, lg.TestMode.PerformanceOnly
-settings.min_duration_ms, settings.min_query_count, settings.max_query_count = 0, count, count
-settings.single_stream_expected_latency_ns = int(service * 1e9)
-logs.enable_trace = False
-with tempfile.TemporaryDirectory() as folder:
-    logs.log_output.outdir = folder
-    sut = lg.ConstructSUT(answer, lambda: None)
-    qsl = lg.ConstructQSL(64, 64, lambda i: None, lambda i: None)
-    lg.StartTestWithLogSettings(sut, qsl, settings, logs, folder + "/none")
-    text = open(folder + "/mlperf_log_summary.txt").read()
-line = [line for line in text.splitlines() if line.startswith("50.00 percentile")][0]
-print(int(line.split(":")[1]) / 1e9)
-"""
 
 
 def measure(folder: Path, **params: Any) -> Sequence[Any]:
@@ -80,8 +57,7 @@ def test_our_share_of_the_latency_is_below_two_percent_of_loadgens_own_figure(tm
     for _ in range(3):
         values = measure(tmp_path, scenario="single-stream", stub={"base": service}, min_queries=count, min_duration=0.5)
         ours.append(next(each.value for each in values if each.metric == "latency" and each.stat == "p50"))
-        said = subprocess.run([sys.executable, "-c", BARE, str(service), str(count)], capture_output=True, text=True, check=True)
-        bare.append(float(said.stdout))
+        bare.append(p50(service, count))
     assert statistics.median(ours) / statistics.median(bare) < 1.02
     assert min(ours) >= service
 

@@ -1,0 +1,44 @@
+"""LoadGen's SingleStream with the shortest possible answer, in a process of its own: what a harness is held against.
+
+python plain_loadgen.py SERVICE_SECONDS QUERIES     prints LoadGen's p50 in seconds
+"""
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+
+def p50(service: float, queries: int) -> float:
+    """Seconds of the median query of a system that sleeps `service` seconds."""
+    argv = [sys.executable, __file__, str(service), str(queries)]
+    return float(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
+
+
+def main(service: float, queries: int) -> None:
+    """Run one test and print its p50."""
+    import mlperf_loadgen as lg
+
+    def answer(samples: Any) -> None:
+        time.sleep(service)
+        lg.QuerySamplesComplete([lg.QuerySampleResponse(each.id, 0, 0) for each in samples])
+
+    settings, logs = lg.TestSettings(), lg.LogSettings()
+    settings.scenario, settings.mode = lg.TestScenario.SingleStream, lg.TestMode.PerformanceOnly
+    settings.min_duration_ms, settings.min_query_count, settings.max_query_count = 0, queries, queries
+    settings.single_stream_expected_latency_ns = int(service * 1e9)
+    logs.enable_trace = False
+    with tempfile.TemporaryDirectory() as folder:
+        logs.log_output.outdir = folder
+        sut = lg.ConstructSUT(answer, lambda: None)
+        qsl = lg.ConstructQSL(64, 64, lambda indices: None, lambda indices: None)
+        lg.StartTestWithLogSettings(sut, qsl, settings, logs, folder + "/none")
+        summary = Path(folder, "mlperf_log_summary.txt").read_text()
+    line = next(line for line in summary.splitlines() if line.startswith("50.00 percentile"))
+    print(int(line.split(":")[1]) / 1e9)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]), int(sys.argv[2]))
