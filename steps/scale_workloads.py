@@ -21,8 +21,13 @@ from perfdag.units import Duration, PositiveDuration
 
 API_RULES: tuple[dict[str, Any], ...] = (
     {"apiGroups": ["run.ai", "kubeflow.org"], "resources": ["*"], "verbs": ["get", "list", "watch", "create", "delete"]},
-    {"apiGroups": ["scheduling.run.ai", "scheduling.volcano.sh"], "resources": ["*"], "verbs": ["get", "list", "watch"]},
-    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "watch", "create", "delete"]},
+    {
+        "apiGroups": ["scheduling.run.ai", "scheduling.volcano.sh"],
+        "resources": ["*"],
+        "verbs": ["get", "list", "watch", "create", "delete"],
+    },
+    {"apiGroups": ["bus.volcano.sh"], "resources": ["commands"], "verbs": ["create"]},
+    {"apiGroups": ["batch", "apps"], "resources": ["jobs", "replicasets"], "verbs": ["get", "list", "watch", "create", "delete"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
     {"apiGroups": [""], "resources": ["events", "nodes", "persistentvolumeclaims"], "verbs": ["get", "list", "watch"]},
     {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get", "create", "delete"]},
@@ -31,6 +36,21 @@ API_RULES: tuple[dict[str, Any], ...] = (
     {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update", "patch", "delete"]},
     {"apiGroups": ["scheduling.k8s.io"], "resources": ["priorityclasses"], "verbs": ["create", "delete"]},
     {"nonResourceURLs": ["/metrics", "/version"], "verbs": ["get"]},
+)
+
+
+_PLAIN = (
+    "schedule_rate",
+    "gpus_free",
+    "gpus_allocated",
+    "nodes_overcommitted",
+    "unschedulable_verdict",
+    "packing",
+    "gangs_fitting",
+    "gangs_placed",
+    "gangs_split",
+    "reclaimed",
+    "evicted",
 )
 
 
@@ -88,7 +108,12 @@ class Scale(Benchmark[ScaleParams]):
         Metric("unschedulable_verdict", "s", "lower", "fill: one pod too many, until the scheduler says so"),
         Metric("packing", "1", "higher", "fragmentation: whole nodes still there of those that would fit"),
         Metric("preemptor_wait", "s", "lower", "preemption: high-priority pod created to scheduled (p50, max)"),
-        Metric("evicted", "1", "none", "preemption: pods that had to go"),
+        Metric("gangs_fitting", "1", "none", "gang: gangs that fit into the free GPUs"),
+        Metric("gangs_placed", "1", "higher", "gang: gangs placed whole"),
+        Metric("gangs_split", "1", "lower", "gang: gangs of which only a part was placed"),
+        Metric("reclaimed", "1", "higher", "reclaim: pods that got their queue's share back"),
+        Metric("reclaim_wait", "s", "lower", "reclaim: pod created to scheduled (p50, max)"),
+        Metric("evicted", "1", "none", "preemption, reclaim: pods that had to go"),
         *measured.METRICS,
     )
 
@@ -150,12 +175,10 @@ class Scale(Benchmark[ScaleParams]):
                 values = {"p50": each.p50, "p95": each.p95, "p99": each.p99}
                 n = each.ok + each.censored
                 found += [Measurement("submission_to_scheduled", v, s, {}, n) for s, v in values.items() if v is not None]
-        for name in ("schedule_rate", "gpus_free", "gpus_allocated", "nodes_overcommitted", "unschedulable_verdict", "packing", "evicted"):
-            if figures.get(name) is not None:
-                found.append(Measurement(name, figures[name]))
-        for stat in ("p50", "max"):
-            if figures.get(f"preemptor_wait_{stat}") is not None:
-                found.append(Measurement("preemptor_wait", figures[f"preemptor_wait_{stat}"], stat))
+        found += [Measurement(name, figures[name]) for name in _PLAIN if figures.get(name) is not None]
+        for name in ("preemptor_wait", "reclaim_wait"):
+            told = {stat: figures.get(f"{name}_{stat}") for stat in ("p50", "max")}
+            found += [Measurement(name, value, stat) for stat, value in told.items() if value is not None]
         found += measured.of_gates(raw["verdicts"], {})
         said = measured.failure_text(rows, raw["facts"]["notes"])
         if not any(each.metric == "submission_to_scheduled" for each in found):

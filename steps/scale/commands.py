@@ -2,25 +2,26 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from perfdag.kube import Kube, KubeError
+from perfdag.kube import Kube, KubeError, Resource
 from perfdag.steps.scale import runai, table
 from perfdag.steps.scale.clock import Offset, server_offset
 from perfdag.steps.scale.files import RunFile, read_run, write_run
 from perfdag.steps.scale.generator import ApiSubmitter, CommandSubmitter, Submitted, Submitter, generate
 from perfdag.steps.scale.observer import Observer
 from perfdag.steps.scale.rows import Clocks, Row, kinds_of, rows_of
+from perfdag.steps.scale.scenario import pods_of
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import ensure_namespace, new_run
 from perfdag.steps.scale.simulate import simulated_nodes
 from perfdag.steps.scale.summary import summaries
-from perfdag.steps.scale.templates import Template, TemplateError, load
+from perfdag.steps.scale.templates import RUN_LABEL, TemplateError, load
 
 PARTIAL = 2.0
 """Seconds between writing partial files while submitting."""
@@ -43,12 +44,6 @@ class Order:
     create_namespace: bool = False
     variables: dict[str, Any] = field(default_factory=dict)
     tell: Callable[[str], None] = lambda text: None
-
-
-def _pods(template: Template, workers: int) -> int | None:
-    known = {"DistributedWorkload": workers + 1, "PyTorchJob": workers + 1, "TrainingWorkload": 1, "InteractiveWorkload": 1}
-    known |= {"Job": workers, "Pod": 1}
-    return known.get(template.kind)
 
 
 def _submitter(kube: Kube, order: Order) -> Submitter | None:
@@ -79,7 +74,9 @@ async def submit(kube: Kube, order: Order) -> RunFile:
     for old in ("observed.jsonl", "sampled.json", "stages.parquet"):
         (order.folder / old).unlink(missing_ok=True)  # of an earlier run; its rows would be joined to this one
     last = template.documents[-1]
-    file = RunFile(run, last.api_version, last.kind, [namespace], project, order.workers, _pods(template, order.workers), False, [], {})
+    others = [(each.api_version, each.kind) for each in template.documents[:-1]]
+    pods = pods_of(template.kind, order.workers)
+    file = RunFile(run, last.api_version, last.kind, [namespace], project, order.workers, pods, False, [], {}, others)
     done = Submitted(run, [], time.time(), time.monotonic_ns())
     finished = asyncio.Event()
 
@@ -223,16 +220,15 @@ def _rows(observer: Observer, file: RunFile, shift: int, offset: Offset, fake: s
 
 
 async def delete(kube: Kube, folder: Path, parallel: int, timeout: float) -> int:
-    """Delete the run's workloads and wait until none is left; returns how many are left after `timeout` seconds."""
-    from perfdag.steps.scale.templates import RUN_LABEL
-
+    """Delete the run's workloads and what was created with them, and wait until none is left; returns how many are after `timeout` seconds."""
     file = read_run(folder, 0)
-    resource = await kube.resource(file.api_version, file.kind)
-    left: list[tuple[str, str]] = []
+    kinds = [(file.api_version, file.kind), *file.others]
+    resources = [await kube.resource(api_version, kind) for api_version, kind in kinds]
     deadline = time.monotonic() + timeout
     while True:
         left = [
-            (each["metadata"]["namespace"], each["metadata"]["name"])
+            (resource, each["metadata"]["namespace"], each["metadata"]["name"])
+            for resource in resources
             for namespace in file.namespaces
             for each in await kube.list(resource, namespace, labels=f"{RUN_LABEL}={file.run}")
         ]
@@ -240,8 +236,8 @@ async def delete(kube: Kube, folder: Path, parallel: int, timeout: float) -> int
             return len(left)
         queue = iter(left)
 
-        async def worker(queue: Any = queue) -> None:
-            for namespace, name in queue:
+        async def worker(queue: Iterator[tuple[Resource, str, str]] = queue) -> None:
+            for resource, namespace, name in queue:
                 await kube.delete(resource, name, namespace)
 
         await asyncio.gather(*(worker() for _ in range(parallel)))

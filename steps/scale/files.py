@@ -1,6 +1,6 @@
 """run.json: what a submission was, so that a sample can be taken by another process, while it goes on or afterwards."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ class RunFile:
     finished: bool
     submissions: list[Submission]
     generator: dict[str, Any]
+    others: list[tuple[str, str]] = field(default_factory=list)
+    """(apiVersion, kind) of what is created with each workload."""
 
 
 def write_run(path: Path, file: RunFile, done: Submitted | None) -> None:

@@ -4,26 +4,30 @@ Direct queries over the run's own window. No data is None: it is never taken for
 """
 
 import math
+from collections import defaultdict
 from itertools import pairwise
 from typing import Any
 
 from perfdag.kube import KubeError
 
-STEP = 15
-"""Seconds between points."""
+LONGEST_STEP, POINTS = 15.0, 20
+"""Seconds between points, and how many points a short run has at least."""
+RATE_WINDOW = 60.0
+Point = tuple[float, float]
+"""Unix seconds and value."""
 _POD = 'pod=~"%s-.*",container!=""'
 COMPONENTS = ("virt-api", "virt-controller", "virt-handler", "virt-operator")
 
 
 def queries() -> dict[str, tuple[str, str]]:
-    """Figure prefix -> (PromQL, how to fold the points: range gives avg, min and max; growth the increase; last the last value)."""
+    """Figure prefix -> (PromQL, how to fold its series: range and rate give avg, min and max of the sum; growth the increase)."""
     found: dict[str, tuple[str, str]] = {}
     for component in COMPONENTS:
         name, pods = component.replace("-", "_"), _POD % component
-        found[f"{name}_cpu_cores"] = (f"sum(rate(container_cpu_usage_seconds_total{{{pods}}}[2m]))", "range")
+        found[f"{name}_cpu_cores"] = (f"container_cpu_usage_seconds_total{{{pods}}}", "rate")
         found[f"{name}_memory_bytes"] = (f"sum(container_memory_working_set_bytes{{{pods}}})", "range")
     queue = 'name=~"virt-controller.*"'
-    found["workqueue_adds"] = (f"sum(kubevirt_workqueue_adds_total{{{queue}}})", "growth")
+    found["workqueue_adds"] = (f"kubevirt_workqueue_adds_total{{{queue}}}", "growth")
     found["workqueue_depth"] = (f"sum(kubevirt_workqueue_depth{{{queue}}})", "range")
     bucket = f"sum by (le) (rate(kubevirt_workqueue_queue_duration_seconds_bucket{{{queue}}}[2m]))"
     found["workqueue_p99_s"] = (f"histogram_quantile(0.99, {bucket})", "range")
@@ -32,15 +36,45 @@ def queries() -> dict[str, tuple[str, str]]:
     return found
 
 
-def fold(points: list[tuple[float, float]], how: str) -> dict[str, float | None]:
-    """Suffix -> figure of a series; NaN points are no points. A counter that falls was reset and goes on from 0."""
-    values = [value for _, value in points if not math.isnan(value)]
+def fold(series: list[list[Point]], how: str) -> dict[str, float | None]:
+    """Suffix -> figure of a query's series; NaN points are no points. Growth and rates are of each series alone, then summed."""
+    series = [[each for each in points if not math.isnan(each[1])] for points in series]
     if how == "growth":
-        grown = sum(after - before if after >= before else after for before, after in pairwise(values))
-        return {"": grown if len(values) > 1 else None}
+        grown = [sum(grown for _, grown in growth(points)) for points in series if len(points) > 1]
+        return {"": sum(grown) if grown else None}
+    if how == "rate":
+        values = rates(series)
+    else:
+        at: dict[float, float] = defaultdict(float)
+        for points in series:
+            for moment, value in points:
+                at[moment] += value
+        values = list(at.values())
     if not values:
         return {"_avg": None, "_min": None, "_max": None}
     return {"_avg": sum(values) / len(values), "_min": min(values), "_max": max(values)}
+
+
+def growth(points: list[Point]) -> list[Point]:
+    """What a counter grew by up to each point after the first; one that falls was reset and goes on from 0."""
+    return [(at, after - before if after >= before else after) for (_, before), (at, after) in pairwise(points)]
+
+
+def rates(series: list[list[Point]]) -> list[float]:
+    """Growth a second of all series together, over windows of RATE_WINDOW (a shorter run: over all of it).
+
+    PromQL's rate over a fixed range would mix in what was before the run.
+    """
+    moments = sorted({at for points in series for at, _ in points})
+    if len(moments) < 2:
+        return []
+    count = max(1, int((moments[-1] - moments[0]) / RATE_WINDOW))
+    length = (moments[-1] - moments[0]) / count
+    grown = [0.0] * count
+    for points in series:
+        for at, value in growth(points):
+            grown[min(count - 1, int((at - moments[0]) / length - 1e-9))] += value
+    return [each / length for each in grown]
 
 
 async def component_figures(url: str, start: float, end: float) -> dict[str, float | None]:
@@ -48,21 +82,20 @@ async def component_figures(url: str, start: float, end: float) -> dict[str, flo
     import aiohttp
 
     found: dict[str, float | None] = {}
+    step = min(LONGEST_STEP, max(1.0, (end - start) / POINTS))
     try:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
             for name, (query, how) in queries().items():
-                params = {"query": query, "start": f"{start:.3f}", "end": f"{end:.3f}", "step": str(STEP)}
+                params = {"query": query, "start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
                 async with session.get(f"{url.rstrip('/')}/api/v1/query_range", params=params) as answer:
                     body: dict[str, Any] = await answer.json(content_type=None)
                 if body.get("status") != "success":
                     raise KubeError(0, "Prometheus", f"Prometheus at {url} refuses {name}: {body.get('error', answer.status)}")
-                found |= {f"{name}{suffix}": value for suffix, value in fold(_points(body), how).items()}
+                found |= {f"{name}{suffix}": value for suffix, value in fold(_series(body), how).items()}
     except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
         raise KubeError(0, "Unreachable", f"no answer from Prometheus at {url}: {error}", "check --prometheus") from None
     return found
 
 
-def _points(body: dict[str, Any]) -> list[tuple[float, float]]:
-    """The points of the one series; the queries sum, so there is one or none."""
-    series = body["data"]["result"]
-    return [(float(at), float(value)) for at, value in series[0]["values"]] if series else []
+def _series(body: dict[str, Any]) -> list[list[Point]]:
+    return [[(float(at), float(value)) for at, value in each["values"]] for each in body["data"]["result"]]

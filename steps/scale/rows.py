@@ -90,6 +90,7 @@ CHAINS: dict[str, tuple[Step, ...]] = {
     "DistributedWorkload": _runai("DistributedWorkload", "PyTorchJob"),
     "Job": _pods_of("Job"),
     "PyTorchJob": _pods_of("PyTorchJob"),
+    "ReplicaSet": _pods_of("ReplicaSet"),
     "Pod": (
         Step("created", "submitted", "Pod", "created"),
         Step("released", "created", "Pod", "released", optional=True),

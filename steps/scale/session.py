@@ -5,7 +5,7 @@ Whatever happens inside, leaving the session deletes what it made and waits unti
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,8 +65,9 @@ class Session:
         return await self.observer.until(lambda: self.reached(kind, *stages) >= count, timeout)
 
     async def delete(self, items: Sequence[Submission], parallel: int, timeout: float, *, wait: bool = True) -> bool:
-        """Delete workloads and wait until they and all below them are gone; false after `timeout` seconds."""
-        resource = await self.kube.resource(self.template.documents[-1].api_version, self.template.kind)
+        """Delete workloads, what was created with them, and wait until they and all below them are gone; false after `timeout` seconds."""
+        documents = self.template.documents[::-1]  # the workload first, then what it needed
+        resources = [await self.kube.resource(each.api_version, each.kind) for each in documents]
         queue = iter([each for each in items if each.name not in self._deleted])
         by_name = {(each.namespace, each.name): each for each in self.observer.of(self.template.kind)}
 
@@ -75,28 +76,33 @@ class Session:
                 record = by_name.get((item.namespace, item.name))
                 if record:
                     record.put("deleting", received_ns=time.monotonic_ns())
-                await self.kube.delete(resource, item.name, item.namespace)
+                for document, resource in zip(documents, resources, strict=True):
+                    await self.kube.delete(resource, document.name_of(item.name), item.namespace)
                 self._deleted.add(item.name)
 
         await asyncio.gather(*(worker() for _ in range(max(1, parallel))))
         if not wait:
             return True
-        names = {(each.namespace, each.name) for each in items}
-        return await self.observer.until(lambda: not any(self._left(names)), timeout)
+        names = self._names(items)
+        return await self.observer.until(lambda: next(self._left(names), None) is None, timeout)
 
-    def _left(self, names: set[tuple[str, str]]) -> list[Record]:
-        """Records of these workloads, and of what they own, that are still there."""
+    def left(self, items: Sequence[Submission]) -> int:
+        """How many objects of these workloads, created with them or owned by them, are still there."""
+        return sum(1 for _ in self._left(self._names(items)))
+
+    def _names(self, items: Sequence[Submission]) -> set[tuple[str, str, str]]:
+        return {(each.kind, item.namespace, each.name_of(item.name)) for each in self.template.documents for item in items}
+
+    def _left(self, names: set[tuple[str, str, str]]) -> Iterator[Record]:
         records = self.observer.records
-        left = []
         for record in records.values():
             if "gone" in record.stages:
                 continue
             top = record
             while top.owner in records:
                 top = records[top.owner]
-            if top.kind == self.template.kind and (top.namespace, top.name) in names:
-                left.append(record)
-        return left
+            if (top.kind, top.namespace, top.name) in names:
+                yield record
 
     async def scrape(self) -> None:
         """Close the books on API calls; best before deleting."""

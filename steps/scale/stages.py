@@ -147,6 +147,7 @@ _BY_KIND: dict[str, Extractor] = {
     "VirtualMachineInstance": _vmi,
     "VirtualMachine": _vm,
     "VirtualMachineInstanceReplicaSet": _replica_set,
+    "ReplicaSet": _replica_set,
     "Job": _job,
     "PyTorchJob": _job,
     "PersistentVolumeClaim": _claim,

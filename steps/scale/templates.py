@@ -8,6 +8,7 @@ workload that is measured. Rendering is one byte replacement an object: the YAML
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,15 @@ class Document:
             .replace(str(_INDEX).encode(), str(index).encode())
             .replace(_INTENDED.encode(), intended.encode())
         )
+
+    def name_of(self, name: str) -> str:
+        """What this document's object is called where the workload's `${name}` is `name`."""
+        return self._name.replace(_NAME, name)
+
+    @cached_property
+    def _name(self) -> str:
+        name: str = orjson.loads(self.body)["metadata"]["name"]
+        return name
 
 
 @dataclass(frozen=True)

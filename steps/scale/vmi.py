@@ -107,7 +107,7 @@ async def burst(kube: Kube, spec: Spec, count: int) -> Result:
         running = session.reached(VMI, "running")
         spec.tell(f"{running} of {wanted} Running; deleting")
         gone = await session.delete(session.submissions, spec.parallel, spec.timeout)
-        left = 0 if gone else len(session._left({(each.namespace, each.name) for each in session.submissions}))
+        left = 0 if gone else session.left(session.submissions)
         return await _result("burst", count, session, spec, nodes, {"left_behind": float(left)})
 
 
@@ -155,7 +155,7 @@ async def steady(kube: Kube, spec: Spec, count: int, churn: int, pause: float, d
         await session.scrape()
         gone = await session.delete(session.submissions, spec.parallel, spec.timeout)
         note(_live(session))
-        left = 0 if gone else len(session._left({(each.namespace, each.name) for each in session.submissions}))
+        left = 0 if gone else session.left(session.submissions)
         result = await _result("steady", count, session, spec, nodes, {"left_behind": float(left), "churn_cycles": float(cycles)})
         result.trace = trace
         return result

@@ -5,6 +5,7 @@ import contextlib
 import os
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,7 +17,8 @@ import pytest
 from perfdag.cli import main
 from perfdag.kube import Kube, KubeError
 from perfdag.kubeconfig import load as load_config
-from perfdag.steps.scale import simulate, vmi, workloads
+from perfdag.steps.scale import gangs, simulate, vmi, workloads
+from perfdag.steps.scale.gpus import free_gpus
 from perfdag.steps.scale.lock import ExclusiveRun, LockTimeoutError
 from perfdag.steps.scale.observer import Observer
 from perfdag.steps.scale.schedule import Schedule
@@ -195,7 +197,7 @@ async def test_capacity_grows_until_the_first_size_that_fails(kube: Kube, nodes:
 
 
 async def test_fill_takes_every_gpu_and_no_more(kube: Kube, nodes: None, namespace: str) -> None:
-    free = sum((await workloads._free(kube)).values())
+    free = sum((await free_gpus(kube)).values())
     result = await workloads.fill(kube, workloads.Spec(template="pod", namespaces=[namespace], gpus=8, timeout=60))
     assert result.figures["nodes_overcommitted"] == 0
     assert result.figures["unschedulable_verdict"] is not None
@@ -216,6 +218,48 @@ async def test_the_scheduler_alone_is_released_at_once(kube: Kube, nodes: None, 
 async def test_gangs_without_their_scheduler_are_skipped_with_the_reason(kube: Kube, namespace: str) -> None:
     with pytest.raises(workloads.NotHereError, match="needs Volcano or KAI"):
         await workloads.measure(kube, workloads.Spec(namespaces=[namespace]), "gang")
+
+
+@pytest.fixture
+async def volcano(kube: Kube, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """Volcano's kinds without Volcano: the pods go to the default scheduler, which knows neither gangs nor queues."""
+    definitions = await kube.resource("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+    monkeypatch.setattr(gangs, "VOLCANO", replace(gangs.VOLCANO, scheduler="default-scheduler"))
+    names = []
+    for kind, plural, scope in (("Queue", "queues", "Cluster"), ("PodGroup", "podgroups", "Namespaced")):
+        schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+        spec = {"group": "scheduling.volcano.sh", "scope": scope, "names": {"kind": kind, "plural": plural, "singular": kind.lower()}}
+        spec["versions"] = [{"name": "v1beta1", "served": True, "storage": True, "schema": schema}]
+        metadata = {"name": f"{plural}.scheduling.volcano.sh"}
+        await kube.apply({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": metadata, "spec": spec})
+        names.append(metadata["name"])
+    for _ in range(100):
+        with contextlib.suppress(KubeError):
+            for kind in ("Queue", "PodGroup"):
+                await kube.list(await kube.resource("scheduling.volcano.sh/v1beta1", kind))
+            break
+        await asyncio.sleep(0.1)
+    yield
+    for name in names:
+        await kube.delete(definitions, name)
+
+
+@pytest.mark.slow
+async def test_gangs_and_queues_are_made_measured_and_gone_again(kube: Kube, nodes: None, volcano: None, namespace: str) -> None:
+    """What the default scheduler does with gangs is told as it is; the second queue of a reclaim gets nothing back from it."""
+    spec = workloads.Spec(count=1, namespaces=[namespace], workers=3, gpus=8, timeout=15)
+    result = await workloads.measure(kube, spec, "gang")
+    fitting, placed, split = (result.figures[f"gangs_{name}"] or 0 for name in ("fitting", "placed", "split"))
+    assert fitting > 0
+    assert placed <= fitting
+    assert (placed == fitting and not split) or any("placed whole" in note for note in result.facts["notes"])
+    assert result.figures["left_behind"] == 0
+    result = await workloads.measure(kube, workloads.Spec(namespaces=[namespace], gpus=8, timeout=5), "reclaim")
+    assert result.figures["reclaimed"] == 0
+    assert any("does Volcano reclaim?" in note for note in result.facts["notes"])
+    assert result.figures["left_behind"] == 0
+    assert await left(kube, "scheduling.volcano.sh/v1beta1", "PodGroup", namespace) == 0
+    assert await kube.list(await kube.resource("scheduling.volcano.sh/v1beta1", "Queue")) == []
 
 
 class Cutter:

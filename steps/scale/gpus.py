@@ -1,0 +1,165 @@
+"""GPU scenarios of the scheduler: fill, fragmentation, and preemption by priority."""
+
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import orjson
+
+from perfdag.kube import Kube, KubeError
+from perfdag.steps.scale.observer import Record
+from perfdag.steps.scale.scenario import NotHereError, Spec, finish, session_of, template_of
+from perfdag.steps.scale.schedule import Schedule
+from perfdag.steps.scale.session import new_run
+from perfdag.steps.scale.templates import Document, Template
+from perfdag.steps.scale.vmi import Result
+
+GPU = "nvidia.com/gpu"
+
+
+async def _gpus(kube: Kube) -> dict[str, int]:
+    """Allocatable GPUs by node, of nodes that take pods."""
+    nodes = await kube.list(await kube.resource("v1", "Node"))
+    found = {
+        each["metadata"]["name"]: int((each["status"].get("allocatable") or {}).get(GPU, 0))
+        for each in nodes
+        if not each["spec"].get("unschedulable")
+    }
+    return {name: count for name, count in found.items() if count}
+
+
+async def _allocated(kube: Kube) -> Counter[str]:
+    """GPUs that pods of the whole cluster hold, by node."""
+    held: Counter[str] = Counter()
+    async for items, _ in kube.pages(
+        await kube.resource("v1", "Pod"), fields="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+    ):
+        for pod in items:
+            for container in pod["spec"]["containers"]:
+                held[pod["spec"]["nodeName"]] += int(((container.get("resources") or {}).get("limits") or {}).get(GPU, 0))
+    return held
+
+
+async def free_gpus(kube: Kube) -> dict[str, int]:
+    """GPUs that no pod holds, by node. Raises NotHereError where there are none."""
+    gpus, held = await _gpus(kube), await _allocated(kube)
+    free = {name: count - held[name] for name, count in gpus.items()}
+    if not sum(free.values()):
+        raise NotHereError(f"no free {GPU} on this cluster; `perfdag scale nodes` makes simulated ones")
+    return free
+
+
+async def fill(kube: Kube, spec: Spec) -> Result:
+    """Fill every GPU with pods of `gpus` each, and ask for one more: all are placed, no node holds more than it has, the last is refused.
+
+    Raises NotHereError without free GPUs.
+    """
+    free = await free_gpus(kube)
+    size = max(1, spec.gpus)
+    room = sum(count // size for count in free.values())
+    run = new_run()
+    async with session_of(kube, spec, run, template_of(spec, run, name="pod", gpus=size)) as session:
+        await session.create(room, Schedule(), spec.parallel)
+        placed = await session.wait("Pod", room, spec.timeout, "scheduled")
+        before = await _allocated(kube)
+        over = [name for name, count in (await _gpus(kube)).items() if before[name] > count]
+        start = time.monotonic()
+        await session.create(1, Schedule(), 1)
+        refused = await session.wait("Pod", 1, 30.0, "unschedulable")
+        extra: dict[str, float | None] = {
+            "gpus_free": float(sum(free.values())),
+            "gpus_allocated": float(session.reached("Pod", "scheduled") * size),
+            "nodes_overcommitted": float(len(over)),
+            "unschedulable_verdict": time.monotonic() - start if refused else None,
+        }
+        if not placed or over or not refused:
+            session.notes.append(f"fill: placed {placed}, over-committed {over[:5]}, extra pod refused {refused}")
+        return await finish("fill", spec, session, extra, planned_misses=1)
+
+
+async def fragmentation(kube: Kube, spec: Spec) -> Result:
+    """Half of all GPUs taken by one-GPU pods, then whole nodes asked for: how many of the whole nodes that would fit are still there?
+
+    1 means the small pods were packed, 0 that they were spread over all nodes. Raises NotHereError without free GPUs.
+    """
+    free = await free_gpus(kube)
+    largest = max(free.values())
+    whole = [name for name, count in free.items() if count == largest]
+    small = len(whole) * largest // 2
+    ideal = len(whole) - -(-small // largest)
+    run = new_run()
+    selector = spec.variables
+    async with session_of(kube, spec, run, template_of(spec, run, name="pod", gpus=1)) as session:
+        await session.create(small, Schedule(), spec.parallel)
+        await session.wait("Pod", small, spec.timeout, "scheduled")
+        session.template = template_of(spec, run, name="pod", gpus=largest, **selector)
+        await session.create(ideal, Schedule(), spec.parallel)
+        await session.observer.until(
+            lambda: session.reached("Pod", "scheduled") - small + session.reached("Pod", "unschedulable") >= ideal, spec.timeout
+        )
+        got = session.reached("Pod", "scheduled") - small
+        extra: dict[str, float | None] = {"whole_nodes_ideal": float(ideal), "whole_nodes_placed": float(got)}
+        extra["packing"] = got / ideal if ideal else None
+        return await finish("fragmentation", spec, session, extra, planned_misses=ideal - got)
+
+
+async def preemption(kube: Kube, spec: Spec) -> Result:
+    """All GPUs filled at low priority, then `count` pods at high priority: how long until each is placed, and what was evicted.
+
+    Makes two PriorityClasses and deletes them. Raises NotHereError without free GPUs.
+    """
+    free, size, run = await free_gpus(kube), max(1, spec.gpus), new_run()
+    room = sum(count // size for count in free.values())
+    wanted = min(spec.count, room)
+    async with _priorities(kube, run) as (low, high):
+        template = with_priority(template_of(spec, run, name="pod", gpus=size), low)
+        async with session_of(kube, spec, run, template) as session:
+            await session.create(room, Schedule(), spec.parallel)
+            await session.wait("Pod", room, spec.timeout, "scheduled")
+            session.template = with_priority(template_of(spec, run, name="pod", gpus=size), high)
+            made = await session.create(wanted, Schedule(), spec.parallel)
+            done = await session.wait("Pod", room + len(made.created), spec.timeout, "scheduled")
+            if not done:
+                session.notes.append(f"not all high-priority pods placed after {spec.timeout:g} s")
+            names = {each.name for each in made.submissions}
+            urgent = [each for each in session.observer.of("Pod") if each.name in names]
+            waits = sorted(span(each, "created", "scheduled") for each in urgent if "scheduled" in each.stages)
+            gone = sum("gone" in each.stages or "evicted" in each.stages for each in session.observer.of("Pod"))
+            extra: dict[str, float | None] = {
+                "preemptor_wait_p50": waits[len(waits) // 2] if waits else None,
+                "preemptor_wait_max": waits[-1] if waits else None,
+                "evicted": float(gone),
+            }
+            return await finish("preemption", spec, session, extra)
+
+
+def span(record: Record, start: str, end: str) -> float:
+    """Seconds from one stage to the other on the watch's clock; infinite where one was not seen."""
+    first, last = record.times(start), record.times(end)
+    return (last[2] - first[2]) / 1e9 if first and last and first[2] and last[2] else float("inf")
+
+
+def with_priority(template: Template, name: str) -> Template:
+    """The template's pods at a priority class."""
+    documents = []
+    for each in template.documents:
+        body = orjson.loads(each.body)
+        body["spec"]["priorityClassName"] = name
+        documents.append(Document(each.api_version, each.kind, orjson.dumps(body)))
+    return Template(template.source, tuple(documents))
+
+
+@asynccontextmanager
+async def _priorities(kube: Kube, run: str) -> AsyncIterator[tuple[str, str]]:
+    names = (f"perfdag-low-{run}", f"perfdag-high-{run}")
+    classes = await kube.resource("scheduling.k8s.io/v1", "PriorityClass")
+    try:
+        for name, value in zip(names, (-1000, 1000), strict=True):
+            body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value}
+            await kube.create(body)
+        yield names
+    finally:
+        for name in names:
+            with suppress(KubeError):
+                await kube.delete(classes, name)

@@ -1,0 +1,100 @@
+"""What all scheduling scenarios share: the request, a session on the cluster, and the result with its figures and verdicts."""
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from perfdag.kube import Kube
+from perfdag.steps.scale import gates as gating
+from perfdag.steps.scale.generator import Submitter
+from perfdag.steps.scale.schedule import Schedule
+from perfdag.steps.scale.session import Session, open_session, own_namespaces
+from perfdag.steps.scale.summary import Summary, summaries, throughput
+from perfdag.steps.scale.templates import Template, load
+from perfdag.steps.scale.vmi import Result, figures_of
+
+ONLY_SCHEDULED = ("gated", "fill", "fragmentation", "preemption", "gang", "reclaim")
+"""Scenarios whose pods need not become ready."""
+
+
+class NotHereError(Exception):
+    """The scenario cannot be run on this cluster; the text says what is missing."""
+
+
+@dataclass
+class Spec:
+    """What is submitted. `timeout` in seconds bounds each wait; `expected_pods` is the pods of one workload."""
+
+    template: str = "job"
+    count: int = 100
+    namespaces: list[str] = field(default_factory=lambda: ["perfdag-scale"])
+    schedule: Schedule = field(default_factory=Schedule)
+    parallel: int = 20
+    workers: int = 1
+    gpus: int = 1
+    pvc: bool = False
+    storage_class: str | None = None
+    timeout: float = 900.0
+    goal: Literal["scheduled", "ready", "succeeded"] = "ready"
+    variables: dict[str, Any] = field(default_factory=dict)
+    gates: list[gating.Gate] = field(default_factory=list)
+    submitter: Submitter | None = None
+    tell: Callable[[str], None] = lambda text: None
+
+
+def template_of(spec: Spec, run: str, *, gated: bool = False, name: str | None = None, **variables: Any) -> Template:
+    """The spec's template for a run. Raises TemplateError."""
+    values = {"workers": spec.workers, "gpus": spec.gpus, **spec.variables, **variables}
+    return load(name or spec.template, run, values, pvc=spec.pvc, storage_class=spec.storage_class, gated=gated)
+
+
+def pods_of(kind: str, workers: int) -> int | None:
+    """Pods of one workload of a kind; None where it is not known."""
+    one = {"Pod": 1, "TrainingWorkload": 1, "InteractiveWorkload": 1, "Job": workers, "ReplicaSet": workers}
+    return one.get(kind) or ({"DistributedWorkload": workers + 1, "PyTorchJob": workers + 1}.get(kind))
+
+
+@asynccontextmanager
+async def session_of(kube: Kube, spec: Spec, run: str, template: Template) -> AsyncIterator[Session]:
+    """A session in the spec's namespaces, which are made where they are missing and deleted at the end."""
+    expected = pods_of(template.kind, spec.workers)
+    async with (
+        own_namespaces(kube, spec.namespaces, run),
+        open_session(kube, template, spec.namespaces, run, submitter=spec.submitter, expected_pods=expected) as session,
+    ):
+        yield session
+
+
+def wanted(session: Session) -> int:
+    """Pods of all workloads that were accepted."""
+    accepted = sum(1 for each in session.submissions if each.answered_ns and not each.error)
+    return accepted * (session.expected_pods or 1)
+
+
+async def finish(scenario: str, spec: Spec, session: Session, extra: dict[str, float | None], planned_misses: int = 0) -> Result:
+    """Rows, figures and verdicts, then deletion, which must leave nothing."""
+    await session.scrape()
+    rows = await session.rows()
+    stages: list[Summary] = summaries(rows)
+    figures = figures_of(session, rows, stages)
+    goal = "scheduled" if spec.goal == "scheduled" or scenario in ONLY_SCHEDULED else "ready"
+    final = [row for row in rows if row.stage == ("submission_to_scheduled" if goal == "scheduled" else goal)]
+    reached = [row.receive_time or row.api_time for row in final if row.status == "ok"]
+    mean, best = throughput([at for at in reached if at])
+    planned = len(session.submissions) - planned_misses
+    figures |= {"throughput_mean": mean, "throughput_best_5s": best}
+    figures["success_ratio"] = sum(row.status == "ok" for row in final) / planned if planned else None
+    generator = [made.summary(schedule) for made, schedule in session.batches]
+    figures |= {"schedule_held": generator[0]["rate_share"], "submit_lag": generator[0]["lag_p99_s"]} | extra
+    gone = await session.delete(session.submissions, spec.parallel, spec.timeout)
+    left = 0 if gone else session.left(session.submissions)
+    figures["left_behind"] = float(left)
+    facts = session.facts() | {"generator": generator, "simulated": any(row.simulated for row in rows), "goal": goal}
+    calls = [{"call": each.name, "count": each.count, "p99_s": each.p99, "low_s": each.low, "high_s": each.high} for each in session.calls]
+    started = session.batches[0][0].started_wall
+    verdicts = gating.hold(spec.gates, figures)
+    return Result(
+        scenario, spec.count, session.run, rows, stages, figures, facts, verdicts, calls=calls, started=started, ended=time.time()
+    )

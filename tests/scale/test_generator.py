@@ -1,0 +1,146 @@
+"""What is created and when: templates, schedules, the generator."""
+
+import asyncio
+import statistics
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from perfdag.kube import KubeError
+from perfdag.steps.scale.generator import generate
+from perfdag.steps.scale.rows import Clocks, rows_of
+from perfdag.steps.scale.schedule import ARRIVALS, Schedule
+from perfdag.steps.scale.templates import Document, Template, TemplateError, built_in, load
+
+
+class TestTemplates:
+    @pytest.mark.parametrize("name", sorted(built_in()))
+    def test_built_in_ones_render_to_json_with_their_name(self, name: str) -> None:
+        made = load(name, "r1", {"workers": 7, "gpus": 4})
+        body = orjson.loads(made.documents[-1].render("j-1", "ns", 5, "2026-01-01T00:00:00Z"))
+        assert body["metadata"]["name"] == "j-1"
+        assert body["metadata"]["namespace"] == "ns"
+        assert body["metadata"]["labels"]["perfdag/run"] == "r1"
+        assert body["metadata"]["labels"]["perfdag/index"] == "5"
+        assert body["metadata"]["annotations"]["perfdag/intended"] == "2026-01-01T00:00:00Z"
+        assert b"0name0" not in orjson.dumps(body)
+        assert b"${" not in orjson.dumps(body)
+
+    def test_gpus_workers_and_claims_reach_the_objects(self) -> None:
+        job = orjson.loads(load("job", "r", {"workers": 3, "gpus": 2}, pvc=True).documents[0].render("a", "n", 0))
+        assert (job["spec"]["parallelism"], job["spec"]["completions"]) == (3, 3)
+        pod = job["spec"]["template"]["spec"]
+        assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "2"
+        assert pod["volumes"][0]["ephemeral"]["volumeClaimTemplate"]["spec"]["resources"]["requests"] == {"storage": "1Mi"}
+        work = orjson.loads(load("distributed", "r", {"workers": 7, "gpus": 8}, pvc=True).documents[0].render("a", "n", 0))
+        assert (work["spec"]["workers"]["value"], work["spec"]["gpu"]["value"]) == (7, "8")
+        assert work["spec"]["pvcs"]["items"]["pvc-new-0"]["value"]["size"] == "1Mi"
+
+    def test_any_field_of_the_user_passes_through(self, tmp_path: Path) -> None:
+        text = "apiVersion: x.example.com/v1\nkind: Thing\nmetadata: {name: 'a-${name}'}\nspec: {unheard: [1, '${index}', ${index}], mine: ${mine}}\n"
+        (tmp_path / "t.yaml").write_text("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: '${name}'}\n---\n" + text)
+        made = load(str(tmp_path / "t.yaml"), "r", {"mine": 7})
+        assert [each.kind for each in made.documents] == ["ConfigMap", "Thing"]
+        body = orjson.loads(made.documents[-1].render("z", "n", 12))
+        assert body["metadata"]["name"] == "a-z"
+        assert body["spec"] == {"unheard": [1, "12", 12], "mine": 7}
+
+    @pytest.mark.parametrize(
+        ("text", "told"),
+        [
+            ("apiVersion: v1\nkind: Pod\nmetadata: {name: fixed}", r"needs metadata.name with \$\{name\}"),
+            ("apiVersion: v1\nkind: Pod", "needs metadata.name"),
+            ("kind: Pod\nmetadata: {name: '${name}'}", "no apiVersion"),
+            ("apiVersion: v1\nkind: Pod\nmetadata: {name: '${nmae}'}", r"unknown placeholder \$\{nmae\}; there are .*name"),
+            ("a: [", "is not YAML"),
+            ("", "holds no object"),
+            ("just text", "no apiVersion"),
+        ],
+    )
+    def test_a_bad_one_is_one_clear_line(self, tmp_path: Path, text: str, told: str) -> None:
+        (tmp_path / "t.yaml").write_text(text)
+        with pytest.raises(TemplateError, match=told) as caught:
+            load(str(tmp_path / "t.yaml"), "r")
+        assert "\n" not in str(caught.value)
+
+    def test_no_such_template_names_those_there_are(self) -> None:
+        with pytest.raises(TemplateError, match=r"built in are .*training.*vmi"):
+            load("generel", "r")
+
+
+class TestSchedule:
+    def test_constant_batch_burst_and_ramp(self) -> None:
+        assert Schedule("constant", 10).offsets(3) == [0, 0.1, 0.2]
+        assert Schedule("batch", burst=2, delay=1.5).offsets(5) == [0, 0, 1.5, 1.5, 3.0]
+        assert Schedule("burst", 4, burst=2).offsets(4) == [0, 0, 0.5, 0.5]
+        ramp = Schedule("ramp", 10).offsets(100)
+        assert ramp[-1] - ramp[-2] == pytest.approx(0.1, rel=0.02), "it ends at its rate"
+        assert ramp[17] - ramp[16] > 2 * (ramp[-1] - ramp[-2])
+
+    def test_poisson_is_seeded_and_has_its_rate(self) -> None:
+        first, again = (Schedule("poisson", 100, seed=3).offsets(5000) for _ in range(2))
+        assert first == again != Schedule("poisson", 100, seed=4).offsets(5000)
+        gaps = [b - a for a, b in pairwise(first)]
+        assert statistics.mean(gaps) == pytest.approx(0.01, rel=0.05)
+        assert statistics.stdev(gaps) == pytest.approx(0.01, rel=0.08), "exponential gaps: deviation equals mean"
+
+    @pytest.mark.parametrize("arrival", [each for each in ARRIVALS if each != "closed"])
+    def test_a_missing_rate_is_refused(self, arrival: Any) -> None:
+        with pytest.raises(ValueError, match=f"arrival {arrival} needs"):
+            Schedule(arrival, burst=1)
+
+
+class Slow:
+    """A submitter that takes its time, and refuses every `refuse`-th object."""
+
+    def __init__(self, seconds: float, refuse: int = 0) -> None:
+        self.seconds, self.refuse, self.names = seconds, refuse, list[str]()
+
+    async def submit(self, bodies: list[bytes], namespace: str) -> tuple[str, int]:
+        await asyncio.sleep(self.seconds)
+        name = orjson.loads(bodies[-1])["metadata"]["name"]
+        if self.refuse and int(name.rpartition("-")[2]) % self.refuse == 0:
+            raise KubeError(403, "Forbidden", "exceeded quota: x")
+        self.names.append(f"{namespace}/{name}")
+        return name, 0
+
+
+TEMPLATE = Template("t", (Document("v1", "Pod", b'{"metadata":{"name":"perfdag-0name0"}}'),))
+
+
+class TestGenerator:
+    async def test_a_remainder_is_not_dropped_and_namespaces_take_turns(self) -> None:
+        slow = Slow(0.0)
+        made = await generate(slow, TEMPLATE, 10, ["a", "b"], Schedule(), 4, run="r")
+        assert sorted(slow.names) == sorted(f"{'ab'[i % 2]}/r-{i}" for i in range(10))
+        assert made.summary(Schedule())["created"] == 10
+
+    async def test_an_open_loop_holds_its_rate_over_a_slow_server(self) -> None:
+        schedule = Schedule("constant", 100)
+        made = await generate(Slow(0.3), TEMPLATE, 150, ["n"], schedule, 60, run="r")
+        told = made.summary(schedule)
+        assert told["rate_share"] > 0.98
+        assert told["held"] is True
+        gaps = [each.intended_ns - made.submissions[0].intended_ns for each in made.submissions]
+        assert gaps[-1] == pytest.approx(1.49e9, rel=1e-6)
+
+    async def test_a_rate_that_was_not_held_is_said(self) -> None:
+        schedule = Schedule("constant", 100)
+        told = (await generate(Slow(0.1), TEMPLATE, 60, ["n"], schedule, 2, run="r")).summary(schedule)
+        assert told["held"] is False
+        assert told["rate_share"] < 0.4
+        assert told["lag_p99_s"] > 1.0
+
+    async def test_refused_objects_are_kept_and_counted(self) -> None:
+        made = await generate(Slow(0.0, refuse=20), TEMPLATE, 100, ["n"], Schedule(), 8, run="r")
+        told = made.summary(Schedule())
+        assert (told["created"], told["failed"]) == (95, 5)
+        assert told["errors"] == {"x": 5}
+        rows = list(rows_of(made.submissions, {}, Clocks(0), run="r", kind="Pod", until_ns=time.monotonic_ns()))
+        created = [row for row in rows if row.stage == "created"]
+        assert len(created) == 100
+        assert sum(row.status == "failed" for row in created) == 5

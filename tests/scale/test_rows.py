@@ -1,0 +1,171 @@
+"""Stages of objects, the rows of workloads, percentiles and throughput."""
+
+from typing import Any
+
+import pytest
+
+from perfdag.steps.scale.generator import Submission
+from perfdag.steps.scale.observer import Record
+from perfdag.steps.scale.rows import Clocks, Row, rows_of
+from perfdag.steps.scale.stages import extractor, failure, unix_ns
+from perfdag.steps.scale.summary import rank, summaries, throughput
+
+SECOND = 1_000_000_000
+BASE = 1_700_000_000 * SECOND
+
+
+def vmi(*phases: tuple[str, str], **more: Any) -> dict[str, Any]:
+    metadata = {"name": "v", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z", **more}
+    stamps = [{"phase": phase, "phaseTransitionTimestamp": f"2026-01-01T00:00:{at}Z"} for phase, at in phases]
+    return {"metadata": metadata, "status": {"phase": phases[-1][0], "phaseTransitionTimestamps": stamps}}
+
+
+class TestStages:
+    def test_time(self) -> None:
+        assert unix_ns("2026-01-01T00:00:01Z") == 1767225601 * SECOND
+        assert unix_ns("2026-01-01T00:00:01.123456789Z") == 1767225601 * SECOND + 123456789
+        assert unix_ns("2026-01-01T01:00:01.5+01:00") == 1767225601 * SECOND + SECOND // 2
+        assert unix_ns(None) == 0
+
+    def test_all_phases_of_a_vmi_only_the_present_one_is_fresh(self) -> None:
+        body = vmi(("Pending", "01"), ("Scheduling", "02"), ("Scheduled", "03.25"), ("Running", "04"))
+        seen = {stage: (at, fresh) for stage, at, fresh in extractor("VirtualMachineInstance")(body) if at}
+        assert list(seen) == ["created", "pending", "scheduling", "scheduled", "running"]
+        assert seen["scheduled"] == (unix_ns("2026-01-01T00:00:03.25Z"), False)
+        assert seen["running"][1] is True
+
+    def test_failed_and_what_it_says(self) -> None:
+        body = vmi(("Pending", "01"), ("Failed", "02"))
+        body["status"]["message"] = "no\n room"
+        assert "failed" in {stage for stage, _, _ in extractor("VirtualMachineInstance")(body)}
+        assert failure(body) == "Failed: no room"
+
+    def test_deletion_is_the_moment_of_the_request_not_the_end_of_the_grace(self) -> None:
+        body = vmi(("Running", "01"), deletionTimestamp="2026-01-01T00:01:00Z", deletionGracePeriodSeconds=30)
+        found = {stage: at for stage, at, _ in extractor("VirtualMachineInstance")(body)}
+        assert found["deleting"] == unix_ns("2026-01-01T00:00:30Z")
+
+    def test_unschedulable_and_gated_are_not_scheduled(self) -> None:
+        def stages(reason: str) -> set[str]:
+            condition = {"type": "PodScheduled", "status": "False", "reason": reason, "lastTransitionTime": "2026-01-01T00:00:00Z"}
+            return {stage for stage, _, _ in extractor("Pod")({"metadata": {}, "spec": {}, "status": {"conditions": [condition]}})}
+
+        assert stages("Unschedulable") == {"created", "unschedulable"}
+        assert stages("SchedulingGated") == {"created", "gated"}
+
+    def test_a_restart_does_not_move_a_stage(self) -> None:
+        record = Record("Pod", "u", "n", "ns", "")
+        assert record.put("ready", 5, 0, 7)
+        assert not record.put("ready", 50, 0, 70)
+        assert record.times("ready") == (5, 0, 7)
+        assert record.times("gone") is None
+
+
+def record(kind: str, uid: str, owner: str, **stages: int) -> Record:
+    """Stages in ms of receive time after BASE."""
+    made = Record(kind, uid, uid, "ns", owner)
+    for stage, ms in stages.items():
+        made.put(stage, received_ns=BASE + ms * 1_000_000)
+    return made
+
+
+def rows_for(records: list[Record], kind: str, expected: int | None = None, until: int = 60_000) -> dict[str, Row]:
+    item = Submission(0, "root", "ns", BASE, BASE, BASE + 1_000_000, "root")
+    found = rows_of(
+        [item],
+        {each.uid: each for each in records},
+        Clocks(0, 0.0, 0.005),
+        run="r",
+        kind=kind,
+        until_ns=BASE + until * 1_000_000,
+        expected_pods=expected,
+    )
+    return {row.stage: row for row in found}
+
+
+class TestRows:
+    def runai_records(self) -> list[Record]:
+        pods = [record("Pod", f"p{i}", "job", created=300 + 10 * i, scheduled=700 + i, ready=800 + i) for i in range(8)]
+        claims = [record("PersistentVolumeClaim", f"c{i}", f"p{i}", created=310, requested=400 + i, bound=460 + i) for i in range(8)]
+        return [
+            record("DistributedWorkload", "root", "", created=100),
+            record("PyTorchJob", "job", "root", created=250),
+            record("PodGroup", "pg", "job", created=420),
+            *pods,
+            *claims,
+        ]
+
+    def test_the_chain_of_a_distributed_workload_has_exact_deltas(self) -> None:
+        rows = rows_for(self.runai_records(), "DistributedWorkload", 8)
+        want = {
+            "workload_created": 0.1,
+            "job_created": 0.15,
+            "first_pod_created": 0.05,
+            "last_pod_created": 0.12,
+            "pod_group_created": 0.12,
+            "scheduled": 0.287,
+            "pvc_requested": -0.02,
+            "pvc_bound": 0.067,
+            "ready": 0.1,
+            "submission_to_scheduled": 0.707,
+        }
+        assert {name: row.seconds for name, row in rows.items() if row.status == "ok"} == pytest.approx(want)
+        assert rows["evicted"].status == "unobserved"
+        assert rows["evicted"].seconds is None
+        assert all(row.resolution_s == 0.005 for row in rows.values() if row.status == "ok")
+
+    def test_a_late_pod_of_a_gang_is_the_one_that_counts(self) -> None:
+        records = self.runai_records()
+        late = next(each for each in records if each.uid == "p3")
+        late._times[3 * late.stages.index("scheduled") + 2] = BASE + 9_000_000_000
+        assert rows_for(records, "DistributedWorkload", 8)["submission_to_scheduled"].seconds == pytest.approx(9.0)
+
+    def test_a_gang_with_a_pod_missing_is_censored(self) -> None:
+        records = [each for each in self.runai_records() if each.uid not in ("p7", "c7")]
+        row = rows_for(records, "DistributedWorkload", 8)["submission_to_scheduled"]
+        assert row.status == "censored"
+        assert row.seconds == pytest.approx(60.0), "how long it had waited"
+
+    def test_an_eviction_is_measured_from_its_own_pair(self) -> None:
+        records = self.runai_records()
+        records[3].put("evicted", received_ns=BASE + 1_420_000_000)
+        assert rows_for(records, "DistributedWorkload", 8)["evicted"].seconds == pytest.approx(1.0)
+
+    def test_an_unseen_stage_is_unobserved_when_a_later_one_was_seen(self) -> None:
+        own = "VirtualMachineInstance"
+        rows = rows_for([record(own, "root", "", created=10, pending=20, scheduled=90, running=100)], own)
+        assert rows["scheduling"].status == "unobserved"
+        assert rows["scheduled"].status == "unobserved", "its reference was not seen"
+        assert rows["creation_to_running"].seconds == pytest.approx(0.09)
+
+    def test_names_do_not_join_only_owners_do(self) -> None:
+        stray = record("Pod", "root-0", "somebody-else", created=1, scheduled=2)
+        rows = rows_for([record("Job", "root", "", created=1), stray], "Job", 1)
+        assert rows["first_pod_created"].status == "censored"
+
+    def test_whole_seconds_of_the_api_say_so(self) -> None:
+        own = "VirtualMachineInstance"
+        made = Record(own, "root", "root", "ns", "")
+        made.put("created", api_ns=BASE)
+        made.put("running", api_ns=BASE + 3 * SECOND)
+        row = rows_for([made], own)["creation_to_running"]
+        assert (row.seconds, row.resolution_s, row.source) == (3.0, 1.0, "api")
+
+    def test_percentiles_count_the_censored_and_refuse_few_samples(self) -> None:
+        def rows(ok: int, never: int) -> list[Row]:
+            made = [Row("r", i, f"n{i}", "ns", "Pod", "", "ready", "created", "ok", float(i + 1)) for i in range(ok)]
+            return made + [Row("r", 0, "x", "ns", "Pod", "", "ready", "created", "censored", 60.0)] * never
+
+        (full,) = summaries(rows(100, 0))
+        assert (full.p50, full.p95, full.p99) == (50.0, 95.0, None)
+        (some,) = summaries(rows(94, 6))
+        assert (some.p50, some.p95) == (50.0, None), "p95 falls among those that never came"
+        assert (some.ok, some.censored) == (94, 6)
+        assert summaries(rows(89, 0))[0].p95 is None
+        assert rank([1.0] * 459, 0.99) == 1.0
+
+    def test_throughput_of_ten_a_second(self) -> None:
+        mean, best = throughput([i / 10 for i in range(200)])
+        assert mean == pytest.approx(10.0)
+        assert best == pytest.approx(10.0)
+        assert throughput([1.0]) == (None, None)
