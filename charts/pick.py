@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.figure import Figure
 
-from perfdag.charts import generic, style
+from perfdag.charts import generic, pairs, style
 from perfdag.charts.series import of_benchmark
 
 Figures = Callable[[pa.Table], Iterable[tuple[str, Figure]]]
@@ -65,11 +65,21 @@ def draw(table: pa.Table) -> Iterator[Picture]:
         rows = of_benchmark(table, name)
         with style.house():
             try:
-                for slug, figure in chart(name)(rows):
+                for slug, figure in _all(name, rows):
                     yield _picture(name, slug, figure)
             except Exception as error:
                 reason = f"the chart of {name} could not be drawn ({type(error).__name__}: {error}); the rows are complete"
                 yield _picture(name, "error", style.no_data(reason))
+
+
+def _all(name: str, rows: pa.Table) -> Iterator[tuple[str, Figure]]:
+    """A benchmark's own chart of what is measured over a whole gang; a matrix of what is measured pair by pair."""
+    paired = pc.is_valid(rows["pair"])
+    whole = rows.filter(pc.invert(paired))
+    if whole.num_rows:
+        yield from chart(name)(whole)
+    if whole.num_rows < rows.num_rows:
+        yield from pairs.figures(rows.filter(paired))
 
 
 def file_name(benchmark: str) -> str:

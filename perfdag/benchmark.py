@@ -74,10 +74,11 @@ class Output:
 
 @dataclass
 class Gang:
-    """The hosts of a sample, rank 0 first (where the lead runs), and what bounds it.
+    """The hosts of a sample, rank 0 first, and what bounds it.
 
     `timeout` is in seconds for the whole sample; `scratch` is a folder, empty at start, on every host; `volume` is where shape.volume is
-    mounted (None: no volume).
+    mounted (None: no volume). `starter` is where the lead runs and from where alone other hosts are reached by `perfdag step rsh`; None:
+    the first host. A pair of a larger gang need not hold it.
     """
 
     hosts: "Sequence[Host]"
@@ -86,6 +87,12 @@ class Gang:
     scratch: str
     volume: str | None = None
     notes: dict[str, Any] = field(default_factory=dict)
+    starter: "Host | None" = None
+
+    @property
+    def lead(self) -> "Host":
+        """Where launchers of several hosts are started."""
+        return self.starter or self.hosts[0]
 
 
 class SampleError(Exception):
@@ -130,6 +137,8 @@ class Benchmark(ABC, Generic[P]):
     metrics: ClassVar[tuple[Metric, ...]]
     tools: ClassVar[tuple[Tool, ...]] = ()
     image: ClassVar[str] = "base"
+    pairwise: ClassVar[bool] = False
+    """Measures between two hosts, so hosts.pairs may run it over the pairs of a gang; `check` and `run` see two hosts."""
     api: ClassVar[tuple[dict[str, Any], ...]] = ()
     """Kubernetes RBAC rules a pod of this benchmark needs; none for most."""
     Params: ClassVar[type[Params]]

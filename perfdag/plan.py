@@ -9,6 +9,8 @@ from typing import Any
 import orjson
 
 import perfdag
+from perfdag.document import BadDocument
+from perfdag.pairs import Pair, together
 from perfdag.points import Enumerated, Point, enumerate_points, order
 from perfdag.results import digest
 from perfdag.suite import Loaded, Until
@@ -47,10 +49,13 @@ class Plan:
     options: dict[str, Any] = field(default_factory=dict)
 
     def seconds(self) -> float:
-        """Expected wall time on one machine in seconds, without what `until` may add."""
-        return sum(
-            self.points[index].seconds + SAMPLE_OVERHEAD for index, repetition in self.order if repetition <= self.points[index].repetitions
-        )
+        """Expected wall time on one machine in seconds, without what `until` may add; pairs measured at once count once."""
+        certain = [at for at, (index, repetition) in enumerate(self.order) if repetition <= self.points[index].repetitions]
+        return sum(self.group_seconds(group) for group in together(self.points, self.order, certain))
+
+    def group_seconds(self, group: list[int]) -> float:
+        """Expected wall time of samples that are measured at once, in seconds."""
+        return max(self.points[self.order[position][0]].seconds for position in group) + SAMPLE_OVERHEAD
 
     def key(self, position: int) -> str:
         """Name of a sample in the store, `<point>-<repetition>`; a warm-up is `<point>-w<n>`."""
@@ -69,7 +74,10 @@ def read_plan(data: bytes) -> Plan:
     raw = orjson.loads(data)
     if raw.pop("schema", None) != 1:
         raise ValueError("plan.json is of another schema; use the perfdag version that wrote it")
-    raw["points"] = [Point(**{**each, "until": Until(**each["until"]) if each["until"] else None}) for each in raw["points"]]
+    for each in raw["points"]:
+        each["until"] = Until(**each["until"]) if each["until"] else None
+        each["pair"] = Pair(**each["pair"]) if each.get("pair") else None
+    raw["points"] = [Point(**each) for each in raw["points"]]
     raw["batches"] = [Batch(**each) for each in raw["batches"]]
     raw["order"] = [tuple(each) for each in raw["order"]]
     return Plan(**raw)
@@ -110,7 +118,17 @@ def make_plan(
         options={"pending_limit": suite.pending_limit, "priority": suite.priority},
     )
     plan.batches = cut_batches(plan, suite.batch_time, suite.rounds_per_batch, suite.isolation == "pod")
+    if suite.budget is not None and any(point.pair for point in plan.points) and plan.seconds() > suite.budget:
+        asked = (
+            f"the suite measures pairs of hosts and is expected to take {_hours(plan.seconds())}, over its budget of {_hours(suite.budget)}"
+        )
+        knobs = "raise budget, set hosts.pairs to ring or `random N`, or hosts.parallel_pairs"
+        raise BadDocument([loaded.document.problem(("budget",), f"{asked}; {knobs}")])
     return plan
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 360 else f"{seconds / 60:.1f} min"
 
 
 def cut_batches(plan: Plan, batch_time: float, rounds_per_batch: int | None, one_each: bool) -> list[Batch]:
@@ -121,7 +139,8 @@ def cut_batches(plan: Plan, batch_time: float, rounds_per_batch: int | None, one
     """
     used = {point.shape for point in plan.points}
     if one_each:
-        return [Batch(plan.points[i].shape, [pos], plan.points[i].seconds) for pos, (i, _) in enumerate(plan.order)]
+        groups = together(plan.points, plan.order, range(len(plan.order)))
+        return [Batch(plan.points[plan.order[each[0]][0]].shape, each, plan.group_seconds(each) - SAMPLE_OVERHEAD) for each in groups]
     block_of: dict[int, int] = {}
     for _, repetition in plan.order:
         block_of.setdefault(repetition, len(block_of))
@@ -140,10 +159,10 @@ def cut_batches(plan: Plan, batch_time: float, rounds_per_batch: int | None, one
 
 def _cut(plan: Plan, shape: int, positions: list[int], batch_time: float) -> list[Batch]:
     batches: list[Batch] = []
-    for position in positions:
-        seconds = plan.points[plan.order[position][0]].seconds + SAMPLE_OVERHEAD
+    for group in together(plan.points, plan.order, positions):
+        seconds = plan.group_seconds(group)
         if not batches or batches[-1].seconds + seconds > batch_time:
             batches.append(Batch(shape, [], 0.0))
-        batches[-1].samples.append(position)
+        batches[-1].samples += group
         batches[-1].seconds += seconds
     return batches

@@ -1,7 +1,8 @@
 """Enumeration: a suite's entries become points, and points become the order in which they are measured.
 
 A point is one benchmark with one set of params on one shape; its id is a hash of just these, so equal points of two entries are one.
-The order goes round by round; the points of a round are shuffled from the suite's seed, so that drift hits all alike.
+The order goes round by round; the points of a round are shuffled from the suite's seed, so that drift hits all alike. Where a shape asks
+for pairs of its hosts, each pair is a point, and the disjoint pairs of one round stay together in the order.
 """
 
 import itertools
@@ -14,9 +15,11 @@ import orjson
 from pydantic import ValidationError
 
 from perfdag import benchmark as registry
+from perfdag import pairs
 from perfdag.benchmark import Benchmark
 from perfdag.document import BadDocument, Problem, Where, dotted, nearest
 from perfdag.explain import explain
+from perfdag.pairs import Pair
 from perfdag.results import canonical, digest
 from perfdag.shape import SHAPE_KEYS, Shape, merge
 from perfdag.suite import Loaded, Source, Until
@@ -47,6 +50,7 @@ class Point:
     timeout: float
     retries: int
     until: Until | None = None
+    pair: Pair | None = None
 
     @property
     def rounds(self) -> int:
@@ -154,11 +158,45 @@ class _Collector:
         if placed is None:
             return
         index, shape_model, shape_text = placed
+        if shape_model.hosts.pairs:
+            self._pairs(source, benchmark, model, (index, shape_model, shape_text), where, varied)
+            return
         problems = benchmark.check(model, shape_model)
         for text in problems:
             self.problem(source, where or ("params",), text)
         if not problems:
-            self._keep(source, benchmark, model, index, shape_text, varied)
+            self._keep(
+                source, benchmark, model, index, digest(benchmark.name, canonical(model.model_dump(mode="json")), shape_text), varied
+            )
+
+    def _pairs(
+        self,
+        source: Source,
+        benchmark: Benchmark[Any],
+        model: Any,
+        placed: tuple[int, Shape, str],
+        where: Where,
+        varied: Mapping[str, Any],
+    ) -> None:
+        index, shape, text = placed
+        hosts = shape.hosts
+        if not benchmark.pairwise:
+            self.problem(source, ("hosts", "pairs"), f"{benchmark.name} does not measure between two hosts; leave hosts.pairs out")
+            return
+        problems = benchmark.check(model, shape.pair())
+        for problem in problems:
+            self.problem(source, where or ("params",), problem)
+        if hosts.count * (hosts.count - 1) // 2 > MAX_POINTS:
+            problems.append(f"{hosts.count} hosts have more than {MAX_POINTS:,} pairs")
+            self.problem(source, ("hosts", "count"), problems[-1])
+        if problems:
+            return
+        of = digest(benchmark.name, canonical(model.model_dump(mode="json")), text)
+        try:
+            for pair in pairs.made(str(hosts.pairs), hosts.count, self.loaded.suite.seed, of, hosts.parallel_pairs):
+                self._keep(source, benchmark, model, index, digest(of, pair.name), {**varied, "pair": pair.name}, pair)
+        except ValueError as error:
+            self.problem(source, ("hosts", "pairs"), str(error))
 
     def _shape(
         self, source: Source, asked: dict[str, Any], benchmark: Benchmark[Any], where: Where, varied: Mapping[str, Any]
@@ -189,12 +227,12 @@ class _Collector:
         benchmark: Benchmark[Any],
         model: Any,
         shape: int,
-        shape_text: str,
+        identity: str,
         varied: Mapping[str, Any],
+        pair: Pair | None = None,
     ) -> None:
         suite, entry = self.loaded.suite, source.entry
         params = model.model_dump(mode="json")
-        identity = digest(benchmark.name, canonical(params), shape_text)
         known = self._by_id.get(identity)
         repetitions = entry.repetitions or _default(source, "repetitions") or suite.repetitions
         if known is not None:
@@ -206,7 +244,7 @@ class _Collector:
         retries = next(r for r in (entry.retries, suite.defaults.retries, suite.retries) if r is not None)
         label = " ".join(f"{name}={_brief(value)}" for name, value in varied.items())
         until = entry.until or suite.defaults.until
-        point = Point(identity, source.name, benchmark.name, params, shape, label, repetitions, seconds, timeout, retries, until)
+        point = Point(identity, source.name, benchmark.name, params, shape, label, repetitions, seconds, timeout, retries, until, pair)
         self._by_id[identity] = point
         self.made.points.append(point)
 
@@ -339,12 +377,15 @@ def order(points: list[Point], seed: int, warmup: int = 0) -> list[tuple[int, in
     """(point index, repetition) of every sample in the order of measuring; repetitions count from 1, warm-up rounds are -1, -2, ...
 
     Round by round; within a round the points are shuffled by a generator seeded from `seed` and the round, so one round's order
-    does not depend on how many rounds there are.
+    does not depend on how many rounds there are. Disjoint pairs of hosts that form a round of pairs are shuffled as one.
     """
+    whole: dict[object, list[int]] = {}
+    for index, point in enumerate(points):
+        whole.setdefault((point.pair.of, point.pair.round) if point.pair else index, []).append(index)
     made: list[tuple[int, int]] = []
     rounds = max((point.rounds for point in points), default=0)
     for repetition in [*range(-1, -warmup - 1, -1), *range(1, rounds + 1)]:
-        indices = [index for index, point in enumerate(points) if point.rounds >= repetition]
-        random.Random(f"{seed}:{repetition}").shuffle(indices)
-        made += [(index, repetition) for index in indices]
+        units = [unit for unit in whole.values() if points[unit[0]].rounds >= repetition]
+        random.Random(f"{seed}:{repetition}").shuffle(units)
+        made += [(index, repetition) for unit in units for index in unit]
     return made

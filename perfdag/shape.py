@@ -6,7 +6,7 @@ shape may share pods. The keys and their meaning are in the JSON schema (`perfda
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from perfdag.units import Size
 
@@ -55,6 +55,16 @@ class Hosts(_Strict):
     parallel_pairs: int = Field(1, ge=1, description="disjoint pairs measured at once; more than 1 is labelled concurrent")
     cpus: Cpus = Cpus()
 
+    @model_validator(mode="after")
+    def _paired(self) -> "Hosts":
+        if self.pairs is None and self.parallel_pairs > 1:
+            raise ValueError("parallel_pairs belongs to pairs (all, ring, `random N`)")
+        if self.pairs is not None and self.count < 2:
+            raise ValueError(f"pairs need a count of 2 hosts or more, not {self.count}")
+        if self.pairs is not None and self.parallel_pairs > self.count // 2:
+            raise ValueError(f"parallel_pairs: {self.parallel_pairs}, but {self.count} hosts have {self.count // 2} disjoint pairs")
+        return self
+
 
 class Volume(_Strict):
     """The storage that is measured: an ephemeral claim a pod (RWO), a claim all pods share (RWX), a hostPath or an emptyDir."""
@@ -94,6 +104,11 @@ class Shape(_Strict):
     )
     scheduler: Literal["default", "volcano"] = "default"
     runtime_class: Name | None = None
+
+    def pair(self) -> "Shape":
+        """What one pair of a gang of this shape is to a benchmark: the same with two hosts."""
+        hosts = self.hosts.model_copy(update={"count": 2, "pairs": None, "parallel_pairs": 1})
+        return self.model_copy(update={"hosts": hosts})
 
 
 SHAPE_KEYS = frozenset(Shape.model_fields)

@@ -51,7 +51,10 @@ class Series:
 
 @dataclass
 class PointState:
-    """One point: samples by status, reasons of those that are not ok, marks of noise, its series (headlines first)."""
+    """One point: samples by status, reasons of those that are not ok, marks of noise, its series (headlines first).
+
+    `pair` and `nodes` (a tuple a sample, distinct ones) are of a point that is one pair of a gang's hosts.
+    """
 
     point: str
     entry: str
@@ -62,13 +65,15 @@ class PointState:
     reasons: list[str] = field(default_factory=list)
     noise: list[str] = field(default_factory=list)
     series: list[Series] = field(default_factory=list)
+    pair: str | None = None
+    nodes: list[tuple[str, ...]] = field(default_factory=list)
 
 
 def summarise(table: pa.Table) -> list[PointState]:
     """Points of one run's rows in the order of the table, canary left out."""
     wanted = ["point", "entry", "benchmark", "params", "shape", "phase", "repetition", "variant", "status", "error", "noise"]
     values = ["metric", "stat", "coords", "unit", "better", "headline", "series_id", "subject", "value"]
-    columns = {name: table.column(name).to_pylist() for name in (*wanted, *values)}
+    columns = {name: table.column(name).to_pylist() for name in (*wanted, *values, "pair", "nodes")}
     points: dict[str, PointState] = {}
     series: dict[str, Series] = {}
     seen: set[tuple[Any, ...]] = set()
@@ -78,11 +83,13 @@ def summarise(table: pa.Table) -> list[PointState]:
         state = points.get(point)
         if state is None:
             params, shape = orjson.loads(columns["params"][i]), orjson.loads(columns["shape"][i])
-            state = points[point] = PointState(point, columns["entry"][i], columns["benchmark"][i], params, shape)
+            state = points[point] = PointState(point, columns["entry"][i], columns["benchmark"][i], params, shape, pair=columns["pair"][i])
         sample = (point, columns["repetition"][i], columns["variant"][i])
         if sample not in seen:
             seen.add(sample)
             _count(state, columns["status"][i], columns["error"][i], columns["noise"][i])
+            if state.pair and (used := tuple(columns["nodes"][i] or ())) and used not in state.nodes:
+                state.nodes.append(used)
         if columns["value"][i] is None or columns["subject"][i] is not None or columns["status"][i] != "ok":
             continue
         identity = columns["series_id"][i]
@@ -121,7 +128,7 @@ def varied(states: Iterable[PointState]) -> dict[str, str]:
         by_entry.setdefault(state.entry, []).append(state)
     labels = {}
     for group in by_entry.values():
-        flat = [{**_flat(state.params), **_flat(state.shape)} for state in group]
+        flat = [{**_flat(state.params), **_flat(state.shape), **({"pair": state.pair} if state.pair else {})} for state in group]
         every = {name for each in flat for name in each}
         names = sorted(name for name in every if len({orjson.dumps(each.get(name)) for each in flat}) > 1)
         for state, each in zip(group, flat, strict=True):

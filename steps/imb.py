@@ -99,6 +99,7 @@ class Imb(Benchmark[ImbParams]):
 
     name = "imb"
     image = "imb"
+    pairwise = True
     tools = (Tool("IMB-MPI1", {"pip": "impi-rt"}),)
     Params: ClassVar[type[Params]] = ImbParams
     metrics = (
@@ -116,8 +117,7 @@ class Imb(Benchmark[ImbParams]):
 
     def check(self, params: ImbParams, shape: Shape) -> list[str]:
         problems = []
-        # with pairs each sample runs on two of the hosts
-        count = 2 if shape.hosts.pairs else shape.hosts.count
+        count = shape.hosts.count
         if params.ranks % count:
             problems.append(f"ranks {params.ranks} cannot be spread evenly over {count} hosts; use a multiple, or another hosts.count")
         elif params.ranks_per_host is not None and params.ranks // count != params.ranks_per_host:
@@ -150,14 +150,14 @@ class Imb(Benchmark[ImbParams]):
         if params.transport == "rdma":
             openmpi.need_rdma(gang.hosts)
         argv, env = self._intel(gang, params) if params.mpi == "intel" else self._openmpi(gang, params)
-        finished = gang.hosts[0].run(argv, timeout=gang.timeout, env=env)
+        finished = gang.lead.run(argv, timeout=gang.timeout, env=env)
         output = self._output(finished, params)
         output.facts["interface"] = env.get("FI_TCP_IFACE")
         return output
 
     def _intel(self, gang: Gang, params: ImbParams) -> tuple[list[str], dict[str, str]]:
         root = intelmpi.root_of(gang.hosts[0])
-        rsh = intelmpi.rsh_script(gang.hosts, gang.scratch)
+        rsh = intelmpi.rsh_script(gang)
         argv = [*intelmpi.mpirun(gang, root, params.ranks, rsh), f"{root}/bin/IMB-MPI1", *self.arguments(params)]
         return argv, intelmpi.environment(gang, root, params.transport, params.oversubscribe)
 

@@ -4,7 +4,6 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Literal
 
@@ -117,10 +116,10 @@ def nodes_of_ranks(log: str) -> dict[int, str]:
     return {int(rank): node for rank, _, node in _PINS.findall(log)}
 
 
-def rsh_script(hosts: Sequence[Host], scratch: str) -> str | None:
+def rsh_script(gang: Gang) -> str | None:
     """A program for -bootstrap-exec that calls `perfdag step rsh`; None where all ranks are on one address."""
-    if len({host.address for host in hosts}) < 2:
+    if len({host.address for host in gang.hosts}) < 2:
         return None
-    path = f"{scratch}/rsh"
-    hosts[0].put(path, b'#!/bin/sh\nexec perfdag step rsh -- "$@"\n', 0o755)
+    path = f"{gang.scratch}/rsh"
+    gang.lead.put(path, b'#!/bin/sh\nexec perfdag step rsh -- "$@"\n', 0o755)
     return path

@@ -76,6 +76,7 @@ class Iperf(Benchmark[IperfParams]):
 
     name = "iperf"
     image = "iperf"
+    pairwise = True
     tools = (IPERF3,)
     Params: ClassVar[type[Params]] = IperfParams
     metrics = (
@@ -98,7 +99,7 @@ class Iperf(Benchmark[IperfParams]):
     def check(self, params: IperfParams, shape: Shape) -> list[str]:
         if shape.hosts.count < 2:
             return [f"hosts.count is {shape.hosts.count}; iperf needs 2 (a client and a server)"]
-        if shape.hosts.count > 2 and shape.hosts.pairs is None:
+        if shape.hosts.count > 2:
             return [f"hosts.count is {shape.hosts.count}; iperf measures 2 hosts, or set hosts.pairs (all, ring, `random N`)"]
         return []
 

@@ -6,6 +6,7 @@ is started again loses nothing and repeats nothing. The same loop serves one mac
 
 import contextlib
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,10 +17,12 @@ from perfdag import noise
 from perfdag.benchmark import Benchmark, Failed, Gang, Infrastructure, Invalid, Output, SampleError, Skip
 from perfdag.facts import env_class
 from perfdag.hosts import Host
+from perfdag.pairs import together
 from perfdag.parts import Part, headline, note, now, part_key, read_part, relative_precision, row, stored_parts
 from perfdag.plan import Plan
 from perfdag.points import Point
 from perfdag.shape import Shape
+from perfdag.steps.pairwise import at_once, not_together, two_of
 from perfdag.store import Store
 
 
@@ -61,40 +64,69 @@ class Lead:
         self._headlines: dict[int, list[float]] = {}
         self._facts: dict[str, dict[str, Any]] = {}
         self._canaries = 0
+        self._halted = threading.Event()
         self.counts: dict[str, int] = {}
 
     def measure(self, positions: Sequence[int], batch: int = 0, deadline: float | None = None) -> bool:
         """Measure samples (positions in the plan's order) in turn; False where `deadline` (on the clock given) ended it early.
 
-        A canary frames each round: one before its first sample, one after its last.
+        A canary frames each round: one before its first sample, one after its last. Pairs that are measured at once run together again
+        where one of them is not stored yet, so that each has the load it claims; only what was missing is stored.
         """
         round_now: int | None = None
-        for position in positions:
-            index, repetition = self.plan.order[position]
-            point = self.plan.points[index]
-            name = self.plan.key(position)
-            if name in self._stored:
-                self._recall(index, name)
-                self.watcher.passed(point, repetition, "stored before")
-                continue
-            if self._precise(point, index, repetition):
-                self.watcher.passed(point, repetition, "precise enough")
+        for group in together(self.plan.points, self.plan.order, positions):
+            left = [position for position in group if not self._passed(position)]
+            if not left:
                 continue
             if deadline is not None and self._clock() >= deadline:
                 return False
+            repetition = self.plan.order[group[0]][1]
             if round_now != repetition:
                 self._canary(batch)
                 round_now = repetition
-            self.watcher.started(point, repetition)
-            part = self._sample(point, index, repetition, batch, position)
-            self.store.put(part_key(self.plan.run_id, name), part.dump())
-            self._stored.add(name)
-            self._remember(index, repetition, part)
-            self.counts[part.status] = self.counts.get(part.status, 0) + 1
-            self.watcher.ended(point, part)
+            for position in left:
+                self.watcher.started(self.plan.points[self.plan.order[position][0]], repetition)
+            for position, part in zip(group, self._group(group, batch), strict=True):
+                if position in left:
+                    self._keep(position, part)
         if round_now is not None:
             self._canary(batch)
         return True
+
+    def _passed(self, position: int) -> bool:
+        """Whether a sample need not be measured; says so."""
+        index, repetition = self.plan.order[position]
+        point, name = self.plan.points[index], self.plan.key(position)
+        why = None
+        if name in self._stored:
+            self._recall(index, name)
+            why = "stored before"
+        elif self._precise(point, index, repetition):
+            why = "precise enough"
+        if why:
+            self.watcher.passed(point, repetition, why)
+        return why is not None
+
+    def _keep(self, position: int, part: Part) -> None:
+        index, repetition = self.plan.order[position]
+        name = self.plan.key(position)
+        self.store.put(part_key(self.plan.run_id, name), part.dump())
+        self._stored.add(name)
+        self._remember(index, repetition, part)
+        self.counts[part.status] = self.counts.get(part.status, 0) + 1
+        self.watcher.ended(self.plan.points[index], part)
+
+    def _group(self, group: Sequence[int], batch: int) -> list[Part]:
+        """The samples of a group, measured at once; one that had not the company it claims is invalid."""
+        if len(group) == 1:
+            return [self._sample(group[0], batch)]
+        parts = at_once([lambda position=position: self._sample(position, batch) for position in group], self._halted.set)  # type: ignore[misc]
+        for part in parts:
+            part.facts["pairs_at_once"] = len(group)
+        for part, wrong in zip(parts, not_together(parts), strict=True):
+            if wrong and part.status == "ok":
+                part.status, part.error = "invalid", wrong
+        return parts
 
     def give_up(self, name: str, status: str, reason: str, batches: list[int] | None = None) -> None:
         """Record why the rest is not measured."""
@@ -120,15 +152,16 @@ class Lead:
 
     # -- one sample -----------------------------------------------------------------------------
 
-    def _sample(self, point: Point, index: int, repetition: int, batch: int, position: int) -> Part:
-        attempt = 1
+    def _sample(self, position: int, batch: int) -> Part:
+        index, repetition = self.plan.order[position]
+        point, attempt = self.plan.points[index], 1
         while True:
             part = self._attempt(point, repetition)
             if part.status in ("failed", "infrastructure") and (why := self.place.lost()):
                 raise GangLost(f"{why} ({part.error})")
             if part.status != "infrastructure":
                 break
-            if attempt > point.retries:
+            if attempt > point.retries or self._halted.is_set():
                 part.status = "failed"
                 break
             time.sleep(min(2.0 * attempt, 10.0))
@@ -147,8 +180,11 @@ class Lead:
             if refused:
                 raise Skip(refused)
             hosts = self.place.hosts_for(shape)
+            starter = hosts[0] if hosts else None
+            if point.pair is not None:
+                hosts, shape = two_of(hosts, point.pair), shape.pair()
             self._provenance(part, hosts)
-            self._measure(part, benchmark, point, shape, hosts)
+            self._measure(part, benchmark, point, shape, hosts, starter)
             wrong = self.place.placed(shape, hosts) or noise.throttled(before, noise.moment())
             if wrong:
                 part.status, part.error = "invalid", wrong
@@ -168,10 +204,12 @@ class Lead:
         part.finished_at = now()
         return part
 
-    def _measure(self, part: Part, benchmark: Benchmark[Any], point: Point, shape: Shape, hosts: Sequence[Host]) -> None:
+    def _measure(
+        self, part: Part, benchmark: Benchmark[Any], point: Point, shape: Shape, hosts: Sequence[Host], starter: Host | None
+    ) -> None:
         params = benchmark.Params.model_validate(point.params)
         with tempfile.TemporaryDirectory(prefix="perfdag-", ignore_cleanup_errors=True) as scratch:
-            gang = Gang(hosts, shape, point.timeout, scratch, self.place.volume)
+            gang = Gang(hosts, shape, point.timeout, scratch, self.place.volume, starter=starter)
             absent = benchmark.missing(gang, params)
             if absent:
                 raise Skip("; ".join(f"{tool.program} is not installed ({how_to_get(tool.packages)})" for tool in absent))
@@ -181,7 +219,7 @@ class Lead:
             try:
                 output: Output = benchmark.run(gang, params)
             finally:
-                for host in hosts[1:]:
+                for host in (each for each in hosts if each is not starter):
                     with contextlib.suppress(SampleError, OSError):
                         host.remove(scratch)
         part.texts, part.commands, part.tool = output.texts, output.argv, output.tool

@@ -93,6 +93,7 @@ class Rdma(Benchmark[R], Generic[R]):
     """Both sides of one perftest program; a subclass says which program and reads the table."""
 
     image: ClassVar[str] = "perftest"
+    pairwise: ClassVar[bool] = True
     suffix: ClassVar[str]
     tools: ClassVar[tuple[Tool, ...]] = (Tool("ib_write_bw", {"apt": "perftest", "dnf": "perftest", "zypper": "perftest"}),)
 

@@ -75,6 +75,8 @@ def show(plan: "Plan", as_json: bool = False) -> None:
     print(f"\n{summary(plan)}")
     for number, shape in enumerate(plan.shapes):
         print(f"shape {number}: {_shape(shape)}")
+    for words in pairs(plan):
+        print(words)
     print(f"expected {short_seconds(plan.seconds())}; order shuffled round by round from seed {plan.seed}")
 
 
@@ -86,6 +88,30 @@ def summary(plan: "Plan") -> str:
         f"{len(plan.points):,} points{merged}, {len(plan.order):,} samples, {len(plan.shapes)} shapes, "
         f"{len(plan.batches):,} batches on a cluster, at most {hosts} hosts at once"
     )
+
+
+def pairs(plan: "Plan") -> list[str]:
+    """A sentence a question of pairs: how many, in how many rounds, how many at once, how many hours."""
+    from perfdag.pairs import together
+
+    asked: dict[str, list[int]] = {}
+    for position, (index, _) in enumerate(plan.order):
+        pair = plan.points[index].pair
+        if pair is not None:
+            asked.setdefault(pair.of, []).append(position)
+    said = []
+    for positions in asked.values():
+        points = {plan.order[position][0] for position in positions}
+        first = plan.points[min(points)]
+        found = [pair for index in points if (pair := plan.points[index].pair) is not None]
+        hosts = plan.shapes[first.shape]["hosts"]["count"]
+        hours = sum(plan.group_seconds(group) for group in together(plan.points, plan.order, positions)) / 3600
+        at_once = "one after the other" if found[0].parallel == 1 else f"{found[0].parallel} at once (concurrent)"
+        rounds = len({pair.round for pair in found})
+        said.append(
+            f"{first.entry}: {len(points):,} pairs of {hosts} hosts in {rounds} rounds of disjoint pairs, {at_once}, expected {hours:.2f} h"
+        )
+    return said
 
 
 def _shape(shape: dict[str, Any]) -> str:

@@ -130,7 +130,6 @@ def needs_cluster(shape: "Shape") -> str | None:
         "network.mtu": network.mtu is not None,
         "hosts.placement: spread": hosts.placement == "spread" and hosts.count > 1,
         "hosts.exclusive": hosts.exclusive,
-        "hosts.pairs": hosts.pairs is not None,
         "resources": bool(shape.resources or shape.hugepages),
         "a volume": shape.volume is not None,
         "node_selector or zones": bool(shape.node_selector or shape.zones),

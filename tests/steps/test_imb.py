@@ -157,7 +157,8 @@ def test_shapes() -> None:
     shape = Shape.model_validate({"hosts": {"count": 2}})
     assert "shm stays on one host" in IMB.check(ImbParams(transport="shm"), shape)[0]
     pairs = Shape.model_validate({"hosts": {"count": 5, "pairs": "all"}})
-    assert IMB.check(ImbParams(), pairs) == []
+    assert IMB.pairwise
+    assert IMB.check(ImbParams(), pairs.pair()) == []
     assert "not 4 ranks_per_host" in IMB.check(ImbParams(benchmark="Bcast", ranks=4, ranks_per_host=4), shape)[0]
     assert "cannot be spread evenly" in IMB.check(ImbParams(benchmark="Bcast", ranks=3, ranks_per_host=1), shape)[0]
 
@@ -183,7 +184,7 @@ def needs(params: ImbParams, here: Gang) -> None:
 def test_commands_name_the_hosts_and_the_interface(tmp_path: Path) -> None:
     params = ImbParams(benchmark="Alltoall", ranks=8, ranks_per_host=4, max_log=16, min_log=4, iterations=50)
     here = gang(params, tmp_path, ("10.0.0.1", "10.0.0.2"), network={"interface": "net1"})
-    rsh = intelmpi.rsh_script(here.hosts, here.scratch)
+    rsh = intelmpi.rsh_script(here)
     assert rsh is not None
     assert "perfdag step rsh" in Path(rsh).read_text()
     argv = intelmpi.mpirun(here, "/opt/impi", 8, rsh)
@@ -242,7 +243,7 @@ def test_ranks_on_two_hosts_are_started_by_the_remote_shell(tmp_path: Path, monk
     words = 'while [ "${1#-}" != "$1" ]; do shift; done\n'
     shell.write_text(f'#!/bin/sh\n{words}echo "$1" >>{log}\nshift\nexec sh -c "$*"\n')
     shell.chmod(0o755)
-    monkeypatch.setattr(intelmpi, "rsh_script", lambda hosts, scratch: str(shell))
+    monkeypatch.setattr(intelmpi, "rsh_script", lambda gang: str(shell))
     assert values(IMB.parse(IMB.run(here, params), params), "zero_byte_latency")[0] > 0
     assert log.read_text().split() == ["127.0.0.2"]
 

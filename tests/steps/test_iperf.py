@@ -228,7 +228,7 @@ def test_one_host_is_not_enough() -> None:
     assert IPERF.check(IperfParams(), Shape()) == ["hosts.count is 1; iperf needs 2 (a client and a server)"]
     assert IPERF.check(IperfParams(), Shape(**IPERF.shape(IperfParams()))) == []
     assert "hosts.pairs" in IPERF.check(IperfParams(), Shape.model_validate({"hosts": {"count": 3}}))[0]
-    assert IPERF.check(IperfParams(), Shape.model_validate({"hosts": {"count": 3, "pairs": "ring"}})) == []
+    assert IPERF.check(IperfParams(), Shape.model_validate({"hosts": {"count": 3, "pairs": "ring"}}).pair()) == []
 
 
 def gang(params: IperfParams, scratch: str, **shape: Any) -> Gang:

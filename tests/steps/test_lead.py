@@ -181,7 +181,6 @@ def test_until_is_resumed_with_what_was_measured_before(tmp_path: Path, fake: ty
         {"network": {"mtu": 9000}},
         {"hosts": {"count": 2, "placement": "spread"}},
         {"hosts": {"exclusive": True}},
-        {"hosts": {"count": 4, "pairs": "all"}},
         {"resources": {"nvidia.com/gpu": 1}},
         {"volume": {}},
         {"node_selector": {"a": "b"}},

@@ -89,9 +89,10 @@ def test_too_many_batches_are_refused_with_the_knob() -> None:
         check_size(make_plan(loads(suite(1001, "isolation: pod\n"))))
 
 
-def test_node_pairs_are_refused_rather_than_measured_as_something_else() -> None:
-    with pytest.raises(BadDocument, match=r"hosts\.pairs"):
-        check_size(make_plan(loads(suite(1).replace("permutations", "hosts: {count: 4, pairs: ring}\n    permutations"))))
+def test_pairs_share_the_pods_of_one_gang() -> None:
+    text = "name: s\nentries:\n  - benchmark: iperf\n    hosts: {count: 4, pairs: all}\n    repetitions: 2\n"
+    made = outputs(make_plan(loads(text), run_id=place().run_id), place(), set())
+    assert (made["batches"], made["shapeof"][0]) == ([0], {"s": "0", "n": "4"})
 
 
 def test_multus_batches_go_to_the_twin() -> None:

@@ -1,0 +1,81 @@
+"""Which node or which link is slow, from measurements of pairs of nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from perfdag.stats.nodes import FEWEST_NODES, GATE, outliers
+from perfdag.stats.robust import SIGMA_OF_MAD, Array, Scale, finite, middle, scale_for
+
+Link = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """A node (one name) or a link (two) that is worse than the others by `effect` (relative: 0.3 is 30 % off its comparison)."""
+
+    names: tuple[str, ...]
+    effect: float
+
+
+def slow(values: Mapping[Link, ArrayLike], higher_is_better: bool, *, min_effect: float = 0.05) -> list[Slow]:
+    """Name slow nodes, then slow links, the worst first; `values` are those of one metric by the two nodes of a pair.
+
+    A node with three partners or more is judged by its median over all its pairs (perfdag.stats.nodes.outliers); one with fewer, as in a
+    ring, by the best of its pairs, since a good node beside a slow one has another good pair and the slow one has none. A link is slow
+    where it is worse than the other pairs of both its nodes, so the pairs of a slow node are not called slow links. Both must be off by
+    more than `min_effect` and four robust standard deviations of the pairs among themselves. Fewer than four nodes: nobody is named.
+    """
+    groups = {link: array for link, each in values.items() if (array := finite(each)).size}
+    nodes = sorted({name for link in groups for name in link})
+    if len(nodes) < FEWEST_NODES:
+        return []
+    scale = scale_for(np.concatenate(list(groups.values())))
+    sign = -1.0 if higher_is_better else 1.0
+    worse = {link: sign * middle(scale.apply(array)) for link, array in groups.items()}
+    of = {name: [link for link in groups if name in link] for name in nodes}
+    partners = min(len(links) for links in of.values())
+    named = _by_median(groups, of, sign, min_effect) if partners >= 3 else _by_best(worse, of, scale, sign, min_effect)
+    bad = {name for each in named for name in each.names}
+    return named + _links(worse, of, bad, scale, sign, min_effect)
+
+
+def _by_median(groups: Mapping[Link, Array], of: Mapping[str, list[Link]], sign: float, min_effect: float) -> list[Slow]:
+    found = outliers({name: np.concatenate([groups[link] for link in links]) for name, links in of.items()}, min_effect=min_effect)
+    return [Slow((each.node,), each.effect) for each in found if each.effect * sign > 0]
+
+
+def _by_best(worse: Mapping[Link, float], of: Mapping[str, list[Link]], scale: Scale, sign: float, min_effect: float) -> list[Slow]:
+    found = []
+    for name, links in of.items():
+        others = np.array([each for link, each in worse.items() if name not in link])
+        if others.size < 2:
+            continue
+        off = min(worse[link] for link in links) - middle(others)
+        if len(links) > 1 and off > max(scale.gate(min_effect), GATE * _sigma(others)):
+            found.append(Slow((name,), scale.effect(sign * off)))
+    return sorted(found, key=lambda each: -abs(each.effect))
+
+
+def _links(
+    worse: Mapping[Link, float], of: Mapping[str, list[Link]], bad: set[str], scale: Scale, sign: float, min_effect: float
+) -> list[Slow]:
+    off: dict[Link, float] = {}
+    for link in worse:
+        beside = [np.array([worse[other] for other in of[name] if other != link]) for name in link]
+        if all(each.size for each in beside):
+            off[link] = worse[link] - max(middle(each) for each in beside)
+    good = np.array([worse[link] for link in worse if not bad.intersection(link)])
+    sigma = _sigma(good) if good.size > 1 else math.inf
+    limit = max(scale.gate(min_effect), GATE * sigma)
+    found = [Slow(link, scale.effect(sign * each)) for link, each in off.items() if each > limit]
+    return sorted(found, key=lambda each: -abs(each.effect))
+
+
+def _sigma(array: Array) -> float:
+    return SIGMA_OF_MAD * middle(np.abs(array - middle(array)))

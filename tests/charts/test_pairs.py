@@ -1,0 +1,107 @@
+"""The matrix of pairs: names the slow node or link, shows what was not asked, not measured, and on one node."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from matplotlib.figure import Figure
+
+from perfdag.charts import pairs, pick
+from perfdag.charts.series import read
+from perfdag.pairs import rounds
+
+from . import rows as made
+
+SHAPE: dict[str, Any] = {"hosts": {"count": 8, "pairs": "all"}}
+
+
+def table(
+    kind: str = "all",
+    hosts: int = 8,
+    node: int | None = None,
+    link: tuple[int, int] | None = None,
+    failed: tuple[int, int] | None = None,
+    nodes: list[str] | None = None,
+    n: int = 1,
+    shape: dict[str, Any] = SHAPE,
+) -> pa.Table:
+    rng = np.random.default_rng(3)
+    samples = []
+    for a, b in (pair for each in rounds(kind, hosts) for pair in each):
+        for repetition in range(1, n + 1):
+            rate = 2e10 * float(np.exp(rng.normal(0, 0.01))) * (0.7 if node in (a, b) or (a, b) == link else 1.0)
+            broken = (a, b) == failed
+            values = [] if broken else [made.throughput(rate)]
+            each = made.sample(
+                "iperf", {"streams": 1, "pair": f"{a}-{b}"}, repetition, values, status="failed" if broken else "ok", shape=shape
+            )
+            names = nodes or [f"node-{host}" for host in range(hosts)]
+            used = [names[a], names[b]]
+            samples.append(
+                [{**row, "params": '{"streams":1}', "pair": f"{a}-{b}", "nodes": used, "same_node": used[0] == used[1]} for row in each]
+            )
+    return made.table(*samples)
+
+
+def only(rows: pa.Table) -> tuple[str, Figure]:
+    (found,) = pairs.figures(rows)
+    return found
+
+
+def words(figure: Figure, which: str) -> str:
+    return " ".join(next(text.get_text() for text in figure.texts if text.get_gid() == which).split())
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"node": 5}, "slow in throughput: node node-5 (-30%)"),
+        ({"link": (2, 6)}, "slow in throughput: link node-2 - node-6 (-30%)"),
+        ({"node": 5, "kind": "ring", "n": 3}, "slow in throughput: node node-5 (-30%)"),
+        ({}, "no node and no link stands out in throughput"),
+        ({"hosts": 3}, "fewer than 4 hosts name no slow one"),
+    ],
+)
+def test_the_title_names_the_slow_node_or_link(given: dict[str, Any], says: str) -> None:
+    slug, figure = only(table(**given))
+    assert slug == "pairs-throughput"
+    assert says in words(figure, "title")
+
+
+def test_every_pair_is_a_cell_and_a_failed_one_a_cross() -> None:
+    _, figure = only(table(failed=(1, 4), n=2))
+    ax = figure.axes[0]
+    grid = next(each for each in ax.collections if each.get_gid() == "median").get_array()
+    assert int(np.isfinite(np.ma.filled(grid, np.nan)).sum()) == 27
+    (cross,) = [line for line in ax.lines if line.get_gid() == "failed"]
+    assert (list(cross.get_xdata()), list(cross.get_ydata())) == ([4.5], [1.5])
+    assert "median of n=2, widest range" in words(figure, "subtitle")
+
+
+def test_hosts_of_one_node_are_numbered_and_said() -> None:
+    _, figure = only(table(hosts=4, nodes=["node-0"] * 4))
+    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == [f"{host} (node-0)" for host in range(4)]
+    assert "all hosts on one node" in words(figure, "subtitle")
+    _, mixed = only(table(hosts=4, nodes=["node-0", "node-0", "node-1", "node-2"]))
+    assert len([patch for patch in mixed.axes[0].patches if patch.get_gid() == "same-node"]) == 1
+    assert "hatched: both hosts on one node" in words(mixed, "subtitle")
+
+
+def test_pairs_at_once_are_labelled_concurrent() -> None:
+    _, figure = only(table(shape={"hosts": {"count": 8, "pairs": "all", "parallel_pairs": 4}}))
+    assert "concurrent: 4 pairs at once" in words(figure, "subtitle")
+    assert "one pair at a time" in words(only(table())[1], "subtitle")
+
+
+def test_labels_tell_pairs_apart_and_the_benchmark_keeps_its_own_chart() -> None:
+    rows = table(hosts=4)
+    assert {cell.label for cell in read(rows)} == {f"pair={a}-{b}" for a in range(4) for b in range(a + 1, 4)}
+    both = pa.concat_tables([rows, made.iperf()])
+    assert {"iperf-pairs-throughput"} < {picture.name for picture in pick.draw(both)}
+    assert [picture.name for picture in pick.draw(rows)] == ["iperf-pairs-throughput"]
+
+
+def test_no_valid_pair_is_said() -> None:
+    rows = table(hosts=2, failed=(0, 1))
+    assert only(rows)[0] == "pairs"

@@ -1,0 +1,247 @@
+"""Pairs of a gang's hosts: disjoint rounds, one point a pair, the plan's hours and budget, samples at once, placement."""
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfdag import suite
+from perfdag.benchmark import Failed
+from perfdag.collect import gather
+from perfdag.document import BadDocument
+from perfdag.hosts import LocalHost
+from perfdag.pairs import rounds, together
+from perfdag.plan import Plan, make_plan, read_plan
+from perfdag.steps.gang import wrong_place
+from perfdag.steps.lead import Lead, Place
+from perfdag.store import FolderStore
+
+from .steps.test_lead import FakeBenchmark, Watcher
+from .steps.test_lead import fake as fake
+
+TEXT = "name: s\nretries: 0\n{more}entries:\n  - benchmark: {name}\n    hosts: {hosts}\n"
+
+
+def planned(hosts: str, more: str = "", name: str = "iperf") -> Plan:
+    return make_plan(suite.loads(TEXT.format(hosts=hosts, more=more, name=name)))
+
+
+def told(hosts: str, more: str = "", name: str = "iperf") -> str:
+    with pytest.raises(BadDocument) as caught:
+        planned(hosts, more, name)
+    return str(caught.value)
+
+
+@given(st.integers(2, 40), st.sampled_from(["all", "ring"]))
+def test_rounds_are_disjoint_and_together_hold_every_pair_once(hosts: int, kind: str) -> None:
+    made = rounds(kind, hosts)
+    for each in made:
+        used = [host for pair in each for host in pair]
+        assert len(set(used)) == len(used)
+    pairs = [pair for each in made for pair in each]
+    expected = hosts * (hosts - 1) // 2 if kind == "all" else hosts if hosts > 2 else 1
+    assert len(set(pairs)) == len(pairs) == expected
+    assert all(0 <= a < b < hosts for a, b in pairs)
+    if kind == "all":
+        assert len(made) == hosts - 1 + hosts % 2, "a 1-factorisation, with one host idle in each round where their number is odd"
+        assert {len(each) for each in made} == {hosts // 2}
+    elif hosts > 2:
+        assert {tuple(sorted((i, (i + 1) % hosts))) for i in range(hosts)} == set(pairs)
+
+
+@given(st.integers(4, 20), st.integers(0, 5), st.data())
+def test_random_pairs_are_distinct_seeded_and_cover_hosts_evenly(hosts: int, seed: int, data: st.DataObject) -> None:
+    wanted = data.draw(st.integers(1, hosts * (hosts - 1) // 2))
+    made = rounds(f"random {wanted}", hosts, seed)
+    pairs = [pair for each in made for pair in each]
+    assert len(set(pairs)) == len(pairs) == wanted
+    assert made == rounds(f"random {wanted}", hosts, seed)
+    counts = [sum(host in pair for pair in pairs) for host in range(hosts)]
+    assert max(counts) - min(counts) <= 1 + hosts % 2
+
+
+def test_each_pair_is_a_point_of_one_shape_in_rounds() -> None:
+    plan = planned("{count: 6, pairs: all}", "repetitions: 2\n")
+    assert len(plan.points) == len({point.id for point in plan.points}) == 15
+    assert {point.shape for point in plan.points} == {0}
+    assert {point.label for point in plan.points} >= {"pair=0-5", "pair=2-3"}
+    for start in range(0, 30, 3):  # wherever a round begins, its three disjoint pairs follow
+        found = [plan.points[index].pair for index, _ in plan.order[start : start + 3]]
+        assert len({host for pair in found if pair for host in (pair.first, pair.second)}) == 6
+    assert len(plan.batches) == 1
+    assert read_plan(plan.dump()) == plan
+
+
+def test_hours_count_what_runs_at_once_and_a_budget_below_them_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    from perfdag.cli.plan import show
+
+    alone, four = planned("{count: 64, pairs: all}"), planned("{count: 64, pairs: all, parallel_pairs: 4}")
+    assert alone.seconds() == pytest.approx(2016 * 10.4)
+    assert four.seconds() == pytest.approx(63 * 8 * 10.4)
+    show(four)
+    said = capsys.readouterr().out
+    assert "2,016 pairs of 64 hosts in 63 rounds of disjoint pairs, 4 at once (concurrent), expected 1.46 h" in said
+    refused = told("{count: 64, pairs: all}", "budget: 2h\n")
+    assert "expected to take 5.8 h, over its budget of 2.0 h" in refused
+    assert "random N" in refused
+    assert planned("{count: 64, pairs: all, parallel_pairs: 4}", "budget: 2h\n").budget == 7200
+
+
+def test_a_batch_never_parts_pairs_that_run_at_once() -> None:
+    plan = planned("{count: 8, pairs: all, parallel_pairs: 4}", "batch_time: 25s\n")
+    assert [len(batch.samples) for batch in plan.batches] == [8, 8, 8, 4]
+    assert [len(batch.samples) for batch in planned("{count: 8, pairs: ring, parallel_pairs: 3}", "isolation: pod\n").batches] == [
+        3,
+        1,
+        3,
+        1,
+    ]
+    groups = together(plan.points, plan.order, range(28))
+    assert [len(group) for group in groups] == [4] * 7
+
+
+@pytest.mark.parametrize(
+    ("hosts", "name", "says"),
+    [
+        ("{count: 1, pairs: all}", "iperf", "pairs need a count of 2 hosts or more, not 1"),
+        ("{count: 4, pairs: random 7}", "iperf", "7 random pairs were asked for, 4 hosts have 6"),
+        ("{count: 4, pairs: all, parallel_pairs: 3}", "iperf", "4 hosts have 2 disjoint pairs"),
+        ("{count: 4, parallel_pairs: 2}", "iperf", "parallel_pairs belongs to pairs"),
+        ("{count: 4096, pairs: all}", "iperf", "4096 hosts have more than 1,000,000 pairs"),
+        ("{count: 4, pairs: all}\n    params: {argv: ['true']}", "command", "command does not measure between two hosts"),
+    ],
+)
+def test_pairs_that_cannot_be_are_refused_when_planning(hosts: str, name: str, says: str) -> None:
+    assert says in told(hosts, name=name)
+
+
+class Node(LocalHost):
+    """This machine under a node's name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__("127.0.0.1", name)
+
+
+@pytest.fixture
+def pairwise(fake: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch) -> type[FakeBenchmark]:
+    monkeypatch.setattr(fake, "pairwise", True)
+    return fake
+
+
+def lead(tmp_path: Path, plan: Plan, nodes: list[str]) -> tuple[Lead, FolderStore, list[Any]]:
+    hosts = [Node(name) for name in nodes]
+    store = FolderStore(str(tmp_path / "store"))
+    watcher = Watcher()
+    return Lead(plan, store, Place(hosts_for=lambda shape: hosts, placed=wrong_place), watcher), store, watcher.parts
+
+
+def rows(store: FolderStore, plan: Plan) -> list[dict[str, Any]]:
+    return [row for row in gather(store, plan)[0].to_pylist() if row["benchmark"] != "canary"]
+
+
+def test_hosts_are_numbered_by_their_nodes_and_rows_say_both(tmp_path: Path, pairwise: type[FakeBenchmark]) -> None:
+    plan = planned("{count: 3, pairs: all, placement: any}", name="fake")
+    measuring, store, _ = lead(tmp_path, plan, ["node-c", "node-a", "node-a"])
+    measuring.measure(range(3))
+    found = {row["pair"]: (row["nodes"], row["same_node"]) for row in rows(store, plan)}
+    assert found == {
+        "0-1": (["node-a", "node-a"], True),
+        "0-2": (["node-a", "node-c"], False),
+        "1-2": (["node-a", "node-c"], False),
+    }
+
+
+def test_spread_was_asked_and_one_node_used_is_invalid(tmp_path: Path, pairwise: type[FakeBenchmark]) -> None:
+    plan = planned("{count: 3, pairs: all, placement: spread}", name="fake")
+    measuring, store, _ = lead(tmp_path, plan, ["node-a", "node-b", "node-b"])
+    measuring.measure(range(3))
+    by_pair = {row["pair"]: row for row in rows(store, plan)}
+    assert {pair: row["status"] for pair, row in by_pair.items()} == {"0-1": "ok", "0-2": "ok", "1-2": "invalid"}
+    assert "2 nodes were asked for (placement: spread), but 2 hosts were on node-b" in by_pair["1-2"]["error"]
+    assert by_pair["1-2"]["same_node"] is True
+
+
+def test_pairs_at_once_overlap_and_say_so(tmp_path: Path, pairwise: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting = threading.Barrier(2, timeout=10)
+    original = FakeBenchmark.run
+    monkeypatch.setattr(FakeBenchmark, "run", lambda *given: (meeting.wait(), time.monotonic(), original(*given))[2])
+    plan = planned("{count: 4, pairs: all, parallel_pairs: 2}", name="fake")
+    measuring, store, parts = lead(tmp_path, plan, list("abcd"))
+    monkeypatch.setattr("perfdag.steps.pairwise.OVERLAP", 0.0)  # they meet, so they were there at once; they are too short to share half
+    measuring.measure(range(6))
+    assert [part.status for part in parts] == ["ok"] * 6
+    assert {part.facts["pairs_at_once"] for part in parts} == {2}
+    assert {row["status"] for row in rows(store, plan)} == {"ok"}
+
+
+def test_a_sample_without_its_companion_is_invalid(tmp_path: Path, pairwise: type[FakeBenchmark]) -> None:
+    pairwise.script = [Failed("the switch is off"), 1.0]
+    plan = planned("{count: 4, pairs: ring, parallel_pairs: 2}", name="fake")
+    measuring, _, parts = lead(tmp_path, plan, list("abcd"))
+    measuring.measure(range(2))
+    assert sorted(part.status for part in parts) == ["failed", "invalid"]
+    assert any("2 pairs were to be measured at once, but another of them was failed: the switch is off" in str(p.error) for p in parts)
+
+
+def test_samples_one_after_the_other_are_not_at_once(
+    tmp_path: Path, pairwise: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = threading.Lock()
+    original = FakeBenchmark.run
+
+    def waiting(*given: Any) -> Any:
+        with turn:
+            time.sleep(0.1)
+            return original(*given)
+
+    monkeypatch.setattr(FakeBenchmark, "run", waiting)
+    monkeypatch.setattr("perfdag.steps.pairwise.OVERLAP", 1.0)
+    plan = planned("{count: 4, pairs: ring, parallel_pairs: 2}", name="fake")
+    measuring, _, parts = lead(tmp_path, plan, list("abcd"))
+    measuring.measure(range(2))
+    assert "invalid" in {part.status for part in parts}
+
+
+def test_a_missing_pair_is_measured_with_its_company_again(tmp_path: Path, pairwise: type[FakeBenchmark]) -> None:
+    ran: list[int] = []
+    plan = planned("{count: 4, pairs: ring, parallel_pairs: 2}", name="fake")
+    measuring, store, _ = lead(tmp_path, plan, list("abcd"))
+    measuring.measure(range(4))
+    gone = plan.key(1)
+    kept = store.get(f"runs/{plan.run_id}/parts/{plan.key(0)}.json")
+    store.delete(f"runs/{plan.run_id}/parts/{gone}.json")
+    again, store, parts = lead(tmp_path, plan, list("abcd"))
+    original = again._sample
+    again._sample = lambda position, batch: (ran.append(position), original(position, batch))[1]  # type: ignore[method-assign, func-returns-value]
+    again.measure(range(4))
+    assert sorted(ran) == [0, 1]
+    assert len(parts) == 1
+    assert store.get(f"runs/{plan.run_id}/parts/{plan.key(0)}.json") == kept
+    assert len(rows(store, plan)) == 4
+
+
+def test_a_real_run_here(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    import orjson
+
+    if LocalHost().which("iperf3") is None:
+        pytest.skip("iperf3 is not installed")
+    file = tmp_path / "s.yaml"
+    file.write_text(TEXT.format(name="iperf", hosts="{count: 3, pairs: all}", more="") + "    params: {duration: 1s}\n")
+    said = subprocess.run(
+        [sys.executable, "-m", "perfdag", "run", str(file), "--store", str(tmp_path / "s"), "--json"], capture_output=True, check=False
+    )
+    assert said.returncode == 0, said.stderr.decode()
+    store = FolderStore(str(tmp_path / "s"))
+    from perfdag.collect import load_plan
+
+    found = rows(store, load_plan(store, "last"))
+    assert {(row["pair"], row["same_node"], row["status"]) for row in found} == {(p, True, "ok") for p in ("0-1", "0-2", "1-2")}
+    assert orjson.loads(said.stdout)
+    assert list((tmp_path / "s").rglob("iperf-pairs-throughput.svg"))
