@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 from perfdag import results
 from perfdag.checks import Tuning
 from perfdag.document import BadDocument, Problem
-from perfdag.plan import Plan, make_plan, new_run_id
+from perfdag.plan import Batch, Plan, make_plan, new_run_id
 from perfdag.points import order
+from perfdag.shape import Shape
 from perfdag.stats.paired import FEWEST_BLOCKS, MOST_BLOCKS, Judged, blocks, judge, paired
 from perfdag.stats.robust import Array
 from perfdag.store import Store
@@ -65,6 +66,37 @@ def prepare(a: Loaded, b: Loaded, words: tuple[str, str], count: int, only: str 
         plans.append(replace(plan, points=points, order=order(points, plan.seed, loaded.suite.warmup), batches=[], options=options))
     _check(plans[0], plans[1])
     return Duel(plans[0], plans[1], plans[0].options["blocks"])
+
+
+def on_cluster(duel: Duel) -> Duel:
+    """The duel with batches: points whose shapes are alike in each variant share their pods for all blocks.
+
+    Batch i of A and batch i of B stand side by side. Raises BadDocument for shapes that cannot.
+    """
+    pairs = sorted({(a.shape, b.shape) for a, b in zip(duel.a.points, duel.b.points, strict=True)})
+    plans = []
+    for side, plan in enumerate((duel.a, duel.b)):
+        batches = []
+        for pair in pairs:
+            mine = {i for i, each in enumerate(zip(duel.a.points, duel.b.points, strict=True)) if (each[0].shape, each[1].shape) == pair}
+            samples = [position for position, (index, _) in enumerate(plan.order) if index in mine]
+            batches.append(Batch(pair[side], samples, sum(plan.points[plan.order[each][0]].seconds for each in samples)))
+        plans.append(replace(plan, batches=batches, options={**plan.options, "cluster": True}))
+    for left, right in pairs:
+        text = _apart(Shape.model_validate(duel.a.shapes[left]), Shape.model_validate(duel.b.shapes[right]))
+        if text:
+            raise BadDocument([Problem("ab", 1, "", text)])
+    return replace(duel, a=plans[0], b=plans[1])
+
+
+def _apart(a: Shape, b: Shape) -> str | None:
+    """Why pods of two shapes cannot stand side by side; None where they can."""
+    if a.hosts.count != b.hosts.count:
+        return f"A has {a.hosts.count} hosts and B {b.hosts.count}: side by side on the same nodes they need equally many"
+    for shape in (a, b):
+        if shape.volume and shape.volume.kind == "claim" and shape.volume.access == "ReadWriteMany" and not shape.volume.claim:
+            return "a ReadWriteMany claim would be shared by both variants; give volume.claim (an existing one for each), or ReadWriteOnce"
+    return None
 
 
 def recall(a: Plan, b: Plan) -> Duel:

@@ -1,7 +1,8 @@
 """A shape as what Argo lays over a pod: a podSpecPatch (strategic merge by container name), its annotations apart.
 
 Argo's own `init` and `wait` containers are named too: without a securityContext PodSecurity `restricted` refuses the pod, and without
-resources it can never be Guaranteed. `@BATCH@` stands for the number of the batch: one patch serves all batches of a shape.
+resources it can never be Guaranteed. `@BATCH@` stands for the number of the batch: one patch serves all batches of a shape. Where two variants
+stand side by side `@TWIN@` is the rank of the other variant's pod that this one shares its node with.
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from typing import Any
 
 from perfdag.shape import Shape, Volume
 
-BATCH = "@BATCH@"
+BATCH, TWIN = "@BATCH@", "@TWIN@"
 USER = 1000
 VOLUME = "/perfdag/volume"
 STORE = "/perfdag/store"
@@ -35,6 +36,8 @@ class Context:
     priority_class: str | None = None
     workflow: str = ""
     account: str | None = None
+    ranks: range | None = None
+    """Ranks of the variant that the pod belongs to, where a batch holds the pods of two; None: the batch's pods are one gang."""
     """The ServiceAccount of a benchmark that is allowed rights; None: that of all measuring pods."""
 
 
@@ -206,7 +209,10 @@ def claim_spec(volume: Volume) -> Object:
 
 
 def _placement(shape: Shape, spec: Object, context: Context) -> None:
-    own = {f"{LABEL}/run": context.run_id, f"{LABEL}/batch": BATCH}
+    own: Object = {"matchLabels": {f"{LABEL}/run": context.run_id, f"{LABEL}/batch": BATCH}}
+    twin: Object = {"matchLabels": {**own["matchLabels"], f"{LABEL}/rank": TWIN}}
+    if context.ranks:
+        own["matchExpressions"] = [{"key": f"{LABEL}/rank", "operator": "In", "values": [str(rank) for rank in context.ranks]}]
     anti: list[Object] = []
     if shape.hosts.exclusive:
         anti += [_away(_others("run", context.run_id)), _away(_others("batch", BATCH))]
@@ -217,17 +223,20 @@ def _placement(shape: Shape, spec: Object, context: Context) -> None:
                     "maxSkew": 1,
                     "topologyKey": _HOSTNAME,
                     "whenUnsatisfiable": "DoNotSchedule",
-                    "labelSelector": {"matchLabels": own},
+                    "labelSelector": own,
                 }
             ]
         else:
-            anti.append({"labelSelector": {"matchLabels": own}, "topologyKey": _HOSTNAME})
+            anti.append({"labelSelector": own, "topologyKey": _HOSTNAME})
     affinity: Object = {}
     if anti:
         affinity["podAntiAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": anti}
-    if shape.hosts.placement == "packed" and shape.hosts.count > 1:
-        term = {"labelSelector": {"matchLabels": own}, "topologyKey": _HOSTNAME}
-        affinity["podAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    near = [own] if shape.hosts.placement == "packed" and shape.hosts.count > 1 else []
+    if context.ranks and context.ranks.start:
+        near = [twin]  # where the first variant's pods are is decided by their own rules
+    if near:
+        terms = [{"labelSelector": each, "topologyKey": _HOSTNAME} for each in near]
+        affinity["podAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
     if shape.zones:
         zone = {"matchExpressions": [{"key": _ZONE, "operator": "In", "values": list(shape.zones)}]}
         affinity["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [zone]}}

@@ -85,8 +85,11 @@ def read_checks(store: Store, run_id: str, suite_file: str | None) -> list[Check
 
 
 def gated(plan: Plan) -> bool:
-    """Whether the last step of a run is its gate: it was scheduled, or its suite has `checks`. Raises BadDocument."""
-    return plan.trigger == "cron" or bool(checks_of(plan.suite_text))
+    """Whether the last step of a run is its gate: it was scheduled, or its suite has `checks`. Raises BadDocument.
+
+    Two variants side by side are compared with one another, not with the past.
+    """
+    return plan.trigger != "ab" and (plan.trigger == "cron" or bool(checks_of(plan.suite_text)))
 
 
 def checks_of(suite_text: str) -> list[Check]:

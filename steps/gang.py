@@ -3,19 +3,16 @@
 import asyncio
 import contextlib
 import os
-import signal
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import orjson
 
 from perfdag.benchmark import Infrastructure
-from perfdag.collect import load_plan
 from perfdag.confirm import assigned
 from perfdag.hosts import Host, LocalHost
 from perfdag.kube import Kube
@@ -59,11 +56,9 @@ class Hosts:
             each.close()
 
 
-def lead(here: Here, number: int, attempt: int, last: bool) -> int:
-    """Measure batch `number`; 0, or RETRYABLE where the gang fell apart. Raises StoreError, KubeError."""
-    signal.signal(signal.SIGTERM, _stop)
-    store = here.open()
-    plan, index = assigned(store, load_plan(store, here.run_id), number)
+def lead(here: Here, store: Store, plan: Plan, number: int, attempt: int, last: bool) -> int:
+    """Measure batch `number` of a run; 0, or RETRYABLE where the gang fell apart. Raises StoreError, KubeError."""
+    plan, index = assigned(store, plan, number)
     batch = plan.batches[index]
     stored = stored_parts(store, plan.run_id)
     left = [position for position in batch.samples if plan.key(position) not in stored]
@@ -83,28 +78,27 @@ def lead(here: Here, number: int, attempt: int, last: bool) -> int:
         return peer.RETRYABLE
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(peer.RETRYABLE)
-
-
 def _measure(here: Here, store: Store, plan: Plan, gang: Hosts, number: int, said: "Said") -> None:
     batch = plan.batches[number]
-    shape = Shape.model_validate(plan.shapes[batch.shape])
+    measuring = Lead(plan, store, place_for(here, Shape.model_validate(plan.shapes[batch.shape]), gang), said)
+    deadline = None
+    if plan.budget:
+        deadline = time.monotonic() + plan.budget - (time.time() - here.created.timestamp())
+    if not measuring.measure(batch.samples, batch=number, deadline=deadline):
+        measuring.give_up(f"budget-{number}", "skipped", f"the budget of {plan.budget:g} s was spent", [number])
+
+
+def place_for(here: Here, shape: Shape, gang: Hosts) -> Place:
+    """Where a gang of that shape measures."""
     own = gang.pods.get(here.pod)
     where = {"image_digest": own.image_digest if own else None, "pods": sorted(gang.pods), "attempt": None}
-    place = Place(
+    return Place(
         hosts_for=lambda asked: gang.hosts if asked.hosts.count > 1 or shape.hosts.count == 1 else gang.hosts[:1],
         volume=VOLUME if shape.volume else None,
         where={**where, "store": here.store, "namespace": here.namespace},
         placed=wrong_place,
         lost=gang.lost,
     )
-    measuring = Lead(plan, store, place, said)
-    deadline = None
-    if plan.budget:
-        deadline = time.monotonic() + plan.budget - (time.time() - here.created.timestamp())
-    if not measuring.measure(batch.samples, batch=number, deadline=deadline):
-        measuring.give_up(f"budget-{number}", "skipped", f"the budget of {plan.budget:g} s was spent", [number])
 
 
 def wrong_place(shape: Shape, hosts: Sequence[Host]) -> str | None:
@@ -123,28 +117,34 @@ def gathered(here: Here, plan: Plan, shape: Shape, number: int, attempt: int) ->
     """The hosts of a batch, all reachable; peers are dismissed at the end. Raises Gone where they did not come within pending_limit."""
     limit = float(plan.options.get("pending_limit", 600))
     wanted = shape.hosts.count
-    pods = asyncio.run(_wait(here, here.run_id, number, attempt, wanted, limit, shape.network.family))
-    gang = Hosts([_own(here, pods, shape)], pods)
+    pods = asyncio.run(running(here, here.run_id, number, attempt, wanted, limit, shape.network.family))
+    gang = Hosts([own_host(here, pods, shape)], pods)
     try:
         if wanted > 1:
             config = peer.client_config(peer.Keys(KEYS), scratch_home() / "lead")
             port = ssh_port(shape, here.run_id)
             os.environ |= {"PERFDAG_SSH_CONFIG": str(config), "PERFDAG_SSH_PORT": str(port)}  # for `perfdag step rsh`
-            for pod in sorted((each for each in pods.values() if each.rank), key=lambda each: each.rank or 0):
-                host = SshHost(pod.address or "", pod.node or "", config, port)
-                try:
-                    host.connect(CONNECT_PATIENCE)
-                    host.clean()
-                except Infrastructure as error:
-                    raise Gone(str(error)) from None
-                gang.peers.append(host)
-            gang.hosts += [_measured(host, shape, config, port) for host in gang.peers]
+            connect(gang, sorted((each for each in pods.values() if each.rank), key=lambda each: each.rank or 0), config, port)
+            gang.hosts += [measured_host(host, shape, config, port) for host in gang.peers]
         yield gang
     finally:
         gang.dismiss()
 
 
-def _own(here: Here, pods: dict[str, Pod], shape: Shape) -> LocalHost:
+def connect(gang: Hosts, pods: Sequence[Pod], config: Path, port: int) -> None:
+    """Reach the peers in these pods and end what an earlier lead left in them. Raises Gone where one cannot be reached."""
+    for pod in pods:
+        host = SshHost(pod.address or "", pod.node or "", config, port)
+        try:
+            host.connect(CONNECT_PATIENCE)
+            host.clean()
+        except Infrastructure as error:
+            raise Gone(str(error)) from None
+        gang.peers.append(host)
+
+
+def own_host(here: Here, pods: dict[str, Pod], shape: Shape) -> LocalHost:
+    """This pod, with its address on the measured network. Raises Gone."""
     own = pods.get(here.pod)
     address = (own.address if own else None) or here.address
     local = LocalHost(address, here.node)
@@ -152,7 +152,8 @@ def _own(here: Here, pods: dict[str, Pod], shape: Shape) -> LocalHost:
     return LocalHost(extra, here.node) if extra else local
 
 
-def _measured(host: SshHost, shape: Shape, config: Path, port: int) -> Host:
+def measured_host(host: SshHost, shape: Shape, config: Path, port: int) -> Host:
+    """A peer with its address on the measured network. Raises Gone."""
     extra = _extra_address(host, shape)
     if extra:
         host.measure(extra)
@@ -172,22 +173,23 @@ def _extra_address(host: Host, shape: Shape) -> str | None:
         raise Gone(f"{host.name} has no address on {interface} of network {shape.network.name}: {said.tail()}") from None
 
 
-async def _wait(here: Here, run_id: str, number: int, attempt: int, wanted: int, limit: float, family: str) -> dict[str, Pod]:
+async def running(here: Here, run_id: str, number: int, attempt: int, wanted: int, limit: float, family: str) -> dict[str, Pod]:
+    """The pods of a batch by name, once `wanted` of them run. Raises Gone after `limit` seconds, KubeError."""
     deadline = time.monotonic() + limit
     async with Kube() as kube:
         kind = await kube.resource("v1", "Pod")
         while True:
             listed = await kube.list(kind, here.namespace, labels=selector(run_id, number, attempt))
             pods = {pod.name: pod for pod in (read(each, family) for each in listed)}
-            running = [pod for pod in pods.values() if pod.phase == "Running" and pod.address and pod.node]
-            if len(running) >= wanted:
-                return {pod.name: pod for pod in running}
+            there = [pod for pod in pods.values() if pod.phase == "Running" and pod.address and pod.node]
+            if len(there) >= wanted:
+                return {pod.name: pod for pod in there}
             ended = [pod for pod in pods.values() if pod.phase in ("Failed", "Succeeded")]
             if ended:
                 raise Gone(f"{ended[0].name} ended before the gang was complete: {ended[0].trouble or ended[0].phase}")
             if time.monotonic() > deadline:
                 why = "; ".join(troubles(pods.values())) or f"{wanted - len(pods)} pods were not created"
-                raise Gone(f"{len(running)} of {wanted} pods ran within {limit:g} s (pending_limit): {why}")
+                raise Gone(f"{len(there)} of {wanted} pods ran within {limit:g} s (pending_limit): {why}")
             await asyncio.sleep(0.3)
 
 
@@ -211,6 +213,12 @@ class Said:
 
     def passed(self, point: Point, repetition: int, why: str) -> None:
         """A sample is not measured."""
+
+    def count(self, samples: int) -> None:
+        """Samples that another pod stored."""
+        self._done += samples
+        print(f"{self._done}/{self._total}", flush=True)  # noqa: T201
+        self._report()
 
     def _report(self) -> None:
         if self._file:

@@ -130,7 +130,7 @@ def serve(
     config.write_text(_server_config(home, port))
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(parents=True, exist_ok=True, mode=0o755)
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, stop)
     sshd = subprocess.Popen([SSHD, "-D", "-e", "-f", str(config)])
     try:
         return _until_dismissed(sshd, done, pending_limit, lost_limit, measured)
@@ -143,7 +143,8 @@ def serve(
         sshd.wait()
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
+def stop(number: int, frame: FrameType | None) -> None:
+    """End in order on a signal, to be tried again."""
     raise SystemExit(RETRYABLE)
 
 

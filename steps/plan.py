@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from perfdag.collect import load_plan
 from perfdag.confirm import ROUNDS
 from perfdag.document import BadDocument, Problem
 from perfdag.kube import Kube, KubeError
@@ -76,22 +77,29 @@ def check_size(plan: Plan) -> None:
         raise refuse(f"{len(plan.batches):,} batches are more than {MAX_BATCHES:,}, which is what one workflow holds; {knob}")
 
 
-def outputs(plan: Plan, here: Here, stored: set[str]) -> dict[str, Any]:
-    """What Argo gets: the batches that still miss a sample (by kind of network), the shape of each, the distinct
-    shapes. Raises BadDocument."""
+def outputs(plan: Plan, here: Here, stored: set[str], other: Plan | None = None) -> dict[str, Any]:
+    """What Argo gets: the batches that still miss a sample (by kind of network), the shape of each, the distinct shapes.
+
+    `other`: the second variant of a plan of two; `stored` then holds the samples that both have. Raises BadDocument.
+    """
     check_size(plan)
     shapes = [Shape.model_validate(each) for each in plan.shapes]
     left = [number for number, batch in enumerate(plan.batches) if any(plan.key(position) not in stored for position in batch.samples)]
     net = [number for number in left if shapes[plan.batches[number].shape].network.name]
     accounts = {point.shape: account_of(point.benchmark) for point in plan.points if point.benchmark in here.allowed}
-    described = [_described(shape, plan, here, accounts.get(number)) for number, shape in enumerate(shapes)]
-    placed = [batch.shape for batch in plan.batches] + [*range(len(shapes))] * ROUNDS  # those of perfdag.confirm.numbers
+    if other:
+        described, shapeof = _side_by_side(plan, other, here)
+    else:
+        described = [_described(shape, plan, here, accounts.get(number)) for number, shape in enumerate(shapes)]
+        placed = [batch.shape for batch in plan.batches] + [*range(len(shapes))] * ROUNDS  # those of perfdag.confirm.numbers
+        shapeof = [{"s": str(shape), "n": str(shapes[shape].hosts.count)} for shape in placed]
     if len(orjson.dumps(described)) > MAX_SHAPES:
         raise refuse(f"{len(shapes)} distinct shapes are too many for one workflow ({MAX_SHAPES:,} bytes); split the suite by shape")
     return {
-        "batches": [number for number in left if number not in set(net)],
-        "batchesnet": net,
-        "shapeof": [{"s": str(shape), "n": str(shapes[shape].hosts.count)} for shape in placed],
+        "batches": [] if other else [number for number in left if number not in set(net)],
+        "batchesnet": [] if other else net,
+        "duels": left if other else [],
+        "shapeof": shapeof,
         "shapes": described,
         "pending": f"{int(plan.options.get('pending_limit', 600)) + 10}s",
         "run": plan.run_id,
@@ -100,9 +108,31 @@ def outputs(plan: Plan, here: Here, stored: set[str]) -> dict[str, Any]:
     }
 
 
-def _described(shape: Shape, plan: Plan, here: Here, account: str | None) -> Object:
+def _side_by_side(a: Plan, b: Plan, here: Here) -> tuple[list[Object], list[Object]]:
+    """The shapes of two variants and, for each batch, how many pods of which shape of each: `n` a side, those with a
+    network of their own apart."""
+    described, shapeof = [], []
+    for plan, first in ((a, 0), (b, 1)):
+        accounts = {point.shape: account_of(point.benchmark) for point in plan.points if point.benchmark in here.allowed}
+        for number, raw in enumerate(plan.shapes):
+            shape = Shape.model_validate(raw)
+            n = shape.hosts.count
+            ranks = range(first * n, (first + 1) * n)
+            described.append(_described(shape, a, here, accounts.get(number), ssh_port(shape, plan.run_id), ranks))
+    for left, right in zip(a.batches, b.batches, strict=True):
+        entry = {"s": str(left.shape), "t": str(len(a.shapes) + right.shape)}
+        for side, raw in (("a", a.shapes[left.shape]), ("b", b.shapes[right.shape])):
+            shape = Shape.model_validate(raw)
+            pods, named = str(shape.hosts.count), bool(shape.network.name)
+            entry |= {"n": pods, side: "0" if named else pods, f"{side}net": pods if named else "0"}
+        shapeof.append(entry)
+    return described, shapeof
+
+
+def _described(shape: Shape, plan: Plan, here: Here, account: str | None, port: int | None = None, ranks: range | None = None) -> Object:
     priority = "perfdag-preempting" if plan.options.get("priority", 0) > 0 else None
-    context = Context(plan.run_id, here.images, here.store, ssh_port(shape, plan.run_id), priority, here.workflow, account)
+    where = port or ssh_port(shape, plan.run_id)
+    context = Context(plan.run_id, here.images, here.store, where, priority, here.workflow, account, ranks)
     described: Object = {"patch": patch(shape, context)}
     if shape.network.name:
         described |= {"network": shape.network.name, "netkey": NETWORKS[shape.network.default]}
@@ -120,13 +150,31 @@ def step(here: Here, out: Path, environment: Mapping[str, str]) -> Plan:
 
     store = here.open()
     plan = plan_of(here, store, environment)
-    made = outputs(plan, here, stored_parts(store, plan.run_id))
-    plan.where |= run(lambda kube: _prepare(kube, here, plan))
-    store.put(f"{run_folder(plan.run_id)}/plan.json", plan.dump())
+    plans = [plan, load_plan(store, plan.options["other"])] if plan.trigger == "ab" else [plan]
+    made = outputs(plan, here, _stored(store, plans), *plans[1:])
+    where = run(lambda kube: _prepare(kube, here, plan))
+    for each in plans:
+        each.where |= where
+        store.put(f"{run_folder(each.run_id)}/plan.json", each.dump())
     out.mkdir(parents=True, exist_ok=True)
     for name, value in made.items():
         (out / name).write_text(value if isinstance(value, str) else orjson.dumps(value).decode())
     return plan
+
+
+def _stored(store: Store, plans: list[Plan]) -> set[str]:
+    """The samples of the first plan that need not be measured; of two variants those of rounds that both have."""
+    if len(plans) == 1:
+        return stored_parts(store, plans[0].run_id)
+    from perfdag.steps.duel import forget_unmarked
+
+    done = []
+    for plan in plans:
+        forget_unmarked(store, plan, range(len(plan.order)))
+        stored = stored_parts(store, plan.run_id)
+        done.append({number for number, batch in enumerate(plan.batches) if all(plan.key(each) in stored for each in batch.samples)})
+    a = plans[0]
+    return {a.key(position) for number in done[0] & done[1] for position in a.batches[number].samples}
 
 
 async def _prepare(kube: Kube, here: Here, plan: Plan) -> Object:
@@ -174,7 +222,8 @@ def batch_objects(shape: Shape, here: Here, plan: Plan, number: int) -> list[Obj
         name = shared_claim(plan.run_id, str(number))
         made.append({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": claim_spec(volume)})
     if shape.scheduler == "volcano":
-        group = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "spec": {"minMember": shape.hosts.count}}
+        pods = shape.hosts.count * (2 if plan.trigger == "ab" else 1)
+        group = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "spec": {"minMember": pods}}
         made.append({**group, "metadata": {"name": f"perfdag-{here.workflow_uid}-b{number}"}})
     return made
 

@@ -188,6 +188,14 @@ class SshHost:
         with contextlib.suppress(Infrastructure, Failed):
             self._sh('touch "$PERFDAG_PEER/done"', 10)
 
+    def ask(self, order: str, timeout: float) -> str:
+        """Give the program that serves this peer an order and wait up to `timeout` seconds for its answer. Raises Infrastructure."""
+        line = f'echo {shlex.quote(order)} >"$PERFDAG_PEER/orders" && cat "$PERFDAG_PEER/answers"'
+        said = self._talk([*self._ssh(), self._control, line], timeout, None)
+        if said.timed_out or said.code != 0:
+            raise Infrastructure(f"{self._name} ({self._control}) gave no answer within {timeout:g} s: {said.tail()}")
+        return said.stdout.strip()
+
     def signal(self, token: str, name: str) -> None:
         """Signal the group of a command started here; one that ended already is fine."""
         with contextlib.suppress(Infrastructure, Failed):

@@ -53,7 +53,7 @@ def outputs(store: Store, plan: Plan, confirming: list[Plan]) -> dict[str, list[
         if any(made.key(position) not in stored[made.run_id] for position in made.batches[index].samples)
     ]
     net = [number for number in left if _shape(plan, number).network.name]
-    return {"batches": [number for number in left if number not in net], "batchesnet": net}
+    return {"batches": [number for number in left if number not in net], "batchesnet": net, "duels": []}
 
 
 def _shape(plan: Plan, number: int) -> Shape:

@@ -1,4 +1,4 @@
-"""The WorkflowTemplate: plan -> gang over batches, beside a sentry -> suspect -> those batches again; onExit finish. By topology,
+"""The WorkflowTemplate: plan -> gang (or duel) over batches, beside a sentry -> suspect -> those batches again; onExit finish. By topology,
 never by benchmark.
 
 Names of parameters have no hyphen, so that expressions can reach them with a dot. Suite text is never in a parameter, an argument or the
@@ -12,11 +12,11 @@ from typing import Any
 from hera.workflows import DAG, ClusterWorkflowTemplate, Container, Parameter, RetryStrategy, Task, WorkflowTemplate
 from hera.workflows import models as m
 
-from perfdag.podspec import BATCH, LABEL, STORE, hardened, restricted
+from perfdag.podspec import BATCH, LABEL, STORE, TWIN, hardened, restricted
 
 NAME = "perfdag"
 PLAN_SECONDS, SENTRY_MARGIN, FINISH_SECONDS = 1800, 60, 3600
-_FANS = {"batches": False, "batchesnet": True}
+_FANS = {"batches": "gang", "batchesnet": "gang-net", "duels": "duel"}
 _CLAIM = "workflow.parameters.store startsWith 'claim://'"
 
 
@@ -70,11 +70,11 @@ def template(made: Installation) -> WorkflowTemplate:
         plan = _plan(made)
         sentry, suspect = _sentry(made), _suspect(made)
         _finish(made)
-        gangs = {net: _gang(made, net) for net in (False, True)}
+        ranks = {net: _rank(made, net) for net in (False, True)}
+        fans = [_gang(made, ranks[False], False), _gang(made, ranks[True], True), _duel(made, ranks)]
         # a DAG of its own: the sentry beside it is no batch, and must not take a batch's place under the limit
         with DAG(name="batches", fail_fast=False, inputs=[Parameter(name=name) for name in _FANS]) as batches:
-            for (fan, net), gang in zip(_FANS.items(), gangs.values(), strict=True):
-                name = "gang-net" if net else "gang"
+            for (fan, name), gang in zip(_FANS.items(), fans, strict=True):
                 Task(name=name, template=gang, with_param=f"{{{{inputs.parameters.{fan}}}}}", arguments={"batch": "{{item}}"})
         with DAG(name="run", fail_fast=False):
             Task(name="plan", template=plan)
@@ -174,6 +174,7 @@ def _plan(made: Installation) -> Container:
         outputs=[
             Parameter(name="batches", value_from=m.ValueFrom(path="/tmp/perfdag-plan/batches")),
             Parameter(name="batchesnet", value_from=m.ValueFrom(path="/tmp/perfdag-plan/batchesnet")),
+            Parameter(name="duels", value_from=m.ValueFrom(path="/tmp/perfdag-plan/duels")),
             Parameter(name="shapeof", global_name="shapeof", value_from=m.ValueFrom(path="/tmp/perfdag-plan/shapeof")),
             Parameter(name="shapes", global_name="shapes", value_from=m.ValueFrom(path="/tmp/perfdag-plan/shapes")),
             Parameter(name="run", global_name="run", value_from=m.ValueFrom(path="/tmp/perfdag-plan/run")),
@@ -239,28 +240,49 @@ def _of_shape(key: str) -> str:
     return f"jsonpath(workflow.outputs.parameters.shapes, '$['+inputs.parameters.shape+'].{key}')"
 
 
-def _gang(made: Installation, net: bool) -> DAG:
+def _of_batch(key: str) -> str:
+    """Expression: how many pods of which shape this batch has."""
+    return f"jsonpath(workflow.outputs.parameters.shapeof, '$['+inputs.parameters.batch+'].{key}')"
+
+
+def _ranks(name: str, rank: Container, shape: str, sequence: m.Sequence) -> None:
+    told = {"rank": "{{item}}", "batch": "{{inputs.parameters.batch}}", "shape": f"{{{{={_of_batch(shape)}}}}}", "attempt": "{{retries}}"}
+    Task(name=name, template=rank, with_sequence=sequence, arguments=told)
+
+
+def _duel(made: Installation, ranks: dict[bool, Container]) -> DAG:
+    """Ranks of both variants of one batch: those of A first, those of B counted on, each with or without a network of its own."""
+    attempt = DAG(
+        name="duel",
+        inputs=[Parameter(name="batch")],
+        fail_fast=False,
+        retry_strategy=RetryStrategy(limit=str(made.retries), retry_policy="Always"),
+    )
+    with attempt:
+        for side, shape in (("a", "s"), ("b", "t")):
+            start = m.IntOrString(root="0" if side == "a" else f"{{{{={_of_batch('n')}}}}}")
+            for net in (False, True):
+                count = m.IntOrString(root=f"{{{{={_of_batch(side + ('net' if net else ''))}}}}}")
+                _ranks(f"{side}-net" if net else side, ranks[net], shape, m.Sequence(start=start, count=count))
+    return attempt
+
+
+def _gang(made: Installation, rank: Container, net: bool) -> DAG:
     """Ranks of one batch, all created at once; a retry makes the whole gang anew."""
-    rank = _rank(made, net)
     attempt = DAG(
         name="gang-net" if net else "gang",
         inputs=[Parameter(name="batch")],
         fail_fast=False,
         retry_strategy=RetryStrategy(limit=str(made.retries), retry_policy="Always"),
     )
-    shape = "{{=jsonpath(workflow.outputs.parameters.shapeof, '$['+inputs.parameters.batch+'].s')}}"
-    count = "{{=jsonpath(workflow.outputs.parameters.shapeof, '$['+inputs.parameters.batch+'].n')}}"
     with attempt:
-        Task(
-            name="rank",
-            template=rank,
-            with_sequence=m.Sequence(count=m.IntOrString(root=count)),
-            arguments={"rank": "{{item}}", "batch": "{{inputs.parameters.batch}}", "shape": shape, "attempt": "{{retries}}"},
-        )
+        _ranks("rank", rank, "s", m.Sequence(count=m.IntOrString(root=f"{{{{={_of_batch('n')}}}}}")))
     return attempt
 
 
 def _rank(made: Installation, net: bool) -> Container:
+    # of a pod of variant B; of others it is no rank, and their patches do not ask for it
+    twin = f"string(asInt(inputs.parameters.rank) - asInt({_of_batch('n')}))"
     annotations = {
         "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
         # Volcano's gang: plan makes the PodGroup where the shape asks for it; other schedulers do not read this
@@ -298,7 +320,7 @@ def _rank(made: Installation, net: bool) -> Container:
             f"{LABEL}/attempt": "{{inputs.parameters.attempt}}",
         },
         annotations=annotations,
-        pod_spec_patch=f"{{{{=replace(toJson({_of_shape('patch')}), '{BATCH}', inputs.parameters.batch)}}}}",
+        pod_spec_patch=f"{{{{=replace(replace(toJson({_of_shape('patch')}), '{BATCH}', inputs.parameters.batch), '{TWIN}', {twin})}}}}",
     )
 
 

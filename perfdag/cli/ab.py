@@ -1,4 +1,4 @@
-"""`perfdag ab`: two variants of a suite in interleaved blocks, on this machine."""
+"""`perfdag ab`: two variants of a suite in interleaved blocks, on this machine or on the same nodes of a cluster."""
 
 import argparse
 import sys
@@ -14,9 +14,12 @@ EPILOG = """examples:
   perfdag ab suites/quick.yaml --only iperf --a iperf.streams=1 --b iperf.streams=4
   perfdag ab old.yaml new.yaml --blocks 12
   perfdag ab --resume 20261120T020000Z-1a2b3c4a
+  perfdag ab suites/network.yaml --only tcp --a tcp.network.host=false --b tcp.network.host=true --submit --namespace bench --watch
 
 each block is ABBA or BAAB at random; a difference is shown where the exact sign-flip test of the blocks gives p <= 1 %, it survives
-the correction for many series (Benjamini-Hochberg, 5 %) and reaches the smallest effect asked for (5 %; `checks` of the suite)
+the correction for many series (Benjamini-Hochberg, 5 %) and reaches the smallest effect asked for (5 %; `checks` of the suite).
+--submit: the pods of both variants stand on the same nodes all the time and one variant measures while the other is idle; what the idle
+pods used of the CPU is in every row (env.sample.idle_cpus), and over 0.1 CPUs makes it invalid
 """
 
 
@@ -25,7 +28,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = sub.add_parser(
         "ab",
         help="two variants of a suite in interleaved blocks",
-        description="Measure two variants of a suite side by side in random ABBA blocks on this machine and compare them block by block.",
+        description="Measure two variants of a suite side by side in random ABBA blocks, on this machine or (--submit) on a cluster, and compare them block by block.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -38,6 +41,11 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser.add_argument("--blocks", metavar="N", type=int, default=10, help="blocks of ABBA, 8 to 40 (default 10)")
     parser.add_argument("--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: the suite's, else ./perfdag-results)")
     parser.add_argument("--resume", metavar="RUN", help="continue an interrupted one, or show a finished one again")
+    parser.add_argument("--submit", action="store_true", help="on the cluster of the current context, where `perfdag install` was done")
+    parser.add_argument("--namespace", "-n", default="perfdag", help="with --submit: namespace of the installation (default: perfdag)")
+    parser.add_argument(
+        "--watch", action="store_true", help="with --submit: follow the run, then print the outcome and end with its exit code"
+    )
     parser.add_argument("--all", action="store_true", help="every series, not the headline ones only")
     parser.add_argument("--chart", metavar="FILE", help="forest plot, .svg or .png")
     form = parser.add_mutually_exclusive_group()
@@ -48,18 +56,23 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure both variants and print the outcome; exit 1 where a sample failed, 2 on bad input."""
-    from perfdag.abtest import analyse
-    from perfdag.checks import Tuning
     from perfdag.collect import collect
-    from perfdag.rules import checks_of
     from perfdag.store import open_store
 
-    made = _duel(args)
+    if args.submit:
+        from perfdag.cli.ab_cluster import submit
+
+        return submit(args)
+    made = prepared(args)
     if isinstance(made, str):
         print(f"perfdag ab: {made}", file=sys.stderr)
         return 2
     duel, root = made
     store = open_store(root)
+    if duel.a.options.get("cluster"):
+        for plan in (duel.a, duel.b):
+            collect(store, plan)
+        return conclude(store, duel, args)
     for plan in (duel.a, duel.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     try:
@@ -67,16 +80,32 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(f"interrupted; what was measured is stored. Continue: perfdag ab --resume {duel.a.run_id}", file=sys.stderr)
         return 130
-    failed = 0
     for plan in (duel.a, duel.b):
-        statuses = collect(store, plan).statuses
-        failed += sum(count for status, count in statuses.items() if status not in ("ok", "skipped"))
+        collect(store, plan)
+    return conclude(store, duel, args)
+
+
+def conclude(store: "Store", duel: "Duel", args: argparse.Namespace | None = None) -> int:
+    """Compare the collected variants, print the outcome and keep it beside run A; 0, or 1 where a sample was not ok. Raises StoreError."""
+    from perfdag.abtest import analyse
+    from perfdag.checks import Tuning
+    from perfdag.results import load
+    from perfdag.rules import checks_of
+
+    args = args or argparse.Namespace(all=False, chart=None, json=False, markdown=False)
+    rows = load(
+        store,
+        suites=[duel.a.suite],
+        runs=[duel.a.run_id, duel.b.run_id],
+        columns=["benchmark", "run_id", "point", "repetition", "phase", "status"],
+    )
+    bad = {tuple(each.values()) for each in rows.to_pylist() if each["phase"] == "measure" and each["status"] not in ("ok", "skipped")}
     lines = analyse(store, duel, Tuning(checks_of(duel.a.suite_text)), everything=args.all)
-    _tell(args, store, duel, lines, failed)
-    return 1 if failed else 0
+    _tell(args, store, duel, lines, len(bad))
+    return 1 if bad else 0
 
 
-def _duel(args: argparse.Namespace) -> "tuple[Duel, str | None] | str":
+def prepared(args: argparse.Namespace) -> "tuple[Duel, str | None] | str":
     """The duel asked for and the store's root, or what is wrong with the question. Raises BadDocument, StoreError."""
     from perfdag import suite
     from perfdag.abtest import prepare, recall

@@ -67,17 +67,26 @@ def _sentry(args: argparse.Namespace) -> int:
 
 
 def _lead(args: argparse.Namespace) -> int:
-    from perfdag.steps.gang import lead
+    import signal
+
+    from perfdag.collect import load_plan
+    from perfdag.steps import duel, gang
+    from perfdag.steps.peer import stop
     from perfdag.steps.place import here
 
-    return lead(here(), args.batch, args.attempt, args.attempt >= args.attempts)
+    signal.signal(signal.SIGTERM, stop)
+    place = here()
+    store = place.open()
+    plan = load_plan(store, place.run_id)
+    lead = duel.lead if plan.trigger == "ab" else gang.lead
+    return lead(place, store, plan, args.batch, args.attempt, args.attempt >= args.attempts)
 
 
 def _peer(args: argparse.Namespace) -> int:
     from perfdag.collect import load_plan
     from perfdag.confirm import assigned
     from perfdag.parts import stored_parts
-    from perfdag.shape import Shape
+    from perfdag.steps import duel
     from perfdag.steps.peer import Keys, PeerError, serve
     from perfdag.steps.place import KEYS, here, scratch_home
     from perfdag.steps.plan import ssh_port
@@ -85,14 +94,18 @@ def _peer(args: argparse.Namespace) -> int:
     place = here()
     store = place.open()
     plan, index = assigned(store, load_plan(store, place.run_id), args.batch)
+    home, ports = scratch_home() / "peer", place.run_id
+    if plan.trigger == "ab" and args.rank >= (n := duel.shape_of(plan, index).hosts.count):
+        plan = duel.recalled(store, plan).b
+        ports = plan.run_id
+        if args.rank == n:
+            duel.follow(place, plan, index, args.attempt, home)
     wanted = {plan.key(position) for position in plan.batches[index].samples}
-    shape = Shape.model_validate(plan.shapes[plan.batches[index].shape])
     try:
-        port = ssh_port(shape, place.run_id)
         return serve(
             Keys(KEYS),
-            scratch_home() / "peer",
-            port,
+            home,
+            ssh_port(duel.shape_of(plan, index), ports),
             float(plan.options.get("pending_limit", 600)),
             measured=lambda: wanted <= stored_parts(store, plan.run_id),
         )
@@ -111,6 +124,7 @@ def _suspect(args: argparse.Namespace) -> int:
 
 
 def _finish(args: argparse.Namespace) -> int:
+    from perfdag.cli import ab_cluster
     from perfdag.cli.check import after_run
     from perfdag.cli.finish import finish
     from perfdag.collect import collect, load_plan
@@ -124,10 +138,15 @@ def _finish(args: argparse.Namespace) -> int:
     except NotStoredError:
         print(f"run {place.run_id}: no plan was made, so there is nothing to collect", file=sys.stderr)
         return 2
+    report = {"perfdag/run": plan.run_id, "perfdag/report": store.url(f"runs/{plan.run_id}/report.html")}
+    if plan.trigger == "ab":
+        code = ab_cluster.finish(store, plan)
+        _annotate(place, report)
+        return code
     code = finish(store, plan)
     for run_id in plan.options.get("confirmed", []):
         collect(store, load_plan(store, run_id))
-    _annotate(place, {"perfdag/run": plan.run_id, "perfdag/report": store.url(f"runs/{plan.run_id}/report.html")})
+    _annotate(place, report)
     return after_run(store, plan, code)
 
 

@@ -69,11 +69,11 @@ def test_numbers_lead_to_batches_and_their_shapes(tmp_path: Path) -> None:
 def test_what_is_stored_is_not_measured_again_and_networks_go_apart(tmp_path: Path) -> None:
     store, plan = stored(tmp_path)
     confirming = begin(store, plan, of(plan, "one", "net"))
-    assert suspect.outputs(store, plan, []) == {"batches": [], "batchesnet": []}
+    assert suspect.outputs(store, plan, []) == {"batches": [], "batchesnet": [], "duels": []}
     made = suspect.outputs(store, plan, confirming)
     assert [len(made["batches"]), len(made["batchesnet"])] == [ROUNDS, ROUNDS]
     done = confirming[0]
     for position in range(len(done.order)):
         store.put(part_key(done.run_id, done.key(position)), Part("x", 1, "ok").dump())
     after = suspect.outputs(store, plan, confirming)
-    assert {name: len(value) for name, value in after.items()} == {"batches": ROUNDS - 1, "batchesnet": ROUNDS - 1}
+    assert {name: len(value) for name, value in after.items()} == {"batches": ROUNDS - 1, "batchesnet": ROUNDS - 1, "duels": 0}

@@ -1,0 +1,80 @@
+"""`perfdag ab --submit`: both variants on the same nodes of a cluster, and the end of such a run in its last step."""
+
+import argparse
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from perfdag.plan import Plan
+    from perfdag.store import Store
+
+
+def submit(args: argparse.Namespace) -> int:
+    """Store both plans and create the Workflow; with --watch follow it. Exit 2 for bad input, 4 where nothing is installed.
+
+    Raises BadDocument, StoreError, KubeError.
+    """
+    from perfdag import kube
+    from perfdag.abtest import on_cluster
+    from perfdag.cli.ab import prepared
+    from perfdag.cli.submit import _template, follow
+    from perfdag.steps.plan import check_size
+    from perfdag.store import open_store
+    from perfdag.workflows import runs
+
+    template = kube.run(lambda client: _template(client, args.namespace))
+    if template is None:
+        print(
+            f"perfdag ab: perfdag is not installed in namespace {args.namespace}: perfdag install --namespace {args.namespace} --store ...",
+            file=sys.stderr,
+        )
+        return 4
+    given = {each["name"]: each.get("value", "") for each in template["spec"]["arguments"]["parameters"]}
+    args.store = args.store or given.get("store")
+    if not str(args.store).startswith("s3://"):
+        print(
+            f"perfdag ab: --submit needs an s3:// store that is reached from here, not {args.store}: both plans are in it", file=sys.stderr
+        )
+        return 2
+    made = prepared(args)
+    if isinstance(made, str):
+        print(f"perfdag ab: {made}", file=sys.stderr)
+        return 2
+    duel, _ = made
+    if args.resume is None:
+        duel = on_cluster(duel)
+        check_size(duel.a)
+        store = open_store(args.store)
+        for plan in (duel.a, duel.b):
+            store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    elif not duel.a.options.get("cluster"):
+        print(f"perfdag ab: {args.resume} was measured on one machine; resume it there, without --submit", file=sys.stderr)
+        return 2
+    told = {"run": duel.a.run_id, "store": args.store}
+    priority = int(duel.a.options.get("priority", 0))
+    body = runs.workflow(args.namespace, duel.a.suite, told, duel.a.run_id, priority, template["kind"] == "ClusterWorkflowTemplate")
+    workflow = kube.run(lambda client: client.create(body, args.namespace))
+    name = workflow["metadata"]["name"]
+    print(f"ab {duel.a.run_id} and {duel.b.run_id}, workflow {name} in namespace {args.namespace}", flush=True)
+    if args.watch:
+        return asyncio.run(follow(name, args.namespace))
+    print(
+        f"follow it: perfdag status {name} --namespace {args.namespace}\nthen:      perfdag ab --resume {duel.a.run_id} --store {args.store}"
+    )
+    return 0
+
+
+def finish(store: "Store", plan: "Plan") -> int:
+    """The last step of such a run: both variants collected and reported, the outcome printed and stored; exit 0 or 1."""
+    from perfdag.cli.ab import conclude
+    from perfdag.cli.finish import write_report
+    from perfdag.collect import collect
+    from perfdag.results import load
+    from perfdag.steps.duel import recalled
+
+    duel = recalled(store, plan)
+    for each in (duel.a, duel.b):
+        collect(store, each)
+        write_report(store, each, load(store, suites=[each.suite], runs=[each.run_id]))
+    return conclude(store, duel)

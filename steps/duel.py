@@ -1,0 +1,199 @@
+"""Two variants of a suite side by side: both gangs stand on the same nodes, one measures while the other is idle.
+
+Rank 0 leads variant A and says whose turn it is; the first pod of variant B leads its own gang when it is told to. Before and after each
+round the CPU time of the pods that should be idle is read; what they used is in the rows of the round, and too much makes them invalid.
+"""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from perfdag.abtest import Duel, positions, recall
+from perfdag.benchmark import Infrastructure
+from perfdag.collect import load_plan
+from perfdag.hosts import Host
+from perfdag.parts import note, part_key, read_part, stored_parts
+from perfdag.plan import Plan
+from perfdag.shape import Shape
+from perfdag.steps import peer
+from perfdag.steps.gang import Gone, Hosts, Said, connect, measured_host, own_host, place_for, running
+from perfdag.steps.lead import GangLost, Lead
+from perfdag.steps.place import KEYS, Here, scratch_home
+from perfdag.steps.plan import ssh_port
+from perfdag.steps.pods import Pod
+from perfdag.steps.ssh import SshHost
+from perfdag.store import Store
+
+IDLE_LIMIT = 0.1
+"""CPUs that a pod may use while it should be idle: reading its counters and an idle sshd need less than 0.05."""
+ORDERS, ANSWERS = "orders", "answers"
+SLACK = 120.0  # seconds beyond the timeouts of a round's samples
+_COUNTERS = ["sh", "-c", "cat /sys/fs/cgroup/cpu.stat /sys/fs/cgroup/cpuacct/cpuacct.usage 2>/dev/null; true"]
+
+
+def recalled(store: Store, plan: Plan) -> Duel:
+    """The duel that a stored plan is one side of. Raises StoreError."""
+    return recall(plan, load_plan(store, plan.options["other"]))
+
+
+def shape_of(plan: Plan, batch: int) -> Shape:
+    """The shape of a batch's pods."""
+    return Shape.model_validate(plan.shapes[plan.batches[batch].shape])
+
+
+def cpu_seconds(text: str) -> float | None:
+    """CPU time of a cgroup in seconds, from cpu.stat (version 2: usage_usec) or cpuacct.usage (version 1: ns); None where neither is."""
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        if name == "usage_usec":
+            return int(value) / 1e6
+        if name.isdigit() and not value:
+            return int(name) / 1e9
+    return None
+
+
+class Idle:
+    """What pods use of the CPU from now on, in CPUs."""
+
+    def __init__(self, hosts: Sequence[Host]) -> None:
+        self._hosts = hosts
+        self._before, self._start = self._read(), time.monotonic()
+
+    def _read(self) -> list[float | None]:
+        return [cpu_seconds(host.run(_COUNTERS, timeout=15).stdout) for host in self._hosts]
+
+    def most(self) -> float | None:
+        """Of the pod that used most, from the start until now; None where one cannot be read."""
+        seconds = time.monotonic() - self._start
+        used = [None if a is None or b is None else (b - a) / seconds for a, b in zip(self._before, self._read(), strict=True)]
+        known = [each for each in used if each is not None]
+        return max(known) if len(known) == len(used) else None
+
+
+def mark(store: Store, plan: Plan, samples: Sequence[int], idle: float | None) -> None:
+    """Write into the samples of a round what the idle pods used; they are invalid where that is too much or not known."""
+    for position in samples:
+        key = part_key(plan.run_id, plan.key(position))
+        part = read_part(store.get(key))
+        part.facts["idle_cpus"] = None if idle is None else round(idle, 4)
+        if part.status == "ok" and (idle is None or idle > IDLE_LIMIT):
+            used = "could not be read" if idle is None else f"was {idle:.2f}, over {IDLE_LIMIT:g}"
+            part.status, part.error = "invalid", f"the CPU use of the other variant's pods {used}: they are not proven idle"
+        store.put(key, part.dump())
+
+
+def forget_unmarked(store: Store, plan: Plan, samples: Sequence[int]) -> None:
+    """Remove samples of a gang that fell apart before their round was marked: they are measured again."""
+    stored = stored_parts(store, plan.run_id)
+    for position in samples:
+        name = plan.key(position)
+        if name in stored and "idle_cpus" not in read_part(store.get(part_key(plan.run_id, name))).facts:
+            store.delete(part_key(plan.run_id, name))
+
+
+def lead(here: Here, store: Store, plan: Plan, number: int, attempt: int, last: bool) -> int:
+    """Drive batch `number` of both variants; 0, or RETRYABLE where a gang fell apart. Raises StoreError, KubeError."""
+    duel = recalled(store, plan)
+    for each in (duel.a, duel.b):
+        forget_unmarked(store, each, each.batches[number].samples)
+    try:
+        _drive(here, store, duel, number, attempt)
+        return 0
+    except (Gone, GangLost, Infrastructure) as error:
+        print(f"batch {number}, attempt {attempt}: {error}", flush=True)  # noqa: T201
+        for each in (duel.a, duel.b):
+            note(store, each.run_id, f"batch-{number}", "failed", str(error), [number])
+        if last:
+            print(f"batch {number}: given up; the reason is in the rows of what is left", flush=True)  # noqa: T201
+        return peer.RETRYABLE
+
+
+def _drive(here: Here, store: Store, duel: Duel, number: int, attempt: int) -> None:
+    shapes = {letter: shape_of(plan, number) for letter, plan in (("A", duel.a), ("B", duel.b))}
+    n, family = shapes["A"].hosts.count, shapes["A"].network.family
+    limit = float(duel.a.options.get("pending_limit", 600))
+    pods = asyncio.run(running(here, here.run_id, number, attempt, 2 * n, limit, family))
+    by_rank = {pod.rank or 0: pod for pod in pods.values()}
+    for rank in range(n):
+        if by_rank[rank].node != by_rank[n + rank].node:
+            raise Gone(f"host {rank} of A is on {by_rank[rank].node} and of B on {by_rank[n + rank].node}: not side by side")
+    config = peer.client_config(peer.Keys(KEYS), scratch_home() / "lead")
+    mine = _gang(here, pods, shapes["A"], range(n), config, ssh_port(shapes["A"], duel.a.run_id))
+    others = Hosts([], pods)
+    try:
+        connect(others, [by_rank[n + rank] for rank in range(n)], config, ssh_port(shapes["B"], duel.b.run_id))
+        _rounds(here, store, duel, number, mine, others)
+    finally:
+        others.dismiss()
+        mine.dismiss()
+
+
+def _gang(here: Here, pods: dict[str, Pod], shape: Shape, ranks: range, config: Path, port: int) -> Hosts:
+    """This pod as the first host of its variant, and the others of it over ssh. Raises Gone."""
+    gang = Hosts([own_host(here, pods, shape)], pods)
+    os.environ |= {"PERFDAG_SSH_CONFIG": str(config), "PERFDAG_SSH_PORT": str(port)}  # for `perfdag step rsh`
+    chosen = sorted((pod for pod in pods.values() if pod.rank in ranks[1:]), key=lambda pod: pod.rank or 0)
+    connect(gang, chosen, config, port)
+    gang.hosts += [measured_host(host, shape, config, port) for host in gang.peers]
+    return gang
+
+
+def _rounds(here: Here, store: Store, duel: Duel, number: int, mine: Hosts, others: Hosts) -> None:
+    plans = {"A": duel.a, "B": duel.b}
+    samples = {letter: set(plan.batches[number].samples) for letter, plan in plans.items()}
+    said = Said(sum(len(each) for each in samples.values()))
+    measuring = Lead(duel.a, store, place_for(here, shape_of(duel.a, number), mine), said)
+    second: SshHost = others.peers[0]
+    for letter, repetition in [("A", 0), ("B", 0), *duel.rounds()]:
+        plan = plans[letter]
+        stored = stored_parts(store, plan.run_id)
+        asked = [each for each in positions(plan, repetition) if each in samples[letter] and plan.key(each) not in stored]
+        if not asked:
+            continue
+        idle = Idle(others.peers if letter == "A" else mine.hosts)
+        if letter == "A":
+            measuring.measure(asked, batch=number)
+        else:
+            seconds = sum(plan.points[plan.order[each][0]].timeout for each in asked) + SLACK
+            answer = second.ask(str(repetition), seconds)
+            if answer != "measured":
+                raise GangLost(f"variant B: {answer}")
+            said.count(len(asked))
+        mark(store, plan, asked, idle.most())
+
+
+def follow(here: Here, plan: Plan, number: int, attempt: int, home: Path) -> None:
+    """In the first pod of variant B: make the pipes for orders, and measure a round for each order, in a thread of its own."""
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for name in (ORDERS, ANSWERS):
+        (home / name).unlink(missing_ok=True)
+        os.mkfifo(home / name)
+    threading.Thread(target=_obey, args=(here, plan, number, attempt, home), daemon=True).start()
+
+
+def _obey(here: Here, plan: Plan, number: int, attempt: int, home: Path) -> None:
+    measuring: Lead | None = None
+    while True:
+        order = (home / ORDERS).read_text().strip()
+        try:
+            if measuring is None:
+                measuring = _second(here, plan, number, attempt)
+            wanted = set(plan.batches[number].samples)
+            measuring.measure([each for each in positions(plan, int(order)) if each in wanted], batch=number)
+            answer = "measured"
+        except Exception as error:  # it has to reach the pod that gives the orders: nobody else asks
+            answer = " ".join(f"{type(error).__name__}: {error}".split())
+        (home / ANSWERS).write_text(f"{answer}\n")
+
+
+def _second(here: Here, plan: Plan, number: int, attempt: int) -> Lead:
+    shape = shape_of(plan, number)
+    n = shape.hosts.count
+    limit = float(plan.options.get("pending_limit", 600))
+    pods = asyncio.run(running(here, here.run_id, number, attempt, 2 * n, limit, shape.network.family))
+    config = peer.client_config(peer.Keys(KEYS), scratch_home() / "lead")
+    gang = _gang(here, pods, shape, range(n, 2 * n), config, ssh_port(shape, plan.run_id))
+    return Lead(plan, here.open(), place_for(here, shape, gang), Said(len(plan.batches[number].samples)))

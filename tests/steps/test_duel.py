@@ -1,0 +1,164 @@
+"""Two variants side by side without a cluster: who measures when, what idle pods used, where the pods have to be."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdag.abtest import Duel, on_cluster, prepare
+from perfdag.collect import load_plan
+from perfdag.document import BadDocument
+from perfdag.hosts import LocalHost
+from perfdag.parts import Part, part_key, read_part, stored_parts
+from perfdag.plan import Plan
+from perfdag.steps import duel
+from perfdag.steps.gang import Hosts, Said
+from perfdag.steps.lead import Lead, Place
+from perfdag.steps.plan import outputs, ssh_port
+from perfdag.store import FolderStore
+from perfdag.suite import loads
+
+from .test_plan_step import place
+
+SUITE = """\
+name: s
+entries:
+  - {benchmark: command, name: one, params: {argv: ['true'], expected: 0.1}}
+"""
+PAIR = SUITE.replace("name: one,", "name: one, hosts: {count: 2, placement: spread},")
+
+
+def made(text: str = SUITE, a: tuple[str, ...] = (), b: tuple[str, ...] = ("one.env.X=x",)) -> Duel:
+    settings = [[each] for each in (*a, *b)]
+    assert settings
+    return on_cluster(prepare(loads(text, settings=list(a)), loads(text, settings=list(b)), ("a", "b"), 8))
+
+
+def test_cpu_time_of_both_cgroup_versions() -> None:
+    assert duel.cpu_seconds("usage_usec 2500000\nuser_usec 1\n") == 2.5
+    assert duel.cpu_seconds("1500000000\n") == 1.5
+    assert duel.cpu_seconds("nr_periods 0\nnr_throttled 0\n") is None
+    assert duel.cpu_seconds("") is None
+
+
+def test_points_of_equal_shapes_share_their_pods_for_all_blocks() -> None:
+    text = SUITE + "  - {benchmark: command, name: two, hosts: {count: 2}, params: {argv: ['true']}}\n"
+    found = made(text)
+    assert [len(each.batches) for each in (found.a, found.b)] == [2, 2]
+    for plan in (found.a, found.b):
+        assert sorted(position for batch in plan.batches for position in batch.samples) == list(range(len(plan.order)))
+        assert plan.options["cluster"] is True
+
+
+@pytest.mark.parametrize(
+    ("text", "b", "said"),
+    [
+        (SUITE, "one.hosts.count=2", "A has 1 hosts and B 2"),
+        (SUITE.replace("name: one,", "name: one, volume: {access: ReadWriteMany},"), "one.env.X=x", "shared by both variants"),
+    ],
+)
+def test_what_cannot_stand_side_by_side_is_refused(text: str, b: str, said: str) -> None:
+    with pytest.raises(BadDocument, match=said):
+        made(text, b=(b,))
+
+
+def test_pods_of_both_variants_are_told_where_to_be() -> None:
+    found = made(PAIR, a=("one.network.host=true",), b=("one.network.name=bench/net",))
+    given = outputs(found.a, place(found.a.run_id), set(), found.b)
+    assert (given["batches"], given["batchesnet"], given["duels"]) == ([], [], [0])
+    assert given["shapeof"] == [{"s": "0", "t": "1", "n": "2", "a": "2", "anet": "0", "b": "0", "bnet": "2"}]
+    a, b = (json.loads(json.dumps(each["patch"])) for each in given["shapes"])
+    assert a["hostNetwork"]
+    assert "hostNetwork" not in b
+    apart = [each["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][0]["labelSelector"] for each in (a, b)]
+    assert [each["matchExpressions"][0]["values"] for each in apart] == [["0", "1"], ["2", "3"]]
+    assert {each["matchLabels"]["perfdag/run"] for each in apart} == {found.a.run_id}
+    assert "podAffinity" not in a["affinity"]
+    near = b["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert [each["labelSelector"]["matchLabels"]["perfdag/rank"] for each in near] == ["@TWIN@"]
+    assert given["shapes"][1]["network"] == "bench/net"
+
+
+def test_two_variants_on_the_host_network_have_ports_of_their_own() -> None:
+    found = made(PAIR, a=("one.network.host=true",), b=("one.network.host=true", "one.env.X=x"))
+    ports = [ssh_port(duel.shape_of(plan, 0), plan.run_id) for plan in (found.a, found.b)]
+    assert ports[0] != ports[1]
+    given = outputs(found.a, place(found.a.run_id), set(), found.b)
+    assert [each["patch"]["containers"][1]["ports"][0]["hostPort"] for each in given["shapes"]] == ports
+
+
+class Second(LocalHost):
+    """The first pod of variant B, in this process: orders go through its pipes as ssh would write them."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__()
+        self.home, self.orders = home, list[str]()
+
+    def ask(self, order: str, timeout: float) -> str:
+        self.orders.append(order)
+        line = f'echo {order} >"$PERFDAG_PEER/orders" && cat "$PERFDAG_PEER/answers"'
+        environment = {**os.environ, "PERFDAG_PEER": str(self.home)}
+        return subprocess.run(["sh", "-c", line], env=environment, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+
+
+def _run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle: list[float | None]) -> tuple[FolderStore, Duel, Second]:
+    store = FolderStore(str(tmp_path / "store"))
+    found = made()
+    for plan in (found.a, found.b):
+        store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    monkeypatch.setattr(duel, "place_for", lambda *_: Place(hosts_for=lambda _: [LocalHost()]))
+    monkeypatch.setattr(duel, "_second", lambda *_: Lead(found.b, store, Place(hosts_for=lambda _: [LocalHost()]), Said(1)))
+    monkeypatch.setattr(duel.Idle, "most", lambda _: idle.pop(0) if len(idle) > 1 else idle[0])
+    second = Second(tmp_path / "peer")
+    duel.follow(place(), found.b, 0, 0, second.home)
+    mine, others = Hosts([LocalHost()], {}), Hosts([], {}, [second])  # type: ignore[list-item]
+    duel._rounds(place(), store, found, 0, mine, others)
+    return store, found, second
+
+
+def _parts(store: FolderStore, plan: Plan) -> list[Part]:
+    names = sorted(name for name in stored_parts(store, plan.run_id) if not name.startswith("canary"))
+    return [read_part(store.get(part_key(plan.run_id, name))) for name in names]
+
+
+@pytest.mark.slow
+def test_variants_take_turns_and_rows_say_what_idle_pods_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, found, second = _run(tmp_path, monkeypatch, [0.01])
+    parts: dict[str, list[Part]] = {plan.variant or "": _parts(store, plan) for plan in (found.a, found.b)}
+    assert {letter: len(each) for letter, each in parts.items()} == {"A": 16, "B": 16}
+    assert [int(each) for each in second.orders] == list(range(1, 17))
+    everything = sorted((part.started_at, letter) for letter, each in parts.items() for part in each)
+    assert "".join(letter for _, letter in everything) == "".join(found.blocks)
+    assert {part.facts["idle_cpus"] for each in parts.values() for part in each} == {0.01}
+    assert {part.status for each in parts.values() for part in each} == {"ok"}
+
+
+@pytest.mark.slow
+def test_a_round_beside_busy_pods_is_invalid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, found, _ = _run(tmp_path, monkeypatch, [0.01, 0.8, None, 0.02])
+    bad: list[Any] = [part.error for plan in (found.a, found.b) for part in _parts(store, plan) if part.status == "invalid"]
+    assert len(bad) == 2
+    assert any("was 0.80" in each for each in bad)
+    assert any("could not be read" in each for each in bad)
+
+
+def test_a_round_that_was_not_marked_is_measured_again(tmp_path: Path) -> None:
+    store = FolderStore(str(tmp_path))
+    found = made()
+    for position, facts in ((0, {"idle_cpus": 0.0}), (1, {})):
+        part = Part(found.a.points[0].id, 1, "ok", facts=facts)
+        store.put(part_key(found.a.run_id, found.a.key(position)), part.dump())
+    duel.forget_unmarked(store, found.a, found.a.batches[0].samples)
+    assert stored_parts(store, found.a.run_id) == {found.a.key(0)}
+
+
+def test_the_stored_plans_are_one_duel(tmp_path: Path) -> None:
+    store = FolderStore(str(tmp_path))
+    found = made()
+    for plan in (found.a, found.b):
+        store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    again = duel.recalled(store, load_plan(store, found.b.run_id))
+    assert (again.a.run_id, again.b.run_id, again.blocks) == (found.a.run_id, found.b.run_id, found.blocks)
