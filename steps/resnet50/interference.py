@@ -146,7 +146,7 @@ def _await(copy: Copy, number: int, deadline: float) -> None:
 
 def measurements(solo: Sequence[result.Result], beside: Sequence[result.Result], params: InterferenceParams) -> list[Measurement]:
     """Values a copy (subject `copy N`) and over the copies."""
-    marks: dict[str, Any] = {"comparable": False} if params.fast else {}
+    marks: dict[str, Any] = result.SMOKE if params.fast else {}
     kept = [b.rate / a.rate for a, b in zip(solo, beside, strict=True)]
     inflated = [b.tail(params.scenario) / a.tail(params.scenario) for a, b in zip(solo, beside, strict=True)]
     alone = statistics.fmean(each.rate for each in solo)

@@ -129,7 +129,7 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
             if reason := result.wrong(found, params):
                 reasons.append(f"run {number + 1} ({'treatment' if side == 'B' else 'baseline'}): {reason}")
         judged = overhead([math.log(b / a) for a, b in zip(costs["A"], costs["B"], strict=True)], params.limit)
-        values = list(_values(judged, costs, {"comparable": False} if params.fast else {}))
+        values = list(_values(judged, costs, result.SMOKE if params.fast else {}))
         if reasons:
             raise Invalid("; ".join(reasons[:3]), output.texts, values)
         return values

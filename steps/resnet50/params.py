@@ -17,7 +17,7 @@ MLPERF_DURATION = 600.0
 FAST_DURATION = 2.0
 QUERIES = {"offline": 24576, "server": 100, "find-peak": 100, "single-stream": 100, "accuracy": 1}
 """Fewest queries (Offline: samples) by mlperf.conf; early stopping asks for more where a percentile does."""
-FAST_QUERIES = {"offline": 16, "server": 20, "find-peak": 20, "single-stream": 64, "accuracy": 1}
+FAST_QUERIES = {"offline": 16, "server": 64, "find-peak": 20, "single-stream": 64, "accuracy": 1}
 FEWEST_BATCHES = 2
 
 

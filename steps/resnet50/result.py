@@ -31,6 +31,8 @@ METRICS = (
     Metric("logit_error", "1", "lower", "||logits - fp32 eager|| / ||fp32 eager|| of the worst of 4 fixed images"),
     Metric("cost_per_million", "currency", "lower", "price of a million samples at this rate; the coordinates name the currency"),
 )
+SMOKE = {"fast": "not comparable"}
+"""Coordinate of every value of a smoke test."""
 UNUSABLE = {"device", "missing"}
 """Errors that are nobody's fault: a device or a package is not there."""
 
@@ -115,7 +117,7 @@ def measurements(result: Result, params: Workload) -> list[Measurement]:
     """All values, marked in their coordinates where they are not comparable (fast) or not checked (check_logits: false)."""
     marks: dict[str, Any] = {}
     if params.fast:
-        marks["comparable"] = False
+        marks |= SMOKE
         if result.tested is not None and not result.tested.valid:
             marks["loadgen"] = "INVALID"
     if not params.check_logits:
