@@ -1,4 +1,5 @@
-"""Validation of Deployments with real pods. The image (PERFDAG_TEST_QUEUE_IMAGE) has to be on the node (PERFDAG_TEST_NODE)."""
+"""Validation of Deployments with real pods, and what the API server says of the manifests. The image (PERFDAG_TEST_QUEUE_IMAGE) has to be on
+the node (PERFDAG_TEST_NODE)."""
 
 from __future__ import annotations
 
@@ -6,6 +7,9 @@ import json
 import os
 import secrets
 import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -85,3 +89,70 @@ def test_validation_on_real_pods(deploy: tuple[str, str], capsys: pytest.Capture
         assert "there are: perfdag-queue-frontend" in capsys.readouterr().err
     finally:
         subprocess.run(["kubectl", "delete", "namespace", namespace, "--wait=false"], check=True, capture_output=True)
+
+
+@contextmanager
+def namespaced(tmp_path: Path, queue: dict[str, Any], **more: Any) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """A namespace with the objects of one queue applied to it, deleted at the end."""
+    namespace = f"perfdag-queue-{secrets.token_hex(4)}"
+    image = os.environ.get("PERFDAG_TEST_QUEUE_IMAGE", "localhost/perfdag-queue:1")
+    node = {"kubernetes.io/hostname": NODE}
+    made = manifests(Queues.model_validate({"namespace": namespace, "image": image, "node_selector": node, "queues": [queue], **more}))
+    file = tmp_path / "objects.yaml"
+    file.write_text(yaml.safe_dump_all(made))
+    try:
+        subprocess.run(["kubectl", "apply", "-f", str(file)], check=True, capture_output=True)
+        yield namespace, made
+    finally:
+        subprocess.run(["kubectl", "delete", "namespace", namespace, "--wait=false"], check=True, capture_output=True)
+
+
+def client(namespace: str, path: str) -> Any:
+    """A page of the client's control port, through the API server."""
+    url = f"/api/v1/namespaces/{namespace}/services/perfdag-queue-s-client:9996/proxy/{path}"
+    return json.loads(subprocess.run(["kubectl", "get", "--raw", url], capture_output=True, check=True).stdout)
+
+
+def test_cron_job_empties_the_queue_and_ends(tmp_path: Path) -> None:
+    scale = {"by": "cron", "schedule": "* * * * *", "parallelism": 3}
+    small = {"cpu": "1m", "memory": "16Mi"}
+    queue = {"name": "s", "command": ["sleep", "0.5"], "replicas": 0, "requests": small, "autoscale": scale}
+    with namespaced(tmp_path, queue) as (namespace, _):
+        ready = ["wait", "deployment", "--all", "--for=condition=Available", "--timeout=90s"]
+        subprocess.run(["kubectl", "-n", namespace, *ready], check=True)
+        client(namespace, "parallel?value=12&type=json")
+        end = time.monotonic() + 120
+        while (before := client(namespace, "stats?type=json"))["pending"] < 12:  # a service may take a moment to lead somewhere
+            assert time.monotonic() < end
+        client(namespace, "parallel?value=0&type=json")  # those 12 wait for the CronJob's backends, none follow
+        while True:
+            said = client(namespace, "stats?type=json")
+            jobs = kubectl("-n", namespace, "get", "jobs")["items"]
+            if said["success"] >= 12 and any(job["status"].get("succeeded") == 3 for job in jobs):
+                break
+            assert time.monotonic() < end, (said["success"], said["pending"], said["causes"])
+            time.sleep(1)
+        assert (said["pending"], said["failure"]) == (0, before["failure"])
+        assert len(said["nodes"][NODE]["pods"]) >= 3
+        assert not any(job["status"].get("failed") for job in jobs)
+
+
+def test_the_api_server_takes_every_kind_it_knows(tmp_path: Path) -> None:
+    shared = {"monitor": "monitoring"}
+    data = {"nfs_server": "192.0.2.1", "nfs_path": "/volume"}
+    resources = {"gpu.intel.com/i915": 1, "gpu.intel.com/millicores": 480, "gpu.intel.com/memory.max": "560M"}
+    scaled = [
+        {"name": by, "command": ["sleep", "1"], "autoscale": {"by": by}, "ingress": f"{by}.example"}
+        for by in ("custom", "external", "cron")
+    ]
+    device = {"name": "gpu", "command": ["/bin/true"], "limit": 9, "resources": resources, "data": data, "node_selector": {"gpu": "true"}}
+    with namespaced(tmp_path, {"name": "s", "command": ["sleep", "1"], "replicas": 0}) as (namespace, _):
+        made = manifests(Queues.model_validate({"namespace": namespace, "queues": [*scaled, device], **shared}))
+        known = [each for each in made if each["kind"] not in ("ServiceMonitor", "ScaledObject")]  # of operators that need not be there
+        assert {"Ingress", "PersistentVolume", "RoleBinding", "HorizontalPodAutoscaler", "CronJob"} <= {each["kind"] for each in known}
+        file = tmp_path / "all.yaml"
+        file.write_text(yaml.safe_dump_all(known))
+        checked = ["kubectl", "apply", "--dry-run=server", "--validate=strict", "-f", str(file)]
+        done = subprocess.run(checked, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("(server dry run)") == len(known)

@@ -68,25 +68,46 @@ async def dispatch_p99(frontend: Frontend) -> float:
 
 
 async def test_half_open_peers_delay_nobody(start: Start) -> None:
-    frontend = await start(limits=Limits(message_seconds=3.0))
+    frontend = await start(limits=Limits(message_seconds=30.0))
     replicas = Processes(workers(frontend), "sleep", ["sleep", "0"])
     await replicas.scale(2)
     stuck: list[socket.socket] = []
     try:
         await until(lambda: len(frontend.parked["sleep"]) == 2)
-        alone = await dispatch_p99(frontend)
         for n in range(50):
             stuck.append(socket.create_connection(("127.0.0.1", frontend.ports[n % 2])))
             if n % 4:
                 stuck[-1].send([b"", b'{"Queue": "sle', b"perfdag/1\n{", b"perf"][n % 4])
-        among = await dispatch_p99(frontend)
-        assert among < max(0.010, 3 * alone), (alone, among)  # 3 x: where other work makes this machine slow
-        await until(lambda: frontend.stuck >= 50)
-        assert frontend.peers <= 3
+        among: list[float] = []
+        while not among or (among[-1] >= 0.010 and len(among) < 8):  # other work of the machine delays some rounds, a stuck peer all
+            among.append(await dispatch_p99(frontend))
+        assert among[-1] < 0.010, among
+        assert frontend.stuck == 0  # they were there all the time
     finally:
         await replicas.stop()
         for peer in stuck:
             peer.close()
+
+
+async def test_half_open_peers_are_cut_off(start: Start) -> None:
+    frontend = await start(limits=Limits(message_seconds=0.3))
+    stuck = [socket.create_connection(("127.0.0.1", frontend.ports[n % 2])) for n in range(8)]
+    for n, peer in enumerate(stuck):
+        peer.send([b"{", b'{"Queue": "sle', b"perfdag/1\n{", b"perf"][n % 4])
+    await until(lambda: frontend.stuck == 8)
+    assert frontend.peers == 0
+    for peer in stuck:
+        peer.close()
+
+
+async def test_half_a_surrogate_pair_does_not_strand_its_item(start: Start) -> None:
+    frontend = await start()
+    line = await dial(frontend.ports[0], '{"Queue": "sleep", "Args": ["\\ud800"]}')
+    worker = await dial(frontend.ports[1], '{"Queue": "sleep"}')
+    assert (await worker.hear())["Args"] == ["?"]
+    await worker.say('{"Node": "n", "Error": "\\udfff", "Retcode": 1}')
+    assert (await line.hear())["Error"] == "?"
+    await worker.close()
 
 
 @pytest.mark.parametrize(
