@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 DONE = {"Succeeded", "Failed", "Error"}
 RUN_LABEL = "perfdag/run"
+BATCH_SECONDS = 15.0  # what pods of another batch take before they measure; only for expected times
 
 
 class NoRun(Exception):
@@ -122,17 +124,27 @@ async def view(kube: "Kube", name: str, namespace: str) -> View:
     return View(workflow, [read(each) for each in listed])
 
 
+@dataclass(frozen=True)
+class Standing:
+    """Samples stored and planned, the sample under way by name (None between batches), and the expected seconds to the end."""
+
+    done: int
+    total: int
+    current: str | None
+    left: float
+
+
 class Counter:
-    """Samples done, from the store where it can be reached from here; asked at most every few seconds."""
+    """Where a run stands by its store, where that can be reached from here; asked at most every few seconds."""
 
     def __init__(self, root: str) -> None:
         self._root = root
         self._store: Store | None = None
         self._plan: Plan | None = None
-        self._at, self._done = 0.0, 0
+        self._at, self._stored = 0.0, set[str]()
 
-    def count(self, run_id: str | None) -> tuple[int, int, str] | None:
-        """Samples stored, samples planned, and the newest one's name; None where the store is out of reach."""
+    def count(self, run_id: str | None, batches: Sequence[int] = ()) -> Standing | None:
+        """Where it stands while those batches have pods; None where the store is out of reach."""
         from perfdag.collect import load_plan
         from perfdag.parts import stored_parts
         from perfdag.store import StoreError, open_store
@@ -144,6 +156,19 @@ class Counter:
             plan = self._plan = self._plan or load_plan(store, run_id)
             if time.monotonic() - self._at > 3:
                 self._at = time.monotonic()
-                self._done = len([name for name in stored_parts(store, run_id) if not name.startswith("canary")])
-            return self._done, len(plan.order), ""
+                self._stored = {name for name in stored_parts(store, run_id) if not name.startswith("canary")}
+            return _standing(plan, self._stored, batches)
         return None
+
+
+def _standing(plan: "Plan", stored: Collection[str], batches: Sequence[int]) -> Standing:
+    absent = [[at for at in batch.samples if plan.key(at) not in stored] for batch in plan.batches]
+    under_way = next((absent[number][0] for number in batches if number < len(absent) and absent[number]), None)
+    current = None
+    if under_way is not None:
+        index, repetition = plan.order[under_way]
+        point = plan.points[index]
+        current = f"{point.entry} {point.label}".strip() + f" ({repetition}/{point.rounds})"
+    todo = [positions for number, positions in enumerate(absent) if positions and number not in batches]
+    left = sum(plan.group_seconds([at]) for positions in absent for at in positions) + BATCH_SECONDS * len(todo)
+    return Standing(len(plan.order) - sum(map(len, absent)), len(plan.order), current, left)

@@ -55,14 +55,16 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         import orjson
 
-        count = counter.count(seen.run_id)
+        standing = counter.count(seen.run_id, sorted({pod.batch for pod in seen.pods if pod.batch is not None and pod.phase == "Running"}))
         told = {
             "run_id": seen.run_id,
             "workflow": seen.name,
             "phase": seen.phase,
             "message": seen.message,
-            "done": count[0] if count else None,
-            "samples": count[1] if count else None,
+            "done": standing.done if standing else None,
+            "samples": standing.total if standing else None,
+            "current": standing.current if standing else None,
+            "seconds_left": standing.left if standing else None,
             "exit_code": seen.exit_code(),
             "troubles": seen.troubles(),
             "pods": [

@@ -177,16 +177,22 @@ async def follow(name: str, namespace: str) -> int:
 
 
 def describe(view: "View", counter: Any, seconds: float) -> str:
-    """One line: time, samples done and left, pods by phase, troubles."""
+    """One line: time, samples done, time left, the sample under way, pods by phase, troubles."""
     from collections import Counter as Tally
 
-    parts = [f"{int(seconds) // 60}:{int(seconds) % 60:02d}"]
-    count = counter.count(view.run_id)
-    if count:
-        done, total, _ = count
-        parts.append(f"{done}/{total} samples")
-    phases = Tally(pod.phase for pod in view.pods if pod.batch is not None)
+    from perfdag.cli.cluster_run import DONE
+    from perfdag.units import short_seconds
+
     batches = sorted({pod.batch for pod in view.pods if pod.batch is not None and pod.phase in ("Running", "Pending")})
+    parts = [f"{int(seconds) // 60}:{int(seconds) % 60:02d}"]
+    standing = counter.count(view.run_id, batches)
+    if standing:
+        parts.append(f"{standing.done}/{standing.total} samples")
+        if standing.done < standing.total and view.phase not in DONE:
+            parts[-1] += f", about {short_seconds(standing.left)} left"
+        if standing.current:
+            parts.append(standing.current)
+    phases = Tally(pod.phase for pod in view.pods if pod.batch is not None)
     if batches:
         parts.append(f"batch {', '.join(map(str, batches))}")
     if phases:
