@@ -1,0 +1,55 @@
+"""Two variants side by side on a real cluster: on the same nodes, one at a time, and the pods that wait are idle."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from perfdag.collect import load_plan
+from perfdag.results import load
+from perfdag.steps.duel import IDLE_LIMIT, recalled
+from perfdag.store import open_store
+
+from .conftest import Namespace
+
+pytestmark = [pytest.mark.argo, pytest.mark.slow]
+BLOCKS = 8
+
+
+def _suite(folder: Path, name: str, seconds: float, memory: str) -> Path:
+    path = folder / f"{name}.yaml"
+    path.write_text(
+        "name: sides\npending_limit: 90s\nentries:\n  - benchmark: command\n    hosts: {count: 2}\n"
+        f"    resources: {{memory: {memory}}}\n    params: {{argv: [sleep, '{seconds}'], expected: {seconds}}}\n"
+    )
+    return path
+
+
+def test_ab_on_the_same_nodes(bench: Namespace, tmp_path: Path) -> None:
+    a, b = _suite(tmp_path, "a", 0.4, "200Mi"), _suite(tmp_path, "b", 0.5, "300Mi")
+    said = bench.perfdag("ab", str(a), str(b), "--blocks", str(BLOCKS), "--submit", "--watch")
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert "worse" in said.stdout
+    run_id = said.stdout.split()[1]
+    store = open_store(bench.store)
+    duel = recalled(store, load_plan(store, run_id))
+    rows = load(store, suites=["sides"], runs=[duel.a.run_id, duel.b.run_id]).to_pylist()
+    rows = [row for row in rows if row["benchmark"] == "command"]
+    assert [row["status"] for row in rows] == ["ok"] * (BLOCKS * 4)
+    idle = [json.loads(row["env"])["sample"]["idle_cpus"] for row in rows]
+    assert all(0 <= each <= IDLE_LIMIT for each in idle), idle
+    turns = sorted((row["started_at"], row["finished_at"], row["variant"]) for row in rows)
+    assert "".join(variant for _, _, variant in turns) == "".join(duel.blocks)
+    assert all(before[1] <= after[0] for before, after in pairwise(turns)), "two samples at once"
+    assert len({tuple(row["nodes"]) for row in rows}) == 1
+    pods = bench.objects("Pod", labels=f"perfdag/run={duel.a.run_id}")
+    memory = {pod["metadata"]["labels"]["perfdag/rank"]: pod["spec"]["containers"][-1]["resources"]["limits"]["memory"] for pod in pods}
+    assert sorted(memory) == ["0", "1", "2", "3"]
+    assert {memory[rank] for rank in "01"} != {memory[rank] for rank in "23"}
+    outcome = json.loads(store.get(f"runs/{duel.a.run_id}/ab.json"))
+    assert outcome["series"][0]["effect"] == pytest.approx(0.25, abs=0.04)
+    # a finished one is shown again from here, and nothing is measured for it
+    again = bench.perfdag("ab", "--resume", run_id, "--store", bench.store, "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["series"] == outcome["series"]
