@@ -139,11 +139,20 @@ class _Builder:
             self._values.setdefault(index, []).append(value)
 
     def _canonical_env(self, part: Part) -> str:
-        merged = {**part.env, **({"sample": part.facts} if part.facts else {})}
+        merged = {**part.env, **({"sample": part.facts} if part.facts else {}), **self._cluster_of(part)}
         key = orjson.dumps(merged, option=orjson.OPT_SORT_KEYS)
         if key not in self._env:
             self._env[key] = canonical(merged)
         return self._env[key]
+
+    def _cluster_of(self, part: Part) -> dict[str, Any]:
+        """What the cluster was, with the kinds of node that this sample used."""
+        where = self.plan.where
+        if "kubernetes" not in where:
+            return {}
+        nodes = {canonical(where["nodes"][name]) for name in part.nodes if name in (where.get("nodes") or {})}
+        kinds = [orjson.loads(each) for each in sorted(nodes)]
+        return {"cluster": {**{name: where.get(name) for name in ("kubernetes", "csi", "network_policy")}, "nodes": kinds}}
 
     def _constants(self, index: int, repetition: int, position: int) -> dict[str, Any]:
         plan, point = self.plan, self.plan.points[index]
@@ -178,7 +187,8 @@ class _Builder:
         head = "\x1f".join((self.plan.suite, point, sample["benchmark_version"] or "", ""))
         tail = f"\x1f{self.plan.run_id}\x1f{sample['variant'] or ''}\x1f{sample['repetition']}\x1f{sample['phase']}\x1f"
         series = [
-            digest(f"{head}{text}\x1f{each.get('metric') or ''}\x1f{each.get('stat') or ''}") for text, each in zip(texts, rows, strict=True)
+            digest(f"{head}{text}\x1f{each.get('metric') or ''}\x1f{each.get('stat') or ''}")
+            for text, each in zip(texts, rows, strict=True)
         ]
         columns["series_id"] += series
         columns["sample_id"] += [digest(f"{one}{tail}{each.get('subject') or ''}") for one, each in zip(series, rows, strict=True)]

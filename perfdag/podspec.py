@@ -1,7 +1,8 @@
 """A shape as what Argo lays over a pod: a podSpecPatch (strategic merge by container name), its annotations apart.
 
 Argo's own `init` and `wait` containers are named too: without a securityContext PodSecurity `restricted` refuses the pod, and without
-resources it can never be Guaranteed. `@BATCH@` stands for the number of the batch: one patch serves all batches of a shape. Where two variants
+resources it can never be Guaranteed. `@BATCH@` stands for the number of the batch: one patch serves all batches of a shape,
+and `@PORT@` for the port of a rank's sshd on a host network. Where two variants
 stand side by side `@TWIN@` is the rank of the other variant's pod that this one shares its node with.
 """
 
@@ -11,7 +12,7 @@ from typing import Any
 
 from perfdag.shape import Shape, Volume
 
-BATCH, TWIN = "@BATCH@", "@TWIN@"
+BATCH, TWIN, PORT = "@BATCH@", "@TWIN@", "@PORT@"
 USER = 1000
 VOLUME = "/perfdag/volume"
 STORE = "/perfdag/store"
@@ -26,13 +27,12 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Context:
-    """What a patch needs beyond the shape: the run, where the store is, how images are called, and the port of sshd on a host network."""
+    """What a patch needs beyond the shape: the run, where the store is, and how images are called."""
 
     run_id: str
     images: str
     """`registry/perfdag-{name}:tag`; a shape's image without `/` and `:` is put for {name}."""
     store: str = ""
-    port: int = 2222
     priority_class: str | None = None
     workflow: str = ""
     account: str | None = None
@@ -142,8 +142,8 @@ def _resources(shape: Shape, main: Object) -> None:
 def _network(shape: Shape, spec: Object, main: Object, context: Context) -> None:
     if shape.network.host:
         spec |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
-        # a declared host port keeps two gangs with the same sshd port off one node
-        main["ports"] = [{"name": "ssh", "containerPort": context.port, "hostPort": context.port, "protocol": "TCP"}]
+        # a declared host port keeps two gangs with the same sshd port off one node; each rank has its own, so two of a gang may share one
+        main["ports"] = [{"name": "ssh", "containerPort": PORT, "hostPort": PORT, "protocol": "TCP"}]
 
 
 def _mtu(shape: Shape, spec: Object, context: Context) -> None:
@@ -271,7 +271,7 @@ def _away(expressions: list[Object]) -> Object:
 
 
 def host_port(run_id: str) -> int:
-    """sshd's port of a run on a host network: 20000-29999, from the run id."""
+    """sshd's port of rank 0 of a run on a host network, from the run id; rank n has the n-th after it, 20000 to 29999 for any gang."""
     import hashlib
 
-    return 20000 + int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:4], "big") % 10000
+    return 20000 + int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:4], "big") % (10000 - 2 * 4096)

@@ -31,6 +31,8 @@ class Here:
     address: str
     allowed: tuple[str, ...] = ()
     """Benchmarks whose Kubernetes rights this installation grants."""
+    network_policy: bool = False
+    """Whether this installation put a NetworkPolicy around measuring pods."""
 
     def open(self) -> Store:
         """The store, a mounted claim included. Raises StoreError."""
@@ -58,6 +60,7 @@ def here(environment: Mapping[str, str] = os.environ) -> Here:
         node=of("NODE"),
         address=of("IP"),
         allowed=tuple(of("ALLOWED").split()),
+        network_policy=bool(of("NETWORK_POLICY")),
     )
 
 

@@ -118,7 +118,7 @@ def _side_by_side(a: Plan, b: Plan, here: Here) -> tuple[list[Object], list[Obje
             shape = Shape.model_validate(raw)
             n = shape.hosts.count
             ranks = range(first * n, (first + 1) * n)
-            described.append(_described(shape, a, here, accounts.get(number), ssh_port(shape, plan.run_id), ranks))
+            described.append(_described(shape, a, here, accounts.get(number), ranks))
     for left, right in zip(a.batches, b.batches, strict=True):
         entry = {"s": str(left.shape), "t": str(len(a.shapes) + right.shape)}
         for side, raw in (("a", a.shapes[left.shape]), ("b", b.shapes[right.shape])):
@@ -129,19 +129,18 @@ def _side_by_side(a: Plan, b: Plan, here: Here) -> tuple[list[Object], list[Obje
     return described, shapeof
 
 
-def _described(shape: Shape, plan: Plan, here: Here, account: str | None, port: int | None = None, ranks: range | None = None) -> Object:
+def _described(shape: Shape, plan: Plan, here: Here, account: str | None, ranks: range | None = None) -> Object:
     priority = "perfdag-preempting" if plan.options.get("priority", 0) > 0 else None
-    where = port or ssh_port(shape, plan.run_id)
-    context = Context(plan.run_id, here.images, here.store, where, priority, here.workflow, account, ranks)
-    described: Object = {"patch": patch(shape, context)}
+    context = Context(plan.run_id, here.images, here.store, priority, here.workflow, account, ranks)
+    described: Object = {"patch": patch(shape, context), "port": str(host_port(plan.run_id))}
     if shape.network.name:
         described |= {"network": shape.network.name, "netkey": NETWORKS[shape.network.default]}
     return described
 
 
-def ssh_port(shape: Shape, run_id: str) -> int:
-    """Where peers of a shape listen for the lead."""
-    return host_port(run_id) if shape.network.host else SSH_PORT
+def ssh_port(shape: Shape, run_id: str, rank: int) -> int:
+    """Where the peer of that rank listens for the lead; peers of one node share its ports on a host network."""
+    return host_port(run_id) + rank if shape.network.host else SSH_PORT
 
 
 def step(here: Here, out: Path, environment: Mapping[str, str]) -> Plan:
@@ -180,7 +179,8 @@ def _stored(store: Store, plans: list[Plan]) -> set[str]:
 async def _prepare(kube: Kube, here: Here, plan: Plan) -> Object:
     """Make the objects a run needs, owned by its Workflow, and read what the cluster is."""
     await create(kube, here, plan, objects(plan, here))
-    return {**await cluster_facts(kube), "workflow": here.workflow, "workflow_uid": here.workflow_uid, "namespace": here.namespace}
+    facts = {**await cluster_facts(kube), "network_policy": here.network_policy}
+    return {**facts, "workflow": here.workflow, "workflow_uid": here.workflow_uid, "namespace": here.namespace}
 
 
 async def create(kube: Kube, here: Here, plan: Plan, bodies: list[Object]) -> None:

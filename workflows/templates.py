@@ -12,7 +12,7 @@ from typing import Any
 from hera.workflows import DAG, ClusterWorkflowTemplate, Container, Parameter, RetryStrategy, Task, WorkflowTemplate
 from hera.workflows import models as m
 
-from perfdag.podspec import BATCH, LABEL, STORE, TWIN, hardened, restricted
+from perfdag.podspec import BATCH, LABEL, PORT, STORE, TWIN, hardened, restricted
 
 NAME = "perfdag"
 PLAN_SECONDS, SENTRY_MARGIN, FINISH_SECONDS = 1800, 60, 3600
@@ -147,8 +147,10 @@ def _with_store(patch: dict[str, Any]) -> str:
     return f"{{{{={_CLAIM} ? replace('{claimed}', '@CLAIM@', workflow.parameters.store[8:]) : '{plain}'}}}}"
 
 
-def _container(made: Installation, name: str, more_env: tuple[str, ...] = (), allow: tuple[str, ...] = (), **kwargs: Any) -> Container:
-    more = [m.EnvVar(name="PERFDAG_ALLOWED", value=" ".join(allow))] if allow else []
+def _container(
+    made: Installation, name: str, more_env: tuple[str, ...] = (), plain: dict[str, str] | None = None, **kwargs: Any
+) -> Container:
+    more = [m.EnvVar(name=f"PERFDAG_{each.upper()}", value=text) for each, text in (plain or {}).items() if text]
     more += [m.EnvVar(name=f"PERFDAG_{each.upper()}", value=f"{{{{workflow.parameters.{each}}}}}") for each in more_env]
     return Container(
         name=name,
@@ -166,7 +168,7 @@ def _plan(made: Installation) -> Container:
         made,
         "plan",
         ("suite", "url", "options"),
-        made.allow,
+        {"allowed": " ".join(made.allow), "network_policy": "true" if made.network_policy else ""},
         image=made.image("base"),
         args=["step", "plan", "--out", "/tmp/perfdag-plan"],
         volumes=[m.Volume(name="suite", config_map=m.ConfigMapVolumeSource(name="{{workflow.parameters.configmap}}", optional=True))],
@@ -283,6 +285,10 @@ def _gang(made: Installation, rank: Container, net: bool) -> DAG:
 def _rank(made: Installation, net: bool) -> Container:
     # of a pod of variant B; of others it is no rank, and their patches do not ask for it
     twin = f"string(asInt(inputs.parameters.rank) - asInt({_of_batch('n')}))"
+    port = f"string(asInt({_of_shape('port')}) + asInt(inputs.parameters.rank))"
+    patch = f"toJson({_of_shape('patch')})"
+    for placeholder, value in ((f"'{BATCH}'", "inputs.parameters.batch"), (f"'{TWIN}'", twin), (f"'\"{PORT}\"'", port)):
+        patch = f"replace({patch}, {placeholder}, {value})"
     annotations = {
         "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
         # Volcano's gang: plan makes the PodGroup where the shape asks for it; other schedulers do not read this
@@ -320,7 +326,7 @@ def _rank(made: Installation, net: bool) -> Container:
             f"{LABEL}/attempt": "{{inputs.parameters.attempt}}",
         },
         annotations=annotations,
-        pod_spec_patch=f"{{{{=replace(replace(toJson({_of_shape('patch')}), '{BATCH}', inputs.parameters.batch), '{TWIN}', {twin})}}}}",
+        pod_spec_patch=f"{{{{={patch}}}}}",
     )
 
 

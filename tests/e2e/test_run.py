@@ -64,6 +64,11 @@ def test_suite_text_through_the_store_and_rows_equal_to_a_local_run(bench: Names
     there = bench.rows(run_id)
     assert keyed(there) == keyed(here)
     assert set(there[0]) == set(here[0])
+    nodes = {node["metadata"]["name"]: node["status"]["nodeInfo"] for node in bench.objects("Node")}
+    for row in there:
+        cluster = json.loads(row["env"])["cluster"]
+        assert cluster["kubernetes"].startswith("v")
+        assert {kind["kubelet"] for kind in cluster["nodes"]} == {nodes[name]["kubeletVersion"] for name in row["nodes"]}
 
 
 def test_suite_text_through_base64(bench: Namespace, tmp_path: Path) -> None:
