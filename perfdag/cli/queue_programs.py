@@ -77,7 +77,7 @@ def _frontend(args: argparse.Namespace) -> int:
         frontend = Frontend(args.names, limits)
         await frontend.start(_address(args.caddr), _address(args.waddr), _address(args.maddr))
         clients, workers, metrics = frontend.ports
-        say(f"queues {', '.join(args.names)}: clients on port {clients}, backends on {workers}, metrics on {metrics}")
+        say(f"queues {', '.join(frontend.queues)}: clients on port {clients}, backends on {workers}, metrics on {metrics}")
         ended = _until_signal()
         while not ended.is_set():
             try:
@@ -208,6 +208,10 @@ def _client(args: argparse.Namespace) -> int:
 
     if not 0 <= args.req_now <= args.req_max <= 4096:
         raise ValueError(f"parallel requests must be 0 <= --req-now ({args.req_now}) <= --req-max ({args.req_max}) <= 4096")
+    if not args.duration >= 0:
+        raise ValueError(f"--duration {args.duration:g} is below 0")
+    if args.poisson and not args.rate:
+        raise ValueError("--poisson wants a --rate")
     words = args.args[1:] if args.args[:1] == ["--"] else args.args
     work = load.Work(args.name, list(words), args.limit, args.retries)
 

@@ -184,11 +184,13 @@ async def request(wire_: Wire, tally: Tally, slot: int, scheduled: float | None 
 
 
 def schedule(rate: float, poisson: bool, seed: int) -> Iterator[float]:
-    """Seconds from the start at which requests are due, evenly or as a Poisson process of ``rate`` a second."""
+    """Seconds from the start at which requests are due, evenly or as a Poisson process of ``rate`` a second. Raises ValueError."""
     if not 0 < rate < 1e6:
         raise ValueError(f"rate {rate:g} requests/s: must be above 0 and below 1e6")
-    if not poisson:
-        yield from (n / rate for n in count())
+    return _poisson(rate, seed) if poisson else (n / rate for n in count())
+
+
+def _poisson(rate: float, seed: int) -> Iterator[float]:
     chance = random.Random(seed)
     due = 0.0
     while True:

@@ -110,13 +110,17 @@ class Queues(_Model):
 def load(file: str | None, lines: list[str], **shared: Any) -> Queues:
     """Queues from a YAML file and from ``NAME=COMMAND`` lines. Raises ValueError saying file, place and reason."""
     document: Any = {}
+    if not file and not lines:
+        raise ValueError("no queues: name a YAML file with `queues`, or add --queue NAME=COMMAND")
     if file:
         import yaml
 
         try:
             document = yaml.safe_load(Path(file).read_text())
-        except (OSError, yaml.YAMLError) as error:
-            raise ValueError(f"{file}: {str(error).splitlines()[0]}") from None
+        except OSError as error:
+            raise ValueError(f"{file}: {error.strerror}") from None
+        except yaml.YAMLError as error:
+            raise ValueError(f"{file}: {' '.join(str(error).split())}") from None
         if not isinstance(document, dict):
             raise ValueError(f"{file}: not a mapping with `queues`")
     document = {**document, **{key: value for key, value in shared.items() if value is not None}}
@@ -128,5 +132,5 @@ def load(file: str | None, lines: list[str], **shared: Any) -> Queues:
     try:
         return Queues.model_validate(document)
     except ValidationError as error:
-        problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg'].removeprefix('Value error, ')}" for one in error.errors()]
         raise ValueError(f"{file or 'queues'}: {'; '.join(problems)}") from None

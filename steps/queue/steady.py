@@ -69,7 +69,7 @@ def window(before: Chains, after: Chains) -> float:
 
 
 async def measure(look: Callable[[], Awaitable[Stats]], slots: int, patience: Patience, ready: Callable[[Stats], bool]) -> Rate:
-    """Watch until the rate is steady or patience ends. ``ready``: false while it is too early to begin a window."""
+    """Watch until the rate is steady, patience ends, or nothing but failures came. ``ready``: false while it is too early to begin a window."""
     began = time.monotonic()
     rates: list[float] = []
     start: Chains | None = None
@@ -83,7 +83,8 @@ async def measure(look: Callable[[], Awaitable[Stats]], slots: int, patience: Pa
             start = now
         last = rates[-patience.windows :]
         steady = len(last) == patience.windows and _agree(last, patience.tolerance)
-        if steady or time.monotonic() - began > patience.seconds:
+        hopeless = not stats["success"] and stats["failure"] >= max(3, slots)
+        if steady or hopeless or time.monotonic() - began > patience.seconds:
             return _rate(last if steady else rates[1:] or rates, steady, time.monotonic() - began, stats)
         await asyncio.sleep(patience.poll)
 

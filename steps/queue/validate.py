@@ -201,13 +201,12 @@ async def _step(target: Target, load: Load, plan: Plan, replicas: int, done: lis
     await load.parallel(replicas)
     rate = await measure(load.stats, replicas, plan.patience, lambda stats: _pods(stats) >= replicas)
     failures = int(rate.stats["failure"])
-    against = ratio(rate, done[-1].rate) if done else None
+    against = ratio(rate, done[-1].rate) if done and done[-1].rate.per_second else None
     needed = plan.factor ** math.log2(replicas / done[-1].replicas) if done else 0.0
     problems = []
     if failures:
         causes = ", ".join(f"{count} {cause}" for cause, count in rate.stats["causes"].items())
-        suspects = rate.stats.get("suspects") or []
-        problems.append(f"{failures} failed requests ({causes}){', most on ' + ' and '.join(suspects) if suspects else ''}")
+        problems.append(f"{failures} failed requests ({causes}){blame(rate.stats)}")
     if not rate.per_second:
         problems.append("throughput was zero")
     elif _pods(rate.stats) < replicas:
@@ -219,6 +218,15 @@ async def _step(target: Target, load: Load, plan: Plan, replicas: int, done: lis
     base = done[0].rate.per_second if done else rate.per_second
     efficiency = rate.per_second / (replicas * base) if base else 0.0
     return Step(replicas, rate, efficiency, against, needed, failures, problems)
+
+
+def blame(stats: Stats) -> str:
+    """What the backends said most often, and the devices that fail more than the rest."""
+    errors: Counter[str] = Counter()
+    for node in stats["nodes"].values():
+        errors.update(node["errors"])
+    said = f": {errors.most_common(1)[0][0]}" if errors else ""
+    return said + (f"; most on {' and '.join(stats['suspects'])}" if stats["suspects"] else "")
 
 
 def _pods(stats: Stats) -> int:
@@ -266,8 +274,11 @@ def closing(verdict: Verdict) -> str:
             f"{name}: serial share {fitted.sigma:.4f}, coherence {fitted.kappa:.6f}, {knee}, {most} (residual {100 * fitted.error:.2f} %)"
         )
     for name, node in verdict.spread.items():
-        devices: Counter[str] = Counter(node["devices"])
-        shares = ", ".join(f"{device or '-'} {count}" for device, count in sorted(devices.items()))
+        done, failed = Counter(node["devices"]), Counter(node["failed_devices"])
+        shares = ", ".join(
+            f"{device or '-'} {done[device]}" + (f" ({failed[device]} failed)" if failed[device] else "")
+            for device in sorted({*done, *failed})
+        )
         lines.append(f"node {name}: {node['success']} done, {node['failure']} failed, {node['pods']} pods; devices: {shares}")
     fails = sum(not step.passed for step in verdict.steps)
     lines.append("PASS" if verdict.passed else f"FAIL ({fails} of {len(verdict.steps)} steps)")

@@ -148,7 +148,7 @@ def test_schedules() -> None:
     assert times == [next(again) for _ in range(5000)]
     assert times[-1] == pytest.approx(100, rel=0.05)
     with pytest.raises(ValueError, match="rate"):
-        next(schedule(0, False, 1))
+        schedule(0, False, 1)
 
 
 def test_percentiles_within_one_percent_and_refused_below_their_samples() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 
@@ -10,7 +11,8 @@ from perfdag.cli import main
 from perfdag.steps.queue import law
 from perfdag.steps.queue.local import Local
 from perfdag.steps.queue.steady import Patience
-from perfdag.steps.queue.validate import BadInput, Plan, validate
+from perfdag.steps.queue.tally import Tally
+from perfdag.steps.queue.validate import BadInput, Plan, Verdict, blame, closing, spread, validate
 
 
 @pytest.mark.parametrize(("sigma", "kappa"), [(0.0, 0.0), (0.2, 0.0), (0.05, 0.002), (0.02, 0.0005), (0.3, 0.01)])
@@ -145,3 +147,26 @@ def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         assert main(["queue", "frontend", "sleep", "--caddr", where, "--waddr", "127.0.0.1:0", "--maddr", "127.0.0.1:0"]) == 2
     assert f"cannot listen on {where}" in capsys.readouterr().err
+
+
+async def test_work_that_only_fails_ends_soon_and_says_why() -> None:
+    began = time.monotonic()
+    result = await run(["sleep", "x"], Plan(2, patience=Patience(seconds=60)))
+    assert time.monotonic() - began < 30
+    assert result["verdict"] == "FAIL"
+    steps = result["steps"]
+    assert isinstance(steps, list)
+    assert "exit code 1): invalid sleep time value 'x'" in steps[0]["problems"][0]
+    assert steps[1]["ratio"] is None
+
+
+def test_a_bad_device_is_named() -> None:
+    tally = Tally()
+    for n in range(40):
+        tally.began()
+        broken = n % 4 == 3
+        answer = {"Pod": "p", "Node": "n", "Device": f"card{n % 4}", "Error": "no frame" if broken else "", "Timeout": 0.0}
+        tally.ended({**answer, "Runtime": 0.1, "Waittime": 0.0, "Retcode": int(broken)}, "", 0.0, 0.0, n % 4)
+    assert blame(tally.as_json()) == ": no frame; most on n/card3"
+    verdict = Verdict(spread=spread(tally.as_json()))
+    assert "card2 10, card3 0 (10 failed)" in closing(verdict)
