@@ -19,10 +19,9 @@ from perfdag.parts import note, part_key, read_part, stored_parts
 from perfdag.plan import Plan
 from perfdag.shape import Shape
 from perfdag.steps import peer
-from perfdag.steps.gang import Gone, Hosts, Said, connect, measured_host, own_host, place_for, running
+from perfdag.steps.gang import Gone, Hosts, Said, connect, for_rsh, measured_host, own_host, place_for, running
 from perfdag.steps.lead import GangLost, Lead
 from perfdag.steps.place import KEYS, Here, scratch_home
-from perfdag.steps.plan import ssh_port
 from perfdag.steps.pods import Pod
 from perfdag.steps.ssh import SshHost
 from perfdag.store import Store
@@ -121,23 +120,23 @@ def _drive(here: Here, store: Store, duel: Duel, number: int, attempt: int) -> N
         if by_rank[rank].node != by_rank[n + rank].node:
             raise Gone(f"host {rank} of A is on {by_rank[rank].node} and of B on {by_rank[n + rank].node}: not side by side")
     config = peer.client_config(peer.Keys(KEYS), scratch_home() / "lead")
-    mine = _gang(here, pods, shapes["A"], range(n), config, ssh_port(shapes["A"], duel.a.run_id))
+    mine = _gang(here, pods, shapes["A"], range(n), config)
     others = Hosts([], pods)
     try:
-        connect(others, [by_rank[n + rank] for rank in range(n)], config, ssh_port(shapes["B"], duel.b.run_id))
+        connect(others, [by_rank[n + rank] for rank in range(n)], config, shapes["B"], here.run_id)
         _rounds(here, store, duel, number, mine, others)
     finally:
         others.dismiss()
         mine.dismiss()
 
 
-def _gang(here: Here, pods: dict[str, Pod], shape: Shape, ranks: range, config: Path, port: int) -> Hosts:
+def _gang(here: Here, pods: dict[str, Pod], shape: Shape, ranks: range, config: Path) -> Hosts:
     """This pod as the first host of its variant, and the others of it over ssh. Raises Gone."""
     gang = Hosts([own_host(here, pods, shape)], pods)
-    os.environ |= {"PERFDAG_SSH_CONFIG": str(config), "PERFDAG_SSH_PORT": str(port)}  # for `perfdag step rsh`
     chosen = sorted((pod for pod in pods.values() if pod.rank in ranks[1:]), key=lambda pod: pod.rank or 0)
-    connect(gang, chosen, config, port)
-    gang.hosts += [measured_host(host, shape, config, port) for host in gang.peers]
+    connect(gang, chosen, config, shape, here.run_id)
+    for_rsh(gang, config)
+    gang.hosts += [measured_host(host, shape) for host in gang.peers]
     return gang
 
 
@@ -195,5 +194,5 @@ def _second(here: Here, plan: Plan, number: int, attempt: int) -> Lead:
     limit = float(plan.options.get("pending_limit", 600))
     pods = asyncio.run(running(here, here.run_id, number, attempt, 2 * n, limit, shape.network.family))
     config = peer.client_config(peer.Keys(KEYS), scratch_home() / "lead")
-    gang = _gang(here, pods, shape, range(n, 2 * n), config, ssh_port(shape, plan.run_id))
+    gang = _gang(here, pods, shape, range(n, 2 * n), config)
     return Lead(plan, here.open(), place_for(here, shape, gang), Said(len(plan.batches[number].samples)))

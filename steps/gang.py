@@ -122,19 +122,24 @@ def gathered(here: Here, plan: Plan, shape: Shape, number: int, attempt: int) ->
     try:
         if wanted > 1:
             config = peer.client_config(peer.Keys(KEYS), scratch_home() / "lead")
-            port = ssh_port(shape, here.run_id)
-            os.environ |= {"PERFDAG_SSH_CONFIG": str(config), "PERFDAG_SSH_PORT": str(port)}  # for `perfdag step rsh`
-            connect(gang, sorted((each for each in pods.values() if each.rank), key=lambda each: each.rank or 0), config, port)
-            gang.hosts += [measured_host(host, shape, config, port) for host in gang.peers]
+            ranked = sorted((each for each in pods.values() if each.rank), key=lambda each: each.rank or 0)
+            connect(gang, ranked, config, shape, here.run_id)
+            for_rsh(gang, config)
+            gang.hosts += [measured_host(host, shape) for host in gang.peers]
         yield gang
     finally:
         gang.dismiss()
 
 
-def connect(gang: Hosts, pods: Sequence[Pod], config: Path, port: int) -> None:
+def for_rsh(gang: Hosts, config: Path) -> None:
+    """Tell `perfdag step rsh`, which MPI launchers call, how to reach the peers."""
+    os.environ |= {"PERFDAG_SSH_CONFIG": str(config), "PERFDAG_SSH_PORTS": " ".join(f"{each.at}={each.port}" for each in gang.peers)}
+
+
+def connect(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id: str) -> None:
     """Reach the peers in these pods and end what an earlier lead left in them. Raises Gone where one cannot be reached."""
     for pod in pods:
-        host = SshHost(pod.address or "", pod.node or "", config, port)
+        host = SshHost(pod.address or "", pod.node or "", config, ssh_port(shape, run_id, pod.rank or 0))
         try:
             host.connect(CONNECT_PATIENCE)
             host.clean()
@@ -152,7 +157,7 @@ def own_host(here: Here, pods: dict[str, Pod], shape: Shape) -> LocalHost:
     return LocalHost(extra, here.node) if extra else local
 
 
-def measured_host(host: SshHost, shape: Shape, config: Path, port: int) -> Host:
+def measured_host(host: SshHost, shape: Shape) -> Host:
     """A peer with its address on the measured network. Raises Gone."""
     extra = _extra_address(host, shape)
     if extra:

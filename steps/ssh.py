@@ -124,6 +124,16 @@ class SshHost:
         """Its address on the measured network."""
         return self._measured
 
+    @property
+    def at(self) -> str:
+        """The address where its sshd is reached."""
+        return self._control
+
+    @property
+    def port(self) -> int:
+        """The port of its sshd."""
+        return self._port
+
     def measure(self, address: str) -> None:
         """Measure over another address than the one ssh uses."""
         self._measured = address

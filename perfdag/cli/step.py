@@ -94,10 +94,9 @@ def _peer(args: argparse.Namespace) -> int:
     place = here()
     store = place.open()
     plan, index = assigned(store, load_plan(store, place.run_id), args.batch)
-    home, ports = scratch_home() / "peer", place.run_id
+    home = scratch_home() / "peer"
     if plan.trigger == "ab" and args.rank >= (n := duel.shape_of(plan, index).hosts.count):
         plan = duel.recalled(store, plan).b
-        ports = plan.run_id
         if args.rank == n:
             duel.follow(place, plan, index, args.attempt, home)
     wanted = {plan.key(position) for position in plan.batches[index].samples}
@@ -105,7 +104,7 @@ def _peer(args: argparse.Namespace) -> int:
         return serve(
             Keys(KEYS),
             home,
-            ssh_port(duel.shape_of(plan, index), ports),
+            ssh_port(duel.shape_of(plan, index), place.run_id, args.rank),
             float(plan.options.get("pending_limit", 600)),
             measured=lambda: wanted <= stored_parts(store, plan.run_id),
         )
@@ -181,7 +180,7 @@ def _reach(args: argparse.Namespace) -> int:
 def _rsh(args: argparse.Namespace) -> int:
     from perfdag.cli import EXIT_INPUT
 
-    config, port = os.environ.get("PERFDAG_SSH_CONFIG"), os.environ.get("PERFDAG_SSH_PORT", "2222")
+    config, ports = os.environ.get("PERFDAG_SSH_CONFIG"), os.environ.get("PERFDAG_SSH_PORTS", "")
     if not config:
         print("perfdag step rsh: only in the lead's pod of a gang (PERFDAG_SSH_CONFIG is not set)", file=sys.stderr)
         return EXIT_INPUT
@@ -195,4 +194,6 @@ def _rsh(args: argparse.Namespace) -> int:
     # the words are meant for the remote shell, as rsh does: they are joined, not quoted again
     if host in (os.environ.get("PERFDAG_IP"), "localhost", "127.0.0.1"):
         os.execvp("sh", ["sh", "-c", " ".join(command)])
+    # the first of an address: hosts of one address (a host network) are one to MPI
+    port = next((port for address, _, port in (each.rpartition("=") for each in ports.split()) if address == host), "2222")
     os.execvp("ssh", ["ssh", "-F", config, "-p", port, host, *command])

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from perfdag.podspec import Context, host_port, patch
+from perfdag.podspec import PORT, Context, host_port, patch
 from perfdag.shape import Shape
 from perfdag.workflows import base, lint, runs
 from perfdag.workflows.emit import dump
@@ -27,7 +27,7 @@ INSTALLATIONS = {
     "claim": Installation(namespace="bench", store="claim://results", namespaced=True, pull_secrets=("registry",), parallel_batches=3),
     "cluster": Installation(namespace="bench", store="s3://bench/results", cluster_scope=True, network_policy=True, pull_policy="Always"),
 }
-CONTEXT = Context("20260101T020000Z-0a1b2c3d", "registry.example/perfdag-{name}:1", "s3://bench/results", 2222)
+CONTEXT = Context("20260101T020000Z-0a1b2c3d", "registry.example/perfdag-{name}:1", "s3://bench/results")
 SHAPES: dict[str, dict[str, Any]] = {
     "plain": {},
     "pair": {"image": "iperf", "hosts": {"count": 2, "placement": "spread"}},
@@ -143,10 +143,12 @@ def test_a_pod_with_resources_can_be_guaranteed() -> None:
         assert {"cpu", "memory"} <= container["resources"]["limits"].keys()
 
 
-def test_host_ports_are_in_their_range_and_differ_by_run() -> None:
+def test_host_ports_are_in_their_range_and_differ_by_run_and_rank() -> None:
     ports = {host_port(f"run-{number}") for number in range(200)}
-    assert all(20000 <= port < 30000 for port in ports)
+    assert all(port >= 20000 and port + 2 * 4096 <= 30000 for port in ports)
     assert len(ports) > 150
+    main = next(each for each in patch(Shape.model_validate({"network": {"host": True}}), CONTEXT)["containers"] if each["name"] == "main")
+    assert {main["ports"][0][name] for name in ("hostPort", "containerPort")} == {PORT}
 
 
 def test_suite_text_survives_the_config_map() -> None:
