@@ -5,6 +5,8 @@ goes late, which is kept as its lag and reported, never hidden. Times are time.m
 """
 
 import asyncio
+import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -112,7 +114,7 @@ class CommandSubmitter:
         finally:
             if process.returncode is None:
                 with suppress(ProcessLookupError):
-                    process.kill()
+                    os.killpg(process.pid, signal.SIGKILL)  # what it started holds its pipes
                 await process.wait()
         if process.returncode:
             raise KubeError(0, "Submitter", f"{argv[0]}: {' '.join(err.decode(errors='replace').split())[-300:]}")

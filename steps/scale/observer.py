@@ -6,6 +6,7 @@ are joined by owner UID, never by name.
 """
 
 import asyncio
+import gc
 import time
 from array import array
 from collections import Counter
@@ -121,6 +122,7 @@ class Observer:
         self.absent = [each for each in self.absent if each.partition(".")[0] not in there]  # PodGroups have four homes
         if self._events:
             resources.append(await self.kube.resource("v1", "Event"))
+        gc.freeze()  # what was imported is not searched again: a full collection would hold the watches up for tens of ms
         for resource in resources:
             await self._start(resource)
         return self
@@ -131,6 +133,7 @@ class Observer:
         for task in self._tasks:
             with suppress(asyncio.CancelledError):
                 await task
+        gc.unfreeze()
 
     async def _start(self, resource: Resource) -> None:
         """List what is there, then watch in a task, so that nothing created from now on is missed. Raises KubeError."""

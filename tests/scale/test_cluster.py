@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -25,7 +26,7 @@ from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import ensure_namespace
 from perfdag.steps.scale.stages import unix_ns
 from perfdag.steps.scale.summary import rank
-from perfdag.steps.scale.templates import INDEX_LABEL, RUN_LABEL, load
+from perfdag.steps.scale.templates import INDEX_LABEL, RUN_LABEL, built_in, load
 
 pytestmark = pytest.mark.cluster
 
@@ -465,6 +466,47 @@ class TestCommands:
                 return len(jobs)
 
         assert asyncio.run(clean()) == 0
+
+    @pytest.mark.slow
+    @pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
+    def test_kubectl_submits_too(self, tmp_path: Path) -> None:
+        """Two documents a workload, so that both are made, and both deleted."""
+        name, out = f"perfdag-test-{uuid.uuid4().hex[:8]}", str(tmp_path / "out")
+        claim = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: 'm-${name}'}\n---\n"
+        (tmp_path / "t.yaml").write_text(claim + built_in()["pod"].read_text())
+        words = ["--template", str(tmp_path / "t.yaml"), "-n", "4", "-p", "2", "-g", "0", "--namespace", name, "--create-namespace"]
+        assert self.cli("submit", "-o", out, "--submitter", "kubectl", *words) == 0
+        assert self.cli("sample", "-o", out, "--watch", "30") == 0
+        rows = pq.read_table(tmp_path / "out" / "stages.parquet").to_pylist()
+        assert [row["status"] for row in rows if row["stage"] == "scheduled"] == ["ok"] * 4
+        assert all(row["uid"] for row in rows), "found by name: kubectl tells no UID"
+        assert self.cli("delete", "-o", out) == 0
+
+        async def clean() -> list[str]:
+            async with Kube() as kube:
+                maps = await kube.list(await kube.resource("v1", "ConfigMap"), name, labels=RUN_LABEL)
+                await kube.delete(await kube.resource("v1", "Namespace"), name)
+                return [each["metadata"]["name"] for each in maps]
+
+        assert asyncio.run(clean()) == []
+
+    @pytest.mark.slow
+    def test_failure_messages_can_be_searched_over_runs(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """Half of the VMIs fail, with KubeVirt's words; the run says so, and the history finds the words."""
+        assert self.cli("nodes", "--count", "20") == 0
+        assert self.cli("simulate", "kubevirt", "--failures", "50") == 0
+        params = f"{{counts: [20], primer: false, namespace: perfdag-test-{uuid.uuid4().hex[:8]}, timeout: 60s}}"
+        (tmp_path / "s.yaml").write_text(f"name: failing\nentries:\n  - {{benchmark: vmi-burst, params: {params}, timeout: 120s}}\n")
+        store = ["--store", str(tmp_path / "store")]
+        try:
+            assert main(["run", str(tmp_path / "s.yaml"), "--no-report", *store]) == 1, "a VMI that failed makes the sample invalid"
+            capsys.readouterr()
+            assert main(["history", "failing", *store, "--failures", "domain could not be started"]) == 0
+            assert "x Simulated: the domain could not be started" in capsys.readouterr().out
+            assert main(["history", "failing", *store, "--failures", "no such words"]) == 0
+            assert "0 points" in capsys.readouterr().out
+        finally:
+            self.cli("simulate", "kubevirt")
 
     @pytest.mark.slow
     def test_a_breached_gate_is_exit_3_and_named(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

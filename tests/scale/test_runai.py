@@ -7,7 +7,10 @@ from typing import Any
 import orjson
 import pytest
 
+from perfdag.kube import KubeError
 from perfdag.steps.scale import runai
+from perfdag.steps.scale.generator import CommandSubmitter
+from perfdag.steps.scale.rows import Row
 
 
 class TestRunaiFiles:
@@ -85,3 +88,73 @@ class TestRunaiFiles:
         assert argv[:3] == ["runai", "submit-pytorch", "{name}"]
         assert argv[argv.index("--workers") + 1] == "7"
         assert argv[-4:] == ["--command", "--", "sleep", "infinity"]
+
+
+def fake_cli(folder: Path, body: str = "") -> str:
+    """A stand-in for Run:ai's command line that writes down its arguments, one a line."""
+    path = folder / "fake-runai"
+    path.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >> "{folder}/said"\necho -- >> "{folder}/said"\n{body}\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+class TestSubmitters:
+    BODY = orjson.dumps({"metadata": {"name": "j-7", "namespace": "runai-p one"}})
+
+    async def told(self, folder: Path, workload: str, **more: Any) -> list[str]:
+        settings = runai.Settings(runai_cli_path=fake_cli(folder), image="an/image", storage_class=more.get("storage_class", ""))
+        argv = runai.runai_argv(settings, workload, "2", 7, more.get("pvc", False))
+        submitter = CommandSubmitter(None, argv, reads_input=False)  # type: ignore[arg-type]
+        assert await submitter.submit([self.BODY], "runai-p one") == ("", 0)
+        return (folder / "said").read_text().split("\n")[:-2]
+
+    async def test_a_training_workload(self, tmp_path: Path) -> None:
+        before = ["submit", "j-7", "--project", "p one", "-i", "an/image", "--image-pull-policy", "IfNotPresent", "-g", "2"]
+        assert await self.told(tmp_path, "training") == [*before, "--command", "--", "sleep", "infinity"]
+
+    async def test_a_distributed_workload_with_a_claim(self, tmp_path: Path) -> None:
+        said = await self.told(tmp_path, "distributed", pvc=True, storage_class="fast")
+        assert said[:2] == ["submit-pytorch", "j-7"]
+        claim = ["--new-pvc", "ephemeral,size=1Mi,accessmode-rwo,path=/path-new,storageclass=fast"]
+        assert said[10:] == ["--clean-pod-policy", "none", "--workers", "7", *claim, "--command", "--", "sleep", "infinity"]
+
+    async def test_an_interactive_workload(self, tmp_path: Path) -> None:
+        assert (await self.told(tmp_path, "interactive"))[10:] == ["--interactive", "--command", "--", "sleep", "infinity"]
+
+    async def test_what_it_refuses_and_when_it_hangs_is_told(self, tmp_path: Path) -> None:
+        refuses = CommandSubmitter(None, [fake_cli(tmp_path, "echo 'no such project' >&2; exit 3")])  # type: ignore[arg-type]
+        with pytest.raises(KubeError, match="fake-runai: no such project"):
+            await refuses.submit([self.BODY], "n")
+        hangs = CommandSubmitter(None, [fake_cli(tmp_path, "sleep 60")], timeout=0.5)  # type: ignore[arg-type]
+        with pytest.raises(KubeError, match=r"did not end in 0\.5 s"):
+            await hangs.submit([self.BODY], "n")
+        with pytest.raises(KubeError, match=r"cannot be run: No such file.*--submitter api"):
+            await CommandSubmitter(None, [str(tmp_path / "absent")]).submit([self.BODY], "n")  # type: ignore[arg-type]
+
+
+class TestBackendTimes:
+    def test_a_plug_in_fills_the_backend_row(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "backend_of_tests.py").write_text(
+            "def times(project, namespace):\n    assert (project, namespace) == ('p', 'runai-p')\n    return {'a': 1767225610.5}\n"
+        )
+        info = tmp_path / "backend_of_tests-1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: backend-of-tests\nVersion: 1\n")
+        (info / "entry_points.txt").write_text("[perfdag.backend_times]\nours = backend_of_tests:times\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        backend = runai.backend_times(runai.Settings(backend_times="ours"), "p", "runai-p")
+        assert backend == {"a": 1767225610.5}
+        stages = ("workload_created", "first_pod_created", "scheduled")
+        rows = [
+            Row("r", i, name, "runai-p", "TrainingWorkload", "", stage, "submitted", "ok", 1.0, receive_time=1767225603.0)
+            for i, name in enumerate("ab")
+            for stage in stages
+        ]
+        first, second = runai.sampled_json(rows, "p", backend)[0]
+        assert first["backendJobCreatedTimestamp"] == "2026-01-01T00:00:10.500000+00:00"
+        assert second["backendJobCreatedTimestamp"] is None, "unobserved, not nought"
+
+    def test_none_is_asked_for_and_one_that_is_not_installed(self) -> None:
+        assert runai.backend_times(runai.Settings(), "p", "n") == {}
+        with pytest.raises(runai.SettingsError, match="no backend_times plug-in 'theirs' is installed"):
+            runai.backend_times(runai.Settings(backend_times="theirs"), "p", "n")
