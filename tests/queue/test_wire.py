@@ -64,6 +64,8 @@ def test_one_verdict() -> None:
         assert not wire.succeeded({**good, **worse})
 
 
-@pytest.mark.parametrize("data", [b'{"Args": ["\\ud800"]}', b'{"Id": 123456789012345678901234567890}', b'{"Id": NaN}', b'\xef\xbb\xbf{"Id": 1}'])
+@pytest.mark.parametrize(
+    "data", [b'{"Args": ["\\ud800"]}', b'{"Id": 123456789012345678901234567890}', b'{"Id": NaN}', b'\xef\xbb\xbf{"Id": 1}']
+)
 def test_what_is_taken_can_be_passed_on(data: bytes) -> None:
     assert wire.decode(wire.line(wire.decode(data))).keys() == wire.decode(data).keys()
