@@ -14,8 +14,9 @@ import pytest
 import yaml
 from aiohttp import web
 
-from perfdag.kube import METADATA, Event, Kube, KubeError, Resource, run
+from perfdag.kube import Event, Kube, KubeError, Resource, run
 from perfdag.kubeconfig import Cluster, Credentials, load
+from perfdag.kuberead import METADATA
 
 PODS = Resource("v1", "Pod", "pods", True)
 PEM = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"

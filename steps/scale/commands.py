@@ -11,11 +11,12 @@ from typing import Any
 
 from perfdag.kube import Kube, KubeError, Resource
 from perfdag.steps.scale import runai, table
+from perfdag.steps.scale.chains import kinds_of
 from perfdag.steps.scale.clock import Offset, server_offset
 from perfdag.steps.scale.files import RunFile, read_run, write_run
 from perfdag.steps.scale.generator import ApiSubmitter, CommandSubmitter, Submitted, Submitter, generate
 from perfdag.steps.scale.observer import Observer
-from perfdag.steps.scale.rows import Clocks, Row, kinds_of, rows_of
+from perfdag.steps.scale.rows import Clocks, Row, rows_of
 from perfdag.steps.scale.scenario import pods_of
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import ensure_namespace, new_run

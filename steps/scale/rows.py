@@ -11,126 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from perfdag.steps.scale.chains import Step, chain
 from perfdag.steps.scale.generator import Submission
 from perfdag.steps.scale.observer import Record
 from perfdag.steps.scale.stages import whole_second
 
 Status = Literal["ok", "unobserved", "censored", "failed"]
-
-
-@dataclass(frozen=True)
-class Step:
-    """A stage of a chain: it is `stage` of the first or last object of `kind` below the workload, and follows `since`."""
-
-    name: str
-    since: str
-    kind: str
-    stage: str
-    pick: Literal["first", "last"] = "first"
-    optional: bool = False
-
-
-def _vmi(kind: str) -> tuple[Step, ...]:
-    own = "VirtualMachineInstance"
-    between = (Step("vmi_created", "created", own, "created"),) if kind != own else ()
-    start = "vmi_created" if between else "created"
-    return (
-        Step("created", "submitted", kind, "created"),
-        *between,
-        Step("pending", start, own, "pending"),
-        Step("scheduling", "pending", own, "scheduling"),
-        Step("pod_created", start, "Pod", "created"),
-        Step("pod_scheduled", "pod_created", "Pod", "scheduled"),
-        Step("pod_ready", "pod_scheduled", "Pod", "ready"),
-        Step("scheduled", "scheduling", own, "scheduled"),
-        Step("running", "scheduled", own, "running", "last"),
-        Step("creation_to_running", "created", own, "running", "last"),
-        Step("submission_to_running", "submitted", own, "running", "last"),
-        Step("deletion", "deleting", kind, "gone", optional=True),
-        Step("pod_deletion", "deleting", "Pod", "gone", "last", optional=True),
-    )
-
-
-def _runai(kind: str, job: str) -> tuple[Step, ...]:
-    return (
-        Step("workload_created", "submitted", kind, "created"),
-        Step("job_created", "workload_created", job, "created"),
-        Step("first_pod_created", "job_created", "Pod", "created"),
-        Step("last_pod_created", "job_created", "Pod", "created", "last"),
-        Step("pod_group_created", "first_pod_created", "PodGroup", "created"),
-        Step("scheduled", "pod_group_created", "Pod", "scheduled", "last"),
-        Step("evicted", "pod_group_created", "Pod", "evicted", optional=True),
-        Step("pvc_requested", "pod_group_created", "PersistentVolumeClaim", "requested", optional=True),
-        Step("pvc_bound", "pvc_requested", "PersistentVolumeClaim", "bound", "last", optional=True),
-        Step("ready", "scheduled", "Pod", "ready", "last"),
-        Step("submission_to_scheduled", "submitted", "Pod", "scheduled", "last"),
-    )
-
-
-def _pods_of(kind: str) -> tuple[Step, ...]:
-    return (
-        Step("created", "submitted", kind, "created"),
-        Step("first_pod_created", "created", "Pod", "created"),
-        Step("last_pod_created", "created", "Pod", "created", "last"),
-        Step("scheduled", "last_pod_created", "Pod", "scheduled", "last"),
-        Step("evicted", "created", "Pod", "evicted", optional=True),
-        Step("pvc_bound", "created", "PersistentVolumeClaim", "bound", "last", optional=True),
-        Step("ready", "scheduled", "Pod", "ready", "last"),
-        Step("succeeded", "ready", kind, "succeeded", optional=True),
-        Step("submission_to_scheduled", "submitted", "Pod", "scheduled", "last"),
-    )
-
-
-CHAINS: dict[str, tuple[Step, ...]] = {
-    "VirtualMachineInstance": _vmi("VirtualMachineInstance"),
-    "VirtualMachine": _vmi("VirtualMachine"),
-    "VirtualMachineInstanceReplicaSet": _vmi("VirtualMachineInstanceReplicaSet"),
-    "TrainingWorkload": _runai("TrainingWorkload", "RunaiJob"),
-    "InteractiveWorkload": _runai("InteractiveWorkload", "RunaiJob"),
-    "DistributedWorkload": _runai("DistributedWorkload", "PyTorchJob"),
-    "Job": _pods_of("Job"),
-    "PyTorchJob": _pods_of("PyTorchJob"),
-    "ReplicaSet": _pods_of("ReplicaSet"),
-    "Pod": (
-        Step("created", "submitted", "Pod", "created"),
-        Step("released", "created", "Pod", "released", optional=True),
-        Step("scheduled", "created", "Pod", "scheduled"),
-        Step("release_to_scheduled", "released", "Pod", "scheduled", optional=True),
-        Step("sandbox", "scheduled", "Pod", "sandbox", optional=True),
-        Step("ready", "scheduled", "Pod", "ready"),
-        Step("evicted", "created", "Pod", "evicted", optional=True),
-        Step("pvc_bound", "created", "PersistentVolumeClaim", "bound", "last", optional=True),
-        Step("submission_to_scheduled", "submitted", "Pod", "scheduled"),
-        Step("submission_to_ready", "submitted", "Pod", "ready"),
-        Step("deletion", "deleting", "Pod", "gone", optional=True),
-    ),
-}
-GENERIC = (
-    ("created", "submitted", "created", False),
-    ("running", "created", "running", True),
-    ("ready", "created", "ready", True),
-    ("deletion", "deleting", "gone", True),
-)
-_GROUPS = ("scheduling.run.ai/v2alpha2", "scheduling.run.ai/v1", "scheduling.volcano.sh/v1beta1", "scheduling.x-k8s.io/v1alpha1")
-_JOBS = {"RunaiJob": "run.ai/v1", "PyTorchJob": "kubeflow.org/v1"}
-
-
-def chain(kind: str) -> tuple[Step, ...]:
-    """The steps of a workload kind; an unknown kind has its creation, running, ready and deletion."""
-    return CHAINS.get(kind) or tuple(Step(name, since, kind, stage, optional=way) for name, since, stage, way in GENERIC)
-
-
-def kinds_of(api_version: str, kind: str) -> list[tuple[str, str]]:
-    """(apiVersion, kind) of all that the chain of a workload looks at, the workload first."""
-    found = [(api_version, kind)]
-    for step in chain(kind):
-        if step.kind == "PodGroup":
-            found += [(group, "PodGroup") for group in _GROUPS]
-        elif step.kind in ("Pod", "PersistentVolumeClaim"):
-            found.append(("v1", step.kind))
-        elif step.kind != kind:
-            found.append((_JOBS.get(step.kind, api_version), step.kind))
-    return list(dict.fromkeys(found))
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ from typing import Any
 
 from perfdag.kube import Kube, KubeError, Resource
 from perfdag.steps.scale import apimetrics
+from perfdag.steps.scale.chains import kinds_of
 from perfdag.steps.scale.clock import Heartbeat, Offset, server_offset
 from perfdag.steps.scale.generator import ApiSubmitter, Submission, Submitted, Submitter, generate
 from perfdag.steps.scale.observer import Observer, Record
-from perfdag.steps.scale.rows import Clocks, Row, kinds_of, rows_of
+from perfdag.steps.scale.rows import Clocks, Row, rows_of
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.simulate import simulated_nodes
 from perfdag.steps.scale.templates import RUN_LABEL, Template

@@ -1,0 +1,240 @@
+"""What the sub-verbs of `perfdag scale` do; each takes its parsed arguments and returns an exit code."""
+
+import argparse
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from perfdag.kube import Kube
+    from perfdag.steps.scale.schedule import Schedule
+
+T = TypeVar("T")
+
+
+def _on_cluster(args: argparse.Namespace, work: "Callable[[Kube], Awaitable[T]]", connections: int = 100) -> T:
+    from perfdag.kube import run
+
+    return run(work, context=args.context, connections=connections)
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _settings(args: argparse.Namespace) -> Any:
+    from perfdag.steps.scale.runai import read_settings
+
+    settings = read_settings(args.settings)
+    args.output_dir = args.output_dir or Path(settings.output_dir)
+    return settings
+
+
+def _schedule(args: argparse.Namespace, parallel: int, delay: float = 0.0) -> "Schedule":
+    from perfdag.steps.scale.schedule import Arrival, Schedule
+
+    arrival: Arrival = args.arrival or ("batch" if delay > 0 else "constant" if args.rate else "closed")
+    if args.arrival and delay > 0:
+        raise ValueError("--delay makes batches of -p; leave it out with --arrival, which takes --rate")
+    return Schedule(arrival, args.rate, args.burst or parallel, delay, args.seed)
+
+
+def submit(args: argparse.Namespace) -> int:
+    """Create the workloads; 1 where some were refused or not sent."""
+    from perfdag.steps.scale.commands import Order, submit
+
+    settings = _settings(args)
+    settings.project = args.project or settings.project
+    settings.submitter = args.submitter or settings.submitter
+    pairs = [text.partition("=") for text in args.var]
+    if args.num_workloads < 1 or args.num_processes < 1 or any(not middle for _, middle, _ in pairs):
+        raise ValueError("-n and -p are 1 or more, and --var is NAME=VALUE")
+    order = Order(
+        template=args.template or args.workload_type,
+        count=args.num_workloads,
+        parallel=args.num_processes,
+        schedule=_schedule(args, args.num_processes, args.delay),
+        folder=args.output_dir,
+        settings=settings,
+        workers=args.num_workers,
+        gpus=args.num_gpus,
+        pvc=args.pvc,
+        namespace=args.namespace,
+        create_namespace=args.create_namespace,
+        variables={name: value for name, _, value in pairs},
+        tell=_tell,
+    )
+    file = _on_cluster(args, lambda kube: submit(kube, order), max(100, args.num_processes))
+    told = file.generator
+    print(f"run {file.run}: {told['created']} of {told['planned']} created in {told['seconds']:.1f} s", end="")
+    print(f" ({told['create_rate_per_s']:.0f}/s)" if told["create_rate_per_s"] else "")
+    if told["held"] is False:
+        print(f"the schedule was not held: {told['rate_share']:.0%} of its rate, lag p99 {told['lag_p99_s']:.3f} s", file=sys.stderr)
+    for text, count in told["errors"].items():
+        print(f"{count} failed: {text}", file=sys.stderr)
+    return 1 if told["failed"] or told["not_sent"] else 0
+
+
+def sample(args: argparse.Namespace) -> int:
+    """See how far they are and write the files."""
+    from perfdag.steps.scale.commands import sample
+
+    settings = _settings(args)
+    got = _on_cluster(args, lambda kube: sample(kube, args.output_dir, settings, args.watch, _tell))
+    kind = {"training": "TrainingWorkload", "distributed": "DistributedWorkload", "interactive": "InteractiveWorkload"}
+    if args.workload_type and kind[args.workload_type] != got.file.kind:
+        raise ValueError(f"{args.output_dir} holds {got.file.kind}, not {args.workload_type}")
+    if args.project and args.project != got.file.project:
+        raise ValueError(f"{args.output_dir} was submitted to project {got.file.project}, not {args.project}")
+    print(f"{got.scheduled} scheduled, {got.waiting} waiting, of {len(got.file.submissions)} submitted")
+    if got.absent:
+        print(f"not on this cluster, so not observed: {', '.join(got.absent)}", file=sys.stderr)
+    _print_stages(got.rows)
+    return 0
+
+
+def _print_stages(rows: list[Any]) -> None:
+    from perfdag.steps.scale.summary import summaries
+    from perfdag.units import short
+
+    simulated = any(row.simulated for row in rows)
+    print(f"{'stage':<24}{'since':<20}{'ok':>6}{'never':>7}{'unseen':>8}{'median':>12}{'p95':>12}{'p99':>12}   +-")
+    for each in summaries(rows):
+        values = "".join(f"{short(value, 's'):>12}" for value in (each.p50, each.p95, each.p99))
+        never = each.censored + each.failed
+        error = short(each.resolution_s, "s") if each.resolution_s is not None else "-"
+        print(f"{each.stage:<24}{each.since:<20}{each.ok:>6}{never:>7}{each.unobserved:>8}{values}   {error}")
+    if simulated:
+        print("simulated nodes: these are figures of the control plane alone")
+
+
+def plot(args: argparse.Namespace) -> int:
+    """Write times.csv and the picture; 1 without data."""
+    from perfdag.charts import scale as charts
+    from perfdag.charts.style import to_bytes
+    from perfdag.steps.scale import runai
+
+    _settings(args)
+    if args.plot not in ("general", "detailed"):
+        return _plot_stages(args)
+    times = runai.read_times(args.output_dir)
+    runai.write_csv(args.output_dir / "times.csv", times)
+    chosen = runai.select(times, args.skip_errors, args.head, args.tail)
+    left_out = [each.excluded for each in times if each.excluded]
+    for reason in sorted(set(left_out)):
+        print(f"{left_out.count(reason)} of {len(times)} {'left out' if args.skip_errors else 'flagged'}: {reason}", file=sys.stderr)
+    if not chosen:
+        print("no data to plot", file=sys.stderr)
+        return 1
+    deltas = [(str(each.info["submitTimestamp"]), each.deltas) for each in chosen]
+    figure = charts.general(deltas) if args.plot == "general" else charts.detailed(deltas)
+    path = args.output_dir / f"{args.plot}.png"
+    path.write_bytes(to_bytes(figure)[1])
+    print(f"{path} and {args.output_dir / 'times.csv'}: {len(chosen)} workloads")
+    return 0
+
+
+def _plot_stages(args: argparse.Namespace) -> int:
+    import pyarrow.parquet as pq
+
+    from perfdag.charts import scale as charts
+    from perfdag.charts.style import to_bytes
+
+    source = args.output_dir / "stages.parquet"
+    if not source.exists():
+        raise ValueError(f"no {source}; run `perfdag scale sample -o {args.output_dir}` or `perfdag scale vmi` first")
+    draw = {"timeline": charts.timeline, "scurves": charts.s_curves, "ecdf": charts.ecdf, "order": charts.by_order}[args.plot]
+    path = args.output_dir / f"{args.plot}.png"
+    path.write_bytes(to_bytes(draw(charts.stages_of(pq.read_table(source).to_pylist())))[1])
+    print(path)
+    return 0
+
+
+def delete(args: argparse.Namespace) -> int:
+    """Delete the workloads; 1 where some are left."""
+    from perfdag.steps.scale.commands import delete
+
+    _settings(args)
+    left = _on_cluster(args, lambda kube: delete(kube, args.output_dir, 20, args.timeout))
+    print(f"{left} left" if left else "all deleted")
+    return 1 if left else 0
+
+
+def nodes(args: argparse.Namespace) -> int:
+    """Make or delete simulated nodes."""
+    from perfdag.steps.scale import simulate
+
+    async def work(kube: "Kube") -> int:
+        if args.remove:
+            print(f"{await simulate.remove_nodes(kube)} nodes deleted")
+            return 0
+        made = await simulate.make_nodes(kube, args.count, args.gpus)
+        if not await simulate.nodes_ready(kube, args.count):
+            raise ValueError("the nodes do not become Ready; is KWOK running and managing nodes annotated kwok.x-k8s.io/node=fake?")
+        print(f"{made} nodes made, {args.count} Ready, {args.gpus} GPUs each")
+        return 0
+
+    return _on_cluster(args, work)
+
+
+def simulate(args: argparse.Namespace) -> int:
+    """Put KubeVirt's or Run:ai's Stages and CRDs on the cluster, or take them away."""
+    from perfdag.steps.scale import simulate
+
+    delays = {name: (low, high) for name, low, high in map(simulate.parse_delay, args.delay)}
+    if not 0 <= args.failures <= 100:
+        raise ValueError("--failures is a percentage, 0 to 100")
+
+    async def work(kube: "Kube") -> int:
+        if args.remove:
+            await simulate.remove(kube, args.system)
+            print(f"{args.system} is no longer simulated")
+        else:
+            print(f"{args.system} simulated: {', '.join(await simulate.install(kube, args.system, delays, args.failures))}")
+        return 0
+
+    return _on_cluster(args, work)
+
+
+def vmi(args: argparse.Namespace) -> int:
+    """Run a VMI scenario and write its files; 3 for a gate, 1 where VMIs never ran or are left."""
+    from perfdag.steps.scale import gates, table, vmi
+    from perfdag.steps.scale.run_vmi import Ask, measure
+
+    _settings(args)
+    spec = vmi.Spec(
+        template=args.template,
+        namespaces=[args.namespace],
+        schedule=_schedule(args, args.parallel),
+        parallel=args.parallel,
+        per_node=args.per_node,
+        primer=not args.no_primer,
+        timeout=args.timeout,
+        gates=[gates.parse("api_p99 < 1"), *map(gates.parse, args.gate)],
+        tell=_tell,
+    )
+    ask = Ask(
+        args.scenario, args.count, args.step, args.churn, args.pause, args.duration, args.cooldown, args.lock_timeout, args.prometheus
+    )
+    outcome = _on_cluster(args, lambda kube: measure(kube, spec, ask))
+    args.output_dir.mkdir(parents=True, exist_ok=True)
+    for result in outcome.results:
+        print(f"{result.scenario} of {result.count}, run {result.run}")
+        _print_stages(result.rows)
+        for text in result.facts["notes"]:
+            print(text, file=sys.stderr)
+        for verdict in result.verdicts:
+            print(verdict)
+    if outcome.capacity is not None:
+        print(f"capacity: {outcome.capacity} VMIs passed every gate")
+    rows = [row for result in outcome.results for row in result.rows]
+    table.write_rows(args.output_dir / "stages.parquet", rows)
+    table.write_json(args.output_dir / "perf-audit-results.json", table.audit(outcome.results))
+    table.write_json(
+        args.output_dir / "summary.json", [{"figures": r.figures, "facts": r.facts, "calls": r.calls} for r in outcome.results]
+    )
+    if args.scenario != "capacity" and any(result.breached for result in outcome.results):
+        return 3
+    bad = [r for r in outcome.results if r.figures["success_ratio"] != 1.0 or r.figures["left_behind"]]
+    return 1 if bad and args.scenario != "capacity" else 0
