@@ -18,20 +18,18 @@ from perfdag.store import Store
 
 
 def step(here: Here, out: Path) -> list[str]:
-    """Collect the run, look for suspicious points, plan the runs that confirm them; the names of the points.
+    """Collect the run, look for suspicious points, plan the runs that confirm them; what is measured again, by entry and label.
 
     Writes the numbers of their batches below `out`, by kind of network. Raises BadDocument, StoreError, KubeError.
     """
     store = here.open()
     plan = load_plan(store, here.run_id)
-    names = []
     if "confirmed" in plan.options:  # a run that is resumed goes on with what it planned
         confirming = [load_plan(store, run_id) for run_id in plan.options["confirmed"]]
     else:
         collect(store, plan)
         accepted, file = read_acks(None, store)
         found = check(store, plan.suite, plan.run_id, Rules(checks_of(plan.suite_text), accepted, file)).confirm
-        names = [each.name for each in found]
         confirming = begin(store, plan, {each.point for each in found}) if found else []
     made = outputs(store, plan, confirming)
     bodies = [
@@ -41,7 +39,7 @@ def step(here: Here, out: Path) -> list[str]:
     out.mkdir(parents=True, exist_ok=True)
     for name, value in made.items():
         (out / name).write_text(orjson.dumps(value).decode())
-    return names
+    return [f"{point.entry} {point.label}".strip() for point in confirming[0].points] if confirming else []
 
 
 def outputs(store: Store, plan: Plan, confirming: list[Plan]) -> dict[str, list[int]]:

@@ -20,6 +20,7 @@ _RIGHTS = {
         ("argoproj.io", "workflows", "get"),
         ("argoproj.io", "workflowtaskresults", "create"),
     ],
+    "perfdag-finish": [("argoproj.io", "workflows", "patch"), ("argoproj.io", "workflowtaskresults", "create")],
     "perfdag-measure": [("", "pods", "watch"), ("argoproj.io", "workflowtaskresults", "create")],
 }
 
