@@ -74,13 +74,17 @@ def read_plan(data: bytes) -> Plan:
     raw = orjson.loads(data)
     if raw.pop("schema", None) != 1:
         raise ValueError("plan.json is of another schema; use the perfdag version that wrote it")
-    for each in raw["points"]:
-        each["until"] = Until(**each["until"]) if each["until"] else None
-        each["pair"] = Pair(**each["pair"]) if each.get("pair") else None
-    raw["points"] = [Point(**each) for each in raw["points"]]
-    raw["batches"] = [Batch(**each) for each in raw["batches"]]
-    raw["order"] = [tuple(each) for each in raw["order"]]
-    return Plan(**raw)
+    try:
+        for each in raw["points"]:
+            each["until"] = Until(**each["until"]) if each["until"] else None
+            each["pair"] = Pair(**each["pair"]) if each.get("pair") else None
+        raw["points"] = [Point(**each) for each in raw["points"]]
+        raw["batches"] = [Batch(**each) for each in raw["batches"]]
+        raw["order"] = [tuple(each) for each in raw["order"]]
+        return Plan(**raw)
+    except (KeyError, TypeError) as error:
+        wrote = (raw.get("versions") or {}).get("perfdag", "?")
+        raise ValueError(f"plan.json was written by another perfdag ({wrote}): {error}; use that version, images included") from None
 
 
 def new_run_id(now: datetime | None = None, uid: str | None = None) -> str:

@@ -21,7 +21,7 @@ from perfdag.rules import gated
 from perfdag.shape import Shape
 from perfdag.steps.peer import make_keys
 from perfdag.steps.place import Here
-from perfdag.store import NotStoredError, Store
+from perfdag.store import NotStoredError, Store, StoreError
 
 SUITE_FILE = Path("/perfdag/suite/suite.yaml")
 MAX_SHAPES = 100_000  # bytes of all patches together: they stand once in the Workflow
@@ -64,6 +64,8 @@ def plan_of(here: Here, store: Store, environment: Mapping[str, str], mounted: P
         return plan
     except NotStoredError:
         pass
+    except ValueError as error:
+        raise StoreError(str(error)) from None
     given = environment.get("PERFDAG_OPTIONS", "")
     options = orjson.loads(base64.b64decode(given)) if given else {}
     loaded = suite.loads(suite_text(environment, store, mounted), settings=options.get("settings", ()))

@@ -95,6 +95,17 @@ def test_a_plan_survives_its_json(axes: dict[str, list[int]]) -> None:
     assert read_plan(plan.dump()) == plan
 
 
+@pytest.mark.parametrize(("path", "value"), [("points", {"colour": "red"}), ("batches", None)])
+def test_a_plan_of_another_version_is_said_to_be_one(path: str, value: object) -> None:
+    raw = orjson.loads(plan_of({}).dump())
+    if value is None:
+        del raw[path]
+    else:
+        raw[path][0] |= value
+    with pytest.raises(ValueError, match=r"written by another perfdag \(.+\): .*; use that version, images included"):
+        read_plan(orjson.dumps(raw))
+
+
 def test_an_entry_without_permutations_is_one_point_measured_once() -> None:
     plan = plan_of({})
     assert len(plan.points) == 1
