@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from perfdag.charts import dots, style
 from perfdag.charts.generic import finding, pages
 from perfdag.charts.series import Cell, Series, band_words, read, runs_words
+from perfdag.units import short
 
 PERCENTILES = ("p50", "p99", "p99.9")
 DEPTHS = 3  # fewest queue depths that make a curve
@@ -71,10 +72,25 @@ def _curves(cells: Sequence[Cell]) -> dict[str, list[tuple[int, Series, Series]]
     return {name: sorted(found, key=lambda each: each[0]) for name, found in made.items() if len({d for d, _, _ in found}) >= DEPTHS}
 
 
+def knee(found: Sequence[tuple[int, Series, Series]]) -> int:
+    """Depth of the knee of a curve: where IOPS over p99 latency is highest (Kleinrock's power, ICC 1979). Beyond it waiting grows faster."""
+    return max(found, key=lambda each: each[1].middle / each[2].middle if each[2].middle > 0 else 0.0)[0]
+
+
+def _knees(curves: dict[str, list[tuple[int, Series, Series]]]) -> str:
+    said = []
+    for name, found in curves.items():
+        depth = knee(found)
+        _, iops, late = next(each for each in found if each[0] == depth)
+        where = f"{depth} in flight: {short(iops.middle, '1/s')} at p99 {short(late.middle, 's')}"
+        said.append(f"{f'{name}: ' if len(curves) > 1 else ''}{'no knee up to' if depth == found[-1][0] else 'knee at'} {where}")
+    return "; ".join(said[:3]) + (f" and {len(said) - 3} more" if len(said) > 3 else "")
+
+
 def _queue_depth(curves: dict[str, list[tuple[int, Series, Series]]], where: str) -> Figure:
     series = [each for found in curves.values() for _, iops, late in found for each in (iops, late)]
-    said = f"numbers: I/Os in flight; {band_words(series)}"
-    fig, (ax,) = style.figure(title="What more I/Os in flight bring, and cost", subtitle=f"{said}; {where}", heights=(3.4,))
+    said = f"numbers: I/Os in flight; ring: knee, where IOPS over p99 latency is highest; {band_words(series)}"
+    fig, (ax,) = style.figure(title=_knees(curves), subtitle=f"{said}; {where}", heights=(3.4,))
     ax.set_yscale("log")
     for k, (name, found) in enumerate(list(curves.items())[: len(style.SERIES)]):
         look = style.look(k)
@@ -82,7 +98,10 @@ def _queue_depth(curves: dict[str, list[tuple[int, Series, Series]]], where: str
         ax.plot(xs, ys, label=name, gid=f"median {name}", **look)
         ax.hlines(ys, [i.band.low for _, i, _ in found], [i.band.high for _, i, _ in found], color=look["color"], alpha=0.45)
         ax.vlines(xs, [p.band.low for _, _, p in found], [p.band.high for _, _, p in found], color=look["color"], alpha=0.45)
+        best = knee(found)
         for x, y, (depth, _, _) in zip(xs, ys, found, strict=True):
+            if depth == best and best != found[-1][0]:
+                ax.plot([x], [y], "o", markersize=13, markerfacecolor="none", markeredgecolor=look["color"], gid=f"knee {name}")
             ax.annotate(str(depth), (x, y), xytext=(5, -10), textcoords="offset points", fontsize=8, color=style.MUTED)
     largest = max(iops.band.high for found in curves.values() for _, iops, _ in found)
     ax.set_xlim(0, largest * 1.08)

@@ -1,26 +1,20 @@
 """fio: throughput and latency of a file system or block device; on several hosts by fio's own client and server."""
 
-import json
 import re
-import secrets
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import PurePosixPath
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
-from perfdag import facts
-from perfdag.benchmark import Benchmark, Failed, Gang, Measurement, Metric, Output, Params, Skip, Tool
-from perfdag.hosts import Finished, Host, LocalHost
+from perfdag.benchmark import Benchmark, Gang, Measurement, Metric, Output, Params, Skip, Tool
+from perfdag.hosts import Finished
 from perfdag.shape import Shape
-from perfdag.steps import fio_report
+from perfdag.steps import fio_files, fio_report
+from perfdag.steps.fio_files import Place
 from perfdag.units import Duration, PositiveDuration, Size
 
-_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 _SYNCHRONOUS = ("sync", "psync", "vsync", "pvsync", "pvsync2", "mmap", "splice")
-_SPARE = 1.02  # file system metadata beside the data
-_DISK_SCRATCH = "/var/tmp"  # by the FHS on a disk, where /tmp may be memory
 _JOB = "worker"
 _PRERUN = f"{_JOB}.prerun.txt"  # fio's own name for the output of exec_prerun
 
@@ -131,33 +125,33 @@ class Fio(Benchmark[FioParams]):
         return (params.runtime if params.runtime is not None else moved) + params.ramp + moved + 0.2
 
     def provenance(self, gang: Gang, params: FioParams) -> dict[str, Any]:
-        target = params.file or home(gang, params, gang.hosts[0])
-        return {"filesystem": _filesystem(gang.hosts[0], target)}
+        target = params.file or fio_files.home(gang, params, gang.hosts[0])
+        return {"filesystem": fio_files.filesystem(gang.hosts[0], target)}
 
     def run(self, gang: Gang, params: FioParams) -> Output:
-        with _files(gang, params) as places:
+        with fio_files.files(gang, params) as places:
             if params.prefill and "write" in params.directions:
                 fill = {"rw": "write", "bs": min(params.size // params.nrfiles, 1 << 20) // 512 * 512, "runtime": None, "ramp": 0.0}
                 self._lay_out(gang, params.model_copy(update=fill), places, [])
             elif params.drop_caches:
                 self._lay_out(gang, params, places, ["--create_only=1"])
             if params.drop_caches:
-                _drop_caches(gang)
+                fio_files.drop_caches(gang)
             return self._local(gang, params, places[0]) if len(gang.hosts) == 1 else self._distributed(gang, params, places)
 
-    def _lay_out(self, gang: Gang, params: FioParams, places: list["Place"], more: list[str]) -> None:
+    def _lay_out(self, gang: Gang, params: FioParams, places: list[Place], more: list[str]) -> None:
         for host, place in zip(gang.hosts, places, strict=True):
             laid = host.run([*_command(params, place), *more], timeout=gang.timeout, cwd=place.folder)
             laid.check(f"fio, laying out files on {host.name},")
 
-    def _local(self, gang: Gang, params: FioParams, place: "Place") -> Output:
+    def _local(self, gang: Gang, params: FioParams, place: Place) -> Output:
         argv = _command(params, place)
         finished = gang.hosts[0].run(argv, timeout=gang.timeout, cwd=place.folder, cpus=gang.shape.hosts.cpus.client)
         return _output(finished, [argv], {"filesystem": place.described})
 
-    def _distributed(self, gang: Gang, params: FioParams, places: list["Place"]) -> Output:
+    def _distributed(self, gang: Gang, params: FioParams, places: list[Place]) -> Output:
         lead = gang.hosts[0]
-        client, argvs = ["fio", *_FORMAT], []
+        client, argvs = ["fio", "--output-format=json+"], []  # with the histograms: percentiles of all hosts are computed from them
         with ExitStack() as stack:
             for index, (host, place) in enumerate(zip(gang.hosts, places, strict=True)):
                 port = host.free_port("tcp")
@@ -181,13 +175,6 @@ class Fio(Benchmark[FioParams]):
             starts = [float(each) for each in output.facts["started"]]
             found.append(Measurement("start_skew", max(starts) - min(starts), n=len(starts)))
         return found
-
-
-class Place:
-    """Where one host's job works: its folder, the target lines of the job, what it stands on."""
-
-    def __init__(self, host: Host, folder: str, target: str | None, described: dict[str, Any]) -> None:
-        self.host, self.folder, self.target, self.described = host, folder, target, described
 
 
 _PERCENTILES = ":".join(f"{p:g}" for p in fio_report.PERCENTILES)
@@ -230,95 +217,6 @@ def job_file(params: FioParams, place: Place) -> str:
 
 def _command(params: FioParams, place: Place) -> list[str]:
     return ["fio", *_FORMAT, f"--name={_JOB}", *(f"--{name}={value}" for name, value in options(params, place))]
-
-
-def home(gang: Gang, params: FioParams, host: Host) -> str:
-    """The folder (or the block device of the volume) under which a host's files are made."""
-    if params.directory or gang.volume:
-        return params.directory or str(gang.volume)
-    if params.direct and _filesystem(host, gang.scratch).get("type") in _MEMORY:
-        return _DISK_SCRATCH
-    return gang.scratch
-
-
-@contextmanager
-def _files(gang: Gang, params: FioParams) -> Iterator[list[Place]]:
-    """A place on each host, checked for room and for direct I/O; all that was made is gone afterwards, also after a failure."""
-    token = secrets.token_hex(4)
-    made: list[tuple[Host, str]] = []
-    try:
-        places = []
-        for index, host in enumerate(gang.hosts):
-            root = home(gang, params, host)
-            if params.directory and not _exists(host, params.directory):
-                raise Failed(f"directory {params.directory} is not there on {host.name}; make it, or name another")
-            described = _filesystem(host, params.file or root)
-            device = params.file or (root if described.get("type") == "block" else None)
-            folder = str(PurePosixPath(gang.scratch if device else root) / f"perfdag-fio-{token}-{index}")
-            _refuse(
-                host,
-                params,
-                device,
-                described,
-                shared=len(gang.hosts) if gang.volume else 1,
-                ours=device is not None and device == gang.volume,
-            )
-            if device and described.get("type") != "block" and not _exists(host, device):
-                made.append((host, device))
-            made.append((host, folder))
-            # the folder comes with a file in it: fio's client wants the working folder to be there
-            host.put(f"{folder}/made-by-perfdag", b"")
-            places.append(Place(host, folder, device, described))
-        yield places
-    finally:
-        for host, path in made:
-            host.remove(path)
-
-
-def _refuse(host: Host, params: FioParams, device: str | None, described: dict[str, Any], shared: int, ours: bool) -> None:
-    """Raise Skip or Failed where the target cannot give what is asked, or has data that would be lost."""
-    kind, where = described.get("type"), device or described.get("mount")
-    if params.direct and kind in _MEMORY:
-        raise Skip(f"direct I/O: {where} on {host.name} is {kind}, memory; set direct: false, or directory to a folder on a disk")
-    writes = params.directions != ("read",)
-    if device and not ours and writes and not params.overwrite and _exists(host, device):
-        raise Failed(f"{device} on {host.name} exists and {params.rw} would destroy its data; name another, or set overwrite: true")
-    holds = _holds(host, device, described) if device else None
-    if holds is not None and holds < params.size:
-        # fio would make a file longer, and go round a device that is too short
-        raise Failed(f"{device} on {host.name} holds {holds} B, size is {params.size} B; make size smaller")
-    free = described.get("free_bytes")
-    needed = round(params.size * (1 if device else params.numjobs * shared) * _SPARE)
-    if kind != "block" and free is not None and not (device and _exists(host, device)) and free < needed:
-        raise Failed(f"{where} on {host.name} has {free} B free, fio needs {needed} B (size x numjobs); free some or make size smaller")
-
-
-def _drop_caches(gang: Gang) -> None:
-    for host in gang.hosts:
-        dropped = host.run(["sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches"], timeout=gang.timeout)
-        if dropped.code != 0:
-            raise Skip(f"drop_caches: {host.name} does not allow it (needs root outside a container); set drop_caches: false")
-
-
-def _holds(host: Host, device: str, described: dict[str, Any]) -> int | None:
-    """Bytes of a block device or of a file that is there; None: not there, or not known."""
-    if described.get("type") == "block":
-        total = described.get("total_bytes")
-        return int(total) if total is not None else None
-    asked = host.run(["stat", "-L", "-c", "%s", device], timeout=10)
-    return int(asked.stdout) if asked.code == 0 else None
-
-
-def _exists(host: Host, path: str) -> bool:
-    return host.run(["test", "-e", path], timeout=10).code == 0
-
-
-def _filesystem(host: Host, path: str) -> dict[str, Any]:
-    if isinstance(host, LocalHost):
-        return facts.filesystem(path)
-    asked = host.run(["python3", "-m", "perfdag.facts", "--filesystem", path], timeout=30)
-    found: dict[str, Any] = json.loads(asked.check(f"asking {host.name} what holds {path}").stdout)
-    return found
 
 
 def _output(finished: Finished, argv: list[list[str]], known: dict[str, Any]) -> Output:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perfdag.benchmark import Failed, Measurement
@@ -16,7 +16,8 @@ _ALL = "All clients"
 def parse(texts: Mapping[str, str], directions: tuple[str, ...], runtime: float | None, hosts: int = 1) -> list[Measurement]:
     """Measurements by direction: iops 1/s, bandwidth B/s, latencies s. Raises Failed where a direction or a host is not in the report.
 
-    With several hosts there is a subject for each, and rows without one for all; those have no percentiles, for fio does not merge them.
+    With several hosts there is a subject for each, and rows without one for all. fio merges no percentiles: those of all are computed
+    from the hosts' histograms (json+), never averaged.
     """
     report = _read(texts)
     try:
@@ -31,9 +32,36 @@ def parse(texts: Mapping[str, str], directions: tuple[str, ...], runtime: float 
         total = next((each for each in report["client_stats"] if each["jobname"] == _ALL), None)
         if total is None:
             raise Failed(f"fio's report lacks the total of {hosts} hosts", texts)
-        return _one(total, directions, runtime, texts) + found
+        return _one(_with_percentiles(total, clients, directions), directions, runtime, texts) + found
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise Failed(f"fio's report lacks {error}: not the JSON of a whole run", texts) from error
+
+
+def _with_percentiles(total: dict[str, Any], clients: list[dict[str, Any]], directions: tuple[str, ...]) -> dict[str, Any]:
+    """The total with percentiles of all hosts, where each host's report has the bins of its histogram."""
+    merged = dict(total)
+    for direction in directions:
+        side = merged[direction] = dict(total[direction])
+        for _, key in _LATENCIES:
+            bins = [client[direction].get(key, {}).get("bins") for client in clients]
+            if key in side and all(bins):
+                side[key] = {**side[key], "percentile": percentiles(bins)}
+    return merged
+
+
+def percentiles(histograms: Sequence[Mapping[str, int]]) -> dict[str, float]:
+    """Percentiles of histograms together, as fio computes them: the value (ns) of the bin where the count reaches p % of all."""
+    counts: dict[int, int] = {}
+    for each in histograms:
+        for nanoseconds, count in each.items():
+            counts[int(nanoseconds)] = counts.get(int(nanoseconds), 0) + count
+    total, reached, left = sum(counts.values()), 0, list(PERCENTILES)
+    found: dict[str, float] = {}
+    for value in sorted(counts):
+        reached += counts[value]
+        while left and reached >= left[0] / 100 * total:
+            found[f"{left.pop(0):f}"] = float(value)
+    return found
 
 
 def _read(texts: Mapping[str, str]) -> dict[str, Any]:

@@ -184,6 +184,19 @@ def test_fio_depth_curve_has_iops_over_p99_with_the_depth_at_each_point():
     rates = [20e3 * depth**0.6 * 1.07 for depth in (1, 4, 16, 64)]
     assert list(curve.get_xdata()) == pytest.approx(rates)
     assert [t.get_text() for t in ax.texts] == ["1", "4", "16", "64"]
+    assert "No knee up to 64 in flight" in " ".join(t.get_text() for t in ax.figure.texts)
+
+
+def test_the_knee_of_a_depth_curve_is_marked_and_named():
+    samples = []
+    for depth in (1, 2, 4, 8, 16, 32):
+        rate = min(20e3 * depth, 160e3)  # a device of eight places: beyond, I/Os only wait
+        samples += [rows.sample("fio", {"rw": "randread", "iodepth": depth}, r, rows.io("read", rate, depth / rate)) for r in (1, 2, 3)]
+    figure = drawn(fio, rows.table(*samples))["queue-depth"]
+    (ring,) = [line for line in figure.axes[0].lines if (line.get_gid() or "").startswith("knee")]
+    assert list(ring.get_xdata()) == [160e3]
+    assert "Knee at 8 in flight: 160 k/s at p99 200 us" in " ".join(" ".join(t.get_text() for t in figure.texts).split())
+
 
 
 def test_fio_has_a_latency_panel_for_each_direction():

@@ -144,12 +144,25 @@ class Namespace:
 
 @pytest.fixture(scope="session")
 def bench() -> Iterator[Namespace]:
-    """A namespace with perfdag installed."""
+    """A namespace with perfdag installed, PodSecurity `restricted`."""
+    with _installed("restricted") as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def privileged() -> Iterator[Namespace]:
+    """The same with PodSecurity `privileged`, for pods on the host network."""
+    with _installed("privileged") as made:
+        yield made
+
+
+@contextlib.contextmanager
+def _installed(level: str) -> Iterator[Namespace]:
     if reason := _missing():
         pytest.skip(reason)
     name = f"perfdag-e2e-{uuid.uuid4().hex[:6]}"
     made = Namespace(name, f"s3://{os.environ.get('PERFDAG_TEST_BUCKET', 'perfdag')}/tests/{name}")
-    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    labels = {"pod-security.kubernetes.io/enforce": level}
     kube.run(lambda client: client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}))
     try:
         said = made.perfdag("install", "--store", made.store, "--images", IMAGES)

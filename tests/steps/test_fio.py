@@ -12,7 +12,7 @@ from perfdag.benchmark import Failed, Gang, Measurement, Output, Skip
 from perfdag.hosts import LocalHost
 from perfdag.shape import Shape, merge
 from perfdag.stats.percentiles import needed
-from perfdag.steps import fio
+from perfdag.steps import fio_files, fio_leftovers, fio_report
 from perfdag.steps.fio import Fio, FioParams, Place, job_file, options
 from tests.recorded import damage
 from tests.recorded.record import load
@@ -91,10 +91,40 @@ def test_two_hosts_have_rows_of_their_own_and_a_total() -> None:
     iops = {each.subject: each.value for each in found if each.metric == "iops"}
     assert len(iops) == 3
     assert iops[None] == pytest.approx(sum(value for subject, value in iops.items() if subject), rel=0.05)
-    # fio does not merge percentiles over hosts, and they are never averaged
-    assert not [each for each in found if each.subject is None and each.stat.startswith("p")]
-    assert [each for each in found if each.subject and each.stat == "p99"]
+    late = {each.subject: each.value for each in found if (each.metric, each.stat) == ("latency", "p99")}
+    assert len(late) == 3
+    assert (
+        min(value for subject, value in late.items() if subject) <= late[None] <= max(value for subject, value in late.items() if subject)
+    )
     assert 0 <= values(found, "start_skew")[0] < 5
+
+
+def test_percentiles_from_a_histogram_are_those_that_fio_computes() -> None:
+    _, _, output = load("fio/two-hosts")
+    text = output.texts["client"]
+    report, _ = json.JSONDecoder().raw_decode(text, text.index("\n{") + 1)
+    for client in report["client_stats"][:2]:
+        for key in ("lat_ns", "clat_ns"):
+            assert fio_report.percentiles([client["read"][key]["bins"]]) == client["read"][key]["percentile"]
+
+
+def test_what_a_killed_sample_left_is_removed_by_the_next(here: Gang, tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    folder = tmp_path / "data"
+    folder.mkdir()
+    text = "from perfdag.steps.fio_leftovers import *; import sys; from pathlib import Path\n"
+    text += "f = Path(sys.argv[1]) / (PREFIX + sys.argv[2]); f.mkdir(); (f / MARKER).write_bytes(mark(600, True))\n"
+    subprocess.run([sys.executable, "-c", text, str(folder), "killed"], check=True)
+    (folder / "perfdag-fio-mine").mkdir()
+    (folder / "perfdag-fio-mine" / fio_leftovers.MARKER).write_bytes(fio_leftovers.mark(600, True))
+    for name, seconds in (("over", -1), ("elsewhere", 600)):
+        (folder / f"perfdag-fio-{name}").mkdir()
+        (folder / f"perfdag-fio-{name}" / fio_leftovers.MARKER).write_bytes(fio_leftovers.mark(seconds, False))
+    (folder / "perfdag-fio-not-ours").mkdir()
+    FIO.run(here, FioParams(rw="read", directory=str(folder), **SMALL))
+    assert sorted(each.name for each in folder.iterdir()) == ["perfdag-fio-elsewhere", "perfdag-fio-mine", "perfdag-fio-not-ours"]
 
 
 def test_a_host_that_did_not_report_fails() -> None:
@@ -287,15 +317,15 @@ def test_too_little_space_is_said_with_numbers(here: Gang) -> None:
 
 
 def test_direct_io_in_memory_is_skipped(here: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fio, "_filesystem", lambda host, path: {"type": "tmpfs", "mount": "/dev/shm", "free_bytes": 1 << 40})
+    monkeypatch.setattr(fio_files, "filesystem", lambda host, path: {"type": "tmpfs", "mount": "/dev/shm", "free_bytes": 1 << 40})
     with pytest.raises(Skip, match="direct: false"):
         FIO.run(here, FioParams(directory=here.scratch))
 
 
 def test_scratch_in_memory_gives_way_to_a_disk(here: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fio, "_filesystem", lambda host, path: {"type": "tmpfs"})
-    assert fio.home(here, FioParams(), here.hosts[0]) == "/var/tmp"
-    assert fio.home(here, FioParams(direct=False), here.hosts[0]) == here.scratch
+    monkeypatch.setattr(fio_files, "filesystem", lambda host, path: {"type": "tmpfs"})
+    assert fio_files.home(here, FioParams(), here.hosts[0]) == "/var/tmp"
+    assert fio_files.home(here, FioParams(direct=False), here.hosts[0]) == here.scratch
 
 
 def test_data_of_others_is_neither_overwritten_nor_removed(here: Gang, tmp_path: Path) -> None:
@@ -314,7 +344,7 @@ def test_a_file_or_device_shorter_than_size_is_refused(here: Gang, tmp_path: Pat
     with pytest.raises(Failed, match="holds 4096 B, size is 4194304 B"):
         FIO.run(here, FioParams(rw="read", file=str(short), **SMALL))
     assert short.stat().st_size == 4096
-    monkeypatch.setattr(fio, "_filesystem", lambda host, path: {"type": "block", "total_bytes": 1 << 20})
+    monkeypatch.setattr(fio_files, "filesystem", lambda host, path: {"type": "block", "total_bytes": 1 << 20})
     with pytest.raises(Failed, match="holds 1048576 B"):
         FIO.run(here, FioParams(rw="read", file="/dev/null", **SMALL))
 

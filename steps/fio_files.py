@@ -1,0 +1,127 @@
+"""Where fio works on each host: a folder of its own or a device, refused where data would be lost or room lacks, removed afterwards."""
+
+import json
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from perfdag import facts
+from perfdag.benchmark import Failed, Gang, Skip
+from perfdag.hosts import Host, LocalHost
+from perfdag.steps.fio_leftovers import MARKER, PREFIX, mark, sweep
+
+if TYPE_CHECKING:
+    from perfdag.steps.fio import FioParams
+
+_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
+_SPARE = 1.02  # file system metadata beside the data
+_DISK_SCRATCH = "/var/tmp"  # by the FHS on a disk, where /tmp may be memory
+_STEPS = 4  # of a sample that each may take its timeout: laying out, filling, dropping caches, measuring
+
+
+class Place:
+    """Where one host's job works: its folder, the target lines of the job, what it stands on."""
+
+    def __init__(self, host: Host, folder: str, target: str | None, described: dict[str, Any]) -> None:
+        self.host, self.folder, self.target, self.described = host, folder, target, described
+
+
+def home(gang: Gang, params: "FioParams", host: Host) -> str:
+    """The folder (or the block device of the volume) under which a host's files are made."""
+    if params.directory or gang.volume:
+        return params.directory or str(gang.volume)
+    if params.direct and filesystem(host, gang.scratch).get("type") in _MEMORY:
+        return _DISK_SCRATCH
+    return gang.scratch
+
+
+@contextmanager
+def files(gang: Gang, params: "FioParams") -> Iterator[list[Place]]:
+    """A place on each host, checked for room and for direct I/O; all that was made is gone afterwards, also after a failure."""
+    token = secrets.token_hex(4)
+    made: list[tuple[Host, str]] = []
+    try:
+        places = []
+        for index, host in enumerate(gang.hosts):
+            root = home(gang, params, host)
+            if params.directory and not _exists(host, params.directory):
+                raise Failed(f"directory {params.directory} is not there on {host.name}; make it, or name another")
+            if root != gang.scratch and not params.file:
+                _sweep(host, root)
+            described = filesystem(host, params.file or root)
+            device = params.file or (root if described.get("type") == "block" else None)
+            folder = str(PurePosixPath(gang.scratch if device else root) / f"{PREFIX}{token}-{index}")
+            _refuse(
+                host,
+                params,
+                device,
+                described,
+                shared=len(gang.hosts) if gang.volume else 1,
+                ours=device is not None and device == gang.volume,
+            )
+            if device and described.get("type") != "block" and not _exists(host, device):
+                made.append((host, device))
+            made.append((host, folder))
+            # the folder comes with a file in it: fio's client wants the working folder to be there
+            host.put(f"{folder}/{MARKER}", mark(_STEPS * gang.timeout, isinstance(host, LocalHost)))
+            places.append(Place(host, folder, device, described))
+        yield places
+    finally:
+        for host, path in made:
+            host.remove(path)
+
+
+def _sweep(host: Host, root: str) -> None:
+    """Remove what samples that were killed (kill -9, a pod that went) left in a folder that outlives them."""
+    if isinstance(host, LocalHost):
+        sweep(Path(root))
+    else:
+        host.run(["python3", "-m", "perfdag.steps.fio_leftovers", root], timeout=60)
+
+
+def _refuse(host: Host, params: "FioParams", device: str | None, described: dict[str, Any], shared: int, ours: bool) -> None:
+    """Raise Skip or Failed where the target cannot give what is asked, or has data that would be lost."""
+    kind, where = described.get("type"), device or described.get("mount")
+    if params.direct and kind in _MEMORY:
+        raise Skip(f"direct I/O: {where} on {host.name} is {kind}, memory; set direct: false, or directory to a folder on a disk")
+    writes = params.directions != ("read",)
+    if device and not ours and writes and not params.overwrite and _exists(host, device):
+        raise Failed(f"{device} on {host.name} exists and {params.rw} would destroy its data; name another, or set overwrite: true")
+    holds = _holds(host, device, described) if device else None
+    if holds is not None and holds < params.size:
+        # fio would make a file longer, and go round a device that is too short
+        raise Failed(f"{device} on {host.name} holds {holds} B, size is {params.size} B; make size smaller")
+    free = described.get("free_bytes")
+    needed = round(params.size * (1 if device else params.numjobs * shared) * _SPARE)
+    if kind != "block" and free is not None and not (device and _exists(host, device)) and free < needed:
+        raise Failed(f"{where} on {host.name} has {free} B free, fio needs {needed} B (size x numjobs); free some or make size smaller")
+
+
+def drop_caches(gang: Gang) -> None:
+    for host in gang.hosts:
+        dropped = host.run(["sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches"], timeout=gang.timeout)
+        if dropped.code != 0:
+            raise Skip(f"drop_caches: {host.name} does not allow it (needs root outside a container); set drop_caches: false")
+
+
+def _holds(host: Host, device: str, described: dict[str, Any]) -> int | None:
+    """Bytes of a block device or of a file that is there; None: not there, or not known."""
+    if described.get("type") == "block":
+        total = described.get("total_bytes")
+        return int(total) if total is not None else None
+    asked = host.run(["stat", "-L", "-c", "%s", device], timeout=10)
+    return int(asked.stdout) if asked.code == 0 else None
+
+
+def _exists(host: Host, path: str) -> bool:
+    return host.run(["test", "-e", path], timeout=10).code == 0
+
+
+def filesystem(host: Host, path: str) -> dict[str, Any]:
+    if isinstance(host, LocalHost):
+        return facts.filesystem(path)
+    asked = host.run(["python3", "-m", "perfdag.facts", "--filesystem", path], timeout=30)
+    found: dict[str, Any] = json.loads(asked.check(f"asking {host.name} what holds {path}").stdout)
+    return found

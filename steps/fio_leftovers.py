@@ -1,0 +1,66 @@
+"""Folders that a killed fio sample left behind: what marks them, and how the next sample removes them.
+
+`python -m perfdag.steps.fio_leftovers FOLDER` sweeps a folder on a peer.
+"""
+
+import json
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+MARKER = "made-by-perfdag"
+PREFIX = "perfdag-fio-"
+
+
+def mark(seconds: float, here: bool) -> bytes:
+    """Content of the marker in a sample's folder: until when (epoch s) it may be in use, and with `here` the process that uses it.
+
+    A process is known by its id, its start time and its pid namespace: ids are used again, and pods of one node count them apart.
+    """
+    owner = {"namespace": _namespace(), "pid": os.getpid(), "started": _started(os.getpid())} if here else {}
+    return json.dumps({"until": time.time() + seconds, **owner}).encode()
+
+
+def sweep(folder: Path) -> list[str]:
+    """Remove folders in `folder` whose sample cannot be under way any more; returns their names. One that may be in use stays."""
+    removed = []
+    for each in folder.glob(f"{PREFIX}*"):
+        try:
+            told = json.loads((each / MARKER).read_bytes())
+            if _over(told):
+                shutil.rmtree(each)
+                removed.append(each.name)
+        except (OSError, ValueError):
+            continue  # not ours, or its owner is faster
+    return removed
+
+
+def _over(told: dict[str, Any]) -> bool:
+    if told.get("namespace") and told["namespace"] == _namespace():
+        return _started(int(told["pid"])) != str(told["started"])
+    return time.time() > float(told["until"])
+
+
+def _namespace() -> str | None:
+    """This machine's boot and this process's pid namespace; None where /proc does not tell."""
+    try:
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return None
+
+
+def _started(pid: int) -> str | None:
+    """Start time of a process in clock ticks since boot (proc(5), stat field 22); None where it does not run."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else fields[19]
+
+
+if __name__ == "__main__":
+    for name in sweep(Path(sys.argv[1])):
+        print(name)  # noqa: T201 - a command's own output

@@ -1,0 +1,95 @@
+"""Pairs of a gang of pods on a real cluster: rounds, placement proved, pairs at once; host-network gangs of one node."""
+
+from pathlib import Path
+
+import pytest
+
+from .conftest import Namespace
+
+pytestmark = [pytest.mark.argo, pytest.mark.slow]
+PAIRS = """\
+name: pairs
+pending_limit: 90s
+entries:
+  - benchmark: iperf
+    hosts: {count: 4, pairs: all, placement: packed}
+    params: {duration: 1s}
+  - benchmark: iperf
+    name: at-once
+    hosts: {count: 4, pairs: ring, parallel_pairs: 2, placement: packed}
+    params: {duration: 2s}
+"""
+PING = """\
+name: ping
+pending_limit: 90s
+entries:
+  - benchmark: imb
+    hosts: {count: 3, pairs: all, placement: packed}
+    params: {benchmark: PingPong, max_log: 10, iterations: 20, oversubscribe: true}
+"""
+SPREAD = """\
+name: spread
+pending_limit: 20s
+entries:
+  - benchmark: iperf
+    hosts: {count: 2, pairs: all, placement: spread}
+    params: {duration: 1s}
+"""
+HOST = """\
+name: host
+pending_limit: 60s
+entries:
+  - benchmark: iperf
+    network: {host: true}
+    params: {duration: 1s}
+  - benchmark: rdma-bandwidth
+    network: {host: true}
+    params: {mode: read, sizes: [65536]}
+  - benchmark: rdma-latency
+    network: {host: true}
+    params: {mode: read, sizes: [2]}
+"""
+
+
+def _run(bench: Namespace, folder: Path, text: str) -> tuple[int, list[dict[str, object]]]:
+    path = folder / "suite.yaml"
+    path.write_text(text)
+    name = bench.submit(path)
+    code = bench.watch(name, timeout=400).returncode
+    return code, bench.rows(bench.run_id(name))
+
+
+def test_every_pair_of_a_gang_is_measured_and_placed(bench: Namespace, tmp_path: Path) -> None:
+    code, rows = _run(bench, tmp_path, PAIRS)
+    assert {row["status"] for row in rows} == {"ok"}, [row["error"] for row in rows if row["error"]]
+    assert code == 0
+    found = {(row["entry"], row["pair"]) for row in rows}
+    assert {pair for entry, pair in found if entry == "iperf"} == {"0-1", "0-2", "0-3", "1-2", "1-3", "2-3"}
+    assert {pair for entry, pair in found if entry == "at-once"} == {"0-1", "1-2", "2-3", "0-3"}
+    assert {row["same_node"] for row in rows} == {True}
+    assert {len(row["nodes"]) for row in rows} == {2}  # type: ignore[arg-type]
+    assert {'"pairs_at_once":2' in str(row["env"]) for row in rows if row["entry"] == "at-once"} == {True}
+    assert len({row["batch"] for row in rows}) == 2, "the pairs of a shape share a gang"
+
+
+def test_ping_pong_between_all_pairs_of_hosts(bench: Namespace, tmp_path: Path) -> None:
+    code, rows = _run(bench, tmp_path, PING)
+    assert {row["status"] for row in rows} == {"ok"}, [row["error"] for row in rows if row["error"]]
+    assert code == 0
+    assert {row["pair"] for row in rows if row["metric"] == "zero_byte_latency"} == {"0-1", "0-2", "1-2"}
+
+
+def test_a_node_for_each_where_there_is_one_is_given_up_with_the_reason(bench: Namespace, tmp_path: Path) -> None:
+    code, rows = _run(bench, tmp_path, SPREAD)
+    assert code == 1
+    assert [row["status"] for row in rows] == ["failed"]
+    assert "anti-affinity" in str(rows[0]["error"])
+
+
+def test_host_network_pods_of_one_node_have_ports_of_their_own(privileged: Namespace, tmp_path: Path) -> None:
+    _, rows = _run(privileged, tmp_path, HOST)
+    found = {(row["entry"], row["status"]) for row in rows}
+    assert found == {("iperf", "ok"), ("rdma-bandwidth", "skipped"), ("rdma-latency", "skipped")}, [row["error"] for row in rows]
+    for row in rows:
+        assert row["same_node"] is True
+        assert row["status"] == "ok" or "no RDMA device" in str(row["error"])
