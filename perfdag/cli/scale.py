@@ -124,10 +124,12 @@ def _add_nodes(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
 
 
 def _add_simulate(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    about = "Play KubeVirt or Run:ai with KWOK Stages and minimal CRDs, on a cluster that has neither."
-    parser = _parser(verbs, "simulate", "play KubeVirt or Run:ai", about)
+    about = "Play KubeVirt, Run:ai or a storage class with KWOK Stages and minimal CRDs, on a cluster that has none of them."
+    parser = _parser(verbs, "simulate", "play KubeVirt, Run:ai or storage", about)
     _cluster(parser)
-    parser.add_argument("system", choices=("kubevirt", "runai"))
+    parser.add_argument(
+        "system", choices=("kubevirt", "runai", "storage"), help="storage: the class perfdag-simulated, whose claims are bound"
+    )
     parser.add_argument("--delay", action="append", default=[], metavar="STAGE=MS[-MS]", help="delay of a stage, uniform from-to")
     parser.add_argument("--failures", type=int, default=0, metavar="PERCENT", help="share of VMIs that fail")
     parser.add_argument("--remove", action="store_true", help="take the Stages and CRDs away again")

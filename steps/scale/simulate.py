@@ -29,6 +29,7 @@ _CRDS: dict[str, tuple[tuple[str, str, str, bool], ...]] = {
         ("kubeflow.org/v1", "PyTorchJob", "pytorchjobs", False),
         ("scheduling.run.ai/v2alpha2", "PodGroup", "podgroups", False),
     ),
+    "storage": (),  # claims are Kubernetes' own
 }
 SYSTEMS = tuple(_CRDS)
 _COPIES = {  # Stages that differ in the kind alone: new name -> (Stage it copies, group/version, kind)
@@ -122,7 +123,7 @@ def parse_delay(text: str) -> tuple[str, int, int]:
 
 
 def stages(system: str, delays: Mapping[str, tuple[int, int]] | None = None, failures: int = 0) -> list[dict[str, Any]]:
-    """The Stage objects that play `system` ('kubevirt' or 'runai'), with delays (ms, from and to) and failures in percent.
+    """The objects that play `system` (Stages; for 'storage' a StorageClass too), with delays (ms, from and to) and failures in percent.
 
     Raises ValueError for a stage that is not there.
     """
@@ -136,7 +137,7 @@ def stages(system: str, delays: Mapping[str, tuple[int, int]] | None = None, fai
             known[name] = {**known[source], "metadata": {"name": name}, "spec": spec}
             found.append(known[name])
     for name, (low, high) in (delays or {}).items():
-        if name not in known:
+        if name not in known or known[name]["kind"] != "Stage":
             raise ValueError(f"no stage {name!r} in {system}; there are {', '.join(known)}")
         known[name]["spec"] = {
             **known[name]["spec"],
@@ -199,17 +200,18 @@ async def install(kube: Kube, system: str, delays: Mapping[str, tuple[int, int]]
         await kube.delete(kwok, each["metadata"]["name"])
     for body in wanted:
         await kube.apply(body)
-    return [each["metadata"]["name"] for each in wanted]
+    return [each["metadata"]["name"] for each in wanted if each["kind"] == "Stage"]
 
 
 async def remove(kube: Kube, system: str) -> None:
     """Take Stages and CRDs of `system` away again, objects of those kinds included. Leaves real ones alone."""
     kwok = await _stage_kind(kube)
-    for each in await kube.list(kwok, labels=f"{LABEL}={system}"):
-        await kube.delete(kwok, each["metadata"]["name"])
     definitions = await kube.resource("apiextensions.k8s.io/v1", "CustomResourceDefinition")
-    for each in await kube.list(definitions, labels=f"{LABEL}={system}"):
-        await kube.delete(definitions, each["metadata"]["name"])
+    classes = await kube.resource("storage.k8s.io/v1", "StorageClass")
+    volumes = await kube.resource("v1", "PersistentVolume")
+    for resource in (kwok, definitions, classes, volumes):
+        for each in await kube.list(resource, labels=f"{LABEL}={system}"):
+            await kube.delete(resource, each["metadata"]["name"])
 
 
 async def _stage_kind(kube: Kube) -> Any:

@@ -197,6 +197,24 @@ async def test_capacity_grows_until_the_first_size_that_fails(kube: Kube, nodes:
     assert await left(kube, "kubevirt.io/v1", vmi.VMI, namespace) == 0
 
 
+@pytest.mark.slow
+async def test_claims_are_asked_for_bound_and_gone(kube: Kube, nodes: None, namespace: str) -> None:
+    """Distributed workloads with a claim a pod: request and bind each from its own pair, on a storage class that KWOK plays."""
+    await simulate.install(kube, "runai")
+    await simulate.install(kube, "storage", {"pvc-provisioned": (300, 300)})
+    try:
+        names = {"template": "distributed", "workers": 2, "gpus": 1, "pvc": True, "storage_class": "perfdag-simulated"}
+        result = await workloads.submit(kube, workloads.Spec(count=4, namespaces=[namespace], timeout=60, **names))  # type: ignore[arg-type]
+        bound = [row for row in result.rows if row.stage == "pvc_bound"]
+        assert [row.status for row in bound] == ["ok"] * 4
+        assert all(0.3 <= (row.seconds or 0) < 10 for row in bound), [row.seconds for row in bound]
+        assert [row.status for row in result.rows if row.stage == "pvc_requested"] == ["ok"] * 4
+        assert all(row.objects == 3 for row in bound), "a claim of each of the three pods"
+        assert await left(kube, "v1", "PersistentVolumeClaim", namespace) == 0
+    finally:
+        await simulate.remove(kube, "storage")
+
+
 async def test_fill_takes_every_gpu_and_no_more(kube: Kube, nodes: None, namespace: str) -> None:
     free = sum((await free_gpus(kube)).values())
     result = await workloads.fill(kube, workloads.Spec(template="pod", namespaces=[namespace], gpus=8, timeout=60))
