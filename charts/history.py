@@ -40,7 +40,10 @@ def pages(series: Sequence[Series], runs: Sequence[RunInfo], title: str) -> list
         part = series[start : start + A_PAGE]
         rows = math.ceil(len(part) / 2)
         number = f", page {start // A_PAGE + 1}" if len(series) > A_PAGE else ""
-        subtitle = f"{shown}; points: run medians, band: range or interval within the run, line: level{number}"
+        subtitle = (
+            f"{shown}; points: run medians, band: range or interval within the run, line: level; mark on top: kernel, image or tool "
+            f"changed, at the foot: failed samples{number}"
+        )
         fig, axes = figure(rows=rows, heights=(1.55,), columns=2, title=title, subtitle=subtitle)
         fig.set_dpi(PNG_DPI)
         for ax, each in zip(axes, part, strict=False):
@@ -126,7 +129,7 @@ def overview(names: Sequence[str], better: Sequence[str], effects: Array, runs: 
     signed = 100 * effects * good[:, None]
     size = np.nan_to_num(np.abs(effects)).max(axis=1)
     kept = np.sort(np.argsort(-size, kind="stable")[:60])
-    subtitle = f"against the level of each series; orange is worse, blue is better, hatched: no value; {len(kept)} of {len(names)} series"
+    subtitle = f"against the level of each series; orange is worse, blue is better, hatched: no value; numbers: %; {len(kept)} of {len(names)} series"
     fig, (ax,) = figure(heights=(max(1.4, 0.16 * len(kept) + 0.9),), title=title, subtitle=subtitle)
     fig.set_dpi(PNG_DPI)
     shown = np.ma.masked_invalid(signed[kept])
@@ -134,7 +137,7 @@ def overview(names: Sequence[str], better: Sequence[str], effects: Array, runs: 
     mesh = ax.pcolormesh(shown, cmap=BLUE_ORANGE, vmin=-CLIP, vmax=CLIP, gid="overview")
     for (i, j), value in np.ndenumerate(100 * effects[kept]):
         if np.isfinite(value) and abs(value) >= 5 and len(kept) * effects.shape[1] <= 900:
-            ax.text(j + 0.5, i + 0.5, f"{value:+.0f}", ha="center", va="center", fontsize=5.5, color=INK)
+            ax.text(j + 0.5, i + 0.5, f"{value:.0f}", ha="center", va="center", fontsize=5.5, color=INK)
     ax.set_yticks(np.arange(len(kept)) + 0.5, [_short(names[i], 44) for i in kept], fontsize=7)
     step = max(1, len(runs) // 10)
     ax.set_xticks(np.arange(0, len(runs), step) + 0.5, [f"{r.run_id[4:6]}-{r.run_id[6:8]}" for r in runs[::step]], fontsize=7)
@@ -170,5 +173,5 @@ def noise(report: Sequence[tuple[str, Noise]], title: str) -> Figure:
     ax.set_yticks(range(len(kept)), [_short(name) for name, _ in kept], fontsize=7)
     ax.invert_yaxis()
     ax.set_xlabel("relative noise (%)")
-    ax.legend(loc="lower right", fontsize=7)
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, fontsize=7)
     return fig
