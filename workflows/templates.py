@@ -287,7 +287,7 @@ def _rank(made: Installation, net: bool) -> Container:
     twin = f"string(asInt(inputs.parameters.rank) - asInt({_of_batch('n')}))"
     port = f"string(asInt({_of_shape('port')}) + asInt(inputs.parameters.rank))"
     patch = f"toJson({_of_shape('patch')})"
-    for placeholder, value in ((f"'{BATCH}'", "inputs.parameters.batch"), (f"'{TWIN}'", twin), (f"'\"{PORT}\"'", port)):
+    for placeholder, value in ((f"'{BATCH}'", "inputs.parameters.batch"), (f"'{TWIN}'", twin), (f"toJson('{PORT}')", port)):
         patch = f"replace({patch}, {placeholder}, {value})"
     annotations = {
         "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
