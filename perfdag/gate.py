@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -33,11 +34,11 @@ PRESENT_OF, PRESENT = 5, 3
 
 @dataclass(frozen=True)
 class Case:
-    """One thing that was checked, as a JUnit test case: `state` ok, failed (a gate), absent (its data) or unsure."""
+    """One thing that was checked, as a JUnit test case: `state` ok, failed (a gate), absent (its data), unsure or skipped (as its samples)."""
 
     group: str
     name: str
-    state: Literal["ok", "failed", "absent", "unsure"]
+    state: Literal["ok", "failed", "absent", "unsure", "skipped"]
     text: str
 
 
@@ -145,7 +146,9 @@ def _thresholds(gate: Gate, store: Store, history: Trends, table: pa.Table, rule
         if rule.op is None:
             continue
         covered = [(i, info) for i, info in enumerate(tonight.series) if rule.covers(info)]
-        if not covered:
+        if not covered and (why := _skipped(table, rule)):
+            gate.cases.append(Case("threshold", rule.words(), "skipped", why))
+        elif not covered:
             _threshold_case(gate, rules, rule, rule.words(), "absent", "the run has no value of it")
         for i, info in covered:
             name = full_name(info, tell)
@@ -159,6 +162,12 @@ def _thresholds(gate: Gate, store: Store, history: Trends, table: pa.Table, rule
             what = f"p{rule.percentile:g} " if rule.percentile else ""
             text = f"{what}{short(measured, info.unit)} {'holds' if holds else 'breaks'} {rule.op} {short(limit, info.unit)}"
             _threshold_case(gate, rules, rule, name, "ok" if holds else "failed", text, info)
+
+
+def _skipped(table: pa.Table, rule: Check) -> str | None:
+    """Say why all samples of the entries that a rule names were skipped: the place cannot run them, which is no fault."""
+    named = [row for row in table.select(["entry", "status", "error"]).to_pylist() if fnmatch.fnmatchcase(row["entry"], rule.entry or "")]
+    return str(named[0]["error"]) if named and all(row["status"] == "skipped" for row in named) else None
 
 
 def _threshold_case(

@@ -18,11 +18,11 @@ class WebhookError(Exception):
 
 
 def junit(gate: Gate) -> bytes:
-    """JUnit XML: one case a check; a shut gate is a failure, absent data an error, too little history skipped.
+    """JUnit XML: one case a check; a shut gate is a failure, absent data an error, too little history, or a skipped entry, skipped.
 
     Format: https://github.com/testmoapp/junitxml, which CI systems read.
     """
-    counts = {state: sum(each.state == state for each in gate.cases) for state in ("ok", "failed", "absent", "unsure")}
+    counts = {state: sum(each.state == state for each in gate.cases) for state in ("ok", "failed", "absent", "unsure", "skipped")}
     root = ElementTree.Element("testsuites", name="perfdag")
     suite = ElementTree.SubElement(
         root,
@@ -31,12 +31,12 @@ def junit(gate: Gate) -> bytes:
         tests=str(len(gate.cases)),
         failures=str(counts["failed"]),
         errors=str(counts["absent"]),
-        skipped=str(counts["unsure"]),
+        skipped=str(counts["unsure"] + counts["skipped"]),
     )
     properties = ElementTree.SubElement(suite, "properties")
     for name, value in (("run", gate.run), ("report", gate.report)):
         ElementTree.SubElement(properties, "property", name=name, value=value)
-    tags = {"failed": "failure", "absent": "error", "unsure": "skipped"}
+    tags = {"failed": "failure", "absent": "error", "unsure": "skipped", "skipped": "skipped"}
     for each in gate.cases:
         case = ElementTree.SubElement(suite, "testcase", classname=f"{gate.suite}.{each.group}", name=_xml_text(each.name))
         if each.state in tags:
@@ -80,7 +80,7 @@ def _cell(text: str) -> str:
 
 def counts(gate: Gate) -> str:
     """Say how many checks stand how: `41 ok, 1 failed, 3 with too little history`."""
-    words = {"ok": "ok", "failed": "failed", "absent": "without data", "unsure": "with too little history"}
+    words = {"ok": "ok", "failed": "failed", "absent": "without data", "unsure": "with too little history", "skipped": "skipped"}
     said = [f"{n} {text}" for state, text in words.items() if (n := sum(each.state == state for each in gate.cases))]
     return ", ".join(said) or "nothing to check"
 

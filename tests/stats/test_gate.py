@@ -124,6 +124,23 @@ def test_thresholds_absolute_relative_baseline_percentile(store: Store) -> None:
     assert "p95 needs 90 samples, there are 3" in refused.cases[-1].text
 
 
+def test_a_threshold_of_a_skipped_entry_does_not_shut_the_gate(store: Store) -> None:
+    """A nightly suite names VMIs; a cluster without KubeVirt skips them. Failed ones have no data, which is a fault."""
+    rule = Check(entry="vmi", metric="success_ratio", op=">=", value=1)
+    skipped = rows(0, {"counts=20": [np.nan, np.nan]}, entry="vmi", metric="success_ratio", unit="1")
+    for row in skipped:
+        row |= {"status": "skipped", "error": "the cluster has no KubeVirt"}
+    put(store, rows(0, {"streams=1": [1e10] * 3}) + skipped)
+    gate = check(store, "net", run_id(0), Rules([rule]))
+    assert not gate.failed
+    assert gate.alerts == []
+    assert ("skipped", "the cluster has no KubeVirt") in [(each.state, each.text) for each in gate.cases]
+    skipped[0]["status"] = "failed"
+    put(store, rows(0, {"streams=1": [1e10] * 3}) + skipped)
+    assert check(store, "net", run_id(0), Rules([rule])).failed
+    assert check(store, "net", run_id(0), Rules([Check(entry="typo", metric="success_ratio", op=">=", value=1)])).failed
+
+
 def test_a_percentile_of_pods(store: Store) -> None:
     ready = rows(0, {"pods=100": np.linspace(1, 2, 100)}, entry="scale", metric="t_ready", unit="s", better="lower")
     for i, row in enumerate(ready):
