@@ -1,4 +1,4 @@
-"""openfoam: strong scaling with its ideal line and efficiency, and the phases of each point."""
+"""openfoam: strong scaling with its ideal line and efficiency, the phases of each point, and the time of a step along the run."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -6,11 +6,12 @@ from typing import Any
 import pyarrow as pa
 from matplotlib.figure import Figure
 
-from perfdag.charts import style
+from perfdag.charts import lines, style
 from perfdag.charts.generic import dot_figure
 from perfdag.charts.series import Cell, Series, band_words, read, runs_words, value_words
 from perfdag.results import canonical
 
+LINES = 12
 _SCALED = ("procs", "nodes", "procs_per_node")
 _PHASES = (("mesh_time", "mesh"), ("decompose_time", "decompose"), ("startup_time", "MPI start and reading"), ("solve_time", "time loop"))
 
@@ -27,6 +28,28 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
             yield "scaling" if not number else f"scaling-{number + 1}", _scaling(group, where)
     yield "points", dot_figure(cells, ["solve_time"], where)
     yield "phases", _phases(measured, where)
+    along = _along(measured, where)
+    if along is not None:
+        yield "steps", along
+
+
+def _along(cells: Sequence[Cell], where: str) -> Figure | None:
+    """Mean time of a step by its number: a run that slows down or has outliers is seen here and not in its total."""
+    pairs = [(cell.label or cell.state.entry, each) for cell in cells for each in cell.series("step_time", "mean") if "step" in each.coords]
+    made = lines.lines_of(pairs, "step")
+    if not made:
+        return None
+    medians = [sorted((x, each.middle) for x, each in line.series.items()) for line in made]
+    worst = max(max(y for _, y in found) / min(y for _, y in found) for found in medians if found[0][1] > 0)
+    said = band_words([each for _, each in pairs]).replace("dot", "line").replace("bar", "band")
+    cut = f"first {LINES} of {len(made)} points" if len(made) > LINES else ""
+    fig, (ax,) = style.figure(
+        title=f"OpenFOAM: the slowest part of a run took {worst:.3g} times as long a step as its fastest",
+        subtitle="; ".join(each for each in (said, cut, where) if each),
+        heights=(3.0,),
+    )
+    lines.panel(ax, made[:LINES], metric="step_time", x_label="time step", x_unit="1")
+    return fig
 
 
 def _time(cell: Cell) -> Series | None:

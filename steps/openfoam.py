@@ -1,11 +1,8 @@
 """OpenFOAM: a 3-D lid-driven cavity solved by icoFoam over MPI, a whole application beside the network's micro-benchmarks."""
 
-import math
 import os
 import re
 import sys
-from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -15,17 +12,15 @@ from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Met
 from perfdag.shape import Shape
 from perfdag.steps import openfoam_case as case
 from perfdag.steps import openmpi
-from perfdag.steps.stamp import RANK_LINE
+from perfdag.steps.openfoam_log import Log, check_ended, measurements, read_log, unstamped, why
+from perfdag.units import quantity_bytes, short
 
 DEBIAN_ROOT = "/usr/share/openfoam"
-_STAMPED = re.compile(r"^(\d+\.\d+)\t(.*)$")
-_RESIDUAL = re.compile(r"Solving for (\w+), Initial residual = (\S+), Final residual = (\S+), No Iterations (\d+)")
-_CONTINUITY = re.compile(r"continuity errors : sum local = (\S+), global = (\S+), cumulative = (\S+)")
-_COURANT = re.compile(r"^Courant Number mean: (\S+) max: (\S+)")
+# measured with OpenFOAM 1912, 8,000 to 216,000 cells: blockMesh and icoFoam alike, and the case with its mesh in text
+BASE_MEMORY, MEMORY_PER_CELL = 50 << 20, 850
+DISK_PER_CELL = 115  # as much again where decomposePar cuts it
 _HOSTS = re.compile(r"^Hosts\s*:\s*\n\(\n((?:\s*\(\S+ \d+\)\n)+)\)", re.M)
 _VERSION = re.compile(r"^Build\s*:\s*(\S+)", re.M)
-# the lid drives the flow, so nothing in it moves ten times as fast; a Courant number that says so is a diverged solution
-_RUNAWAY = 10.0
 
 
 class OpenFoamParams(Params):
@@ -125,6 +120,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
         problems = []
         if shape.hosts.count != params.nodes:
             problems.append(f"hosts.count is {shape.hosts.count} but the parameter nodes is {params.nodes}; leave hosts.count out")
+        problems += _room(params, shape)
         if params.transport == "rdma" and not shape.network.name and not any("/" in name for name in shape.resources):
             problems.append("transport: rdma needs a device: name `network.name` or a device resource such as `resources: {rdma/hca: 1}`")
         return problems
@@ -140,7 +136,8 @@ class OpenFoam(Benchmark[OpenFoamParams]):
             openmpi.need_cpus(gang.hosts, params.procs)
         if params.transport == "rdma":
             openmpi.need_rdma(gang.hosts)
-        lead, folder = gang.hosts[0], f"{gang.scratch}/case"
+        lead, folder = gang.hosts[0], _folder(gang)
+        lead.remove(folder)  # on a volume that was used before
         for path, text in case.files(params.cavity()).items():
             lead.put(f"{folder}/{path}", text.encode())
         environment = _environment()
@@ -153,7 +150,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
             gang.notes["decompose_s"] = cut.check("decomposePar").seconds
 
     def run(self, gang: Gang, params: OpenFoamParams) -> Output:
-        lead, folder = gang.hosts[0], f"{gang.scratch}/case"
+        lead, folder = gang.hosts[0], _folder(gang)
         ranked = [sys.executable, "-m", "perfdag.steps.stamp", "rank", "icoFoam", "-case", folder]
         if params.procs > 1:
             launch = openmpi.mpirun(
@@ -164,7 +161,10 @@ class OpenFoam(Benchmark[OpenFoamParams]):
         else:
             argv = ranked
         stamped = [sys.executable, "-m", "perfdag.steps.stamp", "lines", *argv]
-        finished = lead.run(stamped, timeout=gang.timeout, env={**_environment(), **openmpi.environment()}, cwd=gang.scratch)
+        try:
+            finished = lead.run(stamped, timeout=gang.timeout, env={**_environment(), **openmpi.environment()}, cwd=gang.scratch)
+        finally:
+            lead.remove(folder)
         texts = {
             "stdout": finished.stdout,
             "stderr": finished.stderr,
@@ -173,12 +173,12 @@ class OpenFoam(Benchmark[OpenFoamParams]):
         if finished.timed_out:
             raise Failed(f"icoFoam did not end within {gang.timeout:g} s", texts)
         if finished.code != 0:
-            raise Failed(_why(finished.stdout + finished.stderr) or f"icoFoam exited {finished.code}: {finished.tail()}", texts)
+            raise Failed(why(finished.stdout + finished.stderr) or f"icoFoam exited {finished.code}: {finished.tail()}", texts)
         facts = {
             "addresses": len(openmpi.ranks_by_address(gang.hosts, params.procs)),
             "point_to_point": openmpi.selected_layer(finished.stdout + finished.stderr),
         }
-        found = _VERSION.search(_unstamped(finished.stdout))
+        found = _VERSION.search(unstamped(finished.stdout))
         return Output(texts, [argv], f"OpenFOAM {found[1].removeprefix('OPENFOAM=') if found else '(version not said)'}", facts)
 
     def series(self, output: Output) -> str:
@@ -188,10 +188,33 @@ class OpenFoam(Benchmark[OpenFoamParams]):
         stdout = output.texts.get("stdout", "")
         log = read_log(stdout)
         cavity = params.cavity()
-        _check_ended(log, cavity, stdout, output.texts)
-        measurements = _measure(log, cavity, output, params)
-        _check_claims(log, params, output, measurements)
-        return measurements
+        check_ended(log, cavity, stdout, output.texts)
+        found = measurements(log, cavity, output, params.procs)
+        _check_claims(log, params, output, found)
+        return found
+
+
+def _folder(gang: Gang) -> str:
+    """Where the first host has the case: it reads and writes for all, so no other has a copy."""
+    return f"{gang.volume or gang.scratch}/perfdag-openfoam-case"
+
+
+def _room(params: OpenFoamParams, shape: Shape) -> list[str]:
+    """What of the case does not fit in the memory of a pod or on the volume, where the suite says how large they are."""
+    cells = params.cavity().cells ** 3
+    memory, disk = BASE_MEMORY + MEMORY_PER_CELL * cells, DISK_PER_CELL * cells * (2 if params.procs > 1 else 1)
+    problems = []
+    given = shape.resources.get("memory")
+    if given is not None and quantity_bytes(given) < memory:
+        problems.append(
+            f"{cells:,} cells need {short(memory, 'B')} on the first host, which makes the whole mesh, and resources.memory is {given};"
+            " raise it or use fewer cells"
+        )
+    if shape.volume is not None and shape.volume.size < disk:
+        problems.append(
+            f"the case of {cells:,} cells needs {short(disk, 'B')}, volume.size is {short(shape.volume.size, 'B')}; make it larger or use fewer cells"
+        )
+    return problems
 
 
 def _environment() -> dict[str, str]:
@@ -201,141 +224,6 @@ def _environment() -> dict[str, str]:
     # a rank on another host is started by a shell of ssh, which has nothing of an image's environment
     path = {"PYTHONPATH": os.environ["PYTHONPATH"]} if os.environ.get("PYTHONPATH") else {}
     return {"WM_PROJECT_DIR": root, "FOAM_SIGFPE": "true", **path}
-
-
-@dataclass
-class Step:
-    """One time step: `end` in s since the solver's start; `pressure` counts the iterations of each pressure solve."""
-
-    courant: float
-    end: float
-    residuals: dict[str, float]
-    continuity: float
-    pressure: list[int]
-
-
-@dataclass
-class Log:
-    """What icoFoam said; times in s since it was started."""
-
-    begin: float | None
-    steps: list[Step]
-    ended: bool
-    exited: float | None
-    ranks: list[int]
-    """Peak resident memory of each rank in bytes."""
-
-
-def read_log(text: str) -> Log:
-    """A stamped log of icoFoam (OpenFOAM 1912 and later print these lines alike). Numbers that are not finite are read as they are.
-
-    Raises Failed where a number cannot be read.
-    """
-    log = Log(None, [], False, None, [])
-    open_step: Step | None = None
-    for raw in text.splitlines():
-        stamped = _STAMPED.match(raw)
-        if stamped is None:
-            continue
-        at, line = float(stamped[1]), stamped[2]
-        if line.startswith("Starting time loop"):
-            log.begin = at
-        elif found := _COURANT.match(line):
-            open_step = Step(_number(found[2]), at, {}, 0.0, [])
-        elif open_step and (found := _RESIDUAL.search(line)):
-            open_step.residuals.setdefault(found[1], _number(found[2]))
-            _number(found[3])
-            if found[1] == "p":
-                open_step.pressure.append(int(found[4]))
-        elif open_step and (found := _CONTINUITY.search(line)):
-            # max() would let a NaN in second place pass
-            open_step.continuity = next(
-                (v for v in (_number(found[1]), open_step.continuity) if v != v), max(_number(found[1]), open_step.continuity)
-            )
-        elif open_step and line.startswith("ExecutionTime = "):
-            open_step.end = at
-            log.steps.append(open_step)
-            open_step = None
-        elif line.strip() == "End":
-            log.ended = True
-        elif line.startswith(RANK_LINE):
-            log.ranks.append(int(_number(line.removeprefix(RANK_LINE).split()[0])))
-        elif line.startswith("perfdag-exit "):
-            log.exited = at
-    return log
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise Failed(f"icoFoam's log has {text!r} where a number belongs") from None
-
-
-def _unstamped(text: str) -> str:
-    return "".join(f"{found[2] if (found := _STAMPED.match(line)) else line}\n" for line in text.splitlines())
-
-
-def _why(text: str) -> str | None:
-    """The reason of a failed run, from what OpenFOAM prints."""
-    if "Foam::sigFpe::sigHandler" in text:
-        return "the solution diverged: floating point exception in icoFoam; use a smaller delta_t"
-    found = re.search(r"FOAM FATAL (?:IO )?ERROR[^\n]*\n((?:[^\n]*\n){1,4})", _unstamped(text))
-    return f"icoFoam: {' '.join(found[1].split())}" if found else None
-
-
-def _check_ended(log: Log, cavity: case.Cavity, stdout: str, texts: dict[str, str]) -> None:
-    if log.begin is None:
-        raise Failed(_why(stdout) or "icoFoam never began its time loop", texts)
-    bound = _RUNAWAY * case.LID_SPEED * cavity.delta_t * cavity.cells / case.EDGE
-    for number, step in enumerate(log.steps, start=1):
-        values = [step.courant, step.continuity, *step.residuals.values()]
-        if not all(math.isfinite(value) for value in values):
-            raise Failed(f"the solution diverged: a value that is not finite in time step {number}", texts)
-        if step.courant > bound:
-            raise Failed(
-                f"the solution diverged: Courant number {step.courant:.4g} in time step {number}, {_RUNAWAY:g} lid speeds are {bound:.4g}",
-                texts,
-            )
-        if {"Ux", "Uy", "Uz", "p"} - step.residuals.keys() or len(step.pressure) != 2:
-            raise Failed(f"time step {number} of icoFoam's log is not whole", texts)
-    if len(log.steps) != cavity.time_steps or not log.ended:
-        raise Failed(_why(stdout) or f"icoFoam stopped early: {len(log.steps)} of {cavity.time_steps} time steps", texts)
-
-
-def _measure(log: Log, cavity: case.Cavity, output: Output, params: OpenFoamParams) -> list[Measurement]:
-    assert log.begin is not None
-    timing = dict(re.findall(r"^(\w+)=(\S+)$", output.texts.get("timing", ""), re.M))
-    if not {"mesh_s", "decompose_s"} <= timing.keys() or log.exited is None:
-        raise Failed("the times of mesh, decomposition and exit are not in the output", output.texts)
-    if len(log.ranks) != params.procs:
-        raise Failed(f"{len(log.ranks)} of {params.procs} processes reported their memory", output.texts)
-    ends = [log.begin, *(step.end for step in log.steps)]
-    took = sorted(later - earlier for earlier, later in pairwise(ends))
-    solve, n = ends[-1] - ends[0], len(took)
-    if solve <= 0:
-        raise Failed("the time loop took no time; the clock in the log is wrong", output.texts)
-    middle = (took[(n - 1) // 2] + took[n // 2]) / 2
-    measurements = [
-        Measurement("solve_time", solve, n=n),
-        Measurement("step_time", middle, "p50", n=n),
-        Measurement("step_time", took[0], "min", n=n),
-        Measurement("step_time", took[-1], "max", n=n),
-        Measurement("cell_steps_rate", cavity.cells**3 * n / solve),
-        Measurement("wall_time", log.exited),
-        Measurement("startup_time", log.begin),
-        Measurement("mesh_time", _number(timing["mesh_s"])),
-        Measurement("memory", sum(log.ranks), n=len(log.ranks)),
-        Measurement("memory", max(log.ranks), "max", n=len(log.ranks)),
-        Measurement("pressure_iterations", sum(sum(step.pressure) for step in log.steps)),
-        Measurement("continuity_error", max(step.continuity for step in log.steps), n=n),
-        Measurement("courant_max", max(step.courant for step in log.steps), n=n),
-    ]
-    if params.procs > 1:
-        measurements.append(Measurement("decompose_time", _number(timing["decompose_s"])))
-    return measurements + [
-        Measurement("residual", value, coords={"field": name}) for name, value in sorted(log.steps[-1].residuals.items())
-    ]
 
 
 def _check_claims(log: Log, params: OpenFoamParams, output: Output, measurements: list[Measurement]) -> None:
@@ -348,7 +236,7 @@ def _check_claims(log: Log, params: OpenFoamParams, output: Output, measurements
             )
     if params.procs == 1:
         return
-    found = _HOSTS.search(_unstamped(output.texts["stdout"]))
+    found = _HOSTS.search(unstamped(output.texts["stdout"]))
     per_host = sorted(int(count) for count in re.findall(r"(\d+)\)", found[1])) if found else []
     hosts = int(output.facts.get("addresses", params.nodes))
     if per_host != [params.procs // hosts] * hosts:

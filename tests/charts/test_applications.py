@@ -70,7 +70,10 @@ def test_openfoam_of_a_recording_draws_its_phases() -> None:
     output = Output({"stdout": stdout, "timing": "mesh_s=0.2\ndecompose_s=0.3\n"}, facts={"addresses": 1})
     params = OpenFoamParams(size="XS", procs=2)
     figures = drawn("openfoam", table(sample("openfoam", params.model_dump(mode="json"), 1, rows_of(OpenFoam(), output, params))))
-    assert set(figures) == {"points", "phases"}
+    assert set(figures) == {"points", "phases", "steps"}
+    (line,) = [each for each in figures["steps"].axes[0].lines if (each.get_gid() or "").startswith("median")]
+    assert list(line.get_xdata()) == list(range(1, 21))
+    assert "times as long a step as its" in title(figures["steps"])
 
 
 def test_rdma_bandwidth_over_sizes() -> None:

@@ -234,3 +234,17 @@ def test_the_real_solver_that_diverges_is_failed(tmp_path: Path) -> None:
 def test_more_processes_than_cpus_are_skipped(tmp_path: Path) -> None:
     with pytest.raises(Skip, match="CPUs for 512 processes"):
         measured(OpenFoamParams(cells=10, procs=512), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("params", "shape", "says"),
+    [
+        ({"size": "M"}, {"resources": {"memory": "4Gi"}}, "8,000,000 cells need 6.382 GiB on the first host"),
+        ({"size": "S", "procs": 2}, {"volume": {"size": "100MiB"}}, "the case of 1,000,000 cells needs 219.3 MiB, volume.size is 100 MiB"),
+    ],
+)
+def test_a_case_that_does_not_fit_is_refused_when_planning(params: dict[str, Any], shape: dict[str, Any], says: str) -> None:
+    (problem,) = OpenFoam().check(OpenFoamParams(**params), Shape.model_validate(shape))
+    assert says in problem
+    fits = {"resources": {"memory": "8Gi"}, "volume": {"size": "1GiB"}}
+    assert OpenFoam().check(OpenFoamParams(**params), Shape.model_validate(fits)) == []

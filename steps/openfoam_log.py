@@ -1,0 +1,166 @@
+"""Reading icoFoam's log, each line stamped with a clock (perfdag.steps.stamp): whether the run ended as it should, and its values."""
+
+import math
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+
+from perfdag.benchmark import Failed, Measurement, Output
+from perfdag.steps import openfoam_case as case
+from perfdag.steps.stamp import RANK_LINE
+
+_STAMPED = re.compile(r"^(\d+\.\d+)\t(.*)$")
+_RESIDUAL = re.compile(r"Solving for (\w+), Initial residual = (\S+), Final residual = (\S+), No Iterations (\d+)")
+_CONTINUITY = re.compile(r"continuity errors : sum local = (\S+), global = (\S+), cumulative = (\S+)")
+_COURANT = re.compile(r"^Courant Number mean: (\S+) max: (\S+)")
+# the lid drives the flow, so nothing in it moves ten times as fast; a Courant number that says so is a diverged solution
+_RUNAWAY = 10.0
+PARTS = 20  # of a run whose time steps are told apart
+
+
+@dataclass
+class Step:
+    """One time step: `end` in s since the solver's start; `pressure` counts the iterations of each pressure solve."""
+
+    courant: float
+    end: float
+    residuals: dict[str, float]
+    continuity: float
+    pressure: list[int]
+
+
+@dataclass
+class Log:
+    """What icoFoam said; times in s since it was started."""
+
+    begin: float | None
+    steps: list[Step]
+    ended: bool
+    exited: float | None
+    ranks: list[int]
+    """Peak resident memory of each rank in bytes."""
+
+
+def read_log(text: str) -> Log:
+    """A stamped log of icoFoam (OpenFOAM 1912 and later print these lines alike). Numbers that are not finite are read as they are.
+
+    Raises Failed where a number cannot be read.
+    """
+    log = Log(None, [], False, None, [])
+    open_step: Step | None = None
+    for raw in text.splitlines():
+        stamped = _STAMPED.match(raw)
+        if stamped is None:
+            continue
+        at, line = float(stamped[1]), stamped[2]
+        if line.startswith("Starting time loop"):
+            log.begin = at
+        elif found := _COURANT.match(line):
+            open_step = Step(_number(found[2]), at, {}, 0.0, [])
+        elif open_step and (found := _RESIDUAL.search(line)):
+            open_step.residuals.setdefault(found[1], _number(found[2]))
+            _number(found[3])
+            if found[1] == "p":
+                open_step.pressure.append(int(found[4]))
+        elif open_step and (found := _CONTINUITY.search(line)):
+            # max() would let a NaN in second place pass
+            open_step.continuity = next(
+                (v for v in (_number(found[1]), open_step.continuity) if v != v), max(_number(found[1]), open_step.continuity)
+            )
+        elif open_step and line.startswith("ExecutionTime = "):
+            open_step.end = at
+            log.steps.append(open_step)
+            open_step = None
+        elif line.strip() == "End":
+            log.ended = True
+        elif line.startswith(RANK_LINE):
+            log.ranks.append(int(_number(line.removeprefix(RANK_LINE).split()[0])))
+        elif line.startswith("perfdag-exit "):
+            log.exited = at
+    return log
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise Failed(f"icoFoam's log has {text!r} where a number belongs") from None
+
+
+def unstamped(text: str) -> str:
+    """The log without the clock before each line."""
+    return "".join(f"{found[2] if (found := _STAMPED.match(line)) else line}\n" for line in text.splitlines())
+
+
+def why(text: str) -> str | None:
+    """The reason of a failed run, from what OpenFOAM prints."""
+    if "Foam::sigFpe::sigHandler" in text:
+        return "the solution diverged: floating point exception in icoFoam; use a smaller delta_t"
+    found = re.search(r"FOAM FATAL (?:IO )?ERROR[^\n]*\n((?:[^\n]*\n){1,4})", unstamped(text))
+    return f"icoFoam: {' '.join(found[1].split())}" if found else None
+
+
+def check_ended(log: Log, cavity: case.Cavity, stdout: str, texts: dict[str, str]) -> None:
+    """Raise Failed where the run diverged, stopped early or is not whole."""
+    if log.begin is None:
+        raise Failed(why(stdout) or "icoFoam never began its time loop", texts)
+    bound = _RUNAWAY * case.LID_SPEED * cavity.delta_t * cavity.cells / case.EDGE
+    for number, step in enumerate(log.steps, start=1):
+        values = [step.courant, step.continuity, *step.residuals.values()]
+        if not all(math.isfinite(value) for value in values):
+            raise Failed(f"the solution diverged: a value that is not finite in time step {number}", texts)
+        if step.courant > bound:
+            raise Failed(
+                f"the solution diverged: Courant number {step.courant:.4g} in time step {number}, {_RUNAWAY:g} lid speeds are {bound:.4g}",
+                texts,
+            )
+        if {"Ux", "Uy", "Uz", "p"} - step.residuals.keys() or len(step.pressure) != 2:
+            raise Failed(f"time step {number} of icoFoam's log is not whole", texts)
+    if len(log.steps) != cavity.time_steps or not log.ended:
+        raise Failed(why(stdout) or f"icoFoam stopped early: {len(log.steps)} of {cavity.time_steps} time steps", texts)
+
+
+def measurements(log: Log, cavity: case.Cavity, output: Output, procs: int) -> list[Measurement]:
+    """Values of a run that ended as it should. Raises Failed where the output lacks a part."""
+    assert log.begin is not None
+    timing = dict(re.findall(r"^(\w+)=(\S+)$", output.texts.get("timing", ""), re.M))
+    if not {"mesh_s", "decompose_s"} <= timing.keys() or log.exited is None:
+        raise Failed("the times of mesh, decomposition and exit are not in the output", output.texts)
+    if len(log.ranks) != procs:
+        raise Failed(f"{len(log.ranks)} of {procs} processes reported their memory", output.texts)
+    ends = [log.begin, *(step.end for step in log.steps)]
+    each = [later - earlier for earlier, later in pairwise(ends)]
+    took = sorted(each)
+    solve, n = ends[-1] - ends[0], len(took)
+    if solve <= 0:
+        raise Failed("the time loop took no time; the clock in the log is wrong", output.texts)
+    middle = (took[(n - 1) // 2] + took[n // 2]) / 2
+    found = [
+        Measurement("solve_time", solve, n=n),
+        Measurement("step_time", middle, "p50", n=n),
+        Measurement("step_time", took[0], "min", n=n),
+        Measurement("step_time", took[-1], "max", n=n),
+        Measurement("cell_steps_rate", cavity.cells**3 * n / solve),
+        Measurement("wall_time", log.exited),
+        Measurement("startup_time", log.begin),
+        Measurement("mesh_time", _number(timing["mesh_s"])),
+        Measurement("memory", sum(log.ranks), n=len(log.ranks)),
+        Measurement("memory", max(log.ranks), "max", n=len(log.ranks)),
+        Measurement("pressure_iterations", sum(sum(step.pressure) for step in log.steps)),
+        Measurement("continuity_error", max(step.continuity for step in log.steps), n=n),
+        Measurement("courant_max", max(step.courant for step in log.steps), n=n),
+    ]
+    if procs > 1:
+        found.append(Measurement("decompose_time", _number(timing["decompose_s"])))
+    return (
+        found
+        + _profile(each)
+        + [Measurement("residual", value, coords={"field": name}) for name, value in sorted(log.steps[-1].residuals.items())]
+    )
+
+
+def _profile(took: list[float]) -> list[Measurement]:
+    """Mean time of a step (s) along the run, in at most PARTS parts; the coordinate `step` is the last time step of a part."""
+    parts = min(PARTS, len(took))
+    bounds = [len(took) * number // parts for number in range(parts + 1)]
+    return [Measurement("step_time", sum(took[a:b]) / (b - a), "mean", {"step": b}, n=b - a) for a, b in pairwise(bounds)]
