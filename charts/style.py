@@ -230,9 +230,17 @@ def to_bytes(fig: Figure) -> tuple[bytes, bytes]:
         if engine is not None:
             engine.execute(fig)
             fig.set_layout_engine("none")  # laid out once; both files share it
+            _round_positions(fig)
         fig.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
         fig.savefig(png, format="png", dpi=PNG_DPI, metadata={"Software": None})
     return _clean(svg.getvalue()), png.getvalue()
+
+
+def _round_positions(fig: Figure) -> None:
+    """The layout's solver differs from process to process in the last bits, which ids in the SVG are made of."""
+    for axes in fig.axes:
+        x, y, width, height = axes.get_position(original=True).bounds
+        axes.set_position((round(x, 6), round(y, 6), round(width, 6), round(height, 6)))
 
 
 def _clean(svg: bytes) -> bytes:

@@ -58,6 +58,8 @@ class Sentry:
                 if now - since >= (HOPELESS_SECONDS if pod.batch in self._given_up else patience(pod, self._limit)):
                     self._given_up.add(pod.batch)  # a retry of Argo's is not worth waiting for again
                     doomed.add((pod.batch, pod.attempt))
+            elif pod.batch in self._given_up and pod.trouble.startswith("DeadlineExceeded"):
+                continue  # ended by us: why is noted already
             elif not pod.trouble.startswith("main ended"):  # the lead said why itself
                 self.note(pod.batch, f"pod of rank {pod.rank}: {pod.trouble}")
         return [pod for pod in pods if pod.batch is not None and (pod.batch, pod.attempt) in doomed and pod.phase in ("Pending", "Running")]

@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -21,6 +24,20 @@ def test_render_hands_files_to_a_callback():
 
 def test_drawing_twice_gives_equal_bytes():
     assert list(pick.draw(rows.iperf())) == list(pick.draw(rows.iperf()))
+
+
+def test_processes_draw_equal_bytes():
+    code = (
+        "import hashlib; from perfdag.charts import pick; from tests.charts import rows; "
+        "print([hashlib.sha256(made.svg + made.png).hexdigest() for made in pick.draw(rows.fio((1, 2, 4)))])"
+    )
+    running = [
+        subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, stdout=subprocess.PIPE, text=True)
+        for seed in "123"
+    ]
+    said = {each.communicate()[0] for each in running}
+    assert {each.returncode for each in running} == {0}
+    assert len(said) == 1
 
 
 def test_other_rows_give_other_bytes():

@@ -50,6 +50,15 @@ def test_a_full_cluster_is_waited_for_until_pending_limit(sentry: Sentry) -> Non
     assert sentry.look([full], 61) == [full]
 
 
+def test_the_reason_outlives_the_deadline_that_ends_the_gang(sentry: Sentry, tmp_path: Path) -> None:
+    full = pod("Unschedulable: didn't match pod anti-affinity rules", uid="v")
+    lead = pod("DeadlineExceeded: Pod was active on the node longer than the specified deadline", phase="Failed")
+    sentry.look([full], 0)
+    assert sentry.look([full], 61)
+    sentry.look([lead, full], 64)
+    assert ["anti-affinity" in each for each in notes(tmp_path)] == [True]
+
+
 def test_oom_is_noted_and_left_to_the_gang(sentry: Sentry, tmp_path: Path) -> None:
     assert sentry.look([pod("OOMKilled: container main passed its memory limit of 64Mi", phase="Failed")], 0) == []
     assert "OOMKilled" in notes(tmp_path)[0]
