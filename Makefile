@@ -10,8 +10,8 @@ run: $(VENV)/run.stamp tools
 	@$(BIN)/perfdag run suites/quick.yaml --store ./perfdag-results
 
 test: $(VENV)/dev.stamp tools lint
-	@$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "not cluster and not argo" $(CLOCKS:%=--ignore %)
-	@$(BIN)/python -m pytest -q -n 4 --dist worksteal -m "not cluster and not argo" $(CLOCKS)
+	@$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "not cluster and not argo" $(CLOCKS:%=--ignore %) || failed=1; \
+	 $(BIN)/python -m pytest -q -n 4 --dist worksteal -m "not cluster and not argo" $(CLOCKS) || failed=1; exit $${failed:-0}
 
 # these hold real clocks against real load and mostly wait: beside each other, away from those that compute
 CLOCKS := tests/stats/test_real_step.py tests/queue tests/stats/test_confirm.py tests/resnet50/test_loadgen.py

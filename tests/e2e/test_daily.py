@@ -1,7 +1,13 @@
 """A scheduled run on a real cluster: it fires, measures its suspicious points again the same night, and its gate colours it."""
 
+import json
+import os
+import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -96,9 +102,55 @@ def test_a_schedule_fires_and_a_step_turns_the_run_red_the_same_night(bench: Nam
     assert "(told before)" in again.stdout
 
 
-def test_a_broken_threshold_is_exit_3_of_submit(bench: Namespace, tmp_path: Path) -> None:
+class Hook(HTTPServer):
+    """A webhook on this machine that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[Object] = []
+        super().__init__((urlsplit(os.environ["AWS_ENDPOINT_URL"]).hostname or "", 0), Taker)
+
+
+class Taker(BaseHTTPRequestHandler):
+    """Takes one message."""
+
+    def do_POST(self) -> None:
+        hook = self.server
+        assert isinstance(hook, Hook)
+        hook.told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def hook(bench: Namespace) -> Iterator[Hook]:
+    """A webhook that the last step of a run is told of."""
+    try:
+        made = Hook()
+    except OSError:
+        pytest.skip("no port can be opened where pods reach the S3 server: it is not on this machine")
+    address = f"http://{made.server_address[0]!s}:{made.server_port}/"
+
+    async def tell(client: Kube, url: str | None) -> None:
+        patch = {"stringData": {"PERFDAG_WEBHOOK": url}} if url else {"data": {"PERFDAG_WEBHOOK": None}}
+        await client.patch(await client.resource("v1", "Secret"), "perfdag-store", patch, bench.name)
+
+    threading.Thread(target=made.serve_forever, daemon=True).start()
+    kube.run(lambda client: tell(client, address))
+    try:
+        yield made
+    finally:
+        kube.run(lambda client: tell(client, None))
+        made.shutdown()
+        made.server_close()
+
+
+def test_a_broken_threshold_is_exit_3_of_submit_and_one_message(bench: Namespace, hook: Hook, tmp_path: Path) -> None:
     suite = _suite(tmp_path, "held", "checks:\n  - {entry: steady, metric: wall_time, op: '<', value: 1ms}\n")
     said = bench.perfdag("submit", str(suite), "--watch")
+    assert [each["title"] for each in hook.told] == ["THRESHOLD held/steady wall_time"]
     assert said.returncode == 3, said.stdout + said.stderr
     assert "THRESHOLD held/steady wall_time" in said.stdout
     workflow = _workflow(bench, "perfdag/suite=held")

@@ -161,23 +161,6 @@ def test_argo_retry(bench: Namespace, tmp_path: Path) -> None:
     bench.assert_complete(run_id, 40)
 
 
-def test_a_cordoned_node_waits_and_goes_on(bench: Namespace, tmp_path: Path) -> None:
-    name = bench.submit(sleeps(tmp_path, points=6, extra="batch_time: 3s\n"))
-    run_id = bench.run_id(name)
-    node = bench.pod(name, 0)["spec"]["nodeName"]
-
-    async def cordon(client: Kube, on: bool) -> None:
-        await client.patch(await client.resource("v1", "Node"), node, {"spec": {"unschedulable": on}})
-
-    kube.run(lambda client: cordon(client, True))
-    try:
-        bench.until(lambda: "unschedulable" in bench.perfdag("status", name).stdout, 90, "pod that waits for the node")
-    finally:
-        kube.run(lambda client: cordon(client, False))
-    assert bench.watch(name).returncode == 0
-    bench.assert_complete(run_id, 6)
-
-
 def test_delete_leaves_nothing_behind(bench: Namespace, tmp_path: Path) -> None:
     name = bench.submit(sleeps(tmp_path, points=20))
     run_id = bench.run_id(name)
