@@ -37,7 +37,7 @@ def kubectl(*argv: str) -> Any:
 def deploy(tmp_path: Path) -> tuple[str, str]:
     """A namespace of its own and the file of its objects."""
     namespace = f"perfdag-queue-{secrets.token_hex(4)}"
-    small = {"cpu": "1m", "memory": "16Mi"}
+    small = {"cpu": "10m", "memory": "16Mi"}
     queues = Queues.model_validate(
         {
             "namespace": namespace,
@@ -46,7 +46,7 @@ def deploy(tmp_path: Path) -> tuple[str, str]:
             "queues": [
                 {"name": "linear", "command": ["sleep", "0.5"], "requests": small, "ingress": "queue.example"},
                 {"name": "serial", "command": ["usl", "0.5", "0.2", "0"], "requests": small},
-                {"name": "large", "command": ["sleep", "0.1"], "requests": {"cpu": "600m"}},
+                {"name": "large", "command": ["sleep", "0.1"], "requests": {"cpu": "600m"}, "replicas": 0},
             ],
         }
     )
@@ -83,7 +83,7 @@ def test_validation_on_real_pods(deploy: tuple[str, str], capsys: pytest.Capture
         said = capsys.readouterr().err
         assert "of 4 replicas run after 15 s" in said
         assert "Insufficient cpu" in said
-        assert kubectl("-n", namespace, "get", "deployment", "perfdag-queue-large")["spec"]["replicas"] == 1
+        assert kubectl("-n", namespace, "get", "deployment", "perfdag-queue-large")["spec"]["replicas"] == 0
 
         assert main([*here, "perfdag-queue-nothing", "--limit", "4"]) == 2
         assert "there are: perfdag-queue-frontend" in capsys.readouterr().err
@@ -115,7 +115,7 @@ def client(namespace: str, path: str) -> Any:
 
 def test_cron_job_empties_the_queue_and_ends(tmp_path: Path) -> None:
     scale = {"by": "cron", "schedule": "* * * * *", "parallelism": 3}
-    small = {"cpu": "1m", "memory": "16Mi"}
+    small = {"cpu": "10m", "memory": "16Mi"}
     queue = {"name": "s", "command": ["sleep", "0.5"], "replicas": 0, "requests": small, "autoscale": scale}
     with namespaced(tmp_path, queue) as (namespace, _):
         ready = ["wait", "deployment", "--all", "--for=condition=Available", "--timeout=90s"]
