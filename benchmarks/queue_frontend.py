@@ -1,16 +1,19 @@
 """Throughput of the queue's frontend: 64 clients, 16 backends, 1 ms of work, by the original wire and by the kept one.
 
-    python benchmarks/queue_frontend.py [--original DIR] [--seconds 5] [--rounds 3]
+    python benchmarks/queue_frontend.py [--original DIR] [--seconds 5] [--rounds 3] [--programs]
 
-DIR holds `frontend`, `client` and `backend` of intel/k8s-device-scalability-tester, built with `go build -o DIR ./cmd/...`. With it every round
-runs, one after the other: theirs alone, our frontend between their clients and backends, and ours alone on both wires; the ratio is to theirs of the same run.
+DIR holds `frontend`, `client` and `backend` of intel/k8s-device-scalability-tester, built with `go build -o DIR ./cmd/...`. Every round runs each
+frontend once under the same load (queue_load.py, one process), then ours among 50 half-open peers, then ours with one request at a time. Ratios are to the
+first line. --programs measures with real clients and backends instead, theirs and ours, one process each; on few cores these take most of the time.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import re
 import socket
 import statistics
 import subprocess
@@ -18,10 +21,14 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from queue_load import Load, half_open
+
 PERFDAG = [sys.executable, "-m", "perfdag", "queue"]
+WIRES = (("original", False), ("kept", True))
 
 
 class Running:
@@ -65,6 +72,21 @@ def fetch(port: int, path: str) -> str:
     raise SystemExit(f"no client on port {port}")
 
 
+def listening(frontend: list[str], caddr: int, waddr: int, maddr: int) -> list[str]:
+    """A frontend's command line with its addresses and its queue."""
+    at = "127.0.0.1"
+    return [*frontend, "-caddr", f"{at}:{caddr}", "-waddr", f"{at}:{waddr}", "-maddr", f"{at}:{maddr}", "sleep"]
+
+
+def wait_for(port: int) -> None:
+    """Until something listens there."""
+    for _ in range(100):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return
+        time.sleep(0.05)
+    raise SystemExit(f"nothing listens on port {port}")
+
+
 def cpu_seconds(process: subprocess.Popen[bytes]) -> float:
     """User and system time of a process so far."""
     fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -85,6 +107,89 @@ def ours_at(kept: bool, port: int) -> list[str]:
     return [sys.executable, "-m", "perfdag.steps.queue.backend", json.dumps(options)]
 
 
+@dataclass(frozen=True)
+class Case:
+    """One line of the table."""
+
+    name: str
+    frontend: tuple[str, ...]
+    kept: bool
+    stuck: int = 0
+    clients: int = 64
+    work: float = 0.001
+    pause: float = 0.0
+
+
+@dataclass
+class Figures:
+    """What the rounds of a case gave: items a second, CPU seconds of the frontend an item, and latencies in seconds."""
+
+    rates: list[float] = field(default_factory=list)
+    costs: list[float] = field(default_factory=list)
+    round_trips: list[float] = field(default_factory=list)
+    dispatches: list[float] = field(default_factory=list)
+
+
+def percentile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+def finished(port: int) -> int:
+    """What the frontend itself counts as done."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return int(float(re.findall(r"^hpa_queue_success_total\{.*\} (\S+)$", answer.read().decode(), re.M)[0]))
+
+
+def loaded(case: Case, seconds: float, into: Figures) -> None:
+    """One round of a case under the load of this process. Raises SystemExit where requests failed or the frontend counts others than we."""
+    caddr, waddr, maddr = ports(3)
+    with Running() as running:
+        served = running.start(listening([*case.frontend], caddr, waddr, maddr))
+        wait_for(maddr)
+        stuck = half_open((caddr, waddr), case.stuck)
+        load = Load((caddr, waddr), case.kept, clients=case.clients, work=case.work, pause=case.pause)
+        load.run(1.0)
+        done, used = finished(maddr), cpu_seconds(served)
+        outcome = load.run(seconds)
+        used, done = cpu_seconds(served) - used, finished(maddr) - done
+        load.close()
+        for peer in stuck:
+            peer.close()
+    if outcome.failed or abs(done - outcome.done) > 2 * case.clients + 2:
+        raise SystemExit(f"{case.name}: {outcome.failed} requests failed, {outcome.done} were answered and {done} counted by the frontend")
+    into.rates.append(outcome.done / outcome.seconds)
+    into.costs.append(used / outcome.done)
+    into.round_trips += outcome.round_trips
+    into.dispatches += outcome.dispatches
+
+
+def compare(args: argparse.Namespace) -> None:
+    """The frontends under one and the same load."""
+    ours = (*PERFDAG, "frontend")
+    patient = (*ours, "-message-timeout", "600")
+    cases = [Case("theirs, original wire", (str(args.original / "frontend"),), False)] if args.original else []
+    cases += [Case(f"ours, {name} wire", ours, kept) for name, kept in WIRES]
+    cases += [Case(f"ours, {name} wire, 50 half-open peers", patient, kept, stuck=50) for name, kept in WIRES]
+    cases += [
+        Case(f"ours, {name} wire, 50 half-open peers, one request at a time", patient, kept, 50, 1, 0.0, 0.002) for name, kept in WIRES
+    ]
+    figures = {case: Figures() for case in cases}
+    for _ in range(args.rounds):
+        for case, into in figures.items():
+            loaded(case, args.seconds, into)
+    base = statistics.median(figures[cases[0]].rates)
+    for case, found in figures.items():
+        middle, spread = statistics.median(found.rates), f"[{min(found.rates):.0f} to {max(found.rates):.0f}]"
+        text = f"{case.name:<66} {middle:6.0f}/s {spread:<16}"
+        if case.clients > 1:
+            text += f" {middle / base:5.2f} x; frontend {1e6 * statistics.median(found.costs):3.0f} us CPU an item;"
+        for what, values in (("dispatch", found.dispatches if case.clients > 1 else []), ("round trip", found.round_trips)):
+            if values:
+                text += f" {what} p50 {1e3 * percentile(values, 0.5):.1f} p99 {1e3 * percentile(values, 0.99):.1f} ms;"
+        print(text.rstrip(";"))
+    print(json.dumps({case.name: found.rates for case, found in figures.items()}))
+
+
 def measure(
     frontend: list[str], client: list[str], backend: Callable[[int], list[str]], seconds: float, settle: float
 ) -> tuple[float, float]:
@@ -93,8 +198,8 @@ def measure(
     caddr, waddr, maddr, control = ports(4)
     at = "127.0.0.1"
     with Running() as running:
-        served = running.start([*frontend, "-caddr", f"{at}:{caddr}", "-waddr", f"{at}:{waddr}", "-maddr", f"{at}:{maddr}", "sleep"])
-        time.sleep(1)
+        served = running.start(listening(frontend, caddr, waddr, maddr))
+        wait_for(maddr)
         for _ in range(16):
             running.start(backend(waddr))
         running.start([*client, "-faddr", f"{at}:{caddr}", "-caddr", f"{at}:{control}", "-req-now", "64", "-req-max", "64"])
@@ -110,12 +215,8 @@ def measure(
     return rate, used / (rate * seconds)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--original", type=Path, help="folder with Intel's programs")
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--rounds", type=int, default=3)
-    args = parser.parse_args()
+def programs(args: argparse.Namespace) -> None:
+    """The frontends between real clients and backends."""
     ours = {part: [*PERFDAG, part] for part in ("frontend", "client")}
     plain = ["-wire", "original"]
     cases: dict[str, tuple[list[str], list[str], Callable[[int], list[str]]]] = {}
@@ -134,15 +235,24 @@ def main() -> None:
             rates[name].append(rate)
             costs[name].append(cost)
     base = statistics.median(rates[next(iter(cases))])
-    load = os.getloadavg()[0]
-    print(
-        f"64 clients, 16 backends, 1 ms of work; {os.cpu_count()} CPUs, load {load:.1f}; median of {args.rounds} rounds, range in brackets"
-    )
     for name, values in rates.items():
         middle = statistics.median(values)
         spread, cost = f"[{min(values):.0f} to {max(values):.0f}]", 1e6 * statistics.median(costs[name])
         print(f"{name:<58} {middle:6.0f}/s {spread:<14} {middle / base:5.2f} x the first line; frontend {cost:4.0f} us CPU an item")
     print(json.dumps(rates))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--original", type=Path, help="folder with Intel's programs")
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--programs", action="store_true", help="with real clients and backends")
+    args = parser.parse_args()
+    before = os.getloadavg()[0]
+    what = f"64 clients, 16 backends, 1 ms of work; {os.cpu_count()} CPUs, load {before:.1f} before; median of {args.rounds} rounds"
+    print(f"{what} of {args.seconds:g} s, range in brackets", flush=True)
+    (programs if args.programs else compare)(args)
 
 
 if __name__ == "__main__":
