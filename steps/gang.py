@@ -5,7 +5,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from perfdag.benchmark import Infrastructure
 from perfdag.confirm import assigned
 from perfdag.hosts import Host, LocalHost
 from perfdag.kube import Kube
+from perfdag.pairs import together
 from perfdag.parts import Part, note, stored_parts
 from perfdag.plan import Plan
 from perfdag.podspec import VOLUME
@@ -68,7 +69,7 @@ def lead(here: Here, store: Store, plan: Plan, number: int, attempt: int, last: 
         return 0
     try:
         with gathered(here, plan, shape, number, attempt) as gang:
-            _measure(here, store, plan, gang, index, said)
+            _measure(here, store, plan, gang, index, in_turn(plan, batch.samples, left, attempt), said)
         return 0
     except (Gone, GangLost) as error:
         print(f"batch {number}, attempt {attempt}: {error}", flush=True)  # noqa: T201
@@ -78,13 +79,23 @@ def lead(here: Here, store: Store, plan: Plan, number: int, attempt: int, last: 
         return peer.RETRYABLE
 
 
-def _measure(here: Here, store: Store, plan: Plan, gang: Hosts, number: int, said: "Said") -> None:
+def in_turn(plan: Plan, samples: Sequence[int], left: Collection[int], attempt: int) -> list[int]:
+    """The samples of a batch in the order to measure them in: on a retry those under way when the last attempt ended go last, so that
+    what kills its pod costs only itself."""
+    groups = together(plan.points, plan.order, samples)
+    if attempt:
+        suspect = next((group for group in groups if not set(left).isdisjoint(group)), None)
+        groups = [group for group in groups if group is not suspect] + ([suspect] if suspect else [])
+    return [position for group in groups for position in group]
+
+
+def _measure(here: Here, store: Store, plan: Plan, gang: Hosts, number: int, samples: Sequence[int], said: "Said") -> None:
     batch = plan.batches[number]
     measuring = Lead(plan, store, place_for(here, Shape.model_validate(plan.shapes[batch.shape]), gang), said)
     deadline = None
     if plan.budget:
         deadline = time.monotonic() + plan.budget - (time.time() - here.created.timestamp())
-    if not measuring.measure(batch.samples, batch=number, deadline=deadline):
+    if not measuring.measure(samples, batch=number, deadline=deadline):
         measuring.give_up(f"budget-{number}", "skipped", f"the budget of {plan.budget:g} s was spent", [number])
 
 

@@ -121,17 +121,21 @@ def test_a_quota_has_its_reason(bench: Namespace, tmp_path: Path) -> None:
     assert "exceeded quota" in (found["bad"][1] or ""), found
 
 
-def test_oom_has_its_reason(bench: Namespace, tmp_path: Path) -> None:
+def test_oom_has_its_reason_and_costs_only_itself(bench: Namespace, tmp_path: Path) -> None:
     suite = tmp_path / "oom.yaml"
+    eats = "[python3, -c, 'x = [bytearray(1 << 20) for _ in range(1000)]']"
     suite.write_text(
-        "name: oom\npending_limit: 60s\nentries:\n  - benchmark: command\n    resources: {memory: 300Mi}\n"
-        '    params: {argv: [python3, -c, "x = [bytearray(1 << 20) for _ in range(1000)]"]}\n'
+        "name: oom\npending_limit: 60s\nentries:\n  - benchmark: command\n    resources: {memory: 300Mi}\n    permutations: {explicit: ["
+        + ", ".join(f"{{argv: {argv}}}" for argv in ("[sleep, '0.1']", "[sleep, '0.2']", eats, "[sleep, '0.3']", "[sleep, '0.4']"))
+        + "]}\n"
     )
-    ended = bench.watch(bench.submit(suite))
-    assert ended.returncode == 1
-    rows = bench.rows(bench.run_id(bench.objects("Workflow", "argoproj.io/v1alpha1", "perfdag/suite=oom")[0]["metadata"]["name"]))
-    assert {row["status"] for row in rows} == {"failed"}
-    assert rows[0]["error"]
+    name = bench.submit(suite)
+    assert bench.watch(name).returncode == 1
+    rows = bench.rows(bench.run_id(name))
+    assert sorted(row["status"] for row in rows) == ["failed", "ok", "ok", "ok", "ok"]
+    [failed] = [row for row in rows if row["status"] == "failed"]
+    assert "bytearray" in failed["params"]
+    assert "OOMKilled" in failed["error"]
 
 
 def test_stop_then_resume(bench: Namespace, tmp_path: Path) -> None:
