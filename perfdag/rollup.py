@@ -67,17 +67,18 @@ def trends(store: Store, suite: str, *, write_back: bool = True) -> Trends:
 
 
 def _complete(store: Store, month: Month, stored: dict[str, str], damaged: list[str]) -> bool:
-    """Read into a month the runs that it lacks; says whether there were any."""
+    """Read into a month the runs that it lacks; says whether there were any, all of them whole."""
     missing = [key for run_id, key in sorted(stored.items()) if run_id not in month.runs]
     schema = pa.schema([SAMPLES.field(name) for name in COLUMNS])
-    changed = False
+    changed, refused = False, list[str]()
     for key, data in store.get_many(missing):
         try:
-            add(month, read_rows(data, schema))
+            refused += add(month, read_rows(data, schema))
             changed = True
         except (pa.ArrowInvalid, OSError):
             damaged.append(key)
-    return changed
+    damaged += refused
+    return changed and not refused
 
 
 def _write(month: Month) -> bytes:

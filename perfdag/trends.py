@@ -155,20 +155,30 @@ def of_table(table: pa.Table, suite: str) -> Trends:
     return matrix(suite, [month], set(month.runs), [])
 
 
-def add(month: Month, table: pa.Table) -> None:
-    """Add one run's rows to a month."""
+def add(month: Month, table: pa.Table) -> list[str]:
+    """Add one run's rows to a month; returns what of it is left out: series in another unit than the runs before have."""
     if not table.num_rows:
-        return
+        return []
     run = _run(table)
     month.runs[run.run_id] = run
     if run.trigger == "ab":
-        return
+        return []
     rows = table.filter(measured(table))
     which, ids = codes(rows["series_id"])
-    firsts = [i for code, i in zip(*np.unique(which, return_index=True), strict=True) if ids[code] not in month.series]
-    for info in _infos(rows.take(pa.array(firsts, pa.int64()))):
+    firsts = pa.array(np.unique(which, return_index=True)[1], pa.int64())
+    units = dict(zip(rows["series_id"].take(firsts).to_pylist(), rows["unit"].take(firsts).to_pylist(), strict=True))
+    other = {name for name, unit in units.items() if name in month.series and month.series[name].unit != unit}
+    new = [i for i in firsts.to_pylist() if ids[which[i]] not in month.series]
+    for info in _infos(rows.take(pa.array(new, pa.int64()))):
         month.series[info.series_id] = info
+    if other:
+        rows = rows.filter(pc.invert(pc.is_in(rows["series_id"].cast(pa.string()), pa.array(sorted(other)))))
     month.rows.append(_medians(rows, run.run_id))
+    return [_two_units(run.run_id, month.series[name], units[name]) for name in sorted(other)]
+
+
+def _two_units(run_id: str, info: SeriesInfo, unit: str) -> str:
+    return f"run {run_id}: {info.entry} {info.name} in {unit}, in {info.unit} before"
 
 
 def measured(table: pa.Table) -> pa.ChunkedArray:
@@ -258,7 +268,13 @@ def matrix(suite: str, months: Sequence[Month], stored: set[str], damaged: list[
     """Spread the rows of all months into (series, runs); runs whose file is gone are left out."""
     found = {run_id: run for month in months for run_id, run in month.runs.items() if run_id in stored}
     runs = sorted((run for run in found.values() if run.trigger != "ab"), key=lambda run: run.run_id)
-    about = {series_id: info for month in months for series_id, info in month.series.items()}
+    about: dict[str, SeriesInfo] = {}
+    for month in months:
+        other = {name for name, info in month.series.items() if name in about and about[name].unit != info.unit}
+        if other:
+            month.rows = [rows.filter(pc.invert(pc.is_in(rows["series_id"], pa.array(sorted(other))))) for rows in month.rows]
+            damaged.extend(_two_units(f"{min(month.runs)} and later", about[name], month.series[name].unit) for name in sorted(other))
+        about |= {name: info for name, info in month.series.items() if name not in other}
     series = sorted(about.values(), key=_order)
     column = {run.run_id: i for i, run in enumerate(runs)}
     row = {info.series_id: i for i, info in enumerate(series)}

@@ -68,6 +68,21 @@ def test_runs_of_an_older_version_lack_what_came_later(store: Store) -> None:
     assert np.isfinite(found.value).all()
 
 
+def test_a_series_in_another_unit_is_named_and_not_mixed(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    for night in (0, 1, 40):
+        put(store, rows(night, {"streams=1": [1e10] * 3}))
+    put(store, rows(2, {"streams=1": [1.25e9] * 3}, unit="B/s"))
+    put(store, rows(60, {"streams=1": [1.25e9] * 3}, unit="B/s"))  # of another month
+    for _ in range(2):  # a roll-up forgets nothing of it
+        found = rollup.trends(store, "net")
+        assert [run for run in found.runs if run.run_id == run_id(2)]
+        assert found.value[0][np.isfinite(found.value[0])].tolist() == [1e10] * 3
+        assert len(found.damaged) == 2
+        assert f"run {run_id(2)}: iperf throughput in B/s, in bit/s before" in found.damaged
+    assert main(["history", "net", "--store", store.root]) == 0
+    assert "in B/s, in bit/s before" in capsys.readouterr().err
+
+
 def test_medians_and_spread_of_a_run(store: Store) -> None:
     put(store, rows(0, {"streams=1": [5.0, 1.0, 3.0], "streams=2": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]}))
     found = rollup.trends(store, "net")
