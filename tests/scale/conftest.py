@@ -1,0 +1,45 @@
+"""A cluster with KWOK for the tests that need one: a client, simulated nodes, a namespace."""
+
+import asyncio
+import contextlib
+import os
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+
+from perfdag.kube import Kube, KubeError
+from perfdag.steps.scale import simulate
+
+
+@pytest.fixture
+async def kube() -> AsyncIterator[Kube]:
+    """A client of the cluster that KUBECONFIG names, which must have KWOK with Stages."""
+    if "KUBECONFIG" not in os.environ:
+        pytest.skip("KUBECONFIG is not set: no cluster to test against")
+    async with Kube() as client:
+        try:
+            await client.resource("kwok.x-k8s.io/v1alpha1", "Stage")
+        except KubeError as error:
+            pytest.skip(f"no KWOK with Stages on this cluster: {error}")
+        yield client
+
+
+@pytest.fixture
+async def nodes(kube: Kube) -> None:
+    """Simulated nodes: 8 GPUs each; those of an earlier test are used again."""
+    await simulate.make_nodes(kube, 20, 8)
+    assert await simulate.nodes_ready(kube, 20)
+
+
+@pytest.fixture
+async def namespace(kube: Kube) -> AsyncIterator[str]:
+    name = f"perfdag-test-{uuid.uuid4().hex[:8]}"
+    await kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    for _ in range(100):
+        with contextlib.suppress(KubeError):
+            await kube.get(await kube.resource("v1", "ServiceAccount"), "default", name)
+            break
+        await asyncio.sleep(0.05)
+    yield name
+    await kube.delete(await kube.resource("v1", "Namespace"), name)

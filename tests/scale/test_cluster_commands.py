@@ -1,0 +1,129 @@
+"""The commands of `perfdag scale` on a real API server, as a user runs them."""
+
+import asyncio
+import os
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow.parquet as pq
+import pytest
+
+from perfdag.cli import main
+from perfdag.kube import Kube
+from perfdag.steps.scale.templates import RUN_LABEL, built_in
+
+pytestmark = pytest.mark.cluster
+
+
+class TestCommands:
+    """The commands as a user runs them; synchronous, so each has an event loop of its own."""
+
+    def cli(self, *words: str) -> int:
+        if "KUBECONFIG" not in os.environ:
+            pytest.skip("KUBECONFIG is not set: no cluster to test against")
+        return main(["scale", *words])
+
+    def test_bad_input_is_a_clear_line_and_leaves_nothing(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        (tmp_path / "t.yaml").write_text("apiVersion: nobody.example.com/v1\nkind: Thing\nmetadata: {name: '${name}'}\n")
+        (tmp_path / "k.yaml").write_text("apiVersion: v1\nkind: Podd\nmetadata: {name: '${name}'}\n")
+        (tmp_path / "n.yaml").write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: x}\n")
+        out = str(tmp_path / "out")
+        for words, told in (
+            (["--template", str(tmp_path / "t.yaml")], "install its CustomResourceDefinition"),
+            (["--template", str(tmp_path / "k.yaml")], "no kind 'Podd' in v1"),
+            (["--template", str(tmp_path / "n.yaml")], "needs metadata.name"),
+            (["--template", "pod", "--namespace", "perfdag-nowhere"], "no namespace 'perfdag-nowhere'"),
+            (["--template", "pod", "--arrival", "poisson"], "needs a rate"),
+        ):
+            assert self.cli("submit", "-n", "3", "-o", out, *words) == 2
+            said = capsys.readouterr().err
+            assert told in said
+            assert said.count("\n") == 1
+        assert not (tmp_path / "out").exists()
+
+    @pytest.mark.slow
+    def test_submit_sample_plot_delete(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        out, name = str(tmp_path / "out"), f"perfdag-test-{uuid.uuid4().hex[:8]}"
+        assert self.cli("nodes", "--count", "20", "--gpus", "8") == 0
+        words = ["--template", "job", "-n", "12", "-p", "5", "--delay", "0.2", "--namespace", name, "--create-namespace"]
+        assert self.cli("submit", "-o", out, *words) == 0
+        submitted = orjson.loads((tmp_path / "out" / "submitted.json").read_bytes())
+        assert len(submitted) == 12, "the remainder of 12 by 5 is not dropped"
+        assert set(submitted[0]) == {"jobName", "projectName", "jobNamespace", "submitTimestamp"}
+        assert self.cli("sample", "-o", out) == 0
+        assert self.cli("sample", "-o", out, "--watch", "30") == 0
+        sampled = orjson.loads((tmp_path / "out" / "sampled.json").read_bytes())
+        assert len(sampled) == 12
+        rows = pq.read_table(tmp_path / "out" / "stages.parquet").to_pylist()
+        assert len(rows) == 12 * len({row["stage"] for row in rows})
+        for plot in ("general", "detailed", "timeline", "scurves", "ecdf", "order"):
+            assert self.cli("plot", "-o", out, "--plot", plot) == 0
+            assert (tmp_path / "out" / f"{plot}.png").stat().st_size > 5000
+        assert self.cli("delete", "-o", out) == 0
+        assert "all deleted" in capsys.readouterr().out
+
+        async def clean() -> int:
+            async with Kube() as kube:
+                jobs = await kube.list(await kube.resource("batch/v1", "Job"), name)
+                await kube.delete(await kube.resource("v1", "Namespace"), name)
+                return len(jobs)
+
+        assert asyncio.run(clean()) == 0
+
+    @pytest.mark.slow
+    @pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
+    def test_kubectl_submits_too(self, tmp_path: Path) -> None:
+        """Two documents a workload, so that both are made, and both deleted."""
+        name, out = f"perfdag-test-{uuid.uuid4().hex[:8]}", str(tmp_path / "out")
+        claim = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: 'm-${name}'}\n---\n"
+        (tmp_path / "t.yaml").write_text(claim + built_in()["pod"].read_text())
+        words = ["--template", str(tmp_path / "t.yaml"), "-n", "4", "-p", "2", "-g", "0", "--namespace", name, "--create-namespace"]
+        assert self.cli("submit", "-o", out, "--submitter", "kubectl", *words) == 0
+        assert self.cli("sample", "-o", out, "--watch", "30") == 0
+        rows = pq.read_table(tmp_path / "out" / "stages.parquet").to_pylist()
+        assert [row["status"] for row in rows if row["stage"] == "scheduled"] == ["ok"] * 4
+        assert all(row["uid"] for row in rows), "found by name: kubectl tells no UID"
+        assert self.cli("delete", "-o", out) == 0
+
+        async def clean() -> list[str]:
+            async with Kube() as kube:
+                maps = await kube.list(await kube.resource("v1", "ConfigMap"), name, labels=RUN_LABEL)
+                await kube.delete(await kube.resource("v1", "Namespace"), name)
+                return [each["metadata"]["name"] for each in maps]
+
+        assert asyncio.run(clean()) == []
+
+    @pytest.mark.slow
+    def test_failure_messages_can_be_searched_over_runs(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """Half of the VMIs fail, with KubeVirt's words; the run says so, and the history finds the words."""
+        assert self.cli("nodes", "--count", "20") == 0
+        assert self.cli("simulate", "kubevirt", "--failures", "50") == 0
+        params = f"{{counts: [20], primer: false, namespace: perfdag-test-{uuid.uuid4().hex[:8]}, timeout: 60s}}"
+        (tmp_path / "s.yaml").write_text(f"name: failing\nentries:\n  - {{benchmark: vmi-burst, params: {params}, timeout: 120s}}\n")
+        store = ["--store", str(tmp_path / "store")]
+        try:
+            assert main(["run", str(tmp_path / "s.yaml"), "--no-report", *store]) == 1, "a VMI that failed makes the sample invalid"
+            capsys.readouterr()
+            assert main(["history", "failing", *store, "--failures", "domain could not be started"]) == 0
+            assert "x Simulated: the domain could not be started" in capsys.readouterr().out
+            assert main(["history", "failing", *store, "--failures", "no such words"]) == 0
+            assert "0 points" in capsys.readouterr().out
+        finally:
+            self.cli("simulate", "kubevirt")
+
+    @pytest.mark.slow
+    def test_a_breached_gate_is_exit_3_and_named(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert self.cli("nodes", "--count", "20") == 0
+        assert self.cli("simulate", "kubevirt") == 0
+        gate = ["--gate", "creation_to_running_p50 < 0.000001", "--gate", "virt_api_cpu_cores_avg < 9"]
+        assert self.cli("vmi", "burst", "--count", "5", "--no-primer", "-o", str(tmp_path), *gate) == 3
+        said = capsys.readouterr().out
+        assert "gate creation_to_running_p50 < 1e-06" in said
+        assert "BREACHED" in said
+        assert "no data for virt_api_cpu_cores_avg" in said
+        values: dict[str, Any] = orjson.loads((tmp_path / "perf-audit-results.json").read_bytes())["Values"]
+        assert values["creation_to_running_p50"]["thresholdResult"]["thresholdExceeded"] is True
+        assert values["vmiCreationToRunningSecondsP50"]["value"] > 0

@@ -1,0 +1,165 @@
+"""VMI scenarios on a real API server where KWOK plays KubeVirt: what is measured is what happened, and nothing is left behind."""
+
+import asyncio
+import uuid
+
+import pytest
+
+from perfdag.kube import Kube, KubeError
+from perfdag.steps.scale import simulate, vmi
+from perfdag.steps.scale.lock import ExclusiveRun, LockTimeoutError
+from perfdag.steps.scale.session import ensure_namespace
+from perfdag.steps.scale.stages import unix_ns
+from perfdag.steps.scale.summary import rank
+from perfdag.steps.scale.templates import INDEX_LABEL, RUN_LABEL
+
+from .cluster import left, refusing
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.mark.slow
+async def test_vms_are_measured_as_their_stages_played_them_and_nothing_is_left(kube: Kube, nodes: None, namespace: str) -> None:
+    """The simulated KubeVirt stamps each phase with nanoseconds, just before it writes it: that is the truth.
+
+    The watch must agree within 20 ms, or within the error bar that the run itself states where the machine is busy.
+    """
+    await simulate.install(kube, "kubevirt", {"vmi-scheduling": (800, 3300)})
+    truth: dict[str, float] = {}
+    spec = vmi.Spec(template="vm", namespaces=[namespace], primer=False, timeout=120)
+    vmis = await kube.resource("kubevirt.io/v1", vmi.VMI)
+
+    async def read_truth() -> None:
+        async for event in kube.watch(vmis, namespace):
+            phases = event.object.get("status", {}).get("phaseTransitionTimestamps", [])
+            at = {each["phase"]: unix_ns(each["phaseTransitionTimestamp"]) / 1e9 for each in phases}
+            assert len(at) == len(phases), f"a stage was played twice: {phases}"
+            if "Scheduling" in at:
+                truth[event.object["metadata"]["name"]] = at["Scheduling"] - at["Pending"]
+
+    reader = asyncio.create_task(read_truth())
+    result = await vmi.burst(kube, spec, 40)
+    reader.cancel()
+    measured = {row.name: row.seconds for row in result.rows if row.stage == "scheduling" and row.status == "ok"}
+    assert len(measured) == len(truth) == 40
+    told, real = sorted(value for value in measured.values() if value is not None), sorted(truth.values())
+    for p in (0.5, 0.95):
+        assert rank(told, p, 1) == pytest.approx(rank(real, p, 1), abs=max(0.02, result.figures["watch_lag_p99"] or 0))
+    assert real[0] >= 0.8
+    assert all(row.simulated for row in result.rows)
+    assert result.figures["left_behind"] == 0
+    assert result.figures["success_ratio"] == 1.0
+    for kind in ("VirtualMachine", vmi.VMI):
+        assert await left(kube, "kubevirt.io/v1", kind, namespace) == 0
+    assert await left(kube, "v1", "Pod", namespace) == 0
+
+
+@pytest.mark.slow
+async def test_a_replica_set_of_vmis_counts_all_of_them(kube: Kube, nodes: None, namespace: str) -> None:
+    await simulate.install(kube, "kubevirt")
+    spec = vmi.Spec(template="vmirs", replicas=4, namespaces=[namespace], primer=False, timeout=60)
+    result = await vmi.burst(kube, spec, 3)
+    assert result.figures["success_ratio"] == 1.0
+    assert {row.objects for row in result.rows if row.stage == "running"} == {4}
+    assert result.figures["left_behind"] == 0
+    assert await left(kube, "kubevirt.io/v1", vmi.VMI, namespace) == 0
+
+
+@pytest.mark.slow
+async def test_a_steady_state_is_kept_and_ends_with_nothing(kube: Kube, nodes: None, namespace: str) -> None:
+    await simulate.install(kube, "kubevirt")
+    result = await vmi.steady(kube, vmi.Spec(namespaces=[namespace], primer=False, timeout=60), 10, 3, 1.0, 4.0)
+    running = [count for _, count in result.trace]
+    cycles = int(result.figures["churn_cycles"] or 0)
+    assert cycles >= 1
+    assert running == [0, 10, *([7, 10] * cycles), 0], "up, replaced in turn, down"
+    assert len([row for row in result.rows if row.stage == "creation_to_running" and row.status == "ok"]) == 10 + 3 * cycles
+
+
+@pytest.mark.slow
+async def test_a_ladder_climbs_with_a_primer_and_cools_down(kube: Kube, nodes: None, namespace: str) -> None:
+    await simulate.install(kube, "kubevirt")
+    told: list[str] = []
+    results = await vmi.ladder(kube, vmi.Spec(namespaces=[namespace], timeout=60, tell=told.append), [2, 4], 1.0)
+    assert [each.count for each in results] == [2, 4]
+    assert "cooling down for 1 s" in told
+    assert results[1].started - results[0].ended >= 1.0
+    assert all(len({row.name for row in each.rows}) == each.count for each in results), "the primer is not in the rows"
+    assert not any(each.figures["left_behind"] for each in results)
+
+
+EACH_TWENTIETH = f"int(object.metadata.labels['{INDEX_LABEL}']) % 20 != 0"
+
+
+@pytest.mark.slow
+async def test_admission_that_refuses_5_percent_shows_as_5_percent(kube: Kube, nodes: None, namespace: str) -> None:
+    await simulate.install(kube, "kubevirt")
+    async with refusing(kube, namespace, "kubevirt.io/virtualmachineinstances", EACH_TWENTIETH):
+        result = await vmi.burst(kube, vmi.Spec(namespaces=[namespace], primer=False, timeout=60), 100)
+    assert result.figures["create_ratio"] == pytest.approx(0.95)
+    assert result.figures["success_ratio"] == pytest.approx(0.95)
+    failed = [row for row in result.rows if row.stage == "creation_to_running" and row.status == "failed"]
+    assert [row.index for row in failed] == [0, 20, 40, 60, 80]
+    assert all("no more today" in (row.error or "") for row in failed)
+    assert result.figures["left_behind"] == 0
+    assert await left(kube, "kubevirt.io/v1", vmi.VMI, namespace) == 0
+
+
+@pytest.mark.slow
+async def test_capacity_grows_until_the_first_size_that_fails(kube: Kube, nodes: None, namespace: str) -> None:
+    await simulate.install(kube, "kubevirt")
+    spec = vmi.Spec(namespaces=[namespace], primer=False, timeout=60)
+    async with refusing(kube, namespace, "kubevirt.io/virtualmachineinstances", f"int(object.metadata.labels['{INDEX_LABEL}']) < 25"):
+        passed, results = await vmi.capacity(kube, spec, 10, 100)
+    assert passed == 20
+    assert [each.count for each in results] == [10, 20, 30]
+    assert [each.figures["success_ratio"] for each in results] == [1.0, 1.0, pytest.approx(25 / 30)]
+    assert await left(kube, "kubevirt.io/v1", vmi.VMI, namespace) == 0
+
+
+async def test_a_namespace_that_is_being_deleted_is_waited_for(kube: Kube) -> None:
+    name = f"perfdag-test-{uuid.uuid4().hex[:8]}"
+    assert await ensure_namespace(kube, name, "r")
+    assert not await ensure_namespace(kube, name, "r"), "it is there, and not ours to delete"
+    held = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "held", "finalizers": ["perfdag.example/hold"]}}
+    await kube.create(held, name)
+    maps, namespaces = await kube.resource("v1", "ConfigMap"), await kube.resource("v1", "Namespace")
+    await kube.delete(namespaces, name)
+    with pytest.raises(KubeError, match=rf"namespace {name} is still being deleted after 1 s.*take another namespace"):
+        await ensure_namespace(kube, name, "r", patience=1.0)
+
+    async def let_go() -> None:
+        await asyncio.sleep(0.5)
+        await kube.patch(maps, "held", {"metadata": {"finalizers": None}}, name)
+
+    made, _ = await asyncio.gather(ensure_namespace(kube, name, "again", patience=60.0), let_go())
+    assert made
+    assert (await kube.get(namespaces, name))["metadata"]["labels"][RUN_LABEL] == "again"
+    await kube.delete(namespaces, name)
+
+
+async def test_the_second_performance_run_waits_its_turn(kube: Kube, namespace: str) -> None:
+    order: list[str] = []
+    told: list[str] = []
+
+    async def one(name: str, hold: float) -> None:
+        async with ExclusiveRun(kube, name, 20, told.append, namespace=namespace):
+            order.append(f"{name} in")
+            await asyncio.sleep(hold)
+            order.append(f"{name} out")
+
+    first = asyncio.create_task(one("a", 1.0))
+    await asyncio.sleep(0.4)
+    with pytest.raises(LockTimeoutError, match="performance run a still holds"):
+        async with ExclusiveRun(kube, "c", 0.1, namespace=namespace):
+            pass
+    await asyncio.gather(first, one("b", 0.0))
+    assert order == ["a in", "a out", "b in", "b out"]
+    assert told == ["waiting for performance run a to end"]
+
+
+async def test_too_many_vmis_a_node_are_refused_before_anything_is_made(kube: Kube, nodes: None) -> None:
+    with pytest.raises(vmi.TooDenseError, match=r"over 200 a node; .* nodes are needed"):
+        await vmi.burst(kube, vmi.Spec(namespaces=["perfdag-never"]), 1_000_000)
+    with pytest.raises(KubeError, match="not found"):
+        await kube.get(await kube.resource("v1", "Namespace"), "perfdag-never")

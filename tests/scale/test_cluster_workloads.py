@@ -1,0 +1,150 @@
+"""Workloads on a real API server and scheduler with simulated nodes: rows for all, figures that add up, nothing left behind."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from perfdag.kube import Kube, KubeError
+from perfdag.steps.scale import gangs, simulate, workloads
+from perfdag.steps.scale.gpus import free_gpus
+from perfdag.steps.scale.schedule import Schedule
+
+from .cluster import left
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.mark.slow
+async def test_jobs_give_a_row_for_each_stage_of_each(kube: Kube, nodes: None, namespace: str) -> None:
+    spec = workloads.Spec(template="job", count=60, namespaces=[namespace], goal="succeeded", timeout=120)
+    result = await workloads.submit(kube, spec)
+    stages = {row.stage for row in result.rows}
+    assert len(result.rows) == 60 * len(stages)
+    for name in ("created", "first_pod_created", "scheduled", "succeeded", "submission_to_scheduled"):
+        assert [row.status for row in result.rows if row.stage == name] == ["ok"] * 60, name
+    assert await left(kube, "batch/v1", "Job", namespace) == 0
+
+
+async def test_a_quota_that_refuses_5_percent_shows_as_5_percent(kube: Kube, nodes: None, namespace: str) -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"pods": "95"}}}
+    await kube.create(quota, namespace)
+    quotas = await kube.resource("v1", "ResourceQuota")
+    for _ in range(100):
+        if (await kube.get(quotas, "q", namespace)).get("status", {}).get("hard"):
+            break
+        await asyncio.sleep(0.1)
+    spec = workloads.Spec(template="pod", count=100, namespaces=[namespace], gpus=1, goal="scheduled", timeout=60)
+    result = await workloads.submit(kube, spec)
+    assert result.figures["create_ratio"] == pytest.approx(0.95)
+    assert result.figures["success_ratio"] == pytest.approx(0.95)
+    failed = [row for row in result.rows if row.stage == "scheduled" and row.status == "failed"]
+    assert len(failed) == 5
+    assert all("exceeded quota" in (row.error or "") for row in failed)
+    assert await left(kube, "v1", "Pod", namespace) == 0
+
+
+@pytest.mark.slow
+async def test_claims_are_asked_for_bound_and_gone(kube: Kube, nodes: None, namespace: str) -> None:
+    """Distributed workloads with a claim a pod: request and bind each from its own pair, on a storage class that KWOK plays."""
+    await simulate.install(kube, "runai")
+    await simulate.install(kube, "storage", {"pvc-provisioned": (300, 300)})
+    try:
+        names = {"template": "distributed", "workers": 2, "gpus": 1, "pvc": True, "storage_class": "perfdag-simulated"}
+        result = await workloads.submit(kube, workloads.Spec(count=4, namespaces=[namespace], timeout=60, **names))  # type: ignore[arg-type]
+        bound = [row for row in result.rows if row.stage == "pvc_bound"]
+        assert [row.status for row in bound] == ["ok"] * 4
+        assert all(0.3 <= (row.seconds or 0) < 10 for row in bound), [row.seconds for row in bound]
+        assert [row.status for row in result.rows if row.stage == "pvc_requested"] == ["ok"] * 4
+        assert all(row.objects == 3 for row in bound), "a claim of each of the three pods"
+        assert await left(kube, "v1", "PersistentVolumeClaim", namespace) == 0
+    finally:
+        await simulate.remove(kube, "storage")
+
+
+async def test_fill_takes_every_gpu_and_no_more(kube: Kube, nodes: None, namespace: str) -> None:
+    free = sum((await free_gpus(kube)).values())
+    result = await workloads.fill(kube, workloads.Spec(template="pod", namespaces=[namespace], gpus=8, timeout=60))
+    assert result.figures["nodes_overcommitted"] == 0
+    assert result.figures["unschedulable_verdict"] is not None
+    allocated = result.figures["gpus_allocated"]
+    assert allocated is not None
+    assert allocated <= free
+    assert result.figures["success_ratio"] == 1.0
+
+
+@pytest.mark.slow
+async def test_preemption_evicts_what_it_needs_and_no_priority_class_is_left(kube: Kube, nodes: None, namespace: str) -> None:
+    spec = workloads.Spec(template="pod", namespaces=[namespace], gpus=8, count=3, timeout=60)
+    result = await workloads.preemption(kube, spec)
+    assert 0 < (result.figures["preemptor_wait_p50"] or 0) <= (result.figures["preemptor_wait_max"] or 0) < 60
+    assert (result.figures["evicted"] or 0) >= 3
+    assert result.figures["left_behind"] == 0
+    classes = await kube.list(await kube.resource("scheduling.k8s.io/v1", "PriorityClass"))
+    assert not [each for each in classes if result.run in each["metadata"]["name"]]
+
+
+@pytest.mark.slow
+async def test_fragmentation_counts_the_whole_nodes_that_are_left(kube: Kube, nodes: None, namespace: str) -> None:
+    result = await workloads.fragmentation(kube, workloads.Spec(template="pod", namespaces=[namespace], timeout=60))
+    placed, ideal = result.figures["whole_nodes_placed"] or 0, result.figures["whole_nodes_ideal"] or 0
+    assert 0 <= placed <= ideal
+    assert result.figures["packing"] == placed / ideal
+    assert result.figures["left_behind"] == 0
+
+
+async def test_the_scheduler_alone_is_released_at_once(kube: Kube, nodes: None, namespace: str) -> None:
+    spec = workloads.Spec(template="pod", count=40, namespaces=[namespace], gpus=0, schedule=Schedule("constant", 8), timeout=60)
+    result = await workloads.gated(kube, spec)
+    assert (result.figures["schedule_rate"] or 0) > 12, "the pace of creation is not the pace of scheduling"
+    waits = [row.seconds for row in result.rows if row.stage == "release_to_scheduled"]
+    assert len([each for each in waits if each is not None]) == 40
+
+
+async def test_gangs_without_their_scheduler_are_skipped_with_the_reason(kube: Kube, namespace: str) -> None:
+    with pytest.raises(workloads.NotHereError, match="needs Volcano or KAI"):
+        await workloads.measure(kube, workloads.Spec(namespaces=[namespace]), "gang")
+
+
+@pytest.fixture
+async def volcano(kube: Kube, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """Volcano's kinds without Volcano: the pods go to the default scheduler, which knows neither gangs nor queues."""
+    definitions = await kube.resource("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+    monkeypatch.setattr(gangs, "VOLCANO", replace(gangs.VOLCANO, scheduler="default-scheduler"))
+    names = []
+    for kind, plural, scope in (("Queue", "queues", "Cluster"), ("PodGroup", "podgroups", "Namespaced")):
+        schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+        spec = {"group": "scheduling.volcano.sh", "scope": scope, "names": {"kind": kind, "plural": plural, "singular": kind.lower()}}
+        spec["versions"] = [{"name": "v1beta1", "served": True, "storage": True, "schema": schema}]
+        metadata = {"name": f"{plural}.scheduling.volcano.sh"}
+        await kube.apply({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": metadata, "spec": spec})
+        names.append(metadata["name"])
+    for _ in range(100):
+        with contextlib.suppress(KubeError):
+            for kind in ("Queue", "PodGroup"):
+                await kube.list(await kube.resource("scheduling.volcano.sh/v1beta1", kind))
+            break
+        await asyncio.sleep(0.1)
+    yield
+    for name in names:
+        await kube.delete(definitions, name)
+
+
+@pytest.mark.slow
+async def test_gangs_and_queues_are_made_measured_and_gone_again(kube: Kube, nodes: None, volcano: None, namespace: str) -> None:
+    """What the default scheduler does with gangs is told as it is; the second queue of a reclaim gets nothing back from it."""
+    spec = workloads.Spec(count=1, namespaces=[namespace], workers=3, gpus=8, timeout=15)
+    result = await workloads.measure(kube, spec, "gang")
+    fitting, placed, split = (result.figures[f"gangs_{name}"] or 0 for name in ("fitting", "placed", "split"))
+    assert fitting > 0
+    assert placed <= fitting
+    assert (placed == fitting and not split) or any("placed whole" in note for note in result.facts["notes"])
+    assert result.figures["left_behind"] == 0
+    result = await workloads.measure(kube, workloads.Spec(namespaces=[namespace], gpus=8, timeout=5), "reclaim")
+    assert result.figures["reclaimed"] == 0
+    assert any("does Volcano reclaim?" in note for note in result.facts["notes"])
+    assert result.figures["left_behind"] == 0
+    assert await left(kube, "scheduling.volcano.sh/v1beta1", "PodGroup", namespace) == 0
+    assert await kube.list(await kube.resource("scheduling.volcano.sh/v1beta1", "Queue")) == []
