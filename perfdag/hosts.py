@@ -13,13 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, Literal, Protocol
+from typing import IO, Any, Protocol
 
 from perfdag.benchmark import Failed
+from perfdag.processes import Proto, descendants, listening, signal_tree
 
-Proto = Literal["tcp", "udp"]
 Argv = Sequence[str]
-_LISTEN, _UDP_OPEN = "0A", "07"
 
 
 @dataclass(frozen=True)
@@ -137,56 +136,6 @@ def _dying() -> list[str]:
     return [setpriv, "--pdeathsig", "KILL"] if setpriv else []
 
 
-def descendants(pid: int) -> list[int]:
-    """Process ids below `pid` now, found by parent id, so those that left its process group are in it too."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            fields = stat.read_text().rpartition(")")[2].split()
-            children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
-    found, queue = [], [pid]
-    while queue:
-        below = children.get(queue.pop(), [])
-        found += below
-        queue += below
-    return found
-
-
-def _signal_tree(pid: int, number: signal.Signals) -> None:
-    for each in descendants(pid):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(each, number)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, number)
-
-
-def listening_ports(table: str, proto: Proto) -> set[int]:
-    """Ports that somebody listens on (tcp) or has open (udp), from the text of /proc/net/tcp, tcp6, udp or udp6 (proc(5))."""
-    wanted = _LISTEN if proto == "tcp" else _UDP_OPEN
-    rows = (line.split() for line in table.splitlines())
-    return {int(row[1].rpartition(":")[2], 16) for row in rows if len(row) > 3 and row[3] == wanted and ":" in row[1]}
-
-
-def _listening(port: int, proto: Proto) -> bool:
-    tables = [Path(f"/proc/net/{proto}"), Path(f"/proc/net/{proto}6")]
-    if not tables[0].exists():  # no /proc (macOS): a port that cannot be bound is taken
-        return not _bindable(port, proto)
-    for table in tables:
-        with contextlib.suppress(OSError):
-            if port in listening_ports(table.read_text(), proto):
-                return True
-    return False
-
-
-def _bindable(port: int, proto: Proto) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM if proto == "tcp" else socket.SOCK_DGRAM) as probe:
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-        return True
-
-
 class LocalProcess:
     """A server on this machine (see Server)."""
 
@@ -206,14 +155,15 @@ class LocalProcess:
 
     def stop(self, grace: float = 2.0) -> Finished:
         if self._finished is None:
-            timed_out = False
+            timed_out, below = False, []
             if self.alive():
-                _signal_tree(self._popen.pid, signal.SIGTERM)
+                below = descendants(self._popen.pid)  # once it is gone they are children of another
+                signal_tree(self._popen.pid, signal.SIGTERM)
                 try:
                     self._popen.wait(grace)
                 except subprocess.TimeoutExpired:
                     timed_out = True
-            _signal_tree(self._popen.pid, signal.SIGKILL)
+            signal_tree(self._popen.pid, signal.SIGKILL, below)
             self._finish(timed_out)
         assert self._finished is not None
         return self._finished
@@ -298,10 +248,10 @@ class LocalHost:
                 out, err = popen.communicate(stdin, timeout)
             except subprocess.TimeoutExpired:
                 timed_out = True
-                _signal_tree(popen.pid, signal.SIGKILL)
+                signal_tree(popen.pid, signal.SIGKILL)
                 out, err = popen.communicate()
         except BaseException:
-            _signal_tree(popen.pid, signal.SIGKILL)
+            signal_tree(popen.pid, signal.SIGKILL)
             popen.wait()
             raise
         seconds = time.monotonic() - start
@@ -332,7 +282,7 @@ class LocalHost:
     def _await_listening(self, server: LocalProcess, port: int, proto: Proto, ready: float) -> None:
         deadline = time.monotonic() + ready
         pause = 0.001
-        while not _listening(port, proto):
+        while not listening(port, proto):
             if not server.alive():
                 finished = server.stop(0)
                 raise Failed(f"{server.argv[0]} ended (exit {finished.code}) before it listened on {proto} port {port}: {finished.tail()}")

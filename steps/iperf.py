@@ -1,23 +1,19 @@
 """iperf: throughput between two hosts with iperf3 (or iperf2)."""
 
-import json
-import re
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Params, Skip, Tool
-from perfdag.hosts import Finished, Host, Proto, Server
+from perfdag.benchmark import Benchmark, Failed, Gang, Measurement, Metric, Output, Params, Tool
+from perfdag.hosts import Finished, Host, Server
+from perfdag.processes import Proto
 from perfdag.shape import Shape
-from perfdag.steps import iperf2
+from perfdag.steps import iperf2, iperf3
 from perfdag.units import BitRate, Duration, PositiveDuration, Size
 
 _MANAGERS = ("apt", "dnf", "zypper", "pacman", "brew")
 IPERF3 = Tool("iperf3", dict.fromkeys(_MANAGERS, "iperf3"))
 IPERF2 = Tool("iperf", dict.fromkeys(_MANAGERS, "iperf"))
-_BUSY = 0.95  # of a core: above it the core, not the network, sets the pace
-_THREADED = (3, 16)  # the first iperf3 with a thread for each stream (its release notes)
-_DIRECTIONS = (("client_to_server", ""), ("server_to_client", "_bidir_reverse"))
 
 
 class IperfParams(Params):
@@ -133,7 +129,7 @@ class Iperf(Benchmark[IperfParams]):
             texts["version"] = version.stdout + version.stderr
             output.tool = iperf2.version(texts["version"])
         else:
-            output.tool = "iperf3 " + ".".join(map(str, _version(_read(finished.stdout))))
+            output.tool = "iperf3 " + ".".join(map(str, iperf3.version(iperf3.read(finished.stdout))))
         self._say_cpu_bound(output, params)
         return output
 
@@ -154,10 +150,10 @@ class Iperf(Benchmark[IperfParams]):
         if params.implementation == "iperf2":
             return
         try:
-            report = _read(output.texts["client"])
-            for side, used, limit in _sides(report, params):
-                if used >= _BUSY * limit:
-                    of = "one core, all that this version uses" if _version(report) < _THREADED else f"{limit} threads"
+            report = iperf3.read(output.texts["client"])
+            for side, used, limit in iperf3.sides(report, params):
+                if used >= iperf3.BUSY * limit:
+                    of = "one core, all that this version uses" if iperf3.version(report) < iperf3.THREADED else f"{limit} threads"
                     output.facts["cpu_bound"] = f"{side} was busy for {100 * used / limit:.0f} % of {of}"
         except Failed:
             return
@@ -165,12 +161,12 @@ class Iperf(Benchmark[IperfParams]):
     def parse(self, output: Output, params: IperfParams) -> list[Measurement]:
         if params.implementation == "iperf2":
             return iperf2.parse(output, params.streams, params.duration, params.protocol, params.reverse, params.bidirectional)
-        report = _read(output.texts.get("client", ""))
+        report = iperf3.read(output.texts.get("client", ""))
         if "error" in report:
-            _give_up(str(report["error"]), output.texts)
+            iperf3.give_up(str(report["error"]), output.texts)
         try:
-            _verify(report, params, output.texts)
-            return _measurements(report, params, output.texts)
+            iperf3.verify(report, params, output.texts)
+            return iperf3.measurements(report, params, output.texts)
         except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
             raise Failed(f"iperf3's report lacks {error}: not the JSON of a whole test", output.texts) from error
 
@@ -213,130 +209,6 @@ def _iperf2_commands(params: IperfParams, address: str, port: int) -> tuple[list
     return ["iperf", "-s", *shared, "-P", str(params.streams)], client
 
 
-def _read(text: str) -> dict[str, Any]:
-    """iperf3's JSON. 3.12 and older print a line of text before it in some cases. Raises Failed where there is none."""
-    try:
-        report = json.loads(text[text.index("{") :] if "{" in text else text)
-    except ValueError as error:
-        raise Failed(f"iperf3 printed no JSON ({error}): {text[-200:].strip() or 'nothing at all'}", {"client": text}) from error
-    if not isinstance(report, dict):
-        raise Failed(f"iperf3 printed JSON that is no report: {text[:200]}", {"client": text})
-    return report
-
-
 def _refused(finished: Finished) -> bool:
     """Whether it ended with an error in its JSON, which iperf3 does with exit code 0 or 1 by version."""
     return '"error"' in finished.stdout[-2000:]
-
-
-def _give_up(error: str, texts: dict[str, str]) -> None:
-    if "TCP_CONGESTION" in error:
-        raise Skip(f"iperf3: {error}; the kernel's own: cat /proc/sys/net/ipv4/tcp_available_congestion_control", texts)
-    if "socket buffer size not set" in error:
-        raise Failed(f"iperf3: {error}; window is above net.core.rmem_max or wmem_max of a host", texts)
-    raise Failed(f"iperf3: {error}", texts)
-
-
-def _version(report: dict[str, Any]) -> tuple[int, ...]:
-    found = re.search(r"iperf (\d+(?:\.\d+)+)", str(report.get("start", {}).get("version", "")))
-    return tuple(int(part) for part in found[1].split(".")) if found else (0,)
-
-
-def _verify(report: dict[str, Any], params: IperfParams, texts: dict[str, str]) -> None:
-    """What was asked is what ran. Raises Invalid where the tool or the kernel took less."""
-    start, end = report["start"], report["end"]
-    asked = start["test_start"]
-    for name, got, wanted in (
-        ("streams", asked["num_streams"], params.streams),
-        ("protocol", asked["protocol"].lower(), params.protocol),
-        ("duration", asked["duration"], params.duration),
-        ("omit", asked["omit"], params.omit),
-        ("mss", start.get("tcp_mss", params.mss), params.mss),
-        ("congestion", end.get("sender_tcp_congestion", params.congestion), params.congestion),
-    ):
-        if wanted is not None and got != wanted:
-            raise Invalid(f"asked for {name} {wanted}, iperf3 used {got}", texts)
-    if params.window and start.get("sndbuf_actual", params.window) < params.window:
-        raise Invalid(f"asked for a window of {params.window} B, the kernel gave {start['sndbuf_actual']} B", texts)
-    paths = [each["pmtu"] for interval in report["intervals"] for each in interval["streams"] if each.get("pmtu")]
-    # 20 bytes IPv4 + 20 bytes TCP is the least a segment carries beside its payload
-    if params.mss and paths and min(paths) - 40 < params.mss:
-        raise Invalid(f"asked for mss {params.mss} B, a path MTU of {min(paths)} B holds at most {min(paths) - 40} B", texts)
-    expected = params.streams * (2 if params.bidirectional else 1)
-    if len(end["streams"]) != expected:
-        raise Failed(f"iperf3 reports {len(end['streams'])} streams, {expected} were asked for", texts)
-    if end["sum_sent"]["seconds"] < 0.9 * params.duration:
-        raise Failed(f"iperf3 ended after {end['sum_sent']['seconds']:.1f} s of {params.duration:g} s", texts)
-
-
-def _measurements(report: dict[str, Any], params: IperfParams, texts: dict[str, str]) -> list[Measurement]:
-    end = report["end"]
-    directions = _DIRECTIONS if params.bidirectional else _DIRECTIONS[:1]
-    received = [_received(end, suffix) for _, suffix in directions]
-    if not all(each > 0 for each in received):
-        raise Failed("iperf3's receiver got nothing", texts)
-    found = [Measurement("throughput", sum(received))]
-    sent = sum(float(end[f"sum_sent{suffix}"]["bits_per_second"]) for _, suffix in directions)
-    found.append(Measurement("sent_throughput", sent))
-    for (name, suffix), value in zip(directions, received, strict=True):
-        coords = {"direction": name} if params.bidirectional else {}
-        if params.bidirectional:
-            found.append(Measurement("direction_throughput", value, coords=coords))
-        if params.protocol == "udp":
-            found += _udp(end, suffix, coords)
-        elif "retransmits" in end[f"sum_sent{suffix}"]:  # Linux and FreeBSD tell
-            found.append(Measurement("retransmits", float(end[f"sum_sent{suffix}"]["retransmits"]), coords=coords))
-    if params.protocol == "tcp":
-        found += _round_trips(end)
-    sides = _sides(report, params)
-    found += [Measurement(f"{side}_cpu", used) for side, used, _ in sides]
-    if sides:
-        found.append(Measurement("cpu_bound", float(any(used >= _BUSY * limit for _, used, limit in sides))))
-    return found
-
-
-def _received(end: dict[str, Any], suffix: str) -> float:
-    """Bit/s at the receiver. Before 3.7 a UDP report has `sum` alone, with what was sent and the datagrams lost of it."""
-    total = end.get(f"sum_received{suffix}")
-    if total is not None:
-        return float(total["bits_per_second"])
-    total = end[f"sum{suffix}"]
-    return float(total["bits_per_second"]) * (1 - int(total["lost_packets"]) / int(total["packets"]))
-
-
-def _udp(end: dict[str, Any], suffix: str, coords: dict[str, str]) -> list[Measurement]:
-    total = end.get(f"sum_received{suffix}") or end[f"sum{suffix}"]
-    packets, lost = int(total["packets"]), int(total["lost_packets"])
-    if packets <= 0:
-        raise Failed("iperf3's receiver counted no datagram")
-    found = [
-        Measurement("jitter", float(total["jitter_ms"]) / 1e3, coords=coords, n=packets),
-        Measurement("lost_fraction", lost / packets, coords=coords, n=packets),
-    ]
-    disordered = [stream["udp"].get("out_of_order") for stream in end["streams"]]
-    if not suffix and not coords and None not in disordered:
-        found.append(Measurement("out_of_order", float(sum(disordered)), n=packets))
-    return found
-
-
-def _round_trips(end: dict[str, Any]) -> list[Measurement]:
-    # 0 where the sender is on the far side: its kernel's figures are not sent over
-    senders = [stream["sender"] for stream in end["streams"] if stream["sender"].get("mean_rtt", 0) > 0]
-    if not senders:
-        return []
-    mean = sum(float(each["mean_rtt"]) for each in senders) / len(senders)
-    lowest, highest = min(each["min_rtt"] for each in senders), max(each["max_rtt"] for each in senders)
-    return [Measurement("rtt", us / 1e6, stat) for stat, us in (("mean", mean), ("min", lowest), ("max", highest))]
-
-
-def _sides(report: dict[str, Any], params: IperfParams) -> list[tuple[str, float, int]]:
-    """(sender or receiver, cores used, cores it can use) of both sides; with `bidirectional` the client counts as the sender."""
-    used = report.get("end", {}).get("cpu_utilization_percent")
-    if not used:
-        return []
-    threads = params.streams * (2 if params.bidirectional else 1) if _version(report) >= _THREADED else 1
-    sender, receiver = ("remote", "host") if params.reverse else ("host", "remote")
-    return [
-        ("sender", float(used[f"{sender}_total"]) / 100, threads),
-        ("receiver", float(used[f"{receiver}_total"]) / 100, threads),
-    ]

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
-from perfdag.hosts import Host, descendants
+from perfdag.hosts import Host
 from perfdag.pairs import Pair
 from perfdag.parts import Part
+from perfdag.processes import descendants
 
 OVERLAP = 0.5  # least part of a sample's time that each companion shares
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from perfdag.hosts import descendants
+from perfdag.processes import descendants
 from perfdag.steps.ssh import ALIAS, config_text
 
 RETRYABLE = 75  # EX_TEMPFAIL: the gang may be tried again

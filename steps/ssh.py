@@ -18,7 +18,8 @@ from typing import Any
 import orjson
 
 from perfdag.benchmark import Failed, Infrastructure
-from perfdag.hosts import Argv, Finished, Proto, listening_ports
+from perfdag.hosts import Argv, Finished
+from perfdag.processes import Proto, listening_ports
 
 ALIAS = "perfdag-peer"
 CONNECT_SECONDS = 10
