@@ -16,6 +16,7 @@ from perfdag.shape import Shape
 from perfdag.steps.resnet50 import program
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.params import Workload
+from perfdag.steps.resnet50.system import Stub
 
 pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'")
 SMALL = {"fast": True, "threads": 1, "samples": 4}
@@ -35,6 +36,32 @@ def torch() -> Any:
 def test_cpus_that_are_not_there_are_named(tmp_path: Path) -> None:
     with pytest.raises(Failed, match=r"^cpus 0-4095: this process may use "):
         run(tmp_path, system="stub", cpus="0-4095")
+
+
+def test_a_batch_that_does_not_fit_names_the_largest_that_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Small(Stub):
+        def infer(self, indices: Sequence[int], ready: float) -> Sequence[int]:
+            if len(indices) > 5:
+                raise RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: you tried 9 bytes.")
+            return super().infer(indices, ready)
+
+    class Ended(BaseException):
+        """In place of the end of the process."""
+
+    def ended(code: int) -> None:
+        raise Ended
+
+    monkeypatch.setattr(program, "Stub", Small)
+    monkeypatch.setattr(program.os, "_exit", ended)
+    made = Workload.model_validate({**SMALL, "system": "stub", "batch": 64, "stub": {"base": 0.001}})
+    with (tmp_path / "out").open("wb") as out:
+        measured = program.Program(made.spec(), out.fileno())
+        with pytest.raises(program.OutOfMemoryError) as caught:
+            measured.measure()
+        with pytest.raises(Ended):
+            measured.fail(caught.value)
+    with pytest.raises(Failed, match=r"^batch 64 does not fit in the memory of cpu: the largest that fits is 5 "):
+        Resnet50().parse(Output({"result": (tmp_path / "out").read_text()}), made)
 
 
 @pytest.mark.slow
