@@ -142,34 +142,28 @@ class Namespace:
         assert {row["status"] for row in rows} == {"ok"}, [row["error"] for row in rows if row["error"]]
 
 
-@pytest.fixture(scope="session")
-def bench() -> Iterator[Namespace]:
-    """A namespace with perfdag installed, PodSecurity `restricted`."""
-    with _installed("restricted") as made:
-        yield made
-
-
-@pytest.fixture(scope="session")
-def privileged() -> Iterator[Namespace]:
-    """The same with PodSecurity `privileged`, for pods on the host network."""
-    with _installed("privileged") as made:
-        yield made
-
-
 @contextlib.contextmanager
-def _installed(level: str) -> Iterator[Namespace]:
+def installed(security: str, *options: str) -> Iterator[Namespace]:
+    """A namespace of its own with that PodSecurity level enforced and perfdag installed, deleted at the end."""
     if reason := _missing():
         pytest.skip(reason)
     name = f"perfdag-e2e-{uuid.uuid4().hex[:6]}"
     made = Namespace(name, f"s3://{os.environ.get('PERFDAG_TEST_BUCKET', 'perfdag')}/tests/{name}")
-    labels = {"pod-security.kubernetes.io/enforce": level}
+    labels = {"pod-security.kubernetes.io/enforce": security}
     kube.run(lambda client: client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}))
     try:
-        said = made.perfdag("install", "--store", made.store, "--images", IMAGES)
+        said = made.perfdag("install", "--store", made.store, "--images", IMAGES, *options)
         assert said.returncode == 0, said.stderr
         yield made
     finally:
         asyncio.run(_remove(name))
+
+
+@pytest.fixture(scope="session")
+def bench() -> Iterator[Namespace]:
+    """A namespace with PodSecurity `restricted` and perfdag installed."""
+    with installed("restricted") as made:
+        yield made
 
 
 async def _remove(name: str) -> None:

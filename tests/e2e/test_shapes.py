@@ -1,0 +1,147 @@
+"""Pod shapes that ask for more than a pod: claims as store and as what is measured, and what only a suite's privileges allow."""
+
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+
+from perfdag import kube
+from perfdag.collect import gather, load_plan
+from perfdag.store import open_store
+
+from .conftest import Namespace, installed
+
+pytestmark = [pytest.mark.argo, pytest.mark.slow]
+
+
+def _node_is_here() -> bool:
+    """Whether the cluster's real node is this machine, so that a folder made here is a folder of the node."""
+    try:
+        socket.create_server((urlsplit(os.environ.get("AWS_ENDPOINT_URL", "")).hostname or "", 0)).close()
+    except OSError:
+        return False
+    return True
+
+
+pytestmark.append(pytest.mark.skipif(not _node_is_here(), reason="the cluster's node is another machine"))
+
+
+class Disks:
+    """PersistentVolumes of one storage class, each a folder of the node."""
+
+    def __init__(self, bench: Namespace, root: Path) -> None:
+        self.bench, self.root, self.storage_class = bench, root, bench.name
+
+    def make(self, name: str, access: str) -> Path:
+        """A volume, and the folder it is."""
+        folder = self.root / name
+        folder.mkdir()
+        folder.chmod(0o777)
+        spec = {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": [access],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": self.storage_class,
+            "hostPath": {"path": str(folder)},
+        }
+        body = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": f"{self.bench.name}-{name}"}, "spec": spec}
+        kube.run(lambda client: client.create(body))
+        return folder
+
+    def claim(self, name: str, access: str) -> None:
+        """A claim of that class."""
+        spec = {"accessModes": [access], "storageClassName": self.storage_class, "resources": {"requests": {"storage": "1Gi"}}}
+        body = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
+        kube.run(lambda client: client.create(body, self.bench.name))
+
+
+@pytest.fixture
+def disks(bench: Namespace) -> Iterator[Disks]:
+    root = Path(tempfile.mkdtemp(prefix="perfdag-e2e-", dir="/var/tmp"))
+    root.chmod(0o755)
+    made = Disks(bench, root)
+    yield made
+    for each in root.iterdir():
+        bench.delete("PersistentVolume", f"{bench.name}-{each.name}")
+    shutil.rmtree(root)
+
+
+def _suite(folder: Path, name: str, *entries: dict[str, Any]) -> Path:
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump({"name": name, "pending_limit": "60s", "entries": list(entries)}))
+    return path
+
+
+def test_a_claim_serves_as_the_store(bench: Namespace, disks: Disks, tmp_path: Path) -> None:
+    folder = disks.make("store", "ReadWriteMany")
+    disks.claim("results", "ReadWriteMany")
+    suite = _suite(tmp_path, "claimed", {"benchmark": "command", "params": {"argv": ["sleep", "0.1"]}, "repetitions": 3})
+    said = bench.perfdag("submit", str(suite), "--store", "claim://results", "--watch")
+    assert said.returncode == 0, said.stdout + said.stderr
+    store = open_store(str(folder))
+    [run_id] = [path.name for path in (folder / "runs").iterdir()]
+    table, _ = gather(store, load_plan(store, run_id))
+    assert [row["status"] for row in table.to_pylist() if row["benchmark"] == "command"] == ["ok"] * 3
+    assert len(list((folder / "results").rglob("*.parquet"))) == 1
+    assert (folder / "runs" / run_id / "report.html").exists()
+
+
+def test_fio_on_a_claim_of_each_pod_and_on_one_that_all_share(bench: Namespace, disks: Disks, tmp_path: Path) -> None:
+    own = [disks.make(name, "ReadWriteOnce") for name in ("own-a", "own-b")]
+    shared = disks.make("shared", "ReadWriteMany")
+    params = {"rw": "randwrite", "bs": "4KiB", "size": "8MiB", "runtime": "1s", "direct": False}
+    volume = {"storage_class": disks.storage_class, "size": "1GiB"}
+    both = {"benchmark": "fio", "params": params, "hosts": {"count": 2}}
+    suite = _suite(
+        tmp_path,
+        "volumes",
+        {**both, "name": "own", "volume": {**volume, "access": "ReadWriteOnce"}},
+        {**both, "name": "shared", "volume": {**volume, "access": "ReadWriteMany"}},
+    )
+    name = bench.submit(suite)
+    said = bench.watch(name)
+    rows = bench.rows(bench.run_id(name))
+    assert said.returncode == 0, [row["error"] for row in rows]
+    assert {row["entry"] for row in rows} == {"own", "shared"}
+    for folder in (*own, shared):
+        assert not [path for path in folder.rglob("*") if path.is_file()], "fio's files were left"
+    assert (
+        not bench.objects("PersistentVolumeClaim", labels=f"perfdag/run={bench.run_id(name)},!perfdag/kept")
+        or bench.perfdag("delete", bench.run_id(name)).returncode == 0
+    )
+
+
+def test_mtu_host_network_and_host_path_where_the_namespace_allows_them(tmp_path: Path) -> None:
+    with installed("privileged") as bench, tempfile.TemporaryDirectory(prefix="perfdag-e2e-", dir="/var/tmp") as node_folder:
+        suite = _suite(
+            tmp_path,
+            "asked",
+            {
+                "benchmark": "command",
+                "name": "mtu",
+                "params": {"argv": ["grep", "-x", "1300", "/sys/class/net/eth0/mtu"]},
+                "network": {"mtu": 1300},
+                "privileges": ["mtu"],
+            },
+            {"benchmark": "command", "name": "plain", "params": {"argv": ["grep", "-v", "-x", "1300", "/sys/class/net/eth0/mtu"]}},
+            {"benchmark": "iperf", "name": "host", "params": {"duration": "1s"}, "network": {"host": True}, "hosts": {"count": 2}},
+            {
+                "benchmark": "fio",
+                "name": "path",
+                "params": {"rw": "read", "size": "4MiB", "runtime": "1s", "direct": False},
+                "volume": {"kind": "hostPath", "path": node_folder},
+                "privileges": ["mtu"],
+            },
+        )
+        name = bench.submit(suite)
+        said = bench.watch(name, timeout=400)
+        rows = bench.rows(bench.run_id(name))
+        assert said.returncode == 0, [(row["entry"], row["error"]) for row in rows if row["error"]]
+        assert {row["entry"] for row in rows} == {"mtu", "plain", "host", "path"}
