@@ -70,7 +70,7 @@ def _add_submit(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     parser.add_argument("--pvc", action="store_true", help="add a claim to each workload")
     parser.add_argument("--namespace", help="instead of runai-<project>")
     parser.add_argument("--create-namespace", action="store_true", help="create the namespace where it is missing")
-    parser.add_argument("--submitter", choices=("api", "kubectl", "runai-cli"), help="how to submit (default: api)")
+    parser.add_argument("--submitter", metavar="NAME", help="how to submit: api (default), kubectl, runai-cli or a plug-in")
     parser.add_argument("--var", action="append", default=[], metavar="NAME=VALUE", help="a placeholder of the template")
     _arrivals(parser)
     parser.set_defaults(run=_safely(scale_verbs.submit))

@@ -43,8 +43,10 @@ def _schedule(args: argparse.Namespace, parallel: int, delay: float = 0.0) -> "S
 def submit(args: argparse.Namespace) -> int:
     """Create the workloads; 1 where some were refused or not sent."""
     from perfdag.steps.scale.commands import Order, submit
+    from perfdag.steps.scale.runai import check_submitter
 
     settings = _settings(args)
+    check_submitter(args.submitter or settings.submitter)
     settings.project = args.project or settings.project
     settings.submitter = args.submitter or settings.submitter
     pairs = [text.partition("=") for text in args.var]

@@ -56,6 +56,9 @@ def _submitter(kube: Kube, order: Order) -> Submitter | None:
             raise TemplateError(f"the Run:ai CLI submits {', '.join(runai.WORKLOAD_TYPES)}, not {order.template}")
         argv = runai.runai_argv(settings, order.template, order.gpus, order.workers, order.pvc)
         return CommandSubmitter(kube, argv, reads_input=False)
+    if settings.submitter != "api":
+        made: Submitter = runai.plug_in(runai.SUBMITTER_GROUP, settings.submitter, "submitter")(kube, settings)
+        return made
     return None
 
 

@@ -8,6 +8,7 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import orjson
 from perfdag.steps.scale.generator import Submitted
 from perfdag.steps.scale.rows import Row
 
+SUBMITTERS, SUBMITTER_GROUP = ("api", "kubectl", "runai-cli"), "perfdag.submitters"
 WORKLOAD_TYPES = ("training", "distributed", "interactive")
 REFERENCE = {
     "Workload Creation": ("workloadCreatedTimestamp", "submitTimestamp"),
@@ -70,7 +72,7 @@ class Settings:
     output_dir: str = "logs"
     project: str = "project-0"
     submitter: str = "api"
-    """api, kubectl or runai-cli."""
+    """api, kubectl, runai-cli, or a plug-in of the entry-point group `perfdag.submitters`: a callable (kube, settings) -> Submitter."""
     runai_cli_path: str = "runai"
     kubectl_path: str = "kubectl"
     image: str = "gcr.io/run-ai-lab/ubuntu:loop"
@@ -96,9 +98,23 @@ def read_settings(path: Path | None) -> Settings:
         wrong = ", ".join(sorted(map(str, set(given) - set(known)))) if isinstance(given, dict) else "it is not a mapping"
         raise SettingsError(f"{path}: {wrong}; there are {', '.join(known)}")
     settings = Settings(**given)
-    if settings.submitter not in ("api", "kubectl", "runai-cli"):
-        raise SettingsError(f"{path}: submitter {settings.submitter!r}; there are api, kubectl, runai-cli")
+    check_submitter(settings.submitter, f"{path}: ")
     return settings
+
+
+def check_submitter(name: str, where: str = "") -> None:
+    """Raises SettingsError for a submitter that neither comes with perfdag nor is installed."""
+    there = [*SUBMITTERS, *sorted(each.name for each in entry_points(group=SUBMITTER_GROUP))]
+    if name not in there:
+        raise SettingsError(f"{where}submitter {name!r}; there are {', '.join(there)}")
+
+
+def plug_in(group: str, name: str, what: str) -> Any:
+    """What is installed under that name of an entry-point group. Raises SettingsError."""
+    found = [each for each in entry_points(group=group) if each.name == name]
+    if not found:
+        raise SettingsError(f"no {what} plug-in {name!r} is installed (group {group})")
+    return found[0].load()
 
 
 def runai_argv(settings: Settings, workload: str, gpus: str, workers: int, pvc: bool) -> list[str]:
@@ -238,10 +254,5 @@ def backend_times(settings: Settings, project: str, namespace: str) -> dict[str,
     """Unix seconds a job's row appeared in the backend, from the plug-in that the settings name. Raises SettingsError."""
     if not settings.backend_times:
         return {}
-    from importlib.metadata import entry_points
-
-    found = [each for each in entry_points(group="perfdag.backend_times") if each.name == settings.backend_times]
-    if not found:
-        raise SettingsError(f"no backend_times plug-in {settings.backend_times!r} is installed (group perfdag.backend_times)")
-    times: dict[str, float] = found[0].load()(project, namespace)
+    times: dict[str, float] = plug_in("perfdag.backend_times", settings.backend_times, "backend_times")(project, namespace)
     return times

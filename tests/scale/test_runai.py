@@ -9,8 +9,10 @@ import pytest
 
 from perfdag.kube import KubeError
 from perfdag.steps.scale import runai
+from perfdag.steps.scale.commands import Order, _submitter
 from perfdag.steps.scale.generator import CommandSubmitter
 from perfdag.steps.scale.rows import Row
+from perfdag.steps.scale.schedule import Schedule
 
 
 class TestRunaiFiles:
@@ -98,6 +100,14 @@ def fake_cli(folder: Path, body: str = "") -> str:
     return str(path)
 
 
+def installed(folder: Path, group: str, entry: str) -> None:
+    """A distribution in a folder that is (or gets) on sys.path."""
+    info = folder / "plugin_of_tests-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin-of-tests\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\n{entry}\n")
+
+
 class TestSubmitters:
     BODY = orjson.dumps({"metadata": {"name": "j-7", "namespace": "runai-p one"}})
 
@@ -131,16 +141,23 @@ class TestSubmitters:
         with pytest.raises(KubeError, match=r"cannot be run: No such file.*--submitter api"):
             await CommandSubmitter(None, [str(tmp_path / "absent")]).submit([self.BODY], "n")  # type: ignore[arg-type]
 
+    def test_a_plug_in_is_a_submitter_too(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "submitter_of_tests.py").write_text("def make(kube, settings):\n    return (kube, settings.project)\n")
+        installed(tmp_path, "perfdag.submitters", "sdk = submitter_of_tests:make")
+        monkeypatch.syspath_prepend(tmp_path)
+        runai.check_submitter("sdk")
+        order = Order("pod", 1, 1, Schedule(), tmp_path, runai.Settings(submitter="sdk", project="p"))
+        assert _submitter("kube", order) == ("kube", "p")  # type: ignore[arg-type]
+        with pytest.raises(runai.SettingsError, match="submitter 'sdc'; there are api, kubectl, runai-cli, sdk"):
+            runai.check_submitter("sdc")
+
 
 class TestBackendTimes:
     def test_a_plug_in_fills_the_backend_row(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "backend_of_tests.py").write_text(
             "def times(project, namespace):\n    assert (project, namespace) == ('p', 'runai-p')\n    return {'a': 1767225610.5}\n"
         )
-        info = tmp_path / "backend_of_tests-1.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: backend-of-tests\nVersion: 1\n")
-        (info / "entry_points.txt").write_text("[perfdag.backend_times]\nours = backend_of_tests:times\n")
+        installed(tmp_path, "perfdag.backend_times", "ours = backend_of_tests:times")
         monkeypatch.syspath_prepend(tmp_path)
         backend = runai.backend_times(runai.Settings(backend_times="ours"), "p", "runai-p")
         assert backend == {"a": 1767225610.5}
