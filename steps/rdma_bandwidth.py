@@ -6,7 +6,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from perfdag.benchmark import Failed, Measurement, Metric, Output
-from perfdag.steps import rdma
+from perfdag.steps import rdma, rdma_report
 
 # perftest's MB of old and MiB of new are both 2^20 bytes (its --help), Gb is 10^9 bits
 _KEYS = ("MsgSize", "n_iterations", "BW_peak", "BW_average", "MsgRate")
@@ -40,8 +40,8 @@ class RdmaBandwidth(rdma.Rdma[BandwidthParams]):
         return ["-q", str(params.qps), "--report_gbits", *(["-b"] if params.bidirectional else [])]
 
     def parse(self, output: Output, params: BandwidthParams) -> list[Measurement]:
-        rows = rdma.rows_of(output, params, _KEYS)
-        rdma.check_sizes(params, [int(values[0]) for _, values in rows], output.texts)
+        rows = rdma_report.rows_of(output, params, _KEYS)
+        rdma_report.check_sizes(params, [int(values[0]) for _, values in rows], output.texts)
         best = max(_average(header, values) for header, values in rows)
         if best <= 0:
             raise Failed("perftest reports no bandwidth", output.texts)

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from perfdag.benchmark import Failed, Measurement, Metric, Output
-from perfdag.steps import rdma
+from perfdag.steps import rdma, rdma_report
 
 _KEYS = ("MsgSize", "n_iterations", "t_min", "t_max", "t_typical", "t_avg", "t_stdev", "percentile_99", "percentile_99.9")
 _KEYS_TIMED = ("MsgSize", "n_iterations", "t_avg", "tps_average")
@@ -33,8 +33,8 @@ class RdmaLatency(rdma.Rdma[LatencyParams]):
 
     def parse(self, output: Output, params: LatencyParams) -> list[Measurement]:
         timed = params.duration is not None
-        rows = [values for _, values in rdma.rows_of(output, params, _KEYS_TIMED if timed else _KEYS)]
-        rdma.check_sizes(params, [int(values[0]) for values in rows], output.texts)
+        rows = [values for _, values in rdma_report.rows_of(output, params, _KEYS_TIMED if timed else _KEYS)]
+        rdma_report.check_sizes(params, [int(values[0]) for values in rows], output.texts)
         rows.sort()
         typical = rows[0][2 if timed else 4]
         if typical <= 0:

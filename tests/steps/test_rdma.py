@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from perfdag.benchmark import Failed, Gang, Output, Skip
 from perfdag.hosts import LocalHost
 from perfdag.shape import Shape
-from perfdag.steps import rdma
+from perfdag.steps import rdma, rdma_report
 from perfdag.steps.rdma_bandwidth import BandwidthParams, RdmaBandwidth
 from perfdag.steps.rdma_latency import LatencyParams, RdmaLatency
 
@@ -168,7 +168,7 @@ def test_an_unknown_unit_is_failed() -> None:
 
 
 def test_the_link_is_read_from_the_head() -> None:
-    found = rdma.read_info(text("constructed-write-bw-all-26.04.txt"))
+    found = rdma_report.read_info(text("constructed-write-bw-all-26.04.txt"))
     assert found["device"] == "mlx5_0"
     assert found["mtu"] == "4096[B]"
     assert found["link_type"] == "Ethernet"
