@@ -32,6 +32,7 @@ class VmiParams(Params):
     """What VMI scenarios share."""
 
     template: str = Field("vmi", description="vmi, vm, vmirs, or a YAML file")
+    replicas: int = Field(1, ge=1, description="VMIs of one object (template vmirs)")
     namespace: str = Field("perfdag-vmi", description="namespace of the VMIs, made where it is missing")
     parallel: int = Field(20, ge=1, le=1000, description="creations in flight")
     arrival: Arrival = Field("closed", description="closed (as fast as it goes), constant, poisson, burst or ramp")
@@ -113,6 +114,7 @@ def run_scenario(name: str, params: VmiParams, ask: run_vmi.Ask, timeout: float)
             namespaces=[params.namespace],
             schedule=Schedule(params.arrival, params.rate, params.parallel),
             parallel=params.parallel,
+            replicas=params.replicas,
             per_node=params.per_node,
             primer=params.primer,
             timeout=params.timeout,

@@ -144,6 +144,7 @@ def _add_vmi(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     parser.add_argument("scenario", choices=("burst", "ladder", "steady", "capacity"))
     parser.add_argument("--template", default="vmi", metavar="NAME|FILE", help="vmi, vm, vmirs or a YAML file (default: vmi)")
     parser.add_argument("--count", type=int, nargs="+", default=[100], help="VMIs; several for a ladder; the limit for capacity")
+    parser.add_argument("--replicas", type=int, default=1, help="VMIs of one object, with --template vmirs (default: 1)")
     parser.add_argument("--step", type=int, default=100, help="capacity: VMIs more each time (default: 100)")
     parser.add_argument("--churn", type=int, default=5, help="steady: VMIs replaced at a time (default: 5)")
     parser.add_argument("--pause", type=float, default=20.0, help="steady: seconds between replacements (default: 20)")

@@ -210,6 +210,7 @@ def vmi(args: argparse.Namespace) -> int:
         namespaces=[args.namespace],
         schedule=_schedule(args, args.parallel),
         parallel=args.parallel,
+        replicas=args.replicas,
         per_node=args.per_node,
         primer=not args.no_primer,
         timeout=args.timeout,

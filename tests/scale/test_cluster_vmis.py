@@ -163,3 +163,22 @@ async def test_too_many_vmis_a_node_are_refused_before_anything_is_made(kube: Ku
         await vmi.burst(kube, vmi.Spec(namespaces=["perfdag-never"]), 1_000_000)
     with pytest.raises(KubeError, match="not found"):
         await kube.get(await kube.resource("v1", "Namespace"), "perfdag-never")
+
+
+async def test_nested_virtualisation_is_recorded_and_warned_of(kube: Kube, namespace: str) -> None:
+    """KubeVirt labels its nodes; a node whose CPU is itself virtual has the hypervisor feature."""
+    nodes = await kube.resource("v1", "Node")
+    name = f"nested-{uuid.uuid4().hex[:6]}-"
+    await simulate.make_nodes(kube, 1, 0, prefix=name)
+    try:
+        labels = {"kubevirt.io/schedulable": "true", "cpu-feature.node.kubevirt.io/hypervisor": "true"}
+        await kube.patch(nodes, f"{name}0", {"metadata": {"labels": labels}})
+        facts = await vmi.check_nodes(kube, 200, 200)
+        assert (facts["nodes"], facts["nested_virtualisation"]) == (1, [f"{name}0"])
+        with pytest.raises(vmi.TooDenseError, match="201 VMIs on 1 nodes is over 200 a node; 2 nodes are needed"):
+            await vmi.check_nodes(kube, 201, 200)
+        await simulate.install(kube, "kubevirt")
+        result = await vmi.burst(kube, vmi.Spec(namespaces=[namespace], primer=False, timeout=30), 1)
+        assert any("nested virtualisation on 1 nodes" in note for note in result.facts["notes"])
+    finally:
+        await kube.delete(nodes, f"{name}0")
