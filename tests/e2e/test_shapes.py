@@ -107,15 +107,14 @@ def test_fio_on_a_claim_of_each_pod_and_on_one_that_all_share(bench: Namespace, 
     )
     name = bench.submit(suite)
     said = bench.watch(name)
-    rows = bench.rows(bench.run_id(name))
+    run_id = bench.run_id(name)
+    rows = bench.rows(run_id)
     assert said.returncode == 0, [row["error"] for row in rows]
     assert {row["entry"] for row in rows} == {"own", "shared"}
     for folder in (*own, shared):
         assert not [path for path in folder.rglob("*") if path.is_file()], "fio's files were left"
-    assert (
-        not bench.objects("PersistentVolumeClaim", labels=f"perfdag/run={bench.run_id(name)},!perfdag/kept")
-        or bench.perfdag("delete", bench.run_id(name)).returncode == 0
-    )
+    assert bench.perfdag("delete", run_id).returncode == 0
+    assert not bench.objects("PersistentVolumeClaim", labels=f"perfdag/run={run_id}")
 
 
 def test_mtu_host_network_and_host_path_where_the_namespace_allows_them(tmp_path: Path) -> None:
