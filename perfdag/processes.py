@@ -32,9 +32,10 @@ def _kernel_lists_children() -> bool:
 def _children(pid: int) -> list[int]:
     """By the kernel's own list (proc(5), CONFIG_PROC_CHILDREN): no scan of all processes, of which a busy node has thousands."""
     found: list[int] = []
-    for each in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            found += map(int, each.read_text().split())
+    with contextlib.suppress(OSError):  # the process ended: glob would raise half-way as well
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
     return found
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from perfdag.benchmark import Failed
 from perfdag.hosts import LocalHost
+from perfdag.processes import descendants
 
 LISTEN = "import socket, time; time.sleep({wait}); s = socket.create_server(('127.0.0.1', {port})); print('listening', flush=True); {after}"
 
@@ -138,3 +139,12 @@ def test_files(tmp_path: Path) -> None:
     host.remove(str(tmp_path / "deep"))
     with pytest.raises(Failed, match="No such file"):
         host.get(path)
+
+
+def test_descendants_may_end_while_they_are_listed() -> None:
+    with subprocess.Popen(["sh", "-c", "for i in $(seq 300); do /bin/true; done"]) as busy:
+        seen = 0
+        while busy.poll() is None:
+            seen += len(descendants(busy.pid))
+    assert seen
+    assert descendants(busy.pid) == []

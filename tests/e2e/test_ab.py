@@ -27,7 +27,7 @@ def _suite(folder: Path, name: str, seconds: float, memory: str) -> Path:
 
 
 def test_ab_on_the_same_nodes(bench: Namespace, tmp_path: Path) -> None:
-    a, b = _suite(tmp_path, "a", 0.4, "200Mi"), _suite(tmp_path, "b", 0.5, "300Mi")
+    a, b = _suite(tmp_path, "a", 0.3, "200Mi"), _suite(tmp_path, "b", 0.9, "300Mi")
     said = bench.perfdag("ab", str(a), str(b), "--blocks", str(BLOCKS), "--submit", "--watch")
     assert said.returncode == 0, said.stdout + said.stderr
     assert "worse" in said.stdout
@@ -48,7 +48,7 @@ def test_ab_on_the_same_nodes(bench: Namespace, tmp_path: Path) -> None:
     assert sorted(memory) == ["0", "1", "2", "3"]
     assert {memory[rank] for rank in "01"} != {memory[rank] for rank in "23"}
     outcome = json.loads(store.get(f"runs/{duel.a.run_id}/ab.json"))
-    assert outcome["series"][0]["effect"] == pytest.approx(0.25, abs=0.04)
+    assert 1.2 < outcome["series"][0]["effect"] < 2.2  # 0.9 s against 0.3 s, on a machine that may be busy
     # a finished one is shown again from here, and nothing is measured for it
     again = bench.perfdag("ab", "--resume", run_id, "--store", bench.store, "--json")
     assert again.returncode == 0, again.stderr
