@@ -33,9 +33,9 @@ def _children(pid: int) -> list[int]:
     """By the kernel's own list (proc(5), CONFIG_PROC_CHILDREN): no scan of all processes, of which a busy node has thousands."""
     found: list[int] = []
     with contextlib.suppress(OSError):  # the process ended: glob would raise half-way as well
-        for thread in os.listdir(f"/proc/{pid}/task"):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(OSError):
-                found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+                found += map(int, (thread / "children").read_text().split())
     return found
 
 
