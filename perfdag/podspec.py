@@ -18,6 +18,8 @@ VOLUME = "/perfdag/volume"
 STORE = "/perfdag/store"
 HELPER_RESOURCES = {"cpu": "100m", "memory": "128Mi"}
 LABEL = "perfdag"
+# an sshd of uid 0 separates its privileges and writes an audit record, or ends; one of another uid does neither
+_SSHD = ("AUDIT_WRITE", "SETGID", "SETUID", "SYS_CHROOT")
 _HOSTNAME = "kubernetes.io/hostname"
 _ZONE = "topology.kubernetes.io/zone"
 _WIDE = 32  # pods of a gang above which anti-affinity is too slow for the scheduler and topologySpread is used
@@ -102,7 +104,7 @@ def claim_patch(claim: str) -> Object:
 def patch(shape: Shape, context: Context) -> Object:
     """The podSpecPatch of a measuring pod of this shape, as an object."""
     root = bool(shape.privileges)
-    added = ("IPC_LOCK",) if "rdma" in shape.privileges else ()
+    added = (("IPC_LOCK",) if "rdma" in shape.privileges else ()) + (_SSHD if root and shape.hosts.count > 1 else ())
     main: Object = {
         "name": "main",
         "image": image(shape.image, context.images),

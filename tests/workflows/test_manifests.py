@@ -36,6 +36,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "packed": {"hosts": {"count": 2, "placement": "packed"}, "tolerations": [{"key": "bench", "operator": "Exists"}]},
     "hostnetwork": {"network": {"host": True}, "hosts": {"count": 2}},
     "multus": {"network": {"name": "bench/rdma-net", "interface": "net1"}, "resources": {"rdma/hca": 1}, "privileges": ["rdma"]},
+    "rdma": {"network": {"host": True}, "privileges": ["rdma"], "hosts": {"count": 2}},
     "mtu": {"network": {"mtu": 9000}, "privileges": ["mtu"]},
     "guaranteed": {"resources": {"cpu": 4, "memory": "8Gi"}, "hugepages": {"hugepages-2Mi": "1Gi"}, "shm": "2GiB"},
     "rwo": {"volume": {"storage_class": "fast", "size": "5GiB"}},
