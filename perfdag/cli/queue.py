@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         return _complain(str(error))
     except OSError as error:
-        return _complain(error.strerror or str(error))
+        return _complain(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
     return code
 
 

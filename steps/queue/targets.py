@@ -197,5 +197,5 @@ def _reasons(pod: dict[str, Any]) -> list[str]:
     for container in status.get("containerStatuses", []):
         waiting = container.get("state", {}).get("waiting")
         if waiting:
-            reasons.append(f"{waiting.get('reason', 'waiting')}: {waiting.get('message', '')}"[:200])
+            reasons.append(f"{waiting.get('reason', 'waiting')}: {waiting.get('message', '')}".rstrip(": ")[:200])
     return reasons
