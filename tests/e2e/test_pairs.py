@@ -1,10 +1,11 @@
 """Pairs of a gang of pods on a real cluster: rounds, placement proved, pairs at once; host-network gangs of one node."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from .conftest import Namespace
+from .conftest import Namespace, installed
 
 pytestmark = [pytest.mark.argo, pytest.mark.slow]
 PAIRS = """\
@@ -84,6 +85,12 @@ def test_a_node_for_each_where_there_is_one_is_given_up_with_the_reason(bench: N
     assert code == 1
     assert [row["status"] for row in rows] == ["failed"]
     assert "anti-affinity" in str(rows[0]["error"])
+
+
+@pytest.fixture
+def privileged() -> Iterator[Namespace]:
+    with installed("privileged") as made:
+        yield made
 
 
 def test_host_network_pods_of_one_node_have_ports_of_their_own(privileged: Namespace, tmp_path: Path) -> None:
