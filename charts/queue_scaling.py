@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 from perfdag.charts import queue, style
 from perfdag.charts.series import Cell, read, runs_words
 
-PANELS = 3
+PANELS = 2
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
-    """Up to three workloads a figure."""
+    """Up to two workloads a figure: more would push the legends into the curves."""
     cells = read(rows)
     with style.house():
         for start in range(0, max(1, len(cells)), PANELS):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -29,12 +30,11 @@ class Processes:
     def start(self) -> subprocess.Popen[bytes]:
         """One more replica."""
         self.started += 1
-        host = socket.gethostname()
         options = {
             "frontend": f"{self.frontend.host or 'localhost'}:{self.frontend.port}",
             "queue": self.queue,
             "pod": f"{self.queue}-{self.started}",
-            "node": host,
+            "node": os.environ.get("PERFDAG_NODE") or socket.gethostname(),  # in a pod the host's name is the pod's
             "workload": {"command": self.command},
             **self.options,
         }
