@@ -183,7 +183,7 @@ def sleeps(folder: Path, points: int = 8, seconds: float = 1.0, hosts: int = 2, 
     variants = ", ".join(f"{{POINT: '{number}'}}" for number in range(points))
     path = folder / "sleeps.yaml"
     path.write_text(
-        f"name: sleeps\npending_limit: 60s\n{extra}entries:\n  - benchmark: command\n    hosts: {{count: {hosts}}}\n{shape}"
+        f"name: sleeps\npending_limit: 180s\n{extra}entries:\n  - benchmark: command\n    hosts: {{count: {hosts}}}\n{shape}"
         f"    params: {{argv: [sleep, '{seconds}'], expected: {seconds}}}\n"
         f"    permutations: {{product: {{env: [{variants}]}}}}\n"
     )

@@ -75,7 +75,7 @@ def disks(bench: Namespace) -> Iterator[Disks]:
 
 def _suite(folder: Path, name: str, *entries: dict[str, Any]) -> Path:
     path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump({"name": name, "pending_limit": "60s", "entries": list(entries)}))
+    path.write_text(yaml.safe_dump({"name": name, "pending_limit": "180s", "entries": list(entries)}))
     return path
 
 
