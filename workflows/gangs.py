@@ -1,0 +1,100 @@
+"""The pods of a batch as Argo makes them: a gang of one shape, or those of two variants side by side."""
+
+from hera.workflows import DAG, Container, Parameter, RetryStrategy, Task
+from hera.workflows import models as m
+
+from perfdag.podspec import BATCH, LABEL, PORT, TWIN
+from perfdag.workflows.containers import Installation, container, labels
+
+
+def _of_shape(key: str) -> str:
+    """Expression: a field of the shape of this batch. Only integers travel through the DAG; the shapes stand once in the workflow."""
+    return f"jsonpath(workflow.outputs.parameters.shapes, '$['+inputs.parameters.shape+'].{key}')"
+
+
+def _of_batch(key: str) -> str:
+    """Expression: how many pods of which shape this batch has."""
+    return f"jsonpath(workflow.outputs.parameters.shapeof, '$['+inputs.parameters.batch+'].{key}')"
+
+
+def _ranks(name: str, rank: Container, shape: str, sequence: m.Sequence) -> None:
+    told = {"rank": "{{item}}", "batch": "{{inputs.parameters.batch}}", "shape": f"{{{{={_of_batch(shape)}}}}}", "attempt": "{{retries}}"}
+    Task(name=name, template=rank, with_sequence=sequence, arguments=told)
+
+
+def duel(made: Installation, ranks: dict[bool, Container]) -> DAG:
+    """Ranks of both variants of one batch: those of A first, those of B counted on, each with or without a network of its own."""
+    attempt = DAG(
+        name="duel",
+        inputs=[Parameter(name="batch")],
+        fail_fast=False,
+        retry_strategy=RetryStrategy(limit=str(made.retries), retry_policy="Always"),
+    )
+    with attempt:
+        for side, shape in (("a", "s"), ("b", "t")):
+            start = m.IntOrString(root="0" if side == "a" else f"{{{{={_of_batch('n')}}}}}")
+            for net in (False, True):
+                count = m.IntOrString(root=f"{{{{={_of_batch(side + ('net' if net else ''))}}}}}")
+                _ranks(f"{side}-net" if net else side, ranks[net], shape, m.Sequence(start=start, count=count))
+    return attempt
+
+
+def gang(made: Installation, ranks: dict[bool, Container], net: bool) -> DAG:
+    """Ranks of one batch, all created at once; a retry makes the whole gang anew."""
+    attempt = DAG(
+        name="gang-net" if net else "gang",
+        inputs=[Parameter(name="batch")],
+        fail_fast=False,
+        retry_strategy=RetryStrategy(limit=str(made.retries), retry_policy="Always"),
+    )
+    with attempt:
+        _ranks("rank", ranks[net], "s", m.Sequence(count=m.IntOrString(root=f"{{{{={_of_batch('n')}}}}}")))
+    return attempt
+
+
+def rank(made: Installation, net: bool) -> Container:
+    # of a pod of variant B; of others it is no rank, and their patches do not ask for it
+    twin = f"string(asInt(inputs.parameters.rank) - asInt({_of_batch('n')}))"
+    port = f"string(asInt({_of_shape('port')}) + asInt(inputs.parameters.rank))"
+    patch = f"toJson({_of_shape('patch')})"
+    for placeholder, value in ((f"'{BATCH}'", "inputs.parameters.batch"), (f"'{TWIN}'", twin), (f"toJson('{PORT}')", port)):
+        patch = f"replace({patch}, {placeholder}, {value})"
+    annotations = {
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+        # Volcano's gang: plan makes the PodGroup where the shape asks for it; other schedulers do not read this
+        "scheduling.k8s.io/group-name": "perfdag-{{workflow.uid}}-b{{inputs.parameters.batch}}",
+    }
+    if net:
+        annotations["{{=" + _of_shape("netkey") + "}}"] = "{{=" + _of_shape("network") + "}}"
+    return container(
+        made,
+        "rank-net" if net else "rank",
+        image=made.image("base"),
+        args=[
+            "step",
+            "{{=inputs.parameters.rank == '0' ? 'lead' : 'peer'}}",
+            "--batch",
+            "{{inputs.parameters.batch}}",
+            "--rank",
+            "{{inputs.parameters.rank}}",
+            "--attempt",
+            "{{inputs.parameters.attempt}}",
+            "--attempts",
+            str(made.retries),
+        ],
+        inputs=[Parameter(name="rank"), Parameter(name="batch"), Parameter(name="shape"), Parameter(name="attempt")],
+        service_account_name="perfdag-measure",
+        volumes=[m.Volume(name="keys", secret=m.SecretVolumeSource(secret_name="perfdag-ssh-{{workflow.uid}}", optional=True))],
+        volume_mounts=[m.VolumeMount(name="keys", mount_path="/perfdag/keys", read_only=True)],
+        labels={
+            **labels("measure"),
+            f"{LABEL}/measuring": "true",
+            f"{LABEL}/run": "{{workflow.outputs.parameters.run}}",
+            f"{LABEL}/suite": "{{workflow.outputs.parameters.suitename}}",
+            f"{LABEL}/batch": "{{inputs.parameters.batch}}",
+            f"{LABEL}/rank": "{{inputs.parameters.rank}}",
+            f"{LABEL}/attempt": "{{inputs.parameters.attempt}}",
+        },
+        annotations=annotations,
+        pod_spec_patch=f"{{{{={patch}}}}}",
+    )
