@@ -53,6 +53,7 @@ def gang(made: Installation, ranks: dict[bool, Container], net: bool) -> DAG:
 
 
 def rank(made: Installation, net: bool) -> Container:
+    """A pod of a batch: rank 0 leads, the others serve; its shape's patch is laid over it. `net`: with the annotation of a network."""
     # of a pod of variant B; of others it is no rank, and their patches do not ask for it
     twin = f"string(asInt(inputs.parameters.rank) - asInt({_of_batch('n')}))"
     port = f"string(asInt({_of_shape('port')}) + asInt(inputs.parameters.rank))"
