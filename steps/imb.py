@@ -168,10 +168,12 @@ class Imb(Benchmark[ImbParams]):
             raise Skip(f"mpi: openmpi needs an IMB-MPI1 built for it, and {what}; impi-rt's is for Intel MPI")
         if gang.hosts[0].which("mpirun") is None:
             raise Skip("mpirun of Open MPI is not installed (apt-get install openmpi-bin)")
-        if params.transport == "shm":
-            argv = openmpi.mpirun(gang, params.ranks, "tcp", oversubscribe=params.oversubscribe)
-        else:
-            argv = openmpi.mpirun(gang, params.ranks, params.transport, oversubscribe=params.oversubscribe)
+        if params.transport == "rdma":
+            argv = openmpi.mpirun(gang, params.ranks, "rdma", oversubscribe=params.oversubscribe)
+        else:  # one way only, or messages between ranks of one host would go through shared memory under the name of tcp
+            way = {"tcp": "self,tcp", "shm": "self,vader"}[params.transport]
+            interface = intelmpi.interface_of(gang) if params.transport == "tcp" else None
+            argv = openmpi.mpirun(gang, params.ranks, "tcp", oversubscribe=params.oversubscribe, layers=way, interface=interface)
         return [*argv, program, *self.arguments(params)], openmpi.environment()
 
     @staticmethod
@@ -192,7 +194,10 @@ class Imb(Benchmark[ImbParams]):
         rows = _rows(log, params, output)
         measured = _measurements(rows, params)
         everything = log + output.texts.get("stderr", "")
-        wrong = intelmpi.wrong_transport(everything, params.transport, output.facts.get("interface")) if params.mpi == "intel" else None
+        if params.mpi == "intel":
+            wrong = intelmpi.wrong_transport(everything, params.transport, output.facts.get("interface"))
+        else:
+            wrong = openmpi.wrong_transport(everything, params.transport)
         if wrong:
             raise Invalid(wrong, output.texts, measured)
         return measured

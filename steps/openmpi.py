@@ -13,6 +13,7 @@ from perfdag.benchmark import Gang, Skip
 from perfdag.hosts import Host
 
 Transport = Literal["tcp", "rdma"]
+_WAYS = re.compile(r"mca: bml: Using (\w+) btl for send to")
 _SELECTED = re.compile(r"select: component (\w+) selected")
 _RDMA_TLS = "rc,dc,ud,sm,self"  # no tcp: with a TCP fallback an `rdma` result could be one over Ethernet
 
@@ -55,8 +56,14 @@ def mpirun(
     bind: str = "none",
     oversubscribe: bool = False,
     export: Mapping[str, str] | None = None,
+    layers: str = "self,vader,tcp",
+    interface: str | None = None,
 ) -> list[str]:
-    """Arguments up to the program. `export` is set in every rank's environment."""
+    """Arguments up to the program. `export` is set in every rank's environment.
+
+    With tcp `layers` are the ways (BTLs) that messages may take: without vader those between ranks of one host take TCP too; `interface` is
+    the one that TCP uses (default: the shape's, else Open MPI's choice, which leaves out loopback).
+    """
     placed = ranks_by_address(gang.hosts, ranks)
     # an IPv6 address in --host needs brackets, or its colons read as slot counts
     hosts = ",".join(f"{f'[{address}]' if ':' in address else address}:{count}" for address, count in placed.items())
@@ -68,16 +75,11 @@ def mpirun(
     argv += ["--mca", "pml_base_verbose", "10"]
     if transport == "tcp":
         # vader copies between ranks of one host; its kernel-assisted copy needs ptrace rights that restricted pods lack
-        argv += ["--mca", "pml", "ob1", "--mca", "btl", "self,vader,tcp", "--mca", "btl_vader_single_copy_mechanism", "none"]
-        if gang.shape.network.interface:
-            argv += [
-                "--mca",
-                "btl_tcp_if_include",
-                gang.shape.network.interface,
-                "--mca",
-                "oob_tcp_if_include",
-                gang.shape.network.interface,
-            ]
+        argv += ["--mca", "pml", "ob1", "--mca", "btl", layers, "--mca", "btl_vader_single_copy_mechanism", "none"]
+        argv += ["--mca", "btl_base_verbose", "1"]  # the least at which it says which way each pair of ranks took
+        named = interface or gang.shape.network.interface
+        if named:
+            argv += ["--mca", "btl_tcp_if_include", named, "--mca", "oob_tcp_if_include", named]
     else:
         argv += ["--mca", "pml", "ucx", "--mca", "osc", "ucx", "-x", f"UCX_TLS={_RDMA_TLS}"]
     for name, value in (export or {}).items():
@@ -97,3 +99,18 @@ def selected_layer(log: str) -> str | None:
     """The point-to-point layer that the ranks chose (`ob1` for TCP and shared memory, `ucx`), from pml_base_verbose; None: not said."""
     found = set(_SELECTED.findall(log))
     return "+".join(sorted(found)) if found else None
+
+
+def ways(log: str) -> set[str]:
+    """The ways (BTLs) that messages between ranks took, from btl_base_verbose; a rank's messages to itself are left out."""
+    return set(_WAYS.findall(log)) - {"self"}
+
+
+def wrong_transport(log: str, asked: Literal["tcp", "shm", "rdma"]) -> str | None:
+    """Why what was measured is not the transport asked for, or None."""
+    if asked == "rdma":
+        layer = selected_layer(log)
+        return None if layer == "ucx" else f"rdma was asked, Open MPI used {layer or 'it does not say what'}"
+    used = ways(log)
+    expected = {"tcp": "tcp", "shm": "vader"}[asked]
+    return None if used == {expected} else f"{asked} was asked, Open MPI used {', '.join(sorted(used)) or 'it does not say what'}"

@@ -38,6 +38,8 @@ CASES: dict[str, dict[str, Any]] = {
     "imb/sendrecv-shm": {"benchmark": "Sendrecv", "transport": "shm", **_SMALL},
     "imb/allreduce-tcp": {"benchmark": "Allreduce", "ranks_per_host": 2, **_SMALL},
     "imb/barrier-shm": {"benchmark": "Barrier", "transport": "shm", **_SMALL},
+    "imb/openmpi-tcp": {"mpi": "openmpi", "program": "/opt/imb/IMB-MPI1", **_SMALL},
+    "imb/openmpi-shm": {"mpi": "openmpi", "program": "/opt/imb/IMB-MPI1", "transport": "shm", **_SMALL},
     "imb/uniband-shm": {"benchmark": "Uniband", "transport": "shm", **_SMALL},
 }
 

@@ -1,6 +1,7 @@
 """imb: what its tables mean, that a fallback is invalid, and real runs over shared memory, TCP and a remote shell."""
 
 import dataclasses
+import os
 import re
 import shutil
 from pathlib import Path
@@ -12,7 +13,7 @@ from pydantic import ValidationError
 from perfdag.benchmark import Failed, Gang, Invalid, Measurement, Output, Skip
 from perfdag.hosts import LocalHost
 from perfdag.shape import Shape, merge
-from perfdag.steps import intelmpi
+from perfdag.steps import intelmpi, openmpi
 from perfdag.steps.imb import KNOWN, Imb, ImbParams
 from tests.recorded import damage
 from tests.recorded.record import load
@@ -268,3 +269,26 @@ def test_more_ranks_than_cpus_are_skipped_unless_asked_for(tmp_path: Path) -> No
     params = ImbParams(benchmark="Bcast", ranks=4096, transport="shm")
     with pytest.raises(Skip, match="oversubscribe: true"):
         IMB.run(gang(params, tmp_path), params)
+
+
+@pytest.mark.parametrize(("name", "way"), [("openmpi-tcp", "tcp"), ("openmpi-shm", "vader")])
+def test_the_way_that_open_mpi_took_is_verified(name: str, way: str) -> None:
+    benchmark, params, output = load(f"imb/{name}")
+    assert openmpi.ways(output.texts["stdout"] + output.texts["stderr"]) == {way}
+    assert values(benchmark.parse(output, params), "zero_byte_latency")[0] > 0
+    other = params.model_copy(update={"transport": "shm" if way == "tcp" else "tcp"})
+    with pytest.raises(Invalid, match=f"was asked, Open MPI used {way}"):
+        benchmark.parse(output, other)
+    with pytest.raises(Invalid, match="rdma was asked, Open MPI used ob1"):
+        benchmark.parse(output, params.model_copy(update={"transport": "rdma"}))
+    silent = dataclasses.replace(output, texts={**output.texts, "stderr": ""})
+    with pytest.raises(Invalid, match="does not say what"):
+        benchmark.parse(silent, params)
+
+
+@pytest.mark.skipif("PERFDAG_IMB_OPENMPI" not in os.environ, reason="PERFDAG_IMB_OPENMPI names no IMB-MPI1 built for Open MPI")
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+def test_a_real_run_with_open_mpi(transport: str, tmp_path: Path) -> None:
+    given = {"mpi": "openmpi", "program": os.environ["PERFDAG_IMB_OPENMPI"], "max_log": 4, "iterations": 10, "oversubscribe": True}
+    params = ImbParams(transport=transport, **given)  # type: ignore[arg-type]
+    assert values(IMB.parse(IMB.run(gang(params, tmp_path), params), params), "zero_byte_latency")[0] > 0
