@@ -43,12 +43,18 @@ async def server_offset(kube: Kube) -> Offset:
 
 
 class Heartbeat:
-    """A ConfigMap changed every `interval` seconds; `lags` are the seconds from sending a change to its arrival on the watch."""
+    """A ConfigMap changed every `interval` seconds; `lags` are the seconds from sending a change to its arrival on the watch.
+
+    The server's own time for the change is in them, so they are an upper bound; `after_answer` is the lower one: from the answer to the
+    arrival, 0 where the watch was first.
+    """
 
     def __init__(self, kube: Kube, run: str, namespace: str, interval: float = 0.5) -> None:
         self._kube, self._namespace, self._interval = kube, namespace, interval
         self._run, self._name = run, f"perfdag-heartbeat-{run}"
         self._sent: dict[str, int] = {}
+        self._answered: dict[str, int] = {}
+        self._arrived: dict[str, int] = {}
         self.lags: list[float] = []
         self.lost = 0
         self._tasks: list[asyncio.Task[None]] = []
@@ -80,22 +86,36 @@ class Heartbeat:
             self._sent[str(number)] = time.monotonic_ns()
             with suppress(KubeError):
                 await self._kube.request("PATCH", path, json={"data": {"beat": str(number)}}, content_type=MERGE_PATCH)
+                self._answered[str(number)] = time.monotonic_ns()
             await asyncio.sleep(self._interval)
 
     async def _listen(self) -> None:
         maps = await self._kube.resource("v1", "ConfigMap")
         async for event in self._kube.watch(maps, self._namespace, fields=f"metadata.name={self._name}"):
-            sent = self._sent.pop((event.object.get("data") or {}).get("beat", ""), 0)
+            beat = (event.object.get("data") or {}).get("beat", "")
+            sent = self._sent.pop(beat, 0)
             if sent and not event.listed:
                 self.lags.append((event.received_ns - sent) / 1e9)
+                self._arrived[beat] = event.received_ns
+
+    @property
+    def after_answer(self) -> list[float]:
+        """Seconds from the server's answer to a change to its arrival on the watch, 0 where it arrived first."""
+        both = self._arrived.keys() & self._answered.keys()
+        return [max(0.0, (self._arrived[beat] - self._answered[beat]) / 1e9) for beat in both]
 
     def summary(self) -> dict[str, float | int | None]:
-        """Seconds: median, p99 (nearest rank; None below 100 beats), maximum, and how many beats there were."""
+        """Seconds: median, p99 (nearest rank; None below 100 beats) and maximum, the p99 after the answer, and how many beats there were."""
         ordered = sorted(self.lags)
         n = len(ordered)
         return {
             "beats": n,
             "median_s": ordered[n // 2] if n else None,
-            "p99_s": ordered[math.ceil(0.99 * n) - 1] if n >= 100 else None,
+            "p99_s": _p99(ordered),
             "max_s": ordered[-1] if n else None,
+            "after_answer_p99_s": _p99(sorted(self.after_answer)),
         }
+
+
+def _p99(ordered: list[float]) -> float | None:
+    return ordered[math.ceil(0.99 * len(ordered)) - 1] if len(ordered) >= 100 else None
