@@ -1,13 +1,16 @@
 """LocalHost with real processes."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from perfdag import processes
 from perfdag.benchmark import Failed
 from perfdag.hosts import LocalHost
 from perfdag.processes import descendants
@@ -148,3 +151,29 @@ def test_descendants_may_end_while_they_are_listed() -> None:
             seen += len(descendants(busy.pid))
     assert seen
     assert descendants(busy.pid) == []
+
+
+def test_the_kernels_list_of_children_and_a_scan_agree() -> None:
+    with subprocess.Popen(["sh", "-c", "sleep 5 & (sleep 5 & wait) & wait"], start_new_session=True) as shell:
+        deadline = time.monotonic() + 4
+        while len(processes.descendants(shell.pid)) < 3 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        scanned, queue = processes._scanned(), [shell.pid]
+        found = []
+        while queue:
+            queue += (below := scanned(queue.pop()))
+            found += below
+        assert sorted(found) == sorted(processes.descendants(shell.pid))
+        assert len(found) == 3
+        processes.signal_tree(shell.pid, signal.SIGKILL)
+
+
+def test_only_the_head_of_a_tcp_table_is_read() -> None:
+    rows = ["  sl  local_address rem_address   st\n", "   0: 00000000:0016 00000000:0000 0A\n", "   1: 0100007F:1F90 00000000:0000 0A\n"]
+
+    def table() -> Iterator[str]:
+        yield from rows
+        yield "   2: 0100007F:AAAA 0100007F:0016 01\n"
+        raise AssertionError("read beyond the first connection")
+
+    assert processes.listening_ports("".join(processes._listed(table())), "tcp") == {22, 8080}
