@@ -18,7 +18,7 @@ from perfdag.results import SAMPLES, read_rows
 from perfdag.store import Store, StoreError
 from perfdag.trends import COLUMNS, Month, RunInfo, SeriesInfo, Trends, add, matrix
 
-VERSION = 1
+VERSION = 2
 
 
 def key_of(suite: str, month: str) -> str:

@@ -49,13 +49,14 @@ COLUMNS = (
     "perfdag_version",
     "image_digest",
     "tool",
+    "pair",
 )
 """Columns of the schema that are read."""
 
 
 @dataclass(frozen=True)
 class SeriesInfo:
-    """What a series is; `params`, `shape` and `coords` are canonical JSON, `better` is higher, lower or none."""
+    """What a series is; `params`, `shape` and `coords` are canonical JSON, `better` is higher, lower or none, `pair` empty or `0-3`."""
 
     series_id: str
     entry: str
@@ -63,6 +64,7 @@ class SeriesInfo:
     point: str
     params: str
     shape: str
+    pair: str
     coords: str
     metric: str
     stat: str
@@ -304,7 +306,7 @@ def labels(series: Iterable[SeriesInfo]) -> dict[str, str]:
     entries: dict[str, dict[str, dict[str, str]]] = {}
     for point, info in points.items():
         flat = dict(flatten(orjson.loads(info.params or "{}"))) | dict(flatten(orjson.loads(info.shape or "{}")))
-        entries.setdefault(info.entry, {})[point] = flat
+        entries.setdefault(info.entry, {})[point] = flat | ({"pair": info.pair} if info.pair else {})
     made = {}
     for group in entries.values():
         names = sorted({name for flat in group.values() for name in flat})
