@@ -46,7 +46,9 @@ class QueueScaling(Benchmark[QueueScalingParams]):
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("throughput", "1/s", "higher", "items a second by number of replicas", headline=True),
         Metric("efficiency", "1", "higher", "throughput as a share of replicas times that of one", headline=True),
-        Metric("gain", "1", "higher", "throughput relative to the step before, by number of replicas, with its 95 % interval (lower, upper)"),
+        Metric(
+            "gain", "1", "higher", "throughput relative to the step before, by number of replicas, with its 95 % interval (lower, upper)"
+        ),
         Metric("steps_failed", "1", "lower", "steps below the factor"),
         Metric("single_rate", "1/s", "higher", "items a second of one replica, by the Universal Scalability Law"),
         Metric("serial_share", "1", "lower", "sigma of the Universal Scalability Law"),
