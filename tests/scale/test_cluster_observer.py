@@ -5,14 +5,23 @@ import contextlib
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import orjson
 import pytest
 
 from perfdag.kube import Kube
 from perfdag.kubeconfig import load as load_config
 from perfdag.steps.scale.observer import Observer
-from perfdag.steps.scale.templates import RUN_LABEL, load
+from perfdag.steps.scale.templates import RUN_LABEL, Document, load
 
 pytestmark = pytest.mark.cluster
+
+
+def simulated_pods(run: str) -> Document:
+    """Pods for KWOK's nodes alone: their image is nowhere, so a real node would never get them ready."""
+    document = load("pod", run, {"gpus": 0}).documents[0]
+    body = orjson.loads(document.body)
+    body["spec"]["nodeSelector"] = {"type": "kwok"}
+    return Document(document.api_version, document.kind, orjson.dumps(body))
 
 
 class Cutter:
@@ -56,7 +65,7 @@ async def test_a_killed_watch_loses_no_stage(kube: Kube, nodes: None, namespace:
     async with Cutter(parts.hostname or "", parts.port or 443) as cutter:
         cluster = load_config()
         cluster.server, cluster.server_name = f"https://127.0.0.1:{cutter.port}", parts.hostname
-        template = load("pod", "cut", {"gpus": 0})
+        template = simulated_pods("cut")
         paths = [(await kube.resource("v1", "Pod")).path(namespace)]
         async with Kube(cluster) as through, Observer(through, "cut", [("v1", "Pod")], [namespace], primary=["Pod"]) as observer:
 
@@ -67,7 +76,7 @@ async def test_a_killed_watch_loses_no_stage(kube: Kube, nodes: None, namespace:
 
             cuts = asyncio.create_task(cutting())
             for start in range(0, 300, 30):
-                bodies = [template.documents[0].render(f"p-{i}", namespace, i) for i in range(start, start + 30)]
+                bodies = [template.render(f"p-{i}", namespace, i) for i in range(start, start + 30)]
                 await asyncio.gather(*(kube.raw("POST", paths[0], body=body) for body in bodies))
                 await asyncio.sleep(0.1)
             await cuts
@@ -83,11 +92,11 @@ async def test_a_killed_watch_loses_no_stage(kube: Kube, nodes: None, namespace:
 async def test_an_observer_stopped_and_resumed_sees_what_one_that_stayed_saw(
     kube: Kube, nodes: None, namespace: str, tmp_path: Path
 ) -> None:
-    template = load("pod", "resume", {"gpus": 0})
+    template = simulated_pods("resume")
     path = (await kube.resource("v1", "Pod")).path(namespace)
 
     async def create(first: int, last: int) -> None:
-        bodies = [template.documents[0].render(f"p-{i}", namespace, i) for i in range(first, last)]
+        bodies = [template.render(f"p-{i}", namespace, i) for i in range(first, last)]
         await asyncio.gather(*(kube.raw("POST", path, body=body) for body in bodies))
 
     def observer() -> Observer:
