@@ -95,6 +95,7 @@ def _after(module: Any) -> dict[str, Any]:
         "max_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "device": module.args.device,
         "gpus_visible": torch.cuda.device_count() if torch.cuda.is_available() else 0,
+        "compile_s": _compiled(),
     }
     if module.args.device == "cuda":
         peaks = [torch.cuda.max_memory_allocated(index) for index in range(found["gpus_visible"])]
@@ -103,6 +104,14 @@ def _after(module: Any) -> dict[str, Any]:
         found["cuda"] = torch.version.cuda
         found["cudnn"] = torch.backends.cudnn.version()
     return found
+
+
+def _compiled() -> float | None:
+    """Seconds in torch.compile, None where nothing was compiled. run.py prints them by a name that newer versions of torch no longer use."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    times: dict[str, list[float]] = getattr(utils, "compilation_time_metrics", {})
+    found = [sum(values) for name, values in times.items() if name.endswith("compile_inner")]
+    return sum(found) if found else None
 
 
 def main(argv: list[str]) -> int:

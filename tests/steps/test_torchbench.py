@@ -127,6 +127,12 @@ def test_a_missing_checkout_or_torch_is_skipped_with_what_to_do(tmp_path: Path) 
         Torchbench().prepare(gang, TorchbenchParams(path=str(tmp_path), python="/bin/false"))
 
 
+def test_compile_time_is_torchs_own_where_run_py_prints_none() -> None:
+    params = params_of(NAMES[0]).model_copy(update={"compile": True})
+    found = {m.metric: m.value for m in Torchbench().parse(changed(NAMES[0], compile_s=7.25), params)}
+    assert found["compile_time"] == 7.25
+
+
 @pytest.mark.slow
 @pytest.mark.skipif("PERFDAG_TORCHBENCH" not in os.environ, reason="PERFDAG_TORCHBENCH names no checkout of pytorch/benchmark")
 def test_the_real_run_py(tmp_path: Path) -> None:
