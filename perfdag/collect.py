@@ -4,6 +4,7 @@ Collecting twice gives the same bytes: rows are in the order of the plan, nothin
 plan that have no part are rows too: `missing`, or with the reason that was noted for their batch.
 """
 
+import gc
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,6 +75,16 @@ def collect(store: Store, plan: Plan) -> Collected:
 
 def gather(store: Store, plan: Plan) -> tuple[pa.Table, Collected]:
     """The rows of a run as a table of SAMPLES (repetitive columns dictionary-encoded). Raises StoreError."""
+    collecting = gc.isenabled()
+    gc.disable()  # millions of small objects without a cycle: looking for one takes a tenth of the time
+    try:
+        return _gather(store, plan)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _gather(store: Store, plan: Plan) -> tuple[pa.Table, Collected]:
     stored = stored_parts(store, plan.run_id)
     builder = _Builder(plan, store)
     collected = builder.collected
