@@ -198,7 +198,6 @@ def test_the_knee_of_a_depth_curve_is_marked_and_named():
     assert "Knee at 8 in flight: 160 k/s at p99 200 us" in " ".join(" ".join(t.get_text() for t in figure.texts).split())
 
 
-
 def test_fio_has_a_latency_panel_for_each_direction():
     figure = drawn(fio, rows.fio())["points"]
     assert [ax.get_xlabel().split(" (")[0] for ax in figure.axes] == ["IOPS", "bandwidth", "read latency", "write latency"]
