@@ -171,14 +171,14 @@ def test_kill_9_at_random_moments_loses_nothing_and_repeats_nothing(write_suite:
 
 
 def test_ctrl_c_ends_the_children_keeps_the_parts_and_exits_130(write_suite: SuiteWriter, tmp_path: Path) -> None:
-    root = tmp_path / "store"
+    root, long = tmp_path / "store", f"{50_000 + os.getpid() % 10_000}.25"
     suite = write_suite(
         "name: stopped\nrepetitions: 1\nentries:\n  - {name: quick, benchmark: command, params: {argv: [sleep, '0.01']}}\n"
-        "  - {name: long, benchmark: command, params: {argv: [sleep, '54321.25']}, timeout: 1h}\n"
+        f"  - {{name: long, benchmark: command, params: {{argv: [sleep, '{long}']}}, timeout: 1h}}\n"
     )
     process = perfdag("run", str(suite), "--store", str(root), "--no-report", "--set", "seed=1")
     deadline = time.monotonic() + 20
-    while subprocess.run(["pgrep", "-f", "sleep 54321.25"], capture_output=True, check=False).returncode != 0:
+    while subprocess.run(["pgrep", "-f", f"sleep {long}"], capture_output=True, check=False).returncode != 0:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
@@ -186,7 +186,7 @@ def test_ctrl_c_ends_the_children_keeps_the_parts_and_exits_130(write_suite: Sui
     assert process.returncode == 130
     assert b"--resume" in said
     assert b"Traceback" not in said
-    assert subprocess.run(["pgrep", "-f", "sleep 54321.25"], capture_output=True, check=False).returncode == 1, "the child was left running"
+    assert subprocess.run(["pgrep", "-f", f"sleep {long}"], capture_output=True, check=False).returncode == 1, "the child was left running"
 
 
 def test_an_unwritable_store_is_exit_4_and_the_sample_is_kept(
