@@ -124,7 +124,9 @@ def test_until_stops_at_the_precision_or_at_the_maximum(
 
 
 def perfdag(*arguments: str, **options: object) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-c", "import sys; from perfdag.cli import main; sys.exit(main())", *arguments]
+    # a shell that runs the tests in the background has SIGINT ignored, and children inherit that
+    listening = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    command = [sys.executable, "-c", listening + "import sys; from perfdag.cli import main; sys.exit(main())", *arguments]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True, **options)  # type: ignore[call-overload,no-any-return]
 
 
