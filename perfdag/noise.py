@@ -27,12 +27,13 @@ CANARY_METRICS = (
 
 @dataclass(frozen=True)
 class Moment:
-    """Counters at one moment: jiffies (stolen, all), throttled time of our cgroup in microseconds, 1-minute load."""
+    """Counters at one moment: jiffies (stolen, all), throttled time of our cgroup in microseconds, 1-minute load, kills for memory."""
 
     stolen: int
     total: int
     throttled_us: int
     load: float
+    oom_kills: int = 0
 
 
 def moment() -> Moment:
@@ -43,20 +44,28 @@ def moment() -> Moment:
         stolen, total = fields[7], sum(fields)
     except (OSError, ValueError, IndexError):
         pass
-    return Moment(stolen, total, _throttled(), os.getloadavg()[0])
+    return Moment(stolen, total, _throttled(), os.getloadavg()[0], _oom_kills())
+
+
+def _counters(*files: str) -> dict[str, str]:
+    """The counters of our cgroup, from the first of these files that is there: version 2 of cgroups first."""
+    for file in files:
+        try:
+            return dict(line.split() for line in (Path("/sys/fs/cgroup") / file).read_text().splitlines())
+        except (OSError, ValueError):
+            continue
+    return {}
+
+
+def _oom_kills() -> int:
+    return int(_counters("memory.events", "memory/memory.oom_control").get("oom_kill", 0))
 
 
 def _throttled() -> int:
-    for file in (Path("/sys/fs/cgroup/cpu.stat"), Path("/sys/fs/cgroup/cpu/cpu.stat")):
-        try:
-            words = dict(line.split() for line in file.read_text().splitlines())
-        except (OSError, ValueError):
-            continue
-        if "throttled_usec" in words:
-            return int(words["throttled_usec"])
-        if "throttled_time" in words:
-            return int(words["throttled_time"]) // 1000
-    return 0
+    words = _counters("cpu.stat", "cpu/cpu.stat")
+    if "throttled_usec" in words:
+        return int(words["throttled_usec"])
+    return int(words.get("throttled_time", 0)) // 1000
 
 
 def steal(before: Moment, after: Moment) -> float:
@@ -79,6 +88,12 @@ def throttled(before: Moment, after: Moment) -> str | None:
     """Why the sample is invalid because its cgroup's CPU quota held it back, or None."""
     spent = after.throttled_us - before.throttled_us
     return f"the CPU quota of its cgroup throttled it for {spent / 1e6:.2f} s" if spent > 0 else None
+
+
+def starved(before: Moment, after: Moment) -> str | None:
+    """That the kernel killed a process of our cgroup for its memory limit between two moments, or None."""
+    kills = after.oom_kills - before.oom_kills
+    return "OOMKilled: a process of it passed the memory limit and the kernel killed it" if kills > 0 else None
 
 
 def canary() -> dict[str, float]:

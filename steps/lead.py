@@ -198,7 +198,10 @@ class Lead:
         except Exception as error:
             # a benchmark of another package may raise anything; its fault is a row, never the end of the run
             part.status, part.error, part.rows = "failed", f"{type(error).__name__}: {error}", []
-        part.noise = noise.disturbed(before, noise.moment(), part.env.get("cpu_threads") or 1)
+        after = noise.moment()
+        part.noise = noise.disturbed(before, after, part.env.get("cpu_threads") or 1)
+        if part.error and (why := noise.starved(before, after)):
+            part.error = f"{part.error}; {why}"
         if part.error:
             part.error = " ".join(part.error.split())
         part.finished_at = now()

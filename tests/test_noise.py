@@ -43,3 +43,8 @@ def test_this_machine_has_counters() -> None:
     after = noise.moment()
     assert after.total > before.total
     assert 0 <= noise.steal(before, after) <= 1
+
+
+def test_a_kill_for_memory_is_told() -> None:
+    assert noise.starved(Moment(0, 0, 0, 0, 2), Moment(0, 0, 0, 0, 2)) is None
+    assert "OOMKilled" in (noise.starved(Moment(0, 0, 0, 0, 2), Moment(0, 0, 0, 0, 3)) or "")

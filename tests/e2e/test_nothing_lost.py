@@ -170,6 +170,7 @@ def test_delete_leaves_nothing_behind(bench: Namespace, tmp_path: Path) -> None:
     name = bench.submit(sleeps(tmp_path, points=20))
     run_id = bench.run_id(name)
     bench.pod(name, 1)
+    _under_way(bench, run_id)
     said = bench.perfdag("delete", run_id)
     assert said.returncode == 0, said.stderr
     assert not [pod for pod in bench.objects("Pod") if name in pod["metadata"]["name"]]
