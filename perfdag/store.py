@@ -9,18 +9,14 @@ import itertools
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 DEFAULT_ROOT = "./perfdag-results"
 READ_AT_ONCE = 16
-MANY, CHUNK = 2000, 256
-
-Asked = TypeVar("Asked")
-Got = TypeVar("Got")
 
 
 class StoreError(Exception):
@@ -189,18 +185,19 @@ class S3Store:
 
     def get_many(self, keys: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         # reading ahead by a window: the reader of the bytes and the network work at the same time, and memory stays bounded
-        if len(keys) < MANY:
-            with ThreadPoolExecutor(READ_AT_ONCE) as pool:
-                yield from zip(keys, _ahead(pool, self.get, keys, 4 * READ_AT_ONCE), strict=True)
-            return
-        # so many that a process of their own pays: here its threads would wait for an interpreter that is busy with what came before
-        import multiprocessing
-        from concurrent.futures import ProcessPoolExecutor
-
-        chunks = [keys[start : start + CHUNK] for start in range(0, len(keys), CHUNK)]
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _reader, (self.root, self.patience)) as pool:
-            for chunk, found in zip(chunks, _ahead(pool, _read, chunks, 4), strict=True):
-                yield from zip(chunk, found, strict=True)
+        with ThreadPoolExecutor(READ_AT_ONCE) as pool:
+            window: deque[Future[bytes]] = deque()
+            todo = iter(keys)
+            for key in itertools.islice(todo, 4 * READ_AT_ONCE):
+                window.append(pool.submit(self.get, key))
+            try:
+                for key in keys:
+                    data = window.popleft().result()
+                    for following in itertools.islice(todo, 1):
+                        window.append(pool.submit(self.get, following))
+                    yield key, data
+            finally:
+                pool.shutdown(cancel_futures=True)
 
     def list(self, prefix: str) -> list[str]:
         try:
@@ -224,32 +221,6 @@ class S3Store:
 
     def url(self, key: str) -> str:
         return f"{self.root}/{key}"
-
-
-def _ahead(pool: Executor, read: Callable[[Asked], Got], todo: Sequence[Asked], window: int) -> Iterator[Got]:
-    """Results of reading each of `todo`, in order, at most `window` of them read ahead."""
-    pending = deque(pool.submit(read, each) for each in todo[:window])
-    try:
-        for following in itertools.chain(todo[window:], itertools.repeat(None, min(window, len(todo)))):
-            got = pending.popleft().result()
-            if following is not None:
-                pending.append(pool.submit(read, following))
-            yield got
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-_opened: list["S3Store"] = []
-
-
-def _reader(root: str, patience: float) -> None:
-    """The start of a process that reads: its own connections."""
-    _opened.append(S3Store(root, patience))
-
-
-def _read(keys: Sequence[str]) -> list[bytes]:
-    with ThreadPoolExecutor(READ_AT_ONCE) as pool:
-        return list(pool.map(_opened[0].get, keys))
 
 
 def _profile() -> dict[str, Any]:

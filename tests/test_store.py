@@ -42,23 +42,6 @@ def test_s3(s3_root: str) -> None:
 
 
 @pytest.mark.cluster
-def test_s3_read_by_a_process_of_its_own(s3_root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perfdag.store.MANY", 10)
-    monkeypatch.setattr("perfdag.store.CHUNK", 7)
-    exercise(open_store(s3_root))
-    made = open_store(s3_root)
-    keys = [f"many/{number:02}" for number in range(12)]
-    for key in keys[:-1]:
-        made.put(key, key.encode())
-    with pytest.raises(NotStoredError, match="many/11"):
-        list(made.get_many(keys))
-    first = made.get_many(keys[:-1])
-    assert next(first) == (keys[0], keys[0].encode())
-    first.close()  # type: ignore[attr-defined]
-    made.delete("many")
-
-
-@pytest.mark.cluster
 def test_s3_with_wrong_keys_or_bucket_says_so(s3_root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StoreError, match="no such bucket"):
         S3Store("s3://no-such-bucket-here/x", 0.5).put("a", b"")
