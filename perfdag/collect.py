@@ -17,14 +17,15 @@ import pyarrow.parquet as pq
 from perfdag.document import nearest
 from perfdag.parts import Part, headline, part_key, read_part, relative_precision, run_folder, stored_parts
 from perfdag.plan import Plan, read_plan
-from perfdag.results import SAMPLES, SCHEMA_VERSION, canonical, digest
+from perfdag.results import ID_COLUMNS, SAMPLES, SCHEMA_VERSION, canonical, digest, digests
 from perfdag.rollup import forget, month_of
 from perfdag.store import NotStoredError, Store, StoreError
 
 ERROR_LIMIT = 500
 CHUNK_ROWS = 1 << 16
 _AS_STORED = ("metric", "stat", "subject", "value", "unit", "better", "headline", "n")
-_ROW_COLUMNS = (*_AS_STORED, "coords", "series_id", "sample_id")
+_MADE = ("coords", "series_id", "sample_id")
+_STORED_TYPE = pa.struct([SAMPLES.field(name) for name in _AS_STORED])
 
 
 @dataclass
@@ -66,8 +67,10 @@ def collect(store: Store, plan: Plan) -> Collected:
     """Write the run's Parquet file from its parts. Raises StoreError."""
     table, collected = gather(store, plan)
     sink = pa.BufferOutputStream()
-    # without the Arrow schema in it a reader gets plain strings, however the columns were encoded here
-    pq.write_table(table, sink, compression="zstd", store_schema=False, version="2.6", data_page_version="1.0")
+    # without the Arrow schema in it a reader gets plain strings, however the columns were encoded here;
+    # a dictionary of values that are all distinct is only larger
+    encoded = [name for name in table.column_names if name not in ID_COLUMNS]
+    pq.write_table(table, sink, compression="zstd", store_schema=False, version="2.6", data_page_version="1.0", use_dictionary=encoded)
     store.put(collected.key, sink.getvalue().to_pybytes())
     forget(store, plan.suite, month_of(plan.run_id))
     return collected
@@ -125,10 +128,11 @@ class _Builder:
         self.raw = store.url(f"{run_folder(plan.run_id)}/parts")
         self.samples: list[dict[str, Any]] = []
         self.counts: list[int] = []
-        self.columns: dict[str, list[Any]] = {name: [] for name in _ROW_COLUMNS}
+        self.columns: dict[str, list[str]] = {name: [] for name in _MADE}
+        self._pending: list[dict[str, Any]] = []
         self._shapes = [canonical(shape) for shape in plan.shapes]
         self._params: dict[int, str] = {}
-        self._chunks: dict[str, list[pa.Array]] = {name: [] for name in _ROW_COLUMNS}
+        self._chunks: dict[str, list[pa.Array]] = {name: [] for name in (*_AS_STORED, *_MADE)}
         self._texts: dict[str, str] = {}
         self._values: dict[int, list[float]] = {}
         self._env: dict[bytes, str] = {}
@@ -190,28 +194,29 @@ class _Builder:
         }
 
     def _rows(self, sample: dict[str, Any], point: str, rows: list[dict[str, Any]]) -> None:
-        columns, rows = self.columns, rows or [{}]
-        for name in _AS_STORED:
-            columns[name] += [each.get(name) for each in rows]
+        rows = rows or [{}]
+        self._pending += rows
         texts = [orjson.dumps(each["coords"], option=orjson.OPT_SORT_KEYS).decode() if "coords" in each else "{}" for each in rows]
-        columns["coords"] += [self._texts.setdefault(text, text) for text in texts]
-        head = "\x1f".join((self.plan.suite, point, sample["benchmark_version"] or "", ""))
-        tail = f"\x1f{self.plan.run_id}\x1f{sample['variant'] or ''}\x1f{sample['repetition']}\x1f{sample['phase']}\x1f"
-        series = [
-            digest(f"{head}{text}\x1f{each.get('metric') or ''}\x1f{each.get('stat') or ''}")
-            for text, each in zip(texts, rows, strict=True)
-        ]
-        columns["series_id"] += series
-        columns["sample_id"] += [digest(f"{one}{tail}{each.get('subject') or ''}") for one, each in zip(series, rows, strict=True)]
+        self.columns["coords"] += [self._texts.setdefault(text, text) for text in texts]
+        named = [f"{text}\x1f{each.get('metric') or ''}\x1f{each.get('stat') or ''}" for text, each in zip(texts, rows, strict=True)]
+        series = digests((self.plan.suite, point, sample["benchmark_version"] or ""), named)
+        of_run = (self.plan.run_id, sample["variant"] or "", str(sample["repetition"]), sample["phase"])
+        subjects = [each.get("subject") or "" for each in rows]
+        samples = {subject: digest(*of_run, subject) for subject in set(subjects)}
+        self.columns["series_id"] += series
+        self.columns["sample_id"] += [one + samples[subject] for one, subject in zip(series, subjects, strict=True)]
         self.counts.append(len(rows))
-        if len(columns["metric"]) >= CHUNK_ROWS:
+        if len(self._pending) >= CHUNK_ROWS:
             self._flush()
 
     def _flush(self) -> None:
-        """Python lists become Arrow arrays, which hold a million rows in a tenth of the memory."""
-        for name, values in self.columns.items():
-            self._chunks[name].append(pa.array(values, SAMPLES.field(name).type))
-            values.clear()
+        """Python objects become Arrow arrays, which hold a million rows in a tenth of the memory."""
+        for name, values in zip(_AS_STORED, pa.array(self._pending, _STORED_TYPE).flatten(), strict=True):
+            self._chunks[name].append(values)
+        self._pending.clear()
+        for name, made in self.columns.items():
+            self._chunks[name].append(pa.array(made, SAMPLES.field(name).type))
+            made.clear()
 
     def add_absent(self, positions: Iterable[int]) -> None:
         """Samples without a part. Those an `until` point did not need any more are no rows."""

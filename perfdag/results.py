@@ -5,7 +5,7 @@ gains nullable columns at its end. Units are SI base units in a column of their 
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -97,7 +97,21 @@ def digest(*parts: str) -> str:
     return hashlib.blake2b("\x1f".join(parts).encode(), digest_size=8).hexdigest()
 
 
-DICTIONARY_COLUMNS = tuple(each.name for each in SAMPLES if pa.types.is_string(each.type) and each.name not in {"sample_id", "series_id"})
+def digests(head: Sequence[str], tails: Iterable[str]) -> list[str]:
+    """`digest(*head, tail)` of each tail; the head, which many rows share, is hashed once."""
+    begun = hashlib.blake2b("".join(f"{part}\x1f" for part in head).encode(), digest_size=8)
+    made = []
+    for tail in tails:
+        each = begun.copy()
+        each.update(tail.encode())
+        made.append(each.hexdigest())
+    return made
+
+
+ID_COLUMNS = ("series_id", "sample_id")
+"""Text columns of which about every value is another."""
+
+DICTIONARY_COLUMNS = tuple(each.name for each in SAMPLES if pa.types.is_string(each.type) and each.name not in ID_COLUMNS)
 """Text columns with few distinct values; read dictionary-encoded they cost a few bytes a row."""
 
 

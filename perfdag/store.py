@@ -10,13 +10,14 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
 DEFAULT_ROOT = "./perfdag-results"
 READ_AT_ONCE = 16
+KEYS_A_TASK = 8
 
 
 class StoreError(Exception):
@@ -184,20 +185,21 @@ class S3Store:
             raise self._error(error) from error
 
     def get_many(self, keys: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        # reading ahead by a window: the reader of the bytes and the network work at the same time, and memory stays bounded
+        # reading ahead by a window: the reader of the bytes and the network work at the same time, and memory stays bounded;
+        # a few keys a task, since handing one over costs about as much as asking for it
+        tasks = iter([keys[at : at + KEYS_A_TASK] for at in range(0, len(keys), KEYS_A_TASK)])
         with ThreadPoolExecutor(READ_AT_ONCE) as pool:
-            window: deque[Future[bytes]] = deque()
-            todo = iter(keys)
-            for key in itertools.islice(todo, 4 * READ_AT_ONCE):
-                window.append(pool.submit(self.get, key))
+            window = deque(pool.submit(self._each, task) for task in itertools.islice(tasks, 2 * READ_AT_ONCE))
             try:
-                for key in keys:
-                    data = window.popleft().result()
-                    for following in itertools.islice(todo, 1):
-                        window.append(pool.submit(self.get, following))
-                    yield key, data
+                while window:
+                    found = window.popleft().result()
+                    window += [pool.submit(self._each, task) for task in itertools.islice(tasks, 1)]
+                    yield from found
             finally:
                 pool.shutdown(cancel_futures=True)
+
+    def _each(self, keys: Sequence[str]) -> list[tuple[str, bytes]]:
+        return [(key, self.get(key)) for key in keys]
 
     def list(self, prefix: str) -> list[str]:
         try:
