@@ -13,6 +13,7 @@ from perfdag.document import BadDocument
 from perfdag.pairs import Pair, together
 from perfdag.points import Enumerated, Point, enumerate_points, order
 from perfdag.results import digest
+from perfdag.shape import Shape
 from perfdag.suite import Loaded, Until
 
 MAX_BATCHES = 1000
@@ -61,6 +62,10 @@ class Plan:
         """Name of a sample in the store, `<point>-<repetition>`; a warm-up is `<point>-w<n>`."""
         index, repetition = self.order[position]
         return f"{self.points[index].id}-{repetition if repetition > 0 else f'w{-repetition}'}"
+
+    def shape_of(self, batch: int) -> Shape:
+        """The shape of a batch's pods."""
+        return Shape.model_validate(self.shapes[self.batches[batch].shape])
 
     def dump(self) -> bytes:
         """plan.json."""

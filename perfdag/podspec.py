@@ -38,9 +38,9 @@ class Context:
     priority_class: str | None = None
     workflow: str = ""
     account: str | None = None
+    """The ServiceAccount of a benchmark that is allowed rights; None: that of all measuring pods."""
     ranks: range | None = None
     """Ranks of the variant that the pod belongs to, where a batch holds the pods of two; None: the batch's pods are one gang."""
-    """The ServiceAccount of a benchmark that is allowed rights; None: that of all measuring pods."""
 
 
 def account_of(benchmark: str) -> str:

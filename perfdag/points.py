@@ -52,6 +52,11 @@ class Point:
     until: Until | None = None
     pair: Pair | None = None
 
+    def sample(self, repetition: int) -> str:
+        """What a person calls one sample of it; warm-ups have repetitions below 1."""
+        count = f"{repetition}/{self.rounds}" if repetition > 0 else "warm-up"
+        return f"{self.entry} {self.label}".strip() + f" ({count})"
+
     @property
     def rounds(self) -> int:
         """Most measured samples this point may get."""

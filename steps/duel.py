@@ -15,14 +15,11 @@ from perfdag.abtest import Duel, positions, recall
 from perfdag.benchmark import Infrastructure
 from perfdag.collect import load_plan
 from perfdag.hosts import Host
-from perfdag.parts import note, part_key, read_part, stored_parts
+from perfdag.parts import part_key, read_part, stored_parts
 from perfdag.plan import Plan
-from perfdag.shape import Shape
-from perfdag.steps import peer
-from perfdag.steps.gang import Gone, Hosts, Said, connect, for_rsh, measured_host, own_host, place_for, running
+from perfdag.steps.gang import Gone, Hosts, Said, connect, fell_apart, join, own_host, place_for, running, ssh_config
 from perfdag.steps.lead import GangLost, Lead
-from perfdag.steps.place import KEYS, Here, scratch_home
-from perfdag.steps.pods import Pod
+from perfdag.steps.place import Here
 from perfdag.steps.ssh import SshHost
 from perfdag.store import Store
 
@@ -36,11 +33,6 @@ _COUNTERS = ["sh", "-c", "cat /sys/fs/cgroup/cpu.stat /sys/fs/cgroup/cpuacct/cpu
 def recalled(store: Store, plan: Plan) -> Duel:
     """The duel that a stored plan is one side of. Raises StoreError."""
     return recall(plan, load_plan(store, plan.options["other"]))
-
-
-def shape_of(plan: Plan, batch: int) -> Shape:
-    """The shape of a batch's pods."""
-    return Shape.model_validate(plan.shapes[plan.batches[batch].shape])
 
 
 def cpu_seconds(text: str) -> float | None:
@@ -102,16 +94,11 @@ def lead(here: Here, store: Store, plan: Plan, number: int, attempt: int, last: 
         _drive(here, store, duel, number, attempt)
         return 0
     except (Gone, GangLost, Infrastructure) as error:
-        print(f"batch {number}, attempt {attempt}: {error}", flush=True)  # noqa: T201
-        for each in (duel.a, duel.b):
-            note(store, each.run_id, f"batch-{number}", "failed", str(error), [number])
-        if last:
-            print(f"batch {number}: given up; the reason is in the rows of what is left", flush=True)  # noqa: T201
-        return peer.RETRYABLE
+        return fell_apart(store, [duel.a, duel.b], number, f"batch {number}, attempt {attempt}", last, error)
 
 
 def _drive(here: Here, store: Store, duel: Duel, number: int, attempt: int) -> None:
-    shapes = {letter: shape_of(plan, number) for letter, plan in (("A", duel.a), ("B", duel.b))}
+    shapes = {letter: plan.shape_of(number) for letter, plan in (("A", duel.a), ("B", duel.b))}
     n, family = shapes["A"].hosts.count, shapes["A"].network.family
     limit = float(duel.a.options.get("pending_limit", 600))
     pods = asyncio.run(running(here, here.run_id, number, attempt, 2 * n, limit, family))
@@ -119,10 +106,11 @@ def _drive(here: Here, store: Store, duel: Duel, number: int, attempt: int) -> N
     for rank in range(n):
         if by_rank[rank].node != by_rank[n + rank].node:
             raise Gone(f"host {rank} of A is on {by_rank[rank].node} and of B on {by_rank[n + rank].node}: not side by side")
-    config = peer.client_config(peer.Keys(KEYS), scratch_home() / "lead")
-    mine = _gang(here, pods, shapes["A"], range(n), config)
+    config = ssh_config()
+    mine = Hosts([own_host(here, pods, shapes["A"])], pods)
     others = Hosts([], pods)
     try:
+        join(mine, [by_rank[rank] for rank in range(1, n)], config, shapes["A"], here.run_id)
         connect(others, [by_rank[n + rank] for rank in range(n)], config, shapes["B"], here.run_id)
         _rounds(here, store, duel, number, mine, others)
     finally:
@@ -130,21 +118,11 @@ def _drive(here: Here, store: Store, duel: Duel, number: int, attempt: int) -> N
         mine.dismiss()
 
 
-def _gang(here: Here, pods: dict[str, Pod], shape: Shape, ranks: range, config: Path) -> Hosts:
-    """This pod as the first host of its variant, and the others of it over ssh. Raises Gone."""
-    gang = Hosts([own_host(here, pods, shape)], pods)
-    chosen = sorted((pod for pod in pods.values() if pod.rank in ranks[1:]), key=lambda pod: pod.rank or 0)
-    connect(gang, chosen, config, shape, here.run_id)
-    for_rsh(gang, config)
-    gang.hosts += [measured_host(host, shape) for host in gang.peers]
-    return gang
-
-
 def _rounds(here: Here, store: Store, duel: Duel, number: int, mine: Hosts, others: Hosts) -> None:
     plans = {"A": duel.a, "B": duel.b}
     samples = {letter: set(plan.batches[number].samples) for letter, plan in plans.items()}
     said = Said(sum(len(each) for each in samples.values()))
-    measuring = Lead(duel.a, store, place_for(here, shape_of(duel.a, number), mine), said)
+    measuring = Lead(duel.a, store, place_for(here, duel.a.shape_of(number), mine), said)
     second: SshHost = others.peers[0]
     for letter, repetition in [("A", 0), ("B", 0), *duel.rounds()]:
         plan = plans[letter]
@@ -189,10 +167,11 @@ def _obey(here: Here, plan: Plan, number: int, attempt: int, home: Path) -> None
 
 
 def _second(here: Here, plan: Plan, number: int, attempt: int) -> Lead:
-    shape = shape_of(plan, number)
+    shape = plan.shape_of(number)
     n = shape.hosts.count
     limit = float(plan.options.get("pending_limit", 600))
     pods = asyncio.run(running(here, here.run_id, number, attempt, 2 * n, limit, shape.network.family))
-    config = peer.client_config(peer.Keys(KEYS), scratch_home() / "lead")
-    gang = _gang(here, pods, shape, range(n, 2 * n), config)
+    gang = Hosts([own_host(here, pods, shape)], pods)
+    by_rank = {pod.rank or 0: pod for pod in pods.values()}
+    join(gang, [by_rank[rank] for rank in range(n + 1, 2 * n)], ssh_config(), shape, here.run_id)
     return Lead(plan, here.open(), place_for(here, shape, gang), Said(len(plan.batches[number].samples)))

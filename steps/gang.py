@@ -63,7 +63,7 @@ def lead(here: Here, store: Store, plan: Plan, number: int, attempt: int, last: 
     batch = plan.batches[index]
     stored = stored_parts(store, plan.run_id)
     left = [position for position in batch.samples if plan.key(position) not in stored]
-    shape = Shape.model_validate(plan.shapes[batch.shape])
+    shape = plan.shape_of(index)
     said = Said(len(left))
     if not left:
         return 0
@@ -72,11 +72,17 @@ def lead(here: Here, store: Store, plan: Plan, number: int, attempt: int, last: 
             _measure(here, store, plan, gang, index, in_turn(plan, batch.samples, left, attempt), said)
         return 0
     except (Gone, GangLost) as error:
-        print(f"batch {number}, attempt {attempt}: {error}", flush=True)  # noqa: T201
+        return fell_apart(store, [plan], index, f"batch {number}, attempt {attempt}", last, error)
+
+
+def fell_apart(store: Store, plans: Sequence[Plan], index: int, attempt: str, last: bool, error: Exception) -> int:
+    """Say and note why an attempt at batch `index` of the plans ended early; returns RETRYABLE. Raises StoreError."""
+    print(f"{attempt}: {error}", flush=True)  # noqa: T201
+    for plan in plans:
         note(store, plan.run_id, f"batch-{index}", "failed", str(error), [index])
-        if last:
-            print(f"batch {number}: given up; the reason is in the rows of what is left", flush=True)  # noqa: T201
-        return peer.RETRYABLE
+    if last:
+        print(f"{attempt}: given up; the reason is in the rows of what is left", flush=True)  # noqa: T201
+    return peer.RETRYABLE
 
 
 def in_turn(plan: Plan, samples: Sequence[int], left: Collection[int], attempt: int) -> list[int]:
@@ -90,8 +96,7 @@ def in_turn(plan: Plan, samples: Sequence[int], left: Collection[int], attempt: 
 
 
 def _measure(here: Here, store: Store, plan: Plan, gang: Hosts, number: int, samples: Sequence[int], said: "Said") -> None:
-    batch = plan.batches[number]
-    measuring = Lead(plan, store, place_for(here, Shape.model_validate(plan.shapes[batch.shape]), gang), said)
+    measuring = Lead(plan, store, place_for(here, plan.shape_of(number), gang), said)
     deadline = None
     if plan.budget:
         deadline = time.monotonic() + plan.budget - (time.time() - here.created.timestamp())
@@ -132,19 +137,24 @@ def gathered(here: Here, plan: Plan, shape: Shape, number: int, attempt: int) ->
     gang = Hosts([own_host(here, pods, shape)], pods)
     try:
         if wanted > 1:
-            config = peer.client_config(peer.Keys(KEYS), scratch_home() / "lead")
             ranked = sorted((each for each in pods.values() if each.rank), key=lambda each: each.rank or 0)
-            connect(gang, ranked, config, shape, here.run_id)
-            for_rsh(gang, config)
-            gang.hosts += [measured_host(host, shape) for host in gang.peers]
+            join(gang, ranked, ssh_config(), shape, here.run_id)
         yield gang
     finally:
         gang.dismiss()
 
 
-def for_rsh(gang: Hosts, config: Path) -> None:
-    """Tell `perfdag step rsh`, which MPI launchers call, how to reach the peers."""
+def ssh_config() -> Path:
+    """Write this pod's configuration of ssh to its peers. Raises PeerError."""
+    return peer.client_config(peer.Keys(KEYS), scratch_home() / "lead")
+
+
+def join(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id: str) -> None:
+    """Reach the other pods of a gang, by rank, and add them to its hosts. Raises Gone."""
+    connect(gang, pods, config, shape, run_id)
+    # how `perfdag step rsh`, which MPI launchers call, reaches the peers
     os.environ |= {"PERFDAG_SSH_CONFIG": str(config), "PERFDAG_SSH_PORTS": " ".join(f"{each.at}={each.port}" for each in gang.peers)}
+    gang.hosts += [_measured_host(host, shape) for host in gang.peers]
 
 
 def connect(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id: str) -> None:
@@ -168,7 +178,7 @@ def own_host(here: Here, pods: dict[str, Pod], shape: Shape) -> LocalHost:
     return LocalHost(extra, here.node) if extra else local
 
 
-def measured_host(host: SshHost, shape: Shape) -> Host:
+def _measured_host(host: SshHost, shape: Shape) -> Host:
     """A peer with its address on the measured network. Raises Gone."""
     extra = _extra_address(host, shape)
     if extra:

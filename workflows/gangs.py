@@ -22,14 +22,15 @@ def _ranks(name: str, rank: Container, shape: str, sequence: m.Sequence) -> None
     Task(name=name, template=rank, with_sequence=sequence, arguments=told)
 
 
+def _attempts(made: Installation, name: str) -> DAG:
+    """One attempt at a batch; what makes its pods is added by the caller. A retry makes all of them anew."""
+    retries = RetryStrategy(limit=str(made.retries), retry_policy="Always")
+    return DAG(name=name, inputs=[Parameter(name="batch")], fail_fast=False, retry_strategy=retries)
+
+
 def duel(made: Installation, ranks: dict[bool, Container]) -> DAG:
     """Ranks of both variants of one batch: those of A first, those of B counted on, each with or without a network of its own."""
-    attempt = DAG(
-        name="duel",
-        inputs=[Parameter(name="batch")],
-        fail_fast=False,
-        retry_strategy=RetryStrategy(limit=str(made.retries), retry_policy="Always"),
-    )
+    attempt = _attempts(made, "duel")
     with attempt:
         for side, shape in (("a", "s"), ("b", "t")):
             start = m.IntOrString(root="0" if side == "a" else f"{{{{={_of_batch('n')}}}}}")
@@ -41,12 +42,7 @@ def duel(made: Installation, ranks: dict[bool, Container]) -> DAG:
 
 def gang(made: Installation, ranks: dict[bool, Container], net: bool) -> DAG:
     """Ranks of one batch, all created at once; a retry makes the whole gang anew."""
-    attempt = DAG(
-        name="gang-net" if net else "gang",
-        inputs=[Parameter(name="batch")],
-        fail_fast=False,
-        retry_strategy=RetryStrategy(limit=str(made.retries), retry_policy="Always"),
-    )
+    attempt = _attempts(made, "gang-net" if net else "gang")
     with attempt:
         _ranks("rank", ranks[net], "s", m.Sequence(count=m.IntOrString(root=f"{{{{={_of_batch('n')}}}}}")))
     return attempt

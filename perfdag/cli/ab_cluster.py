@@ -15,32 +15,29 @@ def submit(args: argparse.Namespace) -> int:
 
     Raises BadDocument, StoreError, KubeError.
     """
-    from perfdag import kube
     from perfdag.abtest import on_cluster
+    from perfdag.cli import EXIT_INPUT, EXIT_REACH
     from perfdag.cli.ab import prepared
-    from perfdag.cli.submit import _template, follow
+    from perfdag.cli.cluster_run import NotInstalled, installed
+    from perfdag.cli.submit import follow
     from perfdag.steps.plan import check_size
     from perfdag.store import open_store
-    from perfdag.workflows import runs
 
-    template = kube.run(lambda client: _template(client, args.namespace))
-    if template is None:
-        print(
-            f"perfdag ab: perfdag is not installed in namespace {args.namespace}: perfdag install --namespace {args.namespace} --store ...",
-            file=sys.stderr,
-        )
-        return 4
-    given = {each["name"]: each.get("value", "") for each in template["spec"]["arguments"]["parameters"]}
-    args.store = args.store or given.get("store")
+    try:
+        place = installed(args.namespace)
+    except NotInstalled as error:
+        print(f"perfdag ab: {error}", file=sys.stderr)
+        return EXIT_REACH
+    args.store = args.store or place.given.get("store")
     if not str(args.store).startswith("s3://"):
         print(
             f"perfdag ab: --submit needs an s3:// store that is reached from here, not {args.store}: both plans are in it", file=sys.stderr
         )
-        return 2
+        return EXIT_INPUT
     made = prepared(args)
     if isinstance(made, str):
         print(f"perfdag ab: {made}", file=sys.stderr)
-        return 2
+        return EXIT_INPUT
     duel, _ = made
     if args.resume is None:
         duel = on_cluster(duel)
@@ -50,12 +47,9 @@ def submit(args: argparse.Namespace) -> int:
             store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     elif not duel.a.options.get("cluster"):
         print(f"perfdag ab: {args.resume} was measured on one machine; resume it there, without --submit", file=sys.stderr)
-        return 2
+        return EXIT_INPUT
     told = {"run": duel.a.run_id, "store": args.store}
-    priority = int(duel.a.options.get("priority", 0))
-    body = runs.workflow(args.namespace, duel.a.suite, told, duel.a.run_id, priority, template["kind"] == "ClusterWorkflowTemplate")
-    workflow = kube.run(lambda client: client.create(body, args.namespace))
-    name = workflow["metadata"]["name"]
+    name = place.start(duel.a.suite, told, int(duel.a.options.get("priority", 0)))
     print(f"ab {duel.a.run_id} and {duel.b.run_id}, workflow {name} in namespace {args.namespace}", flush=True)
     if args.watch:
         return asyncio.run(follow(name, args.namespace))

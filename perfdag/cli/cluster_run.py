@@ -51,6 +51,11 @@ class View:
         outputs = ((self.workflow.get("status") or {}).get("outputs") or {}).get("parameters") or []
         return label or next((each.get("value") for each in outputs if each["name"] == "run"), None)
 
+    @property
+    def batches(self) -> list[int]:
+        """Batches that have pods running or on their way."""
+        return sorted({pod.batch for pod in self.pods if pod.batch is not None and pod.phase in ("Running", "Pending")})
+
     def seconds(self) -> float:
         """Seconds since it was created, by this machine's clock."""
         from datetime import datetime
@@ -91,6 +96,45 @@ class View:
                 if not any(text.split(": ", 1)[1][:40] in each for each in found):
                     found.append(text)
         return found
+
+
+class NotInstalled(Exception):
+    """The namespace has no templates of perfdag."""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """The templates that a namespace can use, and the parameters given at their installation."""
+
+    namespace: str
+    everywhere: bool
+    given: dict[str, str]
+
+    def start(self, suite: str, told: dict[str, str], priority: int) -> str:
+        """Create the Workflow of a run (`told`: its parameters, the run's id among them); returns its name. Raises KubeError."""
+        from perfdag import kube
+        from perfdag.workflows import runs
+
+        body = runs.workflow(self.namespace, suite, told, told["run"], priority, self.everywhere)
+        return str(kube.run(lambda client: client.create(body, self.namespace))["metadata"]["name"])
+
+
+def installed(namespace: str) -> Installed:
+    """What `perfdag install` put there, or cluster-wide. Raises NotInstalled, KubeError."""
+    from perfdag import kube
+
+    async def template(client: "Kube") -> Object:
+        for kind in ("WorkflowTemplate", "ClusterWorkflowTemplate"):
+            try:
+                return await client.get(await client.resource("argoproj.io/v1alpha1", kind), "perfdag", namespace)
+            except kube.KubeError as error:
+                if error.status != 404:
+                    raise
+        raise NotInstalled(f"perfdag is not installed in namespace {namespace}: perfdag install --namespace {namespace} --store ...")
+
+    found = kube.run(template)
+    given = {each["name"]: each.get("value", "") for each in found["spec"]["arguments"]["parameters"]}
+    return Installed(namespace, found["kind"] == "ClusterWorkflowTemplate", given)
 
 
 def argos(line: str) -> bool:
@@ -167,8 +211,7 @@ def _standing(plan: "Plan", stored: Collection[str], batches: Sequence[int]) -> 
     current = None
     if under_way is not None:
         index, repetition = plan.order[under_way]
-        point = plan.points[index]
-        current = f"{point.entry} {point.label}".strip() + f" ({repetition}/{point.rounds})"
+        current = plan.points[index].sample(repetition)
     todo = [positions for number, positions in enumerate(absent) if positions and number not in batches]
     left = sum(plan.group_seconds([at]) for positions in absent for at in positions) + BATCH_SECONDS * len(todo)
     return Standing(len(plan.order) - sum(map(len, absent)), len(plan.order), current, left)

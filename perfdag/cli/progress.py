@@ -37,10 +37,6 @@ class Progress:
         if self._live:
             self._live.stop()
 
-    def _name(self, point: Point, repetition: int) -> str:
-        count = f"{repetition}/{point.rounds}" if repetition > 0 else "warm-up"
-        return f"{point.entry} {point.label}".strip() + f" ({count})"
-
     def left(self) -> float:
         """Expected seconds to the end."""
         factor = self._spent / self._expected_done if self._expected_done > 1 else 1.0
@@ -51,7 +47,7 @@ class Progress:
         if self._live:
             from rich.markup import escape
 
-            text = f"{self.done}/{self.total}  {self._name(point, repetition)}  about {short_seconds(self.left())} left"
+            text = f"{self.done}/{self.total}  {point.sample(repetition)}  about {short_seconds(self.left())} left"
             self._live.update(escape(text))
 
     def ended(self, point: Point, part: Part) -> None:
@@ -65,7 +61,7 @@ class Progress:
         unit = next((row["unit"] for row in part.rows if row["headline"]), "")
         said = short(value, unit) if value is not None else ""
         reason = f": {part.error}" if part.error else ""
-        line = f"[{self.done}/{self.total}] {self._name(point, part.repetition)} {part.status} {said}{reason}".rstrip()
+        line = f"[{self.done}/{self.total}] {point.sample(part.repetition)} {part.status} {said}{reason}".rstrip()
         if self._live:
             if part.status not in ("ok", "skipped"):
                 self._live.console.print(line, markup=False, highlight=False)

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         import orjson
 
-        standing = counter.count(seen.run_id, sorted({pod.batch for pod in seen.pods if pod.batch is not None and pod.phase == "Running"}))
+        standing = counter.count(seen.run_id, seen.batches)
         told = {
             "run_id": seen.run_id,
             "workflow": seen.name,

@@ -95,7 +95,7 @@ def _peer(args: argparse.Namespace) -> int:
     store = place.open()
     plan, index = assigned(store, load_plan(store, place.run_id), args.batch)
     home = scratch_home() / "peer"
-    if plan.trigger == "ab" and args.rank >= (n := duel.shape_of(plan, index).hosts.count):
+    if plan.trigger == "ab" and args.rank >= (n := plan.shape_of(index).hosts.count):
         plan = duel.recalled(store, plan).b
         if args.rank == n:
             duel.follow(place, plan, index, args.attempt, home)
@@ -104,7 +104,7 @@ def _peer(args: argparse.Namespace) -> int:
         return serve(
             Keys(KEYS),
             home,
-            ssh_port(duel.shape_of(plan, index), place.run_id, args.rank),
+            ssh_port(plan.shape_of(index), place.run_id, args.rank),
             float(plan.options.get("pending_limit", 600)),
             measured=lambda: wanted <= stored_parts(store, plan.run_id),
         )

@@ -44,23 +44,20 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Submit, and with --watch follow to the end."""
-    from perfdag import kube
     from perfdag.cli import EXIT_INPUT, EXIT_REACH
+    from perfdag.cli.cluster_run import NotInstalled, installed
 
     if (args.suite is None) == (args.resume is None):
         print("perfdag submit: name a suite file, or --resume RUN", file=sys.stderr)
         return EXIT_INPUT
     loaded, plan = _check(args) if args.suite else (None, None)
-    template = kube.run(lambda client: _template(client, args.namespace))
-    if template is None:
-        print(
-            f"perfdag submit: perfdag is not installed in namespace {args.namespace}: perfdag install --namespace {args.namespace} --store ...",
-            file=sys.stderr,
-        )
+    try:
+        place = installed(args.namespace)
+    except NotInstalled as error:
+        print(f"perfdag submit: {error}", file=sys.stderr)
         return EXIT_REACH
-    body = _body(args, loaded, plan, template)
-    made = kube.run(lambda client: client.create(body, args.namespace))
-    name = made["metadata"]["name"]
+    told = _told(args, loaded, plan, place.given.get("store") or "")
+    name = place.start(plan.suite if plan else "resumed", told, int(plan.options.get("priority", 0)) if plan else 0)
     print(f"run {plan.run_id if plan else args.resume}, workflow {name} in namespace {args.namespace}", flush=True)
     if not args.watch:
         print(f"follow it: perfdag status {name} --namespace {args.namespace}")
@@ -80,32 +77,13 @@ def _check(args: argparse.Namespace) -> "tuple[Loaded, Plan]":
     return loaded, plan
 
 
-async def _template(client: "Kube", namespace: str) -> Object | None:
-    from perfdag.kube import KubeError
-
-    for kind in ("WorkflowTemplate", "ClusterWorkflowTemplate"):
-        try:
-            return await client.get(await client.resource("argoproj.io/v1alpha1", kind), "perfdag", namespace)
-        except KubeError as error:
-            if error.status != 404:
-                raise
-    return None
-
-
-def _body(args: argparse.Namespace, loaded: "Loaded | None", plan: "Plan | None", template: Object) -> Object:
-    from perfdag.workflows import runs
-
-    given = {each["name"]: each.get("value", "") for each in template["spec"]["arguments"]["parameters"]}
-    root = args.store or (loaded.suite.store if loaded and _on_cluster(loaded.suite.store) else None) or given.get("store") or ""
+def _told(args: argparse.Namespace, loaded: "Loaded | None", plan: "Plan | None", given: str) -> dict[str, str]:
+    """Parameters of the Workflow; `given` is the store of the installation."""
+    root = args.store or (loaded.suite.store if loaded and _on_cluster(loaded.suite.store) else None) or given
     told = {"run": plan.run_id if plan else args.resume, "store": root}
-    carried = ""
-    if plan is not None and loaded is not None:
-        carried = plan.suite
-        if not _stored(plan, root):
-            told |= _in_parameters(args, loaded)
-    cluster = template["kind"] == "ClusterWorkflowTemplate"
-    priority = int(plan.options.get("priority", 0)) if plan else 0
-    return runs.workflow(args.namespace, carried or "resumed", told, told["run"], priority, cluster)
+    if plan is not None and loaded is not None and not _stored(plan, root):
+        told |= _in_parameters(args, loaded)
+    return told
 
 
 def _on_cluster(root: str | None) -> bool:
@@ -183,9 +161,8 @@ def describe(view: "View", counter: Any, seconds: float) -> str:
     from perfdag.cli.cluster_run import DONE
     from perfdag.units import short_seconds
 
-    batches = sorted({pod.batch for pod in view.pods if pod.batch is not None and pod.phase in ("Running", "Pending")})
     parts = [f"{int(seconds) // 60}:{int(seconds) % 60:02d}"]
-    standing = counter.count(view.run_id, batches)
+    standing = counter.count(view.run_id, view.batches)
     if standing:
         parts.append(f"{standing.done}/{standing.total} samples")
         if standing.done < standing.total and view.phase not in DONE:
@@ -193,8 +170,8 @@ def describe(view: "View", counter: Any, seconds: float) -> str:
         if standing.current:
             parts.append(standing.current)
     phases = Tally(pod.phase for pod in view.pods if pod.batch is not None)
-    if batches:
-        parts.append(f"batch {', '.join(map(str, batches))}")
+    if view.batches:
+        parts.append(f"batch {', '.join(map(str, view.batches))}")
     if phases:
         parts.append("pods " + ", ".join(f"{number} {phase}" for phase, number in sorted(phases.items())))
     text = f"{parts[0]} | {view.phase}" + (f" ({view.message})" if view.message else "")

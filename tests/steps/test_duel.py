@@ -84,7 +84,7 @@ def test_pods_of_both_variants_are_told_where_to_be() -> None:
 
 def test_two_variants_on_the_host_network_have_ports_of_their_own() -> None:
     found = made(PAIR, a=("one.network.host=true",), b=("one.network.host=true", "one.env.X=x"))
-    ports = [ssh_port(duel.shape_of(plan, 0), found.a.run_id, rank) for rank, plan in enumerate((found.a, found.b))]
+    ports = [ssh_port(plan.shape_of(0), found.a.run_id, rank) for rank, plan in enumerate((found.a, found.b))]
     assert ports[0] != ports[1]
     given = outputs(found.a, place(found.a.run_id), set(), found.b)
     assert [int(each["port"]) + rank for rank, each in enumerate(given["shapes"])] == ports
