@@ -18,7 +18,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-sys.path.pop(0)  # this folder has a queue.py, which must not stand for the standard library's
 import yaml
 
 from perfdag import kube

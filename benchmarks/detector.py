@@ -15,7 +15,6 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.pop(0)  # this folder has a queue.py, which must not stand for the standard library's
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
-sys.path.pop(0)  # this folder has a queue.py, which must not stand for the standard library's
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
