@@ -1,6 +1,7 @@
 """The sentry of a run: notes why measuring pods cannot start, gives up those for which waiting is useless, and ends with the last batch.
 
-A pod whose image is missing or that no node has room for never runs a step of ours, so that nothing inside it can say so.
+A pod whose image is missing, whose volume cannot be mounted or that no node has room for never runs a step of ours, so that nothing
+inside it can say so.
 """
 
 import asyncio
@@ -12,11 +13,13 @@ from typing import Any
 import orjson
 
 from perfdag.collect import load_plan
+from perfdag.confirm import assigned
 from perfdag.kube import Kube, KubeError, Resource
-from perfdag.parts import note
+from perfdag.parts import note, stored_parts
 from perfdag.plan import Plan
+from perfdag.rules import gated
 from perfdag.steps.place import Here
-from perfdag.steps.pods import Pod, is_pulling, read, selector
+from perfdag.steps.pods import Pod, is_pulling, read, selector, told
 from perfdag.store import Store
 
 EVERY = 3.0
@@ -39,6 +42,7 @@ class Sentry:
     def __init__(self, plan: Plan, store: Store) -> None:
         self._plan, self._store = plan, store
         self._since: dict[str, float] = {}
+        self._silent: dict[str, float] = {}
         self._noted: dict[int, str] = {}
         self._given_up: set[int] = set()
         self._limit = float(plan.options.get("pending_limit", 600))
@@ -50,6 +54,8 @@ class Sentry:
             if pod.batch is None or pod.trouble is None or pod.phase == "Succeeded":
                 if pod.phase != "Pending":  # between two tries to pull its image a pod has no trouble for a moment
                     self._since.pop(pod.uid, None)
+                elif pod.batch is not None:
+                    self._speechless(pod, pod.batch, now)
                 continue
             since = self._since.setdefault(pod.uid, now)
             if pod.phase == "Pending":
@@ -63,6 +69,12 @@ class Sentry:
             elif not pod.trouble.startswith("main ended"):  # the lead said why itself
                 self.note(pod.batch, f"pod of rank {pod.rank}: {pod.trouble}")
         return [pod for pod in pods if pod.batch is not None and (pod.batch, pod.attempt) in doomed and pod.phase in ("Pending", "Running")]
+
+    def _speechless(self, pod: Pod, batch: int, now: float) -> None:
+        """Note a pod that has waited for nearly all of its time with no word of why."""
+        waited = now - self._silent.setdefault(pod.uid, now)
+        if waited >= max(self._limit - 2 * EVERY, self._limit / 2) and batch not in self._noted:
+            self.note(batch, f"pod of rank {pod.rank} has not started after {waited:.0f} s on {pod.node or 'no node'}, and no event says why")
 
     def refused(self, nodes: dict[str, Object]) -> None:
         """Note pods that the API server refused to make: a quota, an admission rule."""
@@ -79,7 +91,14 @@ class Sentry:
         if self._noted.get(batch) != kind:
             self._noted[batch] = kind
             print(f"batch {batch}: {reason}", flush=True)  # noqa: T201
-            note(self._store, self._plan.run_id, f"batch-{batch}", "failed", reason, [batch])
+            plan, index = self._of(batch)
+            note(self._store, plan.run_id, f"batch-{index}", "failed", reason, [index])
+
+    def _of(self, batch: int) -> tuple[Plan, int]:
+        """The plan that a batch belongs to and its index there. Those that confirm are planned while the sentry stands."""
+        if batch >= len(self._plan.batches) and "confirmed" not in self._plan.options:
+            self._plan = load_plan(self._store, self._plan.run_id)
+        return assigned(self._store, self._plan, batch)
 
 
 def nodes_of(workflow: Object) -> dict[str, Object]:
@@ -91,18 +110,41 @@ def nodes_of(workflow: Object) -> dict[str, Object]:
     return status.get("nodes") or {}
 
 
+def complete(store: Store, plan: Plan, pods: list[Pod]) -> bool:
+    """Whether nothing is left to guard: no pod of the run lives, every sample is stored, and none may be measured again. Raises StoreError.
+
+    The controller looks at a workflow every 10 s: a sentry that waited until its fan-out is over would cost a run one more look.
+    """
+    if not pods or gated(plan) or any(pod.phase in ("Pending", "Running") for pod in pods):
+        return False
+    stored = stored_parts(store, plan.run_id)
+    return all(plan.key(position) in stored for position in range(len(plan.order)))
+
+
+def template_of(node: Object) -> str | None:
+    """The template that a node was made from: one of the workflow's own, or one that a task of another workflow refers to."""
+    return node.get("templateName") or (node.get("templateRef") or {}).get("template")
+
+
 def finished(workflow: Object) -> bool:
-    """Whether the fan-out over batches is over (or the workflow is)."""
-    root = f"{workflow['metadata']['name']}.batches"
-    fans = [node for node in nodes_of(workflow).values() if node.get("name") == root]
-    over = bool(fans) and fans[0].get("phase") in _DONE
-    return over or (workflow.get("status") or {}).get("phase") in _DONE or bool(workflow["spec"].get("shutdown"))
+    """Whether all batches are over, those that confirm too, or the workflow is. Their DAG may be a task of another workflow's."""
+    status = workflow.get("status") or {}
+    if status.get("phase") in _DONE or workflow["spec"].get("shutdown"):
+        return True
+    nodes = list(nodes_of(workflow).values())
+    fans = [node.get("phase") for node in nodes if template_of(node) == "batches"]
+    suspects = [node.get("phase") for node in nodes if template_of(node) == "suspect"]
+    if not fans or not suspects or not _DONE.issuperset([*fans, *suspects]):
+        return False
+    # what it found suspicious is measured in a second fan, whose node may not be there yet
+    return "Succeeded" not in suspects or len(fans) > 1
 
 
 async def stand(here: Here) -> None:
     """Stand until the last batch is over. Raises StoreError; an API server out of reach is waited for."""
     store = here.open()
-    sentry = Sentry(load_plan(store, here.run_id), store)
+    plan = load_plan(store, here.run_id)
+    sentry = Sentry(plan, store)
     async with Kube() as kube:
         pods = await kube.resource("v1", "Pod")
         workflows = await kube.resource("argoproj.io/v1alpha1", "Workflow")
@@ -112,7 +154,8 @@ async def stand(here: Here) -> None:
                 if finished(workflow):
                     return
                 sentry.refused(nodes_of(workflow))
-                await _round(kube, pods, here, sentry)
+                if complete(store, plan, await _round(kube, pods, here, sentry)):
+                    return
             except KubeError as error:
                 if error.status in (401, 403, 404):
                     raise
@@ -120,10 +163,12 @@ async def stand(here: Here) -> None:
             await asyncio.sleep(EVERY)
 
 
-async def _round(kube: Kube, kind: Resource, here: Here, sentry: Sentry) -> None:
+async def _round(kube: Kube, kind: Resource, here: Here, sentry: Sentry) -> list[Pod]:
     listed = await kube.list(kind, here.namespace, labels=f"{selector(here.run_id)},workflows.argoproj.io/workflow={here.workflow}")
-    for pod in sentry.look([read(each) for each in listed], time.monotonic()):
+    pods = [read(each) for each in listed]
+    for pod in sentry.look(pods, time.monotonic()):
         # Argo makes a pod anew that is deleted while it is Pending; one past its deadline it takes for failed. A pod without
         # a node has no kubelet to end it: there the template's pendingTimeout does.
         if pod.node:
             await kube.patch(kind, pod.name, {"spec": {"activeDeadlineSeconds": 1}}, here.namespace)
+    return pods

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from perfdag.parts import part_key
 from perfdag.plan import make_plan
 from perfdag.steps.pods import Pod, explain, read
-from perfdag.steps.sentry import Sentry, finished, nodes_of
+from perfdag.steps.sentry import Sentry, complete, finished, nodes_of
 from perfdag.store import FolderStore
 from perfdag.suite import loads
 
@@ -94,6 +95,18 @@ def test_addresses_by_family() -> None:
     assert read(body).address == "10.0.0.1"
     assert read(body, "ipv6").address == "fd00::1"
     assert (read(body).batch, read(body).attempt, read(body).rank) == (3, 1, 2)
+
+
+@pytest.mark.parametrize(("checks", "ends"), [("", True), ("checks: [{metric: wall_time, op: <, value: 1s}]\n", False)])
+def test_it_ends_once_every_sample_is_stored_and_none_may_be_measured_again(tmp_path: Path, checks: str, ends: bool) -> None:
+    plan = make_plan(loads(f"name: s\nentries: [{{benchmark: command, repetitions: 2, params: {{argv: ['true']}}}}]\n{checks}"))
+    store, gone = FolderStore(str(tmp_path)), [pod(None, phase="Succeeded")]
+    store.put(part_key(plan.run_id, plan.key(0)), b"{}")
+    assert not complete(store, plan, gone)
+    store.put(part_key(plan.run_id, plan.key(1)), b"{}")
+    assert complete(store, plan, gone) == ends
+    assert not complete(store, plan, [*gone, pod(None, phase="Running")])
+    assert not complete(store, plan, [])
 
 
 def test_finished_reads_compressed_nodes() -> None:
