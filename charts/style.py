@@ -229,7 +229,8 @@ def to_bytes(fig: Figure) -> tuple[bytes, bytes]:
         engine = fig.get_layout_engine()
         if engine is not None:
             engine.execute(fig)
-            fig.set_layout_engine("none")  # laid out once; both files share it
+            # laid out once, both files share it; with any engine, a placeholder too, each saving would draw the figure twice
+            fig.set_layout_engine(None)
             _round_positions(fig)
         fig.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
         fig.savefig(png, format="png", dpi=PNG_DPI, metadata={"Software": None})
