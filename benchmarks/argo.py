@@ -6,18 +6,21 @@
     python benchmarks/argo.py render                                       planning and rendering 10,000 points, no cluster
 
 Needs perfdag installed in the namespace, and images iperf and base. Baseline: the DAG of a daemon server and a client a point that
-most Argo users would write, in the same run. Times are wall seconds of this machine's clock, or the lead's where named.
+most Argo users would write, in the same run. Times are wall seconds of this machine's clock, or the lead's where named. Exit 1 where a limit is not held.
 """
 
 import argparse
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import orjson
 import yaml
 
 from perfdag import kube
@@ -28,6 +31,18 @@ from perfdag.store import open_store
 
 ARGO = "argoproj.io/v1alpha1"
 Object = dict[str, Any]
+OVERHEAD, FIXED, BATCH, RENDER = 0.3, 45.0, 15.0, 1.0
+"""Limits in s: of a point beyond its own time, of a run, of each further batch, of planning and rendering 10,000 points."""
+OBJECT = 256 * 1024
+"""Limit in bytes of any object that a sweep makes; etcd refuses one of 1.5 MB."""
+broken: list[str] = []
+
+
+def against(what: str, value: float, limit: float) -> str:
+    """`what`, and whether its value is within the limit."""
+    if value > limit:
+        broken.append(what)
+    return f"{what} (limit {limit:g}: {'NOT HELD' if value > limit else 'held'})"
 
 
 def submit(suite: str, namespace: str) -> tuple[str, float]:
@@ -94,8 +109,10 @@ def cost_of_points(args: argparse.Namespace) -> None:
     """Overhead a point and fixed time, with the daemon pair beside it."""
     name, seconds = submit(iperf(args.points), args.namespace)
     overhead, fixed = figures(look(name, args.namespace), seconds, 1.0)
+    cost = against(f"{overhead:.3f} s overhead a point by the lead's clock", overhead, OVERHEAD)
     print(
-        f"{args.points} points of 1 s in one gang: {seconds:.1f} s; {overhead:.3f} s overhead a point (lead's clock), {fixed:.1f} s fixed a run"
+        f"{args.points} points of 1 s in one gang: {seconds:.1f} s; {cost}, {against(f'{fixed:.1f} s fixed a run', fixed, FIXED)}",
+        flush=True,
     )
     pair = daemon_pair(args.namespace, args.pairs)
     print(
@@ -181,7 +198,30 @@ def cost_of_batches(args: argparse.Namespace) -> None:
     """What two further batches cost."""
     _, one = submit(iperf(6), args.namespace)
     _, three = submit(iperf(6, "batch_time: 3s\n"), args.namespace)
-    print(f"6 points in 1 batch: {one:.1f} s; in 3 batches: {three:.1f} s; {(three - one) / 2:.1f} s for each further batch")
+    each = (three - one) / 2
+    print(f"6 points in 1 batch: {one:.1f} s; in 3 batches: {three:.1f} s; {against(f'{each:.1f} s for each further batch', each, BATCH)}")
+
+
+@dataclass
+class Seen:
+    """What a run makes of objects, looked at every few seconds: uids of pods, bytes of the largest object and its kind, the controller's peak."""
+
+    namespace: str
+    ended: threading.Event = field(default_factory=threading.Event)
+    pods: set[str] = field(default_factory=set)
+    largest: tuple[int, str] = (0, "none")
+
+    def watch(self, every: float = 5.0) -> None:
+        """Look until `ended`."""
+        while not self.ended.wait(every):
+            kube.run(self._look)
+
+    async def _look(self, client: Kube) -> None:
+        for api, kind in ((ARGO, "Workflow"), ("v1", "Pod"), ("v1", "ConfigMap"), (ARGO, "WorkflowTaskResult")):
+            for each in await client.list(await client.resource(api, kind), self.namespace):
+                self.largest = max(self.largest, (len(orjson.dumps(each)), kind))
+                if kind == "Pod":
+                    self.pods.add(each["metadata"]["uid"])
 
 
 def sweep(args: argparse.Namespace) -> None:
@@ -193,33 +233,29 @@ def sweep(args: argparse.Namespace) -> None:
         "permutations": {"product": {"expected": [0.01 + n / 1e6 for n in range(side)]}},
     }
     entry["permutations"]["product"]["env"] = [{"N": str(n)} for n in range(100)]  # type: ignore[index]
+    seen = Seen(args.namespace)
+    looking = threading.Thread(target=seen.watch, daemon=True)
+    looking.start()
     name, seconds = submit(yaml.safe_dump({"name": "sweep", "entries": [entry]}), args.namespace)
-
-    async def sizes(client: Kube) -> tuple[int, int]:
-        import orjson
-
-        largest, pods = 0, 0
-        for api, kind in ((ARGO, "Workflow"), ("v1", "Pod"), ("v1", "ConfigMap"), (ARGO, "WorkflowTaskResult")):
-            for each in await client.list(await client.resource(api, kind), args.namespace):
-                if name in each["metadata"]["name"]:
-                    largest = max(largest, len(orjson.dumps(each)))
-                    pods += kind == "Pod"
-        return largest, pods
-
-    largest, pods = kube.run(sizes)
-    samples = len(parts(look(name, args.namespace)))
-    print(f"{samples:,} points stored in {seconds:.0f} s, {pods} pods, largest object {largest:,} B, controller {controller_memory()}")
+    seen.ended.set()
+    looking.join()
+    samples = sum(part.status == "ok" for part in parts(look(name, args.namespace)))
+    size, kind = seen.largest
+    print(
+        f"{against(f'{args.points - samples:,} of {args.points:,} points without a result', args.points - samples, 0)}, {seconds:.0f} s, {len(seen.pods)} pods, "
+        f"{against(f'largest object {size:,} B ({kind})', size, OBJECT)}, controller at most {controller_memory()}"
+    )
 
 
 def controller_memory() -> str:
-    """Resident memory of a workflow-controller on this machine; on another cluster ask its metrics."""
+    """Peak resident memory of a workflow-controller on this machine; on another cluster ask its metrics."""
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
             text = status.read_text()
         except OSError:
             continue
         if text.startswith("Name:\tworkflow-contro"):
-            return next(line.split(":")[1].strip() for line in text.splitlines() if line.startswith("VmRSS"))
+            return next(line.split(":")[1].strip() for line in text.splitlines() if line.startswith("VmHWM"))
     return "elsewhere"
 
 
@@ -239,7 +275,8 @@ def render(args: argparse.Namespace) -> None:
     plan = make_plan(loaded)
     check_size(plan)
     made = dump([runs.config_map("bench", "big", inline(loaded)), runs.workflow("bench", "big", {"configmap": "perfdag-suite-big"})])
-    print(f"{len(plan.points):,} points planned and rendered in {time.perf_counter() - start:.2f} s, {len(made):,} B of YAML")
+    seconds = time.perf_counter() - start
+    print(f"{len(plan.points):,} points {against(f'planned and rendered in {seconds:.2f} s', seconds, RENDER)}, {len(made):,} B of YAML")
 
 
 def main() -> None:
@@ -252,6 +289,7 @@ def main() -> None:
     args = parser.parse_args()
     args.points = args.points or (10_000 if args.what == "sweep" else 100)
     {"points": cost_of_points, "batches": cost_of_batches, "sweep": sweep, "render": render}[args.what](args)
+    sys.exit(1 if broken else 0)
 
 
 if __name__ == "__main__":
