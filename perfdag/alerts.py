@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import orjson
 
+from perfdag import benchmark
 from perfdag.findings import Finding, day_of
-from perfdag.stats.changes import moved_at
+from perfdag.stats.changes import Change, moved_at
 from perfdag.stats.verdicts import side
 from perfdag.store import Store
 from perfdag.trends import Trends
@@ -19,6 +21,8 @@ from perfdag.units import short
 Kind = Literal["regression", "environment", "threshold", "absent", "stale"]
 RECENT = 7
 """Runs back to which a change still alerts."""
+EXPLAINS = 0.5
+"""Part of a change that the canary's own must reach to explain it."""
 SAME = 5
 """Runs within which a change of the same series is the same one: its place may move as runs come in."""
 
@@ -107,18 +111,40 @@ def causes(findings: Sequence[Finding], runs: int) -> list[list[Finding]]:
     return groups
 
 
-def canary_moved(trends: Trends, index: int) -> list[str]:
-    """Say which canaries got worse at a run (or one beside it), with how much; empty: the machine is as it was."""
-    said = []
+def canary_moves(trends: Trends, index: int) -> dict[str, Change]:
+    """Return the canaries that got worse at a run (or one beside it), by metric; empty: the machine is as it was."""
+    moves = {}
     for i, info in enumerate(trends.series):
         if not info.canary or info.metric == "steal":
             continue
         for at in (index, index - 1, index + 1):
             change = moved_at(trends.value[i], at, info.series_id)
             if change is not None and side(change.effect, info.better) == "worse":
-                said.append(f"{info.metric} {percent(change.effect)}")
+                moves[info.metric] = change
                 break
-    return said
+    return moves
+
+
+def explaining(moves: Mapping[str, Change], benchmark: str, change: Change) -> list[str]:
+    """Return the canaries whose move explains that of a series: of a part that the benchmark leans on, and at least half as large.
+
+    Sizes are compared on the log scale, where a throughput halved and a latency doubled are alike.
+    """
+    wanted = _leans_on(benchmark)
+    return [metric for metric, moved in moves.items() if metric in wanted and _size(moved) >= EXPLAINS * _size(change)]
+
+
+def _leans_on(name: str) -> tuple[str, ...]:
+    """Canaries of a benchmark; one that is not installed here leans on the CPU, as most do."""
+    try:
+        return benchmark.get(name).canaries
+    except (KeyError, ImportError):
+        return benchmark.Benchmark.canaries
+
+
+def _size(change: Change) -> float:
+    """Return the size of a change as |log(after / before)|; of a level at or below zero it has none that a canary could explain."""
+    return abs(math.log(change.after / change.before)) if change.before > 0 and change.after > 0 else math.inf
 
 
 def percent(effect: float) -> str:
@@ -129,9 +155,9 @@ def percent(effect: float) -> str:
 def regression(trends: Trends, group: Sequence[Finding], related: Sequence[Finding], pages: bool, links: dict[str, str]) -> Alert:
     """Word the alert of one cause. `related` are changes at the same time that do not page; `links`: report, run, acks."""
     worst = max(group, key=lambda each: abs(each.change.effect))
-    moved = canary_moved(trends, worst.index)
-    kind: Kind = "environment" if moved else "regression"
     c, info = worst.change, worst.info
+    moves = canary_moves(trends, worst.index)
+    kind: Kind = "environment" if explaining(moves, info.benchmark, c) else "regression"
     size = f"{c.effect:+.3g}" if worst.absolute else percent(c.effect)
     title = f"{kind.upper()} {trends.suite}/{info.entry} {info.name} {size}"
     others = [each for each in group if each is not worst]
@@ -141,7 +167,9 @@ def regression(trends: Trends, group: Sequence[Finding], related: Sequence[Findi
     gate = f"{worst.min_effect:g} {info.unit}" if worst.absolute else f"{100 * worst.min_effect:g} %"
     low, high = sorted((c.low, c.high))
     band = f"{low:+.3g} to {high:+.3g}" if worst.absolute else f"{percent(low)} to {percent(high)}"
-    canary = f"canary moved too: {', '.join(moved)}" if moved else _canary_words(trends, worst.index)
+    moved = ", ".join(f"{metric} {percent(each.effect)}" for metric, each in moves.items())
+    explains = "moved too" if kind == "environment" else "does not explain it"
+    canary = f"canary {explains}: {moved}" if moved else _canary_words(trends, worst.index)
     differs = [f"{key} {a} -> {b}" for key, (a, b) in worst.environment.items()]
     lines = [
         f"{title}   {short(c.before, info.unit)} -> {short(c.after, info.unit)}{_wish(info.better)}",

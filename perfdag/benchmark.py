@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from perfdag.shape import Shape
 
 Better = Literal["higher", "lower", "none"]
+MIN_TIMEOUT = 60.0
 
 
 class Params(BaseModel):
@@ -139,6 +140,8 @@ class Benchmark(ABC, Generic[P]):
     image: ClassVar[str] = "base"
     pairwise: ClassVar[bool] = False
     """Measures between two hosts, so hosts.pairs may run it over the pairs of a gang; `check` and `run` see two hosts."""
+    canaries: ClassVar[tuple[str, ...]] = ("cpu",)
+    """Canaries (cpu, memory, loopback, disk) of what its figures lean on: where one of them moves as well, the machine changed."""
     api: ClassVar[tuple[dict[str, Any], ...]] = ()
     """Kubernetes RBAC rules a pod of this benchmark needs; none for most."""
     Params: ClassVar[type[Params]]
@@ -154,6 +157,13 @@ class Benchmark(ABC, Generic[P]):
     @abstractmethod
     def seconds(self, params: P) -> float:
         """Expected wall time of one sample in seconds."""
+
+    def limit(self, params: P) -> float:
+        """Seconds after which a sample is given up where the suite sets no `timeout`: five times what is expected, a minute at least.
+
+        A benchmark whose params say how long it waits says so here, or it would be ended before it may give up by itself.
+        """
+        return max(MIN_TIMEOUT, 5 * self.seconds(params))
 
     def missing(self, gang: Gang, params: P) -> list[Tool]:
         """Tools that are not on the gang's hosts."""

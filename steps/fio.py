@@ -89,6 +89,7 @@ class Fio(Benchmark[FioParams]):
 
     name = "fio"
     image = "fio"
+    canaries = ("disk",)
     tools = (Tool("fio", dict.fromkeys(("apt", "dnf", "zypper", "pacman", "brew"), "fio")),)
     Params: ClassVar[type[Params]] = FioParams
     metrics = (

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Params, Skip, Tool
 from perfdag.hosts import Finished
 from perfdag.shape import Shape
-from perfdag.steps import intelmpi, openmpi
+from perfdag.steps import devices, intelmpi, openmpi
 from perfdag.units import PositiveDuration
 
 PAIRS = ("PingPong", "PingPing", "PingPongSpecificSource", "PingPongAnySource", "PingPingSpecificSource", "PingPingAnySource")
@@ -100,6 +100,7 @@ class Imb(Benchmark[ImbParams]):
     name = "imb"
     image = "imb"
     pairwise = True
+    canaries = ("cpu", "memory", "loopback")
     tools = (Tool("IMB-MPI1", {"pip": "impi-rt"}),)
     Params: ClassVar[type[Params]] = ImbParams
     metrics = (
@@ -113,7 +114,7 @@ class Imb(Benchmark[ImbParams]):
     )
 
     def shape(self, params: ImbParams) -> dict[str, object]:
-        return {"hosts": {"count": params.hosts()}}
+        return {"hosts": {"count": params.hosts()}} | ({"privileges": ["rdma"]} if params.transport == "rdma" else {})
 
     def check(self, params: ImbParams, shape: Shape) -> list[str]:
         problems = []
@@ -126,6 +127,8 @@ class Imb(Benchmark[ImbParams]):
             )
         if params.transport == "shm" and count > 1:
             problems.append("transport shm stays on one host; set hosts.count to 1 or use tcp")
+        if params.transport == "rdma" and not devices.has_rdma(shape):
+            problems.append(f"transport: rdma {devices.RDMA_WANTED}")
         return problems
 
     def seconds(self, params: ImbParams) -> float:

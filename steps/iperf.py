@@ -73,6 +73,7 @@ class Iperf(Benchmark[IperfParams]):
     name = "iperf"
     image = "iperf"
     pairwise = True
+    canaries = ("cpu", "loopback")
     tools = (IPERF3,)
     Params: ClassVar[type[Params]] = IperfParams
     metrics = (

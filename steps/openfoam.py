@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 
 from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Params, Skip, Tool
 from perfdag.shape import Shape
+from perfdag.steps import devices, openmpi
 from perfdag.steps import openfoam_case as case
-from perfdag.steps import openmpi
 from perfdag.steps.openfoam_log import Log, check_ended, measurements, read_log, unstamped, why
 from perfdag.units import quantity_bytes, short
 
@@ -19,6 +19,7 @@ DEBIAN_ROOT = "/usr/share/openfoam"
 # measured with OpenFOAM 1912, 8,000 to 216,000 cells: blockMesh and icoFoam alike, and the case with its mesh in text
 BASE_MEMORY, MEMORY_PER_CELL = 50 << 20, 850
 DISK_PER_CELL = 115  # as much again where decomposePar cuts it
+_PRINTED = 1 + 1e-5  # icoFoam prints six digits
 _HOSTS = re.compile(r"^Hosts\s*:\s*\n\(\n((?:\s*\(\S+ \d+\)\n)+)\)", re.M)
 _VERSION = re.compile(r"^Build\s*:\s*(\S+)", re.M)
 
@@ -36,8 +37,12 @@ class OpenFoamParams(Params):
     )
     delta_t: Annotated[float, Field(gt=0)] | None = Field(None, description="time step in s; default as published for the size")
     stop: case.Stop = Field("iterations", description="a linear solve ends after a fixed number of iterations, or at a fixed tolerance")
-    pressure_iterations: int = Field(250, ge=1, le=5000, description="with stop: iterations, of each pressure solve (two a time step)")
-    tolerance: float = Field(1e-4, gt=0, lt=1, description="with stop: tolerance, residual at which a solve ends")
+    pressure_iterations: Annotated[int, Field(ge=1, le=5000)] | None = Field(
+        None,
+        description="with stop: iterations, of each pressure solve (two a time step); default as published: S 250, M 650, XL 1300"
+        " (XXL 2600; XS and `cells`: 250)",
+    )
+    tolerance: float = Field(1e-4, gt=0, lt=1, description="with stop: tolerance, residual at which a pressure solve ends, as published")
     solver: case.Solver = Field("PCG", description="linear solver of the pressure: PCG (with DIC) or GAMG (multigrid)")
     procs: int = Field(1, ge=1, le=65536, description="MPI processes in all")
     nodes: int = Field(1, ge=1, le=4096, description="hosts they run on")
@@ -73,10 +78,10 @@ class OpenFoamParams(Params):
         return case.Cavity(
             cells=cells,
             time_steps=self.time_steps or (case.TIME_STEPS[size] if size else 20),
-            delta_t=self.delta_t or case.default_delta_t(cells),
+            delta_t=self.delta_t or (case.DELTA_T[size] if size else case.default_delta_t(cells)),
             solver=self.solver,
             stop=self.stop,
-            pressure_iterations=self.pressure_iterations,
+            pressure_iterations=self.pressure_iterations or (case.PRESSURE_ITERATIONS[size] if size else 250),
             tolerance=self.tolerance,
             procs=self.procs,
             decomposition=self.decomposition,
@@ -91,7 +96,9 @@ class OpenFoam(Benchmark[OpenFoamParams]):
     """
 
     name: ClassVar[str] = "openfoam"
+    version: ClassVar[int] = 2
     image: ClassVar[str] = "openfoam"
+    canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     Params: ClassVar[type[OpenFoamParams]] = OpenFoamParams
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("solve_time", "s", "lower", "wall time of the time loop", headline=True),
@@ -103,6 +110,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
         Metric("decompose_time", "s", "lower", "wall time of decomposePar"),
         Metric("memory", "B", "lower", "peak resident memory: of all processes together (value) and of the largest (max)"),
         Metric("pressure_iterations", "1", "none", "linear iterations of all pressure solves"),
+        Metric("pressure_residual", "1", "none", "largest residual at which a pressure solve ended"),
         Metric("residual", "1", "none", "initial residual of the last time step, by field"),
         Metric("continuity_error", "1", "none", "largest local continuity error of the run"),
         Metric("courant_max", "1", "none", "largest Courant number of the run"),
@@ -121,13 +129,13 @@ class OpenFoam(Benchmark[OpenFoamParams]):
         if shape.hosts.count != params.nodes:
             problems.append(f"hosts.count is {shape.hosts.count} but the parameter nodes is {params.nodes}; leave hosts.count out")
         problems += _room(params, shape)
-        if params.transport == "rdma" and not shape.network.name and not any("/" in name for name in shape.resources):
-            problems.append("transport: rdma needs a device: name `network.name` or a device resource such as `resources: {rdma/hca: 1}`")
+        if params.transport == "rdma" and not devices.has_rdma(shape):
+            problems.append(f"transport: rdma {devices.RDMA_WANTED}")
         return problems
 
     def seconds(self, params: OpenFoamParams) -> float:
         cavity = params.cavity()
-        sweeps = 2 * (params.pressure_iterations if params.stop == "iterations" else 2 * cavity.cells)
+        sweeps = 2 * (cavity.pressure_iterations if params.stop == "iterations" else 2 * cavity.cells)
         # 40 ns a cell and iteration and 5 us a cell and mesh: measured on a virtual machine of 2025
         return 2 + cavity.cells**3 * (5e-6 + cavity.time_steps * (sweeps + 25) * 40e-9 / params.procs)
 
@@ -227,12 +235,20 @@ def _environment() -> dict[str, str]:
 
 
 def _check_claims(log: Log, params: OpenFoamParams, output: Output, measurements: list[Measurement]) -> None:
-    """Raise Invalid where the run was not the one asked for: iterations, placement or transport."""
+    """Raise Invalid where the run was not the one asked for: iterations, tolerance, placement or transport."""
+    solves = [solve for step in log.steps for solve in step.pressure]
     if params.stop == "iterations":
-        done = {count for step in log.steps for count in step.pressure}
-        if done != {params.pressure_iterations}:
+        done, asked = {solve.iterations for solve in solves}, params.cavity().pressure_iterations
+        if done != {asked}:
+            raise Invalid(f"pressure solves took {min(done)} to {max(done)} iterations, not {asked}", output.texts, measurements)
+    else:
+        worst = max(solves, key=lambda solve: solve.residual)
+        if worst.residual > params.tolerance * _PRINTED:
             raise Invalid(
-                f"pressure solves took {min(done)} to {max(done)} iterations, not {params.pressure_iterations}", output.texts, measurements
+                f"a pressure solve ended at residual {worst.residual:.3g} after {worst.iterations} iterations, above the tolerance"
+                f" {params.tolerance:g}; use a larger tolerance",
+                output.texts,
+                measurements,
             )
     if params.procs == 1:
         return

@@ -42,8 +42,10 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
     """
 
     name: ClassVar[str] = "queue-autoscale"
+    canaries: ClassVar[tuple[str, ...]] = ("cpu", "loopback")
     api: ClassVar[tuple[dict[str, Any], ...]] = (
         {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "list"]},
+        {"apiGroups": ["apps"], "resources": ["replicasets"], "verbs": ["list"]},
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]},
         {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get"]},
     )

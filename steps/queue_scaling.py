@@ -7,11 +7,18 @@ import orjson
 from pydantic import Field
 
 from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Params
+from perfdag.steps.queue.workload import built_in_seconds
 from perfdag.units import PositiveDuration
 
+GRACE = 45.0
+"""Seconds that a validator told to end has to put the replicas back; a client that is gone costs it 30."""
+ITEM = 5.0
+"""Seconds that an item is taken to run where neither the command nor `item` says."""
 API_RULES: tuple[dict[str, Any], ...] = (
     {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "list"]},
     {"apiGroups": ["apps"], "resources": ["deployments/scale"], "verbs": ["get", "patch", "update"]},
+    {"apiGroups": ["apps"], "resources": ["replicasets"], "verbs": ["list"]},
+    {"apiGroups": ["autoscaling"], "resources": ["horizontalpodautoscalers"], "verbs": ["list"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]},
     {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get"]},
 )
@@ -24,7 +31,8 @@ class QueueScalingParams(Params):
     limit: int = Field(16, ge=1, le=4096, description="most replicas; 1, 2, 4 ... and this are measured")
     factor: float = Field(1.8, ge=1, le=2, description="throughput wanted of each doubling; 1.8 and 1.4 are usual")
     tolerance: float = Field(0.05, gt=0, lt=1, description="windows that differ less, relative, are steady")
-    timeout: PositiveDuration = Field(120.0, description="for a step to become steady")
+    timeout: PositiveDuration = Field(120.0, description="for a step to become steady; 16 of its items where that is more")
+    item: PositiveDuration | None = Field(None, description="what one item takes, where it is no built-in: sizes the sample's own limit")
     deployment: str | None = Field(None, description="scale this Deployment instead of processes; its pods run the command")
     namespace: str | None = Field(None, description="of the Deployment")
     client: str | None = Field(None, description="Service of its client (default: DEPLOYMENT-client)")
@@ -41,6 +49,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
 
     name: ClassVar[str] = "queue-scaling"
     image: ClassVar[str] = "base"
+    canaries: ClassVar[tuple[str, ...]] = ("cpu", "loopback")
     api: ClassVar[tuple[dict[str, Any], ...]] = API_RULES
     Params: ClassVar[type[Params]] = QueueScalingParams
     metrics: ClassVar[tuple[Metric, ...]] = (
@@ -59,10 +68,17 @@ class QueueScaling(Benchmark[QueueScalingParams]):
     )
 
     def seconds(self, params: QueueScalingParams) -> float:
-        """A guess: 13 items of a second or less each step."""
-        steps = params.limit.bit_length() + 2
-        seconds = float(params.command[1]) if params.command[0] in ("sleep", "usl") and len(params.command) > 1 else 5.0
-        return 5 + steps * min(params.timeout, 13 * seconds + 2)
+        """A guess: 13 items each step."""
+        return 5 + (params.limit.bit_length() + 2) * (13 * (_item(params) or ITEM) + 2)
+
+    def check(self, params: QueueScalingParams, shape: Any) -> list[str]:
+        if params.deployment:
+            return []
+        try:
+            built_in_seconds(params.command)
+        except ValueError as error:
+            return [f"command: {error}"]
+        return []
 
     def run(self, gang: Gang, params: QueueScalingParams) -> Output:
         argv = [
@@ -77,16 +93,21 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             "--factor",
             f"{params.factor}",
         ]
-        argv += ["--tolerance", f"{params.tolerance}", "--timeout", f"{params.timeout}"]
+        argv += ["--tolerance", f"{params.tolerance}", "--timeout", f"{max(params.timeout, 16 * (_item(params) or 0))}"]
         if params.deployment:
             argv += ["-n", params.namespace] if params.namespace else []
             argv += ["--client", params.client] if params.client else []
             argv += [params.deployment]
         else:
             argv += ["--local", "--", *params.command]
-        done = gang.hosts[0].run(argv, timeout=gang.timeout)
-        if done.timed_out or done.code not in (0, 3):
-            what = f"did not end within {gang.timeout:g} s" if done.timed_out else f"exited {done.code}"
+        server = gang.hosts[0].serve(argv)
+        try:
+            done = server.wait(gang.timeout, GRACE)
+        finally:  # also where this process is told to end: the replicas are put back
+            server.stop(GRACE)
+        if done.code not in (0, 3):
+            late = done.seconds >= gang.timeout
+            what = f"did not end within {gang.timeout:g} s (set `item`, or the entry's timeout)" if late else f"exited {done.code}"
             raise Failed(f"the validator {what}: {done.tail()}", done.texts())
         return Output(done.texts(), [argv], "perfdag queue validate")
 
@@ -106,6 +127,16 @@ class QueueScaling(Benchmark[QueueScalingParams]):
         if unsteady:
             raise Invalid(f"not steady at {unsteady[0]['replicas']} replicas", output.texts, measured)
         return measured
+
+
+def _item(params: QueueScalingParams) -> float | None:
+    """Seconds of one item, None where nothing says."""
+    if params.item or params.deployment:
+        return params.item
+    try:
+        return built_in_seconds(params.command)
+    except ValueError:  # `check` refuses it
+        return None
 
 
 def _measured(result: Any) -> list[Measurement]:

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from perfdag.benchmark import Benchmark, Failed, Gang, Output, Params, Skip, Tool
 from perfdag.hosts import Finished, Host
 from perfdag.shape import Shape
-from perfdag.steps import rdma_report
+from perfdag.steps import devices, rdma_report
 from perfdag.units import PositiveDuration, Size
 
 Mode = Literal["read", "write", "send", "atomic"]
@@ -94,6 +94,7 @@ class Rdma(Benchmark[R], Generic[R]):
 
     image: ClassVar[str] = "perftest"
     pairwise: ClassVar[bool] = True
+    canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     suffix: ClassVar[str]
     tools: ClassVar[tuple[Tool, ...]] = (Tool("ib_write_bw", {"apt": "perftest", "dnf": "perftest", "zypper": "perftest"}),)
 
@@ -102,10 +103,8 @@ class Rdma(Benchmark[R], Generic[R]):
 
     def check(self, params: R, shape: Shape) -> list[str]:
         problems = []
-        if not (shape.network.name or shape.network.host or any("/" in name for name in shape.resources)):
-            problems.append(
-                "needs an RDMA network: `network.name`, `network.host: true`, or a device resource such as `resources: {rdma/hca: 1}`"
-            )
+        if not devices.has_rdma(shape):
+            problems.append(devices.RDMA_WANTED)
         if shape.hosts.count != 2:
             problems.append(f"measures between 2 hosts, not {shape.hosts.count}")
         return problems

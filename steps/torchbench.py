@@ -11,7 +11,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Params, Skip
+from perfdag.hosts import Host
 from perfdag.shape import Shape
+from perfdag.stats.percentiles import nearest_rank, needed
+from perfdag.steps import devices, gpu
 from perfdag.steps.torchbench_run import MARK
 
 COMMIT = "0e83c440a51cd63464fee34724d01b7c814ce39b"
@@ -36,6 +39,9 @@ vgg16 vision_maskrcnn yolov3
 MODELS = frozenset(_MODELS.split())
 """Folders of torchbenchmark/models at COMMIT."""
 _EVAL_ONLY = {"llama"}
+# run.py refuses the others, but for amp on a CPU, which it takes and computes as fp32
+_PRECISIONS = {"cpu": ("fp32", "bf16", "amp_bf16"), "cuda": ("fp32", "tf32", "fp16", "bf16", "amp", "amp_fp16")}
+_KEPT = 1000  # times of single batches that become rows; the store has all
 _PRINTED = re.compile(r"^(?:CPU Wall Time|GPU Time) per batch:\s*([0-9.]+) milliseconds", re.M)
 _COMPILE = re.compile(r"^PT2 Compilation time:\s*([0-9.]+) seconds", re.M)
 # no way out: a model that wants to download fails at once, and the row says so
@@ -81,8 +87,8 @@ class TorchbenchParams(Params):
             raise ValueError(f"{self.model} has no train, only eval")
         if self.gpus != 1:
             raise ValueError(f"gpus: {self.gpus}: run.py drives one GPU; the only value is 1")
-        if self.device == "cpu" and self.precision in {"tf32", "amp_fp16"}:
-            raise ValueError(f"precision {self.precision} needs device: cuda")
+        if self.precision and self.precision not in _PRECISIONS[self.device]:
+            raise ValueError(f"precision {self.precision}: device {self.device} has {', '.join(_PRECISIONS[self.device])}")
         return self
 
 
@@ -95,23 +101,29 @@ class Torchbench(Benchmark[TorchbenchParams]):
 
     name: ClassVar[str] = "torchbench"
     image: ClassVar[str] = "torchbench"
+    canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     Params: ClassVar[type[TorchbenchParams]] = TorchbenchParams
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("batch_time", "s", "lower", "median time of one batch: GPU events on cuda, wall time on cpu", headline=True),
         Metric("samples_rate", "1/s", "higher", "samples a second: batch size by the median wall time of a batch"),
         Metric("batch_time_spread", "s", "lower", "time of one batch: min, mean, max and, where the batches suffice, p90 and p99"),
+        Metric("iteration_time", "s", "none", f"time of each batch in its order, the first {_KEPT:,}"),
         Metric("time_to_first_batch", "s", "lower", "construction of the model and its first call, compilation included; imports not"),
         Metric("compile_time", "s", "lower", "time in torch.compile"),
         Metric("cpu_memory", "B", "lower", "peak resident memory of the process"),
         Metric("gpu_memory", "B", "lower", "peak memory allocated by torch on the GPU"),
         Metric("gpus_used", "1", "none", "GPUs on which the process allocated memory"),
+        Metric("gpus_visible", "1", "none", "GPUs that the process could have used"),
     )
 
     def check(self, params: TorchbenchParams, shape: Shape) -> list[str]:
-        gpus = [name for name in shape.resources if name.endswith("/gpu") or "/mig-" in name]
+        problems = []
+        gpus = devices.gpus(shape)
         if params.device == "cpu" and gpus:
-            return [f"device: cpu would hold {gpus[0]} idle; drop the resource, or use device: cuda"]
-        return []
+            problems.append(f"device: cpu would hold {gpus[0]} idle; drop the resource, or use device: cuda")
+        if shape.hosts.count > 1:
+            problems.append(f"run.py runs on one host, and hosts.count is {shape.hosts.count}; leave hosts.count out")
+        return problems
 
     def seconds(self, params: TorchbenchParams) -> float:
         work = {"eval": 0.15, "train": 0.5}[params.test] * params.batch_size * (0.02 if params.device == "cuda" else 1)
@@ -129,23 +141,18 @@ class Torchbench(Benchmark[TorchbenchParams]):
         if host.run([python, "-c", "import torch, torchvision"], timeout=120).code != 0:
             raise Skip(f"{python} on {host.name} has no torch and torchvision: pip install 'perfdag[torch]', or use the parameter python")
         if params.device == "cuda":
-            from perfdag.steps import gpu
-
             lacking = gpu.problem(host)
             if lacking:
                 raise Skip(lacking)
-        home = os.environ.get("TORCH_HOME") or f"{gang.scratch}/torch-home"
-        host.run([python, str(RUNNER), "weights", home, params.model], timeout=gang.timeout, env=_OFFLINE).check("writing random weights")
-        head = host.run(["git", "-c", f"safe.directory={checkout}", "-C", checkout, "rev-parse", "HEAD"], timeout=10)
-        stamp = host.run(["cat", f"{checkout}/.perfdag-commit"], timeout=10)
-        commit = stamp.stdout.strip() if stamp.code == 0 else head.stdout.strip() if head.code == 0 else "unknown"
-        gang.notes |= {"checkout": checkout, "home": home, "commit": commit}
+        # an image's TORCH_HOME is not ours to write to; what it lacks is made in a folder of our own
+        homes = [*([os.environ["TORCH_HOME"]] if os.environ.get("TORCH_HOME") else []), f"{gang.scratch}/torch-home"]
+        made = host.run([python, str(RUNNER), "weights", *homes, params.model], timeout=gang.timeout, env=_OFFLINE)
+        home = made.check("writing random weights").stdout.rpartition(MARK)[2].strip()
+        gang.notes |= {"checkout": checkout, "home": home, "commit": _commit(host, checkout)}
 
     def provenance(self, gang: Gang, params: TorchbenchParams) -> dict[str, Any]:
         facts: dict[str, Any] = {"torchbench_commit": gang.notes["commit"], "weights": "random, seeded: speed only, no accuracy"}
         if params.device == "cuda":
-            from perfdag.steps import gpu
-
             facts["gpus"] = gpu.facts(gang.hosts[0])
         return facts
 
@@ -157,8 +164,6 @@ class Torchbench(Benchmark[TorchbenchParams]):
             env |= {"OMP_NUM_THREADS": str(params.threads), "MKL_NUM_THREADS": str(params.threads)}
         facts: dict[str, Any] = {}
         if params.device == "cuda":
-            from perfdag.steps import gpu
-
             with gpu.watch(host) as watching:
                 finished = host.run(argv, timeout=gang.timeout, env=env, cwd=gang.scratch)
                 facts["gpu_during"] = gpu.during(watching.stop().stdout)
@@ -171,7 +176,8 @@ class Torchbench(Benchmark[TorchbenchParams]):
                 f"run.py {params.model} exited {finished.code}: {finished.tail()}", finished.texts()
             )
         report = read_report(finished.stdout)
-        return Output(finished.texts(), [argv], f"torch {report['torch']}", facts)
+        tool = f"torch {report['torch']}, pytorch/benchmark {gang.notes['commit'][:12]}"
+        return Output(finished.texts(), [argv], tool, facts)
 
     def series(self, output: Output) -> str:
         return output.tool
@@ -195,9 +201,10 @@ class Torchbench(Benchmark[TorchbenchParams]):
             Measurement("batch_time_spread", max(own), "max", n=n),
             Measurement("time_to_first_batch", report["construct_s"] + report["first_call_s"]),
         ]
-        for stat, part, needed in (("p90", 0.9, 30), ("p99", 0.99, 300)):
-            if n >= needed:
-                made.append(Measurement("batch_time_spread", sorted(own)[int(n * part)], stat, n=n))
+        for stat, part in (("p90", 0.9), ("p99", 0.99)):
+            if n >= needed(part):
+                made.append(Measurement("batch_time_spread", nearest_rank(own, part), stat, n=n))
+        made += [Measurement("iteration_time", took, coords={"iteration": i}, n=1) for i, took in enumerate(own[:_KEPT], start=1)]
         made += _memory(report)
         compiled = _COMPILE.search(stdout)
         if params.compile:
@@ -233,6 +240,20 @@ def read_report(text: str) -> dict[str, Any]:
     return report
 
 
+def _commit(host: Host, checkout: str) -> str:
+    """The checkout's commit, from the image's stamp or git. Raises Skip: a figure whose program is unknown compares with nothing."""
+    stamp = host.run(["cat", f"{checkout}/.perfdag-commit"], timeout=10)
+    if stamp.code == 0:
+        return stamp.stdout.strip()
+    head = host.run(["git", "-c", f"safe.directory={checkout}", "-C", checkout, "rev-parse", "HEAD"], timeout=10)
+    if head.code != 0:
+        raise Skip(
+            f"{checkout} on {host.name} does not say which commit of pytorch/benchmark it is: make it a git clone (git must be installed), "
+            f"or write the commit to {checkout}/.perfdag-commit"
+        )
+    return head.stdout.strip()
+
+
 def _python(params: TorchbenchParams) -> str:
     return params.python or sys.executable
 
@@ -250,6 +271,7 @@ def _memory(report: dict[str, Any]) -> list[Measurement]:
     if report["device"] == "cuda":
         made.append(Measurement("gpu_memory", float(sum(report["gpu_peak_bytes"]))))
         made.append(Measurement("gpus_used", float(report["gpus_used"])))
+        made.append(Measurement("gpus_visible", float(report["gpus_visible"])))
     return made
 
 
@@ -263,6 +285,9 @@ def _check_claims(report: dict[str, Any], params: TorchbenchParams, output: Outp
         raise Invalid(f"{params.model} used batch size {report['batch_size']}, not {params.batch_size}", output.texts, made)
     if params.precision and report.get("precision") != params.precision:
         raise Invalid(f"{params.model} used precision {report.get('precision')}, not {params.precision}", output.texts, made)
+    slowed = gpu.slowed(output.facts.get("gpu_during", []))
+    if slowed:
+        raise Invalid(slowed, output.texts, made)
 
 
 def _explained(params: TorchbenchParams, said: str, texts: dict[str, str]) -> Skip | Failed | None:

@@ -61,6 +61,7 @@ def describe(name: str) -> dict[str, Any]:
         "name": name,
         "summary": found.summary(),
         "clock": found.clock(),
+        "canaries": list(found.canaries),
         "tools": [{"program": tool.program, "packages": dict(tool.packages)} for tool in found.tools],
         "metrics": [
             {"name": m.name, "unit": m.unit, "better": m.better, "headline": m.headline, "about": m.about}
@@ -100,7 +101,7 @@ def _allowed(schema: dict[str, Any]) -> str:
 
 
 def _show(each: dict[str, Any]) -> None:
-    print(f"{each['name']}: {each['summary']}\n\nClock: {each['clock']}\n")
+    print(f"{each['name']}: {each['summary']}\n\nClock: {each['clock']}\nCanaries of what it leans on: {', '.join(each['canaries'])}\n")
     for tool in each["tools"]:
         print(f"Tool: {tool['program']} ({', '.join(f'{manager}: {package}' for manager, package in tool['packages'].items())})")
     print("\nParameters")

@@ -17,7 +17,8 @@ EPILOG = """examples:
   perfdag check 20261120T020000Z-1a2b3c4d --json
 
 exit 3: a headline series changed for the worse in the last 7 runs and nobody accepted it, a threshold of the suite's `checks`
-is broken, or data that is expected is absent. A change that the canary shares is ENVIRONMENT and does not fail the gate.
+is broken, or data that is expected is absent. A change that a canary of the same part of the
+machine explains is ENVIRONMENT and does not fail the gate.
 Messages go out once: what was told is stored under alerts/ of the store.
 """
 

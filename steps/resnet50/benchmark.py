@@ -32,6 +32,7 @@ class Resnet50(Benchmark[Workload]):
 
     name: ClassVar[str] = "resnet50"
     image: ClassVar[str] = "resnet50"
+    canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     Params: ClassVar[type[benchmark.Params]] = Workload
     metrics = result.METRICS
 

@@ -51,6 +51,7 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
 
     name: ClassVar[str] = "resnet50-interference"
     image: ClassVar[str] = "resnet50"
+    canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     Params: ClassVar[type[benchmark.Params]] = InterferenceParams
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("rate_kept", "1", "higher", "samples/s beside the others over samples/s alone, median of the copies", headline=True),

@@ -87,6 +87,7 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
 
     name: ClassVar[str] = "resnet50-overhead"
     image: ClassVar[str] = "resnet50"
+    canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     Params: ClassVar[type[benchmark.Params]] = OverheadParams
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("overhead", "1", "lower", "relative cost of the treatment: 0.03 is 3 %", headline=True),
