@@ -9,12 +9,17 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
 import orjson
+import pyarrow as pa
 
 from perfdag.document import nearest
+from perfdag.results import SAMPLES, read_rows
+from perfdag.rollup import trends
 from perfdag.store import NotStoredError, Store
 
 KEYS = ("suite", "month", "run", "since", "until", "newest")
 BASELINES = "baselines.json"
+PARTIAL = ("ab", "confirm")
+"""Triggers of runs that are no run of the whole suite: a variant, and suspicious points measured again."""
 
 
 class SelectionError(ValueError):
@@ -43,6 +48,8 @@ def stored_runs(store: Store) -> list[tuple[str, str]]:
 def select(store: Store, words: str, suite: str | None = None) -> Selection:
     """Return the runs that the words name, of one suite (`suite` narrows `last` and conditions).
 
+    Runs of `ab` have no past and are never chosen; runs that confirm another only by their id.
+
     Raises SelectionError where there is none, with the nearest names; StoreError.
     """
     stored = [each for each in stored_runs(store) if suite is None or each[1] == suite]
@@ -55,12 +62,32 @@ def select(store: Store, words: str, suite: str | None = None) -> Selection:
         return _conditions(store, words, stored)
     found = re.fullmatch(r"last(?:~(\d+))?", words)
     if found:
-        runs = [run for run, of in stored if of == stored[-1][1]]
-        back = int(found[1] or 0)
-        if back >= len(runs):
-            raise SelectionError(f"{words}: suite {stored[-1][1]} has {len(runs)} runs")
-        return Selection(words, stored[-1][1], (runs[-1 - back],))
+        return _last(store, words, stored, int(found[1] or 0))
     return _one(store, words, stored)
+
+
+def trigger(store: Store, suite: str, run_id: str) -> str:
+    """What started a run with results: manual, cron, confirm or ab; empty where its file is damaged. Raises StoreError."""
+    try:
+        data = store.get(f"results/suite={suite}/month={run_id[:4]}-{run_id[4:6]}/{run_id}.parquet")
+        rows = read_rows(data, pa.schema([SAMPLES.field("trigger")]))
+    except (pa.ArrowInvalid, OSError):
+        return ""
+    return str(rows["trigger"][0].as_py() or "") if rows.num_rows else ""
+
+
+def _last(store: Store, words: str, stored: list[tuple[str, str]], back: int) -> Selection:
+    """The run `back` before the newest, of the suite that ran last, variants and confirming runs not counted."""
+    suite, whole = None, 0
+    for run, of in reversed(stored):
+        if of != (suite or of) or trigger(store, of, run) in PARTIAL:
+            continue
+        suite, whole = of, whole + 1
+        if whole > back:
+            return Selection(words, suite, (run,))
+    if suite is None:
+        raise SelectionError(f"{words}: store {store.root} has only runs of `perfdag ab`: `perfdag ab --resume RUN` shows their outcome")
+    raise SelectionError(f"{words}: suite {suite} has {whole} runs")
 
 
 def one(store: Store, words: str, suite: str | None = None) -> tuple[str, str]:
@@ -74,7 +101,12 @@ def one(store: Store, words: str, suite: str | None = None) -> tuple[str, str]:
 def _one(store: Store, words: str, stored: list[tuple[str, str]]) -> Selection:
     matching = [each for each in stored if each[0] == words] or [each for each in stored if each[0].startswith(words)]
     if len(matching) == 1:
-        return Selection(words, matching[0][1], (matching[0][0],))
+        run, suite = matching[0]
+        if trigger(store, suite, run) == "ab":
+            raise SelectionError(
+                f"run {run} is one variant of `perfdag ab`, which has no past: `perfdag ab --resume {run}` shows the outcome"
+            )
+        return Selection(words, suite, (run,))
     if matching:
         names = ", ".join(run for run, _ in matching[:3])
         raise SelectionError(f"{words}: {len(matching)} runs begin so ({names} ...); write more of it")
@@ -106,10 +138,20 @@ def _conditions(store: Store, words: str, stored: list[tuple[str, str]]) -> Sele
         raise SelectionError(f"{words}: no run fits{hint}; suites: {', '.join(known)}; {_extent(stored)}")
     if len(suites) > 1:
         raise SelectionError(f"{words}: runs of several suites ({', '.join(suites)}); add suite=NAME")
-    runs = [run for run, _ in kept]
+    runs = _whole(store, suites[0], [run for run, _ in kept])
+    if not runs:
+        raise SelectionError(f"{words}: only runs of `perfdag ab` and runs that confirm others fit")
     if "newest" in asked:
         runs = runs[-int(asked["newest"]) :]
     return Selection(words, suites[0], tuple(runs))
+
+
+def _whole(store: Store, suite: str, runs: list[str]) -> list[str]:
+    """Leave out variants and confirming runs; a damaged run stays, so that it is named later."""
+    history = trends(store, suite)
+    known = {run.run_id: run.trigger for run in history.runs}
+    damaged = {key.rpartition("/")[2].removesuffix(".parquet") for key in history.damaged}
+    return [run for run in runs if (run in known and known[run] not in PARTIAL) or run in damaged]
 
 
 def _extent(stored: list[tuple[str, str]]) -> str:

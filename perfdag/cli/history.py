@@ -106,6 +106,8 @@ def _nothing(store: Any, suite: str, damaged: list[str]) -> str:
     known = suites(store)
     if not known:
         return f"store {store.root} has no results: run a suite, or `perfdag collect RUN`"
+    if suite in known:
+        return f"suite {suite} has only runs of `perfdag ab`, which are no history: `perfdag ab --resume RUN` shows their outcome"
     return f"no suite {suite}{nearest(suite, known)}; there are {', '.join(known)}"
 
 

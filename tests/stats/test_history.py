@@ -126,6 +126,33 @@ def test_selections(store: Store) -> None:
             select(store, words)
 
 
+def test_variants_and_confirming_runs_are_not_the_last_run(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    nights(store, 20, step)
+    put(store, rows(20, {"streams=8": [8e9] * 3}, trigger="confirm"))
+    put(store, rows(21, {"streams=8": [8e9] * 3}, trigger="confirm"))
+    put(store, rows(22, {"streams=1": [1.0] * 3}, trigger="ab", variant="A"))
+    assert select(store, "last").runs == (run_id(19),)
+    assert select(store, "last~1").runs == (run_id(18),)
+    assert select(store, "suite=net newest=2").runs == (run_id(18), run_id(19))
+    assert select(store, run_id(21)).runs == (run_id(21),)
+    with pytest.raises(SelectionError, match="has 20 runs"):
+        select(store, "last~20")
+    with pytest.raises(SelectionError, match="only runs of `perfdag ab` and runs that confirm"):
+        select(store, "since=2026-01-25")
+    capsys.readouterr()
+    assert main(["check", "last", "--store", store.root]) == 0
+    for command in (["check", run_id(22)], ["compare", run_id(22), "last"], ["baseline", "set", "v1", run_id(22)]):
+        assert main([*command, "--store", store.root]) == 2
+        assert f"run {run_id(22)} is one variant of `perfdag ab`" in capsys.readouterr().err
+
+
+def test_a_store_of_variants_alone_has_no_last_run_and_no_history(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    put(store, rows(0, {"streams=1": [1.0]}, trigger="ab", variant="A"))
+    for command in (["check", "last"], ["history", "net"]):
+        assert main([*command, "--store", store.root]) == 2
+        assert "only runs of `perfdag ab`" in capsys.readouterr().err
+
+
 def test_compare_finds_the_step_and_what_changed(store: Store, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     nights(store, 40, step, env=lambda n: {"kernel": "6.1.119" if n >= 34 else "6.1.112"})
     command = ["compare", run_id(30), "last", "--store", store.root]
