@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema, model_validator
 
-from perfdag.units import bits_per_second, seconds, size_bytes
+from perfdag.document import nearest
+from perfdag.units import quantity
 
 if TYPE_CHECKING:
+    from perfdag.benchmark import Metric
     from perfdag.stats.robust import Array
     from perfdag.trends import SeriesInfo
 
@@ -19,18 +22,25 @@ MIN_EFFECT_TAIL = 0.15
 MIN_EFFECT_FRACTION = 0.01
 
 
-def _quantity(text: Any) -> Any:
-    """Read `15ms`, `9Gbit/s`, `200MB/s` or `4KiB` into base units; numbers pass, anything else is a ValueError."""
-    if not isinstance(text, str):
-        return text
-    if text.rstrip().endswith("bit/s"):
-        return bits_per_second(text)
-    if text.rstrip().endswith("/s"):
-        return float(size_bytes(text.strip().removesuffix("/s")))
-    try:
-        return seconds(text)
-    except ValueError:
-        return float(size_bytes(text))
+class Threshold(float):
+    """A threshold in base units; `unit` is the one it was written in (s, B, B/s, bit/s, 1/s), empty for a bare number."""
+
+    unit: str
+
+    def __new__(cls, value: float, unit: str = "") -> Threshold:
+        """A float that remembers its unit."""
+        made = super().__new__(cls, value)
+        made.unit = unit
+        return made
+
+
+def _threshold(given: Any) -> Threshold:
+    """Read `15ms`, `9Gbit/s`, `200MB/s`, `4KiB` or `20k/s` with its unit; numbers pass, anything else is a ValueError."""
+    if isinstance(given, str):
+        return Threshold(*quantity(given))
+    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
+        raise ValueError(f"must be a number or text such as 15ms, 9Gbit/s, 20k/s, not {given!r}")
+    return Threshold(given)
 
 
 def _share(text: Any) -> Any:
@@ -44,7 +54,7 @@ def _share(text: Any) -> Any:
 
 
 _TEXT_OR_NUMBER = WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string"}]})
-Quantity = Annotated[float, BeforeValidator(_quantity), _TEXT_OR_NUMBER]
+Quantity = Annotated[Threshold, PlainValidator(_threshold), _TEXT_OR_NUMBER]
 Share = Annotated[float, Field(gt=0), BeforeValidator(_share), _TEXT_OR_NUMBER]
 
 
@@ -56,7 +66,7 @@ class Check(BaseModel):
     metric: str = Field(description="metric name or glob")
     stat: str | None = Field(None, description="value, mean, p50, p99, max ...; unset: every one for tuning, value for a threshold")
     op: Literal["<", "<=", ">", ">="] | None = Field(None, description="what must hold: measured OP threshold")
-    value: Quantity | None = Field(None, description="absolute threshold in the metric's base unit, or as 15ms, 9Gbit/s, 4KiB")
+    value: Quantity | None = Field(None, description="absolute threshold in the metric's base unit, or as 15ms, 9Gbit/s, 4KiB, 20k/s")
     ratio: float | None = Field(None, gt=0, description="threshold as a ratio to the median of `baseline`")
     baseline: str | None = Field(None, description="a named baseline; unset: the current level of the history")
     percentile: float | None = Field(
@@ -97,6 +107,25 @@ class Check(BaseModel):
         left = f"p{self.percentile:g} of " if self.percentile else ""
         right = f"{self.value:g}" if self.value is not None else f"{self.ratio:g} x {self.baseline or 'its level'}"
         return f"{left}{self.entry + ' ' if self.entry else ''}{self.metric}{stat} {self.op} {right}"
+
+
+def misaimed(checks: Sequence[Check], entries: Mapping[str, Sequence[Metric]]) -> Iterator[tuple[int, str, str]]:
+    """Yield (index, field, what is wrong) of checks that no entry's metric can meet; `entries`: the metrics of each entry by name."""
+    for index, check in enumerate(checks):
+        named = [entry for entry in entries if fnmatch.fnmatchcase(entry, check.entry or "*")]
+        if not named:
+            yield index, "entry", f"no entry matches {check.entry!r}; there are {', '.join(entries)}{nearest(check.entry, entries)}"
+            continue
+        known = {metric.name: None for entry in named for metric in entries[entry]}
+        meant = [(entry, each) for entry in named for each in entries[entry] if fnmatch.fnmatchcase(each.name, check.metric)]
+        if not meant:
+            of = f"entry {check.entry}" if check.entry else "the entries"
+            yield index, "metric", f"no metric of {of} matches {check.metric!r}; there are {', '.join(known)}{nearest(check.metric, known)}"
+        unit = check.value.unit if check.value is not None else ""
+        other = next(((entry, each) for entry, each in meant if unit and each.unit != unit), None)
+        if other is not None:
+            entry, each = other
+            yield index, "value", f"is in {unit}, and {each.name} of {entry} is in {each.unit}; write it in {each.unit} or as a bare number"
 
 
 class Tuning:

@@ -202,10 +202,15 @@ def _measured(table: pa.Table, rule: Check, info: SeriesInfo, middle: float) -> 
     if rule.percentile is None:
         return middle
     same = pc.and_(pc.equal(table["point"], info.point), pc.equal(table["metric"], info.metric))
+    same = pc.and_(same, pc.equal(pc.fill_null(table["coords"], ""), info.coords))
     ok = pc.and_(pc.equal(table["status"], "ok"), pc.equal(table["phase"], "measure"))
     rows = table.filter(pc.fill_null(pc.and_(same, ok), False))
-    each = rows.filter(pc.is_valid(rows["subject"]))
-    values: Array = (each if each.num_rows else rows)["value"].to_numpy().astype(np.float64)
+    of_stat = pc.equal(rows["stat"], info.stat)
+    # pods or devices have a value each, whatever statistic of them the series is
+    each = pc.is_valid(rows["subject"])
+    wanted = (pc.and_(each, of_stat), pc.and_(each, pc.equal(rows["stat"], "value")), of_stat)
+    chosen = next((found for mask in wanted if (found := rows.filter(mask)).num_rows), rows.slice(0, 0))
+    values: Array = chosen["value"].to_numpy().astype(np.float64)
     return percentile(values, rule.percentile / 100).value
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from perfdag import benchmark as registry
-from perfdag.checks import Check
+from perfdag.checks import Check, misaimed
 from perfdag.document import BadDocument, Document, Problem, Where, nearest, parse_document, read_document
 from perfdag.explain import explain
 from perfdag.shape import Shape
@@ -56,6 +56,9 @@ class Settings(Shape):
     retries: Annotated[int, Field(ge=0, le=10)] | None = None
 
 
+ENTRY_KEYS = frozenset(Settings.model_fields) - frozenset(Shape.model_fields) - {"params"}
+
+
 class Entry(Settings):
     """One benchmark with fixed params and permutations."""
 
@@ -93,14 +96,16 @@ class Suite(_Strict):
 
 @dataclass
 class Source:
-    """An entry as written, and where: for enumeration and for errors."""
+    """An entry as written, with the `defaults` of its own file and what --set fixes; and where, for enumeration and for errors."""
 
     entry: Entry
     raw: dict[str, Any]
-    defaults: dict[str, Any]
+    defaults: Settings
+    raw_defaults: dict[str, Any]
     document: Document
     path: Where
     name: str
+    sets: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -139,9 +144,11 @@ def _load(document: Document, settings: Iterable[str], folder: Path, chain: tupl
     defaults = data.get("defaults") or {}
     for index, entry in enumerate(suite.entries):
         raw = data["entries"][index]
-        loaded.sources.append(Source(entry, raw, defaults, document, ("entries", index), entry.name or entry.benchmark))
+        name = entry.name or entry.benchmark
+        loaded.sources.append(Source(entry, raw, suite.defaults, defaults, document, ("entries", index), name))
     _check_names(loaded, problems)
     _apply(loaded, sets, problems)
+    _check_checks(loaded, problems)
     if not loaded.sources and not problems:
         problems.append(document.problem(("entries",), "no entries: a suite needs at least one, or an `include`"))
     if problems:
@@ -163,6 +170,9 @@ def _include(loaded: Loaded, name: str, folder: Path, chain: tuple[str, ...], pr
     except BadDocument as error:
         problems += error.problems
         return
+    if inner.suite.checks:
+        text = f"the checks of an included file are not looked at; move them to {loaded.document.file}"
+        problems.append(inner.document.problem(("checks",), text))
     loaded.sources += inner.sources
 
 
@@ -178,6 +188,15 @@ def _check_names(loaded: Loaded, problems: list[Problem]) -> None:
             text = f"the entry name {source.name!r} is taken (line {other.document.line(other.path)}); give one of them another `name`"
             problems.append(source.document.problem((*source.path, "name"), text))
         seen[source.name] = source
+
+
+def _check_checks(loaded: Loaded, problems: list[Problem]) -> None:
+    """Refuse checks that hold nothing: of no entry, of no metric, in another unit."""
+    if not loaded.sources or any(source.entry.benchmark not in registry.names() for source in loaded.sources):
+        return
+    entries = {source.name: registry.get(source.entry.benchmark).metrics for source in loaded.sources}
+    for index, key, text in misaimed(loaded.suite.checks, entries):
+        problems.append(loaded.document.problem(("checks", index, key), text))
 
 
 def _split_settings(
@@ -225,9 +244,25 @@ def _apply(loaded: Loaded, sets: list[tuple[str, str, Any]], problems: list[Prob
                 )
             )
         for source in found:
-            overridden = dict(source.raw)
-            overridden["__set__"] = {**overridden.get("__set__", {}), name: value}
-            source.raw = overridden
+            if name in ENTRY_KEYS and not _is_param(source, name):
+                _set_key(source, name, value, problems)
+            else:
+                source.sets[name] = value
+
+
+def _is_param(source: Source, name: str) -> bool:
+    return source.entry.benchmark in registry.names() and name in registry.get(source.entry.benchmark).Params.model_fields
+
+
+def _set_key(source: Source, name: str, value: Any, problems: list[Problem]) -> None:
+    """Replace a key that every entry has beside its params and shape."""
+    raw = {**source.raw, name: value}
+    try:
+        source.entry, source.raw = Entry.model_validate(raw), raw
+    except ValidationError as error:
+        problems += [
+            Problem("--set", 1, f"{source.name}.{name}", explain(source.document, (), each, Entry).text) for each in error.errors()
+        ]
 
 
 def json_schema() -> dict[str, Any]:

@@ -58,6 +58,28 @@ def bits_per_second(text: Any) -> float:
     return _read(text, _BITS, "bit rate", "10Gbit/s, 500Mbit/s")
 
 
+_ANY = (
+    {"": (1.0, "")}
+    | {unit: (factor, "s") for unit, factor in _SECONDS.items()}
+    | {unit: (float(factor), "B") for unit, factor in _BYTES.items() if unit}
+    | {unit: (float(factor), "bit/s") for unit, factor in _BITS.items() if unit}
+    | {f"{unit}/s": (float(factor), "B/s") for unit, factor in _BYTES.items() if unit}
+    | {f"{unit}/s": (float(factor), "1/s") for unit, factor in _DECIMAL.items()}
+)
+
+
+def quantity(text: str) -> tuple[float, str]:
+    """(value, base unit) of `15ms`, `9Gbit/s`, `200MB/s`, `4KiB` or `20k/s`; the unit is empty where none is written.
+
+    Raises ValueError with examples of what is read.
+    """
+    found = _QUANTITY.fullmatch(text)
+    if found is None or found[2] not in _ANY:
+        raise ValueError(f"not a quantity: {text!r}; write a time (15ms), a size (4KiB), a rate (9Gbit/s, 200MB/s, 20k/s) or a bare number")
+    factor, unit = _ANY[found[2]]
+    return float(found[1]) * factor, unit
+
+
 def _positive(value: float) -> float:
     if value <= 0:
         raise ValueError("must be more than zero")

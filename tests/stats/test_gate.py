@@ -18,6 +18,7 @@ from perfdag.findings import Accepted
 from perfdag.gate import Rules, check, remember
 from perfdag.rules import read_acks
 from perfdag.store import Store, open_store
+from perfdag.units import quantity
 from tests.stats.synthetic import START, nights, put, rows, run_id
 
 
@@ -85,6 +86,62 @@ def test_a_canary_that_moves_too_is_environment(store: Store) -> None:
     assert not gate.failed
 
 
+def moved(store: Store, entry: str, change: float, canary: str, its: float) -> None:
+    """40 nights of a benchmark and one canary; at night 34 throughput and the canary's speed are multiplied."""
+    timed = canary in ("loopback", "disk")  # seconds, so a slower one is larger
+    for night in range(40):
+        rng = np.random.default_rng(night)
+        a, b = (change, its) if night >= 34 else (1.0, 1.0)
+        made = rows(night, {"streams=1": 1e10 * a * np.exp(rng.normal(0, 0.01, 3))}, entry=entry)
+        level = 1e-4 / b if timed else 1e4 * b
+        made += rows(
+            night,
+            {"canary": level * np.exp(rng.normal(0, 0.005, 4))},
+            entry="canary",
+            metric=canary,
+            unit="s" if timed else "1/s",
+            better="lower" if timed else "higher",
+            headline=False,
+        )
+        put(store, made)
+
+
+@pytest.mark.parametrize(
+    ("entry", "change", "canary", "its"),
+    [
+        ("iperf", 0.602, "disk", 0.93),  # of another part of the machine
+        ("iperf", 0.602, "disk", 0.5),
+        ("iperf", 0.602, "loopback", 0.93),  # of the right part, but far too small
+        ("openfoam", 0.8, "loopback", 0.8),
+    ],
+)
+def test_a_canary_of_another_part_or_too_small_does_not_excuse_a_regression(
+    store: Store, entry: str, change: float, canary: str, its: float
+) -> None:
+    moved(store, entry, change, canary, its)
+    gate = check(store, "net", run_id(39), Rules())
+    [alert] = gate.alerts
+    assert (alert.kind, gate.failed) == ("regression", True)
+    assert f"canary does not explain it: {canary} " in alert.text
+
+
+@pytest.mark.parametrize(
+    ("entry", "change", "canary", "its"),
+    [
+        ("iperf", 0.8, "loopback", 0.8),
+        ("fio", 0.8, "disk", 0.85),
+        ("openfoam", 0.8, "memory", 0.85),
+        ("of another package", 0.8, "cpu", 0.85),
+    ],
+)
+def test_a_canary_of_what_a_benchmark_leans_on_is_environment(store: Store, entry: str, change: float, canary: str, its: float) -> None:
+    moved(store, entry, change, canary, its)
+    gate = check(store, "net", run_id(39), Rules())
+    assert [alert.kind for alert in gate.alerts] == ["environment"]
+    assert f"canary moved too: {canary} " in gate.alerts[0].text
+    assert not gate.failed
+
+
 def test_a_gain_and_a_series_that_does_not_page_open_no_alert(store: Store) -> None:
     nights(store, 40, lambda n, p: 1e10 * (1.2 if n >= 34 else 1.0))
     assert check(store, "net", run_id(39), Rules()).alerts == []
@@ -148,6 +205,22 @@ def test_a_percentile_of_pods(store: Store) -> None:
     put(store, ready + rows(0, {"pods=100": [1.5]}, entry="scale", metric="t_ready", unit="s", better="lower"))
     assert not check(store, "net", run_id(0), Rules([Check(metric="t_ready", op="<", value="1.96s", percentile=95)])).failed
     assert check(store, "net", run_id(0), Rules([Check(metric="t_ready", op="<", value="1.9s", percentile=95)])).failed
+
+
+def test_a_percentile_is_of_one_direction_and_one_statistic(store: Store) -> None:
+    """randrw: 20 reads a second beside 200 writes; neither stands for the other, and no p99 is mixed into a mean."""
+    made = []
+    for direction, level in (("read", 20.0), ("write", 200.0)):
+        for stat, factor in (("value", 1.0), ("p99", 100.0)):
+            part = rows(0, {"rw=randrw": level * factor * np.linspace(0.9, 1.1, 21)}, entry="fio", metric="iops", unit="1/s", stat=stat)
+            coords = f'{{"direction":"{direction}"}}'
+            made += [row | {"coords": coords, "series_id": f"{row['series_id']}-{direction}"} for row in part]
+    put(store, made)
+    gate = check(store, "net", run_id(0), Rules([Check(metric="iops", op=">=", value="100/s", percentile=50)]))
+    assert {each.name.split(":")[0]: (each.state, each.text) for each in gate.cases if each.group == "threshold"} == {
+        "fio iops direction=read": ("failed", "p50 20 /s breaks >= 100 /s"),
+        "fio iops direction=write": ("ok", "p50 200 /s holds >= 100 /s"),
+    }
 
 
 def test_a_threshold_is_told_once_until_it_held_again(store: Store) -> None:
@@ -283,7 +356,9 @@ def test_quantities_in_checks() -> None:
     def value(text: str) -> float | None:
         return Check(metric="x", op="<", value=text).value
 
-    assert (value("15ms"), value("9Gbit/s"), value("200MB/s"), value("4KiB")) == (0.015, 9e9, 2e8, 4096)
+    assert (value("15ms"), value("9Gbit/s"), value("200MB/s"), value("4KiB"), value("20k/s")) == (0.015, 9e9, 2e8, 4096, 2e4)
+    units = [quantity(text)[1] for text in ("15ms", "9Gbit/s", "200MB/s", "4KiB", "20k/s", "100/s", "7")]
+    assert units == ["s", "bit/s", "B/s", "B", "1/s", "1/s", ""]
     assert Check(metric="x", min_effect="15%").min_effect == 0.15
 
 
