@@ -208,11 +208,15 @@ class Seen:
 
     namespace: str
     ended: threading.Event = field(default_factory=threading.Event)
+    before: set[str] = field(default_factory=set)
     pods: set[str] = field(default_factory=set)
     largest: tuple[int, str] = (0, "none")
 
     def watch(self, every: float = 5.0) -> None:
-        """Look until `ended`."""
+        """Look until `ended`; what was there before is not counted."""
+        kube.run(self._look)
+        self.before, self.largest = self.pods, (0, "none")
+        self.pods = set()
         while not self.ended.wait(every):
             kube.run(self._look)
 
@@ -220,7 +224,7 @@ class Seen:
         for api, kind in ((ARGO, "Workflow"), ("v1", "Pod"), ("v1", "ConfigMap"), (ARGO, "WorkflowTaskResult")):
             for each in await client.list(await client.resource(api, kind), self.namespace):
                 self.largest = max(self.largest, (len(orjson.dumps(each)), kind))
-                if kind == "Pod":
+                if kind == "Pod" and each["metadata"]["uid"] not in self.before:
                     self.pods.add(each["metadata"]["uid"])
 
 
