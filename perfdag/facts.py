@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-_UNLIMITED = 1 << 60  # cgroup v1 writes a page-rounded 2^63 for "no limit"
+from perfdag import cgroups
+
 _ROOT = Path("/")
 _NOT_NICS = re.compile(
     r"^(lo|bonding_masters|veth.*|cali.*|lxc.*|ifb\d+|dummy\d+|tunl\d+|sit\d+|docker\d+|br-.*|virbr.*|cni\d+|flannel.*)$"
@@ -46,7 +47,7 @@ def gather(root: Path = _ROOT) -> dict[str, Any]:
         "nics": _nics(root),
         "virtualisation": _virtualisation(root),
         "container": _container(root),
-        "cgroup": _cgroup(root),
+        "cgroup": cgroups.limits(root),
         "tcp_congestion": _read(root / "proc/sys/net/ipv4/tcp_congestion_control"),
         "python": platform.python_version(),
     }
@@ -259,52 +260,6 @@ def _container(root: Path) -> str | None:
     if (root / "run/.containerenv").exists():
         return "podman"
     return "docker" if (root / ".dockerenv").exists() else None
-
-
-def _cgroup(root: Path) -> dict[str, Any]:
-    """Limits that hold for this process: the tightest from its cgroup up to the root, versions 1 and 2."""
-    memberships = [line.split(":", 2) for line in (_read(root / "proc/self/cgroup") or "").splitlines() if line.count(":") >= 2]
-    mount = root / "sys/fs/cgroup"
-    cores: list[float] = []
-    memory: list[int] = []
-    for _, controllers, path in memberships:
-        if controllers == "":
-            unified = mount if (mount / "cgroup.controllers").exists() else mount / "unified"
-            for folder in _upwards(unified, path):
-                quota = (_read(folder / "cpu.max") or "").split()
-                if len(quota) == 2 and quota[0] != "max":
-                    cores.append(int(quota[0]) / int(quota[1]))
-                memory += _limit(_read(folder / "memory.max"))
-        if "cpu" in controllers.split(","):
-            for folder in _upwards(mount / "cpu", path):
-                microseconds, period = (
-                    _number(_read(folder / "cpu.cfs_quota_us")),
-                    _number(_read(folder / "cpu.cfs_period_us")),
-                )
-                if microseconds and period and microseconds > 0:
-                    cores.append(microseconds / period)
-        if "memory" in controllers.split(","):
-            for folder in _upwards(mount / "memory", path):
-                memory += _limit(_read(folder / "memory.limit_in_bytes"))
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    version = 2 if any(controllers == "" for _, controllers, _ in memberships) and len(memberships) == 1 else 1 if memberships else None
-    return {
-        "version": version,
-        "cpu_limit": min(cores, default=None),
-        "memory_limit_bytes": min(memory, default=None),
-        "cpus_allowed": allowed,
-    }
-
-
-def _upwards(mount: Path, path: str) -> list[Path]:
-    # without a cgroup namespace the path is the host's and not there: the mount itself is then the container's
-    relative = Path(path.lstrip("/"))
-    return [mount / each for each in (relative, *relative.parents)]
-
-
-def _limit(text: str | None) -> list[int]:
-    number = _number(text)
-    return [number] if number is not None and number < _UNLIMITED else []
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -9,11 +9,17 @@ import os
 import socket
 import tempfile
 import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from perfdag import cgroups
+from perfdag.benchmark import SampleError
+from perfdag.hosts import Host, LocalHost
 
 STEAL_LIMIT = 0.02  # of the CPU time of all cores
 LOAD_LIMIT = 1.5  # runnable tasks a core when a sample starts
@@ -27,7 +33,7 @@ CANARY_METRICS = (
 
 @dataclass(frozen=True)
 class Moment:
-    """Counters at one moment: jiffies (stolen, all), throttled time of our cgroup in microseconds, 1-minute load, kills for memory."""
+    """Counters at one moment: jiffies (stolen, all), microseconds throttled in our cgroups, 1-minute load, kills for memory."""
 
     stolen: int
     total: int
@@ -44,28 +50,7 @@ def moment() -> Moment:
         stolen, total = fields[7], sum(fields)
     except (OSError, ValueError, IndexError):
         pass
-    return Moment(stolen, total, _throttled(), os.getloadavg()[0], _oom_kills())
-
-
-def _counters(*files: str) -> dict[str, str]:
-    """The counters of our cgroup, from the first of these files that is there: version 2 of cgroups first."""
-    for file in files:
-        try:
-            return dict(line.split() for line in (Path("/sys/fs/cgroup") / file).read_text().splitlines())
-        except (OSError, ValueError):
-            continue
-    return {}
-
-
-def _oom_kills() -> int:
-    return int(_counters("memory.events", "memory/memory.oom_control").get("oom_kill", 0))
-
-
-def _throttled() -> int:
-    words = _counters("cpu.stat", "cpu/cpu.stat")
-    if "throttled_usec" in words:
-        return int(words["throttled_usec"])
-    return int(words.get("throttled_time", 0)) // 1000
+    return Moment(stolen, total, cgroups.throttled_us(), os.getloadavg()[0], cgroups.oom_kills())
 
 
 def steal(before: Moment, after: Moment) -> float:
@@ -96,9 +81,67 @@ def starved(before: Moment, after: Moment) -> str | None:
     return "OOMKilled: a process of it passed the memory limit and the kernel killed it" if kills > 0 else None
 
 
-def canary() -> dict[str, float]:
-    """cpu (hashes of 64 KiB a second), memory (B/s copied), loopback (s a TCP round trip), disk (s a synced 4 KiB write); medians."""
-    return {"cpu": _cpu(), "memory": _memory(), "loopback": _loopback(), "disk": _disk()}
+class Guard:
+    """Watches what disturbs a sample, from when it is made: this machine, and the other hosts that `include` names."""
+
+    def __init__(self) -> None:
+        self._before = moment()
+        self._others: list[tuple[Host, Moment]] = []
+
+    def include(self, hosts: Sequence[Host]) -> None:
+        """Watch the cgroups of these hosts too, but those that are this machine; one that cannot be asked is left out."""
+        others = [host for host in hosts if not isinstance(host, LocalHost)]
+        found = zip(others, _asked(others), strict=True)
+        self._others = [(host, counters) for host, counters in found if counters is not None]
+
+    def throttled(self) -> str | None:
+        """Why the sample is invalid because a CPU quota held back one of its hosts, or None."""
+        return throttled(self._before, moment()) or self._there(throttled)
+
+    def starved(self) -> str | None:
+        """That the kernel killed a process for a memory limit on one of its hosts, or None."""
+        return starved(self._before, moment()) or self._there(starved)
+
+    def disturbed(self, cores: int) -> str | None:
+        """Why the sample may be contaminated, or None."""
+        return disturbed(self._before, moment(), cores)
+
+    def _there(self, judge: Callable[[Moment, Moment], str | None]) -> str | None:
+        now = _asked([host for host, _ in self._others])
+        for (host, before), after in zip(self._others, now, strict=True):
+            if after is not None and (why := judge(before, after)):
+                return f"on {host.name}: {why}"
+        return None
+
+
+def _asked(hosts: Sequence[Host]) -> list[Moment | None]:
+    """The counters of other hosts' cgroups now, None for one that does not answer."""
+    if not hosts:
+        return []
+    with ThreadPoolExecutor(min(len(hosts), 16)) as pool:
+        return list(pool.map(_ask, hosts))
+
+
+def _ask(host: Host) -> Moment | None:
+    try:
+        said = host.run(["cat", *cgroups.COUNTERS], timeout=10).stdout  # what of them is there; the rest is of the other version
+    except SampleError:
+        return None
+    return Moment(0, 0, cgroups.throttled(said), 0.0, cgroups.kills(said))
+
+
+def canary() -> dict[str, float | None]:
+    """cpu (hashes of 64 KiB a second), memory (B/s copied), loopback (s a TCP round trip), disk (s a synced 4 KiB write); medians.
+
+    None where the system refuses: a full disk, no loopback interface.
+    """
+    found: dict[str, float | None] = {}
+    for name, measure in (("cpu", _cpu), ("memory", _memory), ("loopback", _loopback), ("disk", _disk)):
+        try:
+            found[name] = measure()
+        except OSError:
+            found[name] = None
+    return found
 
 
 def _cpu(budget: float = 0.05) -> float:
@@ -152,11 +195,12 @@ def _disk(writes: int = 5) -> float:
     return float(np.median(times))
 
 
-def canary_rows(values: dict[str, float], steal_part: float) -> list[dict[str, Any]]:
-    """Rows of a canary for a part, in the schema's words."""
+def canary_rows(values: Mapping[str, float | None], steal_part: float) -> list[dict[str, Any]]:
+    """Rows of a canary for a part, in the schema's words; what was refused has none."""
     rows: list[dict[str, Any]] = [
         {"metric": name, "stat": "value", "value": values[name], "unit": unit, "better": better, "headline": False}
         for name, unit, better in CANARY_METRICS
+        if values[name] is not None
     ]
     rows.append({"metric": "steal", "stat": "value", "value": steal_part, "unit": "1", "better": "lower", "headline": False})
     return rows

@@ -23,7 +23,7 @@ from perfdag.plan import Plan
 from perfdag.points import Point
 from perfdag.shape import Shape
 from perfdag.steps.pairwise import at_once, not_together, two_of
-from perfdag.store import Store
+from perfdag.store import Store, StoreError
 
 
 class Watcher(Protocol):
@@ -50,12 +50,17 @@ class Place:
     """Asked after a sample that failed: why that is no result (a peer is gone), or None."""
 
 
+class NoScratch(StoreError):
+    """No temporary folder can be made, so nothing can be measured here: the run ends, and what is left can be resumed."""
+
+
 class GangLost(Exception):
     """A host went away: nothing is stored for the sample under way, and another gang may measure it."""
 
 
 class Lead:
-    """Measures samples of one plan. Raises StoreError where a sample cannot be stored; KeyboardInterrupt passes through."""
+    """Measures samples of one plan. Raises StoreError where a sample cannot be stored or no temporary folder is left; KeyboardInterrupt
+    passes through."""
 
     def __init__(self, plan: Plan, store: Store, place: Place, watcher: Watcher, clock: Callable[[], float] = time.monotonic) -> None:
         self.plan, self.store, self.place, self.watcher, self._clock = plan, store, place, watcher, clock
@@ -174,7 +179,7 @@ class Lead:
         part = Part(point.id, repetition, "ok", started_at=now(), where=dict(self.place.where))
         benchmark: Benchmark[Any] = registry.get(point.benchmark)
         part.benchmark_version = str(benchmark.version)
-        before = noise.moment()
+        guard = noise.Guard()
         try:
             refused = self.place.refuses(shape)
             if refused:
@@ -184,8 +189,9 @@ class Lead:
             if point.pair is not None:
                 hosts, shape = two_of(hosts, point.pair), shape.pair()
             self._provenance(part, hosts)
+            guard.include(hosts)
             self._measure(part, benchmark, point, shape, hosts, starter)
-            wrong = self.place.placed(shape, hosts) or noise.throttled(before, noise.moment())
+            wrong = self.place.placed(shape, hosts) or guard.throttled()
             if wrong:
                 part.status, part.error = "invalid", wrong
         except Infrastructure as error:
@@ -195,12 +201,13 @@ class Lead:
             part.rows = [row(benchmark, each) for each in error.measurements]
         except SampleError as error:
             part.status, part.error, part.texts, part.rows = error.status, str(error), {**part.texts, **error.texts}, []
+        except NoScratch:
+            raise
         except Exception as error:
             # a benchmark of another package may raise anything; its fault is a row, never the end of the run
             part.status, part.error, part.rows = "failed", f"{type(error).__name__}: {error}", []
-        after = noise.moment()
-        part.noise = noise.disturbed(before, after, part.env.get("cpu_threads") or 1)
-        if part.error and (why := noise.starved(before, after)):
+        part.noise = guard.disturbed(part.env.get("cpu_threads") or 1)
+        if part.error and (why := guard.starved()):
             part.error = f"{part.error}; {why}"
         if part.error:
             part.error = " ".join(part.error.split())
@@ -211,7 +218,7 @@ class Lead:
         self, part: Part, benchmark: Benchmark[Any], point: Point, shape: Shape, hosts: Sequence[Host], starter: Host | None
     ) -> None:
         params = benchmark.Params.model_validate(point.params)
-        with tempfile.TemporaryDirectory(prefix="perfdag-", ignore_cleanup_errors=True) as scratch:
+        with _scratch() as scratch:
             gang = Gang(hosts, shape, point.timeout, scratch, self.place.volume, starter=starter)
             absent = benchmark.missing(gang, params)
             if absent:
@@ -249,7 +256,10 @@ class Lead:
     def _canary(self, batch: int) -> None:
         before = noise.moment()
         part = Part("canary", 0, "ok", started_at=now(), batch=batch, benchmark_version="1", where=dict(self.place.where))
-        part.rows = noise.canary_rows(noise.canary(), 0.0)
+        values = noise.canary()
+        part.rows = noise.canary_rows(values, 0.0)
+        refused = [name for name, value in values.items() if value is None]
+        part.noise = f"no canary of {', '.join(refused)}: the system refused it" if refused else None
         part.rows[-1]["value"] = noise.steal(before, noise.moment())
         local = self.place.hosts_for(Shape())[:1]
         self._provenance(part, local)
@@ -260,6 +270,13 @@ class Lead:
         self.store.put(part_key(self.plan.run_id, name), part.dump())
         self._stored.add(name)
         self._canaries += 1
+
+
+def _scratch() -> "tempfile.TemporaryDirectory[str]":
+    try:
+        return tempfile.TemporaryDirectory(prefix="perfdag-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise NoScratch(f"no temporary folder can be made: {error}; free some space, or name another folder with TMPDIR") from error
 
 
 def how_to_get(packages: Any) -> str:

@@ -1,11 +1,22 @@
 """The noise guard: the canary is small, and what disturbs a sample is said."""
 
+import json
+import os
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from perfdag import noise
+from perfdag import cgroups, noise
+from perfdag.benchmark import Failed, SampleError
+from perfdag.hosts import Finished, LocalHost
 from perfdag.noise import Moment
+from perfdag.results import load
+from perfdag.store import FolderStore
 
 
 def test_the_canary_takes_at_most_0_3_seconds_and_is_positive() -> None:
@@ -48,3 +59,94 @@ def test_this_machine_has_counters() -> None:
 def test_a_kill_for_memory_is_told() -> None:
     assert noise.starved(Moment(0, 0, 0, 0, 2), Moment(0, 0, 0, 0, 2)) is None
     assert "OOMKilled" in (noise.starved(Moment(0, 0, 0, 0, 2), Moment(0, 0, 0, 0, 3)) or "")
+
+
+def tree(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def test_the_counters_are_those_of_our_own_cgroup_and_of_those_above_it(tmp_path: Path) -> None:
+    second = tree(
+        tmp_path / "2",
+        {
+            "proc/self/cgroup": "0::/user.slice/job\n",
+            "sys/fs/cgroup/cgroup.controllers": "cpu memory\n",
+            "sys/fs/cgroup/cpu.stat": "usage_usec 9\n",
+            "sys/fs/cgroup/user.slice/cpu.stat": "usage_usec 5\nthrottled_usec 300\n",
+            "sys/fs/cgroup/user.slice/job/cpu.stat": "usage_usec 5\nthrottled_usec 20\n",
+            "sys/fs/cgroup/user.slice/memory.events": "oom 7\noom_kill 7\n",
+            "sys/fs/cgroup/user.slice/job/memory.events": "oom 3\noom_kill 2\noom_group_kill 0\n",
+        },
+    )
+    first = tree(
+        tmp_path / "1",
+        {
+            "proc/self/cgroup": "4:memory:/jobs/a\n1:cpu,cpuacct:/jobs/a\n0::/\n",
+            "sys/fs/cgroup/cpu/cpu.stat": "nr_periods 0\nnr_throttled 0\nthrottled_time 0\n",
+            "sys/fs/cgroup/cpu/jobs/a/cpu.stat": "nr_periods 9\nnr_throttled 3\nthrottled_time 320000\n",
+            "sys/fs/cgroup/memory/jobs/a/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+        },
+    )
+    assert (cgroups.throttled_us(second), cgroups.oom_kills(second)) == (320, 2), "a kill beside us in user.slice is not ours"
+    assert (cgroups.throttled_us(first), cgroups.oom_kills(first)) == (320, 2)
+    assert (cgroups.throttled_us(tmp_path / "none"), cgroups.oom_kills(tmp_path / "none")) == (0, 0)
+
+
+@pytest.fixture
+def quota_of_a_fifth() -> Iterator[Path]:
+    """A cgroup (version 1) whose processes together get a fifth of one CPU."""
+    folder = Path(f"/sys/fs/cgroup/cpu/perfdag-test-{os.getpid()}")
+    try:
+        folder.mkdir()
+        (folder / "cpu.cfs_period_us").write_text("100000")
+        (folder / "cpu.cfs_quota_us").write_text("20000")
+    except OSError as error:
+        pytest.skip(f"no cgroup can be made here: {error}")
+    try:
+        yield folder
+    finally:
+        folder.rmdir()
+
+
+def test_a_quota_of_our_own_cgroup_makes_samples_invalid(write_suite: Any, tmp_path: Path, quota_of_a_fifth: Path) -> None:
+    busy = "import time; end = time.process_time() + 0.1\nwhile time.process_time() < end: pass"
+    suite = write_suite(f"name: busy\nentries:\n  - {{benchmark: command, params: {{argv: [{sys.executable}, -c, {json.dumps(busy)}]}}}}\n")
+    inside = f"import os, sys; open('{quota_of_a_fifth}/cgroup.procs', 'w').write(str(os.getpid())); from perfdag.cli import main; sys.exit(main(sys.argv[1:]))"
+    argv = [sys.executable, "-c", inside, "run", str(suite), "--store", str(tmp_path / "store"), "--no-report"]
+    assert subprocess.run(argv, capture_output=True, check=False).returncode == 1
+    (row,) = (each for each in load(FolderStore(str(tmp_path / "store"))).to_pylist() if each["benchmark"] == "command")
+    assert row["status"] == "invalid"
+    assert "the CPU quota of its cgroup throttled it" in row["error"]
+
+
+class Peer:
+    """Another host of a gang, which prints these counters one after the other."""
+
+    name = "node-2"
+
+    def __init__(self, *said: str | SampleError) -> None:
+        self.said = list(said)
+
+    def run(self, argv: list[str], timeout: float) -> Finished:
+        said = self.said.pop(0)
+        if isinstance(said, SampleError):
+            raise said
+        return Finished(argv, 1, said, "", 0.0)  # 1: cat does not find the files of the other version
+
+
+def test_a_peer_that_its_quota_holds_back_makes_the_sample_invalid() -> None:
+    guard = noise.Guard()
+    guard.include([LocalHost(), Peer("throttled_usec 500000\noom_kill 0\n", "throttled_usec 900000\noom_kill 0\n")])  # type: ignore[list-item]
+    assert guard.throttled() == "on node-2: the CPU quota of its cgroup throttled it for 0.40 s"
+
+
+def test_a_kill_on_a_peer_is_told_and_a_peer_that_is_silent_costs_nothing() -> None:
+    guard = noise.Guard()
+    guard.include([Peer(Failed("ssh broke")), Peer("throttled_time 5\noom_kill 1\n", "throttled_time 5\noom_kill 2\n")])  # type: ignore[list-item]
+    assert (guard.starved() or "").startswith("on node-2: OOMKilled")
+    silent = noise.Guard()
+    silent.include([Peer("oom_kill 1\n", Failed("ssh broke"))])  # type: ignore[list-item]
+    assert silent.starved() is None
