@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,7 +15,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from perfdag.cli import main
+from perfdag import suite
+from perfdag.abtest import prepare
+from perfdag.cli import main, parser, submit
 from perfdag.collect import collect, gather, load_plan
 from perfdag.results import SAMPLES, load
 from perfdag.store import FolderStore, S3Store, open_store
@@ -228,6 +231,45 @@ def test_a_full_disk_is_exit_4_and_resume_completes(
     assert len(rows_of(root)) == 4
 
 
+@pytest.fixture
+def full_disks(tmp_path: Path) -> list[str]:
+    """A command prefix: in it /tmp, /var/tmp, /usr/tmp and the working folder are full file systems of a page or two."""
+    mounts = " && ".join(
+        f"{{ [ ! -d {each} ] || mount -t tmpfs -o size=8k,nr_inodes=1 none {each}; }}" for each in ("/var/tmp", "/usr/tmp", "/tmp")
+    )
+    keep = f"mount --bind {tmp_path} /mnt"
+    prefix = ["unshare", "-m", "sh", "-c", f'{keep} && {mounts} && cd /tmp && exec "$@"', "sh"]
+    tried = subprocess.run([*prefix, "true"], capture_output=True, text=True, check=False) if shutil.which("unshare") else None
+    if tried is None or tried.returncode:
+        pytest.skip(f"no mount namespace here: {tried.stderr if tried else 'no unshare'}")
+    return prefix
+
+
+def test_with_no_room_for_temporary_files_it_is_exit_4_and_resume_completes(
+    write_suite: SuiteWriter, tmp_path: Path, full_disks: list[str]
+) -> None:
+    suite = write_suite.sleeps(points=2, repetitions=1)
+    environment = {**os.environ, "TMPDIR": "/tmp", "MPLCONFIGDIR": "/tmp"}
+    program = [*full_disks, sys.executable, "-m", "perfdag", "run"]
+    said = subprocess.run(
+        [*program, f"/mnt/{suite.name}", "--store", "/mnt/store", "--no-report"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert said.returncode == 4, said.stderr
+    assert "no temporary folder can be made" in said.stderr
+    assert "--resume" in said.stderr
+    assert "Traceback" not in said.stderr
+    root = tmp_path / "store"
+    canary = json.loads(next(root.glob("runs/*/parts/canary*")).read_text())
+    assert {row["metric"] for row in canary["rows"]} == {"cpu", "memory", "loopback", "steal"}
+    assert canary["noise"] == "no canary of disk: the system refused it"
+    assert main(["run", "--resume", "last", "--store", str(root), "--no-report"]) == 0
+    assert {row["status"] for row in rows_of(root)} == {"ok"}
+
+
 def test_a_damaged_part_is_missing_and_named(write_suite: SuiteWriter, tmp_path: Path) -> None:
     root = tmp_path / "store"
     main(["run", str(write_suite.sleeps()), "--store", str(root), "--no-report"])
@@ -238,6 +280,42 @@ def test_a_damaged_part_is_missing_and_named(write_suite: SuiteWriter, tmp_path:
     _, collected = gather(store, plan)
     assert collected.damaged == [victim.stem]
     assert collected.statuses["missing"] == 1
+
+
+def test_a_run_of_ab_is_not_resumed_by_run(write_suite: SuiteWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One variant measured alone would be analysed as if it had been measured beside the other."""
+    store = FolderStore(str(tmp_path / "store"))
+    loaded = suite.load(write_suite.sleeps(1, 1))
+    duel = prepare(loaded, loaded, ("one", "two"), 8)
+    for plan in (duel.a, duel.b):
+        store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    assert main(["run", "--resume", "last", "--store", store.root, "--no-report"]) == 2
+    assert f"continue it: perfdag ab --resume {duel.a.run_id}" in capsys.readouterr().err
+    assert not store.list(f"runs/{duel.b.run_id}/parts")
+
+
+def test_a_run_of_a_cluster_is_not_resumed_on_this_machine(
+    write_suite: SuiteWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = FolderStore(str(tmp_path / "store"))
+    args = parser("submit").parse_args(["submit", str(write_suite.sleeps(1, 1)), "--namespace", "bench"])
+    _, plan = submit._check(args)
+    store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    assert main(["run", "--resume", "last", "--store", store.root, "--no-report"]) == 2
+    assert f"continue it: perfdag submit --resume {plan.run_id} --namespace bench" in capsys.readouterr().err
+    assert not store.list(f"runs/{plan.run_id}/parts")
+
+
+@pytest.mark.parametrize("verb", ["run", "submit"])
+@pytest.mark.parametrize("beside", [["--set", "repetitions=1"], ["--only", "x"]])
+def test_nothing_that_would_be_ignored_stands_beside_resume(verb: str, beside: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "--resume", "last", *beside]) == 2
+    assert f"leave out {beside[0]}" in capsys.readouterr().err
+
+
+def test_a_suite_does_not_stand_beside_resume(write_suite: SuiteWriter, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(write_suite.sleeps()), "--resume", "last"]) == 2
+    assert "leave out SUITE" in capsys.readouterr().err
 
 
 def test_an_unknown_run_names_the_nearest(write_suite: SuiteWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

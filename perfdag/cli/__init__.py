@@ -4,6 +4,7 @@ A verb module has `SUMMARY`, `add(parser)` and `run(args) -> exit code`. Only th
 """
 
 import argparse
+import errno
 import sys
 from collections.abc import Sequence
 
@@ -99,4 +100,8 @@ def _explain(error: Exception) -> int:
     if isinstance(error, StoreError | KubeError):
         print(f"perfdag: {error}", file=sys.stderr)
         return EXIT_INPUT if isinstance(error, NotStoredError) else EXIT_REACH
+    # tempfile's own error where every temporary folder is full or read-only has no better type
+    if isinstance(error, OSError) and (error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS) or "temporary directory" in str(error)):
+        print(f"perfdag: no room to work in: {error}; free some space, or name another folder with TMPDIR", file=sys.stderr)
+        return EXIT_REACH
     raise error

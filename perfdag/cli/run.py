@@ -46,7 +46,12 @@ def add_suite_options(parser: argparse.ArgumentParser) -> None:
     """Options that choose and change what of a suite is used, and the store."""
     parser.add_argument("--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: the suite's, else ./perfdag-results)")
     parser.add_argument(
-        "--set", metavar="ENTRY.PARAM=V", action="append", default=[], dest="settings", help="set a parameter, a shape key or a suite key"
+        "--set",
+        metavar="ENTRY.PARAM=V",
+        action="append",
+        default=[],
+        dest="settings",
+        help="set a parameter, a shape key, or a key of an entry or of the suite",
     )
     parser.add_argument("--only", metavar="GLOB", help="only points whose entry, `entry/label` or id matches")
 
@@ -56,10 +61,16 @@ def run(args: argparse.Namespace) -> int:
     from perfdag.cli import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_REACH
     from perfdag.store import StoreError, open_store
 
-    if (args.suite is None) == (args.resume is None) and args.resume is None:
+    if args.suite is None and args.resume is None:
         print("perfdag run: name a suite file, or --resume RUN", file=sys.stderr)
         return EXIT_INPUT
+    if why := beside_resume(args):
+        print(f"perfdag run: {why}", file=sys.stderr)
+        return EXIT_INPUT
     plan, root = _plan(args)
+    if args.resume is not None and (why := _elsewhere(plan)):
+        print(f"perfdag run: {why}", file=sys.stderr)
+        return EXIT_INPUT
     if args.dry_run:
         from perfdag.cli.plan import show
 
@@ -87,16 +98,35 @@ def run(args: argparse.Namespace) -> int:
     return finish(store, plan, report=not args.no_report, as_json=args.json)
 
 
+def beside_resume(args: argparse.Namespace) -> str | None:
+    """What cannot stand beside --resume, for the plan of the run is fixed; None where all is well."""
+    given = {"SUITE": args.suite, "--set": args.settings, "--only": args.only}
+    wrong = [name for name, value in given.items() if value]
+    if args.resume is None or not wrong:
+        return None
+    return f"--resume measures what is left of a run as it was planned; leave out {', '.join(wrong)}"
+
+
+def _elsewhere(plan: "Plan") -> str | None:
+    """Why a stored run cannot be continued by `run`, and what continues it; None where it can."""
+    if plan.trigger == "ab":
+        first = f"{plan.run_id[:-1]}a"  # either variant names the pair
+        return f"{plan.run_id} is one variant of `perfdag ab`, and both are measured in turn; continue it: perfdag ab --resume {first}"
+    if plan.where:
+        again = f"perfdag submit --resume {plan.run_id} --namespace {plan.where.get('namespace', 'perfdag')}"
+        return f"{plan.run_id} was measured on a cluster, and samples of this machine are not its; continue it: {again}"
+    return None
+
+
 def _plan(args: argparse.Namespace) -> "tuple[Plan, str | None]":
-    """The plan of a new or resumed run, and the store's root."""
+    """The plan of a new or resumed run, and the store's root. Raises BadDocument, StoreError."""
     from perfdag import suite
     from perfdag.collect import load_plan
     from perfdag.plan import make_plan
     from perfdag.store import open_store
 
     if args.resume is not None:
-        root = args.store or (suite.load(args.suite).suite.store if args.suite else None)
-        return load_plan(open_store(root), args.resume), root
+        return load_plan(open_store(args.store), args.resume), args.store
     loaded = suite.load(args.suite, args.settings)
     plan = make_plan(loaded, only=args.only)
     return plan, args.store or loaded.suite.store
@@ -143,6 +173,7 @@ def needs_cluster(shape: "Shape") -> str | None:
 
 
 def _unsaved(run_id: str) -> Path:
+    """Where samples are kept that a store did not take. Raises OSError where no temporary folder can be written."""
     return Path(tempfile.gettempdir()) / "perfdag-unsaved" / run_id
 
 
@@ -150,7 +181,7 @@ class _Rescuing:
     """A store that, when it cannot be written, leaves the sample in the temporary folder, where --resume finds it."""
 
     def __init__(self, store: "Store", run_id: str) -> None:
-        self._store, self._folder = store, _unsaved(run_id)
+        self._store, self._run_id = store, run_id
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -162,16 +193,20 @@ class _Rescuing:
             self._store.put(key, data)
         except StoreError:
             try:
-                self._folder.mkdir(parents=True, exist_ok=True)
-                (self._folder / key.rpartition("/")[2]).write_bytes(data)
-            except OSError:
-                print(f"the last sample could not be kept in {self._folder} either", file=sys.stderr)
+                folder = _unsaved(self._run_id)
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / key.rpartition("/")[2]).write_bytes(data)
+            except OSError as error:
+                print(f"the last sample could not be kept in a temporary folder either: {error}", file=sys.stderr)
             raise
 
 
 def _restore(store: "Store", plan: "Plan") -> None:
     """Store samples that an earlier attempt could not."""
-    folder = _unsaved(plan.run_id)
+    try:
+        folder = _unsaved(plan.run_id)
+    except OSError:
+        return  # where nothing can be written nothing was kept
     if not folder.is_dir():
         return
     for file in sorted(folder.glob("*.json")):

@@ -46,9 +46,13 @@ def run(args: argparse.Namespace) -> int:
     """Submit, and with --watch follow to the end."""
     from perfdag.cli import EXIT_INPUT, EXIT_REACH
     from perfdag.cli.cluster_run import NotInstalled, installed
+    from perfdag.cli.run import beside_resume
 
     if (args.suite is None) == (args.resume is None):
         print("perfdag submit: name a suite file, or --resume RUN", file=sys.stderr)
+        return EXIT_INPUT
+    if why := beside_resume(args):
+        print(f"perfdag submit: {why}", file=sys.stderr)
         return EXIT_INPUT
     loaded, plan = _check(args) if args.suite else (None, None)
     try:
@@ -74,6 +78,7 @@ def _check(args: argparse.Namespace) -> "tuple[Loaded, Plan]":
     loaded = suite.load(args.suite, args.settings)
     plan = make_plan(loaded, only=args.only)
     check_size(plan)
+    plan.where = {"namespace": args.namespace}  # so that nobody goes on with it elsewhere, also before its first step
     return loaded, plan
 
 
