@@ -25,7 +25,6 @@ from perfdag.shape import SHAPE_KEYS, Shape, merge
 from perfdag.suite import Loaded, Source, Until
 
 MAX_POINTS = 1_000_000
-MIN_TIMEOUT = 60.0
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "lt": lambda a, b: a < b,
     "le": lambda a, b: a <= b,
@@ -123,16 +122,15 @@ class _Collector:
                     ("params", name),
                     f"{source.entry.benchmark} has no such parameter; it has {', '.join(fields)}{nearest(name, fields)}",
                 )
-        sets = source.raw.get("__set__", {})
-        axes = _axes(self, source, benchmark, sets)
-        defaults = {name: value for name, value in (source.defaults.get("params") or {}).items() if name in fields}
+        axes = _axes(self, source, benchmark, source.sets)
+        defaults = {name: value for name, value in source.defaults.params.items() if name in fields}
         params = {**defaults, **source.entry.params}
-        shape = merge(_shape_keys(source.defaults), _shape_keys(source.raw))
+        shape = merge(_shape_keys(source.raw_defaults), _shape_keys(source.raw))
         for where, combination in axes:
             if len(self._by_id) > MAX_POINTS:
                 self.problem(source, ("permutations",), f"more than {MAX_POINTS:,} points")
                 return
-            self._point(source, benchmark, where, {**combination, **sets}, params, shape)
+            self._point(source, benchmark, where, {**combination, **source.sets}, params, shape)
 
     def _point(
         self,
@@ -236,26 +234,32 @@ class _Collector:
         varied: Mapping[str, Any],
         pair: Pair | None = None,
     ) -> None:
-        suite, entry = self.loaded.suite, source.entry
+        suite, entry, defaults = self.loaded.suite, source.entry, source.defaults
         params = model.model_dump(mode="json")
-        known = self._by_id.get(identity)
-        repetitions = entry.repetitions or _default(source, "repetitions") or suite.repetitions
-        if known is not None:
-            self.made.merged += 1
-            known.repetitions = max(known.repetitions, repetitions)
-            return
+        repetitions = entry.repetitions or defaults.repetitions or suite.repetitions
         seconds = benchmark.seconds(model)
-        timeout = entry.timeout or suite.defaults.timeout or suite.timeout or max(MIN_TIMEOUT, 5 * seconds)
-        retries = next(r for r in (entry.retries, suite.defaults.retries, suite.retries) if r is not None)
+        timeout = entry.timeout or defaults.timeout or suite.timeout or benchmark.limit(model)
+        retries = next(r for r in (entry.retries, defaults.retries, suite.retries) if r is not None)
         label = " ".join(f"{name}={_brief(value)}" for name, value in varied.items())
-        until = entry.until or suite.defaults.until
+        until = entry.until or defaults.until
         point = Point(identity, source.name, benchmark.name, params, shape, label, repetitions, seconds, timeout, retries, until, pair)
-        self._by_id[identity] = point
-        self.made.points.append(point)
+        known = self._by_id.setdefault(identity, point)
+        if known is point:
+            self.made.points.append(point)
+        else:
+            self.made.merged += 1
+            _stricter(known, point)
 
 
-def _default(source: Source, name: str) -> Any:
-    return source.defaults.get(name)
+def _stricter(known: Point, other: Point) -> None:
+    """Make `known` serve for an equal point too: the stricter of each pair of settings holds, whichever came first."""
+    known.repetitions = max(known.repetitions, other.repetitions)
+    known.timeout = max(known.timeout, other.timeout)
+    known.retries = max(known.retries, other.retries)
+    both = [each.until for each in (known, other) if each.until]
+    if both:
+        most = max(known.repetitions, *(each.max_repetitions for each in both))
+        known.until = Until(relative_spread=min(each.relative_spread for each in both), max_repetitions=most)
 
 
 def _brief(value: Any) -> str:

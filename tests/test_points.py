@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdag import suite
+from perfdag.cli.render import inline
 from perfdag.document import BadDocument
 from perfdag.plan import Plan, make_plan, read_plan
 from perfdag.points import enumerate_points, order
@@ -169,6 +170,7 @@ def test_set_changes_a_parameter_an_axis_a_shape_key_and_the_suite() -> None:
         ("command.exitcode=1", "command has no parameter 'exitcode'"),
         ("command.exit_code=x", "must be a whole number"),
         ("repetition=3", "did you mean repetitions?"),
+        ("command.repetitions=0", "command.repetitions: must be at least 1, not 0"),
     ],
 )
 def test_a_bad_set_is_refused(setting: str, text: str) -> None:
@@ -193,3 +195,70 @@ def test_include_brings_the_entries_of_another_file(tmp_path: Any) -> None:
         "name: more\ninclude: base.yaml\nentries:\n  - {benchmark: command, name: second, params: {argv: [id]}}\n"
     )
     assert [p.entry for p in make_plan(suite.load(tmp_path / "more.yaml")).points] == ["first", "second"]
+
+
+def test_an_included_file_keeps_its_own_defaults_also_when_it_travels_as_one_text(tmp_path: Any) -> None:
+    (tmp_path / "base.yaml").write_text(
+        "name: base\nrepetitions: 9\n"
+        "defaults:\n  repetitions: 2\n  timeout: 70s\n  retries: 5\n  until: {relative_spread: 0.1, max_repetitions: 8}\n"
+        "  params: {env: {A: '1'}, rw: read}\n  network: {host: true}\n  shm: 1MiB\n"
+        "entries:\n  - {benchmark: command, name: first, params: {argv: [ls], env: {B: '2'}}, network: {family: ipv6}, shm: null}\n"
+        "  - {benchmark: command, name: second, params: {argv: [id]}, timeout: null, retries: 0, repetitions: null}\n"
+    )
+    (tmp_path / "more.yaml").write_text(
+        "name: more\nrepetitions: 3\ninclude: base.yaml\ndefaults: {timeout: 10s, retries: 1, until: {relative_spread: 0.2, max_repetitions: 20}}\n"
+        "entries:\n  - {benchmark: command, name: own, params: {argv: [pwd]}}\n"
+    )
+    loaded = suite.load(tmp_path / "more.yaml")
+    plan, travelled = make_plan(loaded, run_id="x"), make_plan(suite.loads(inline(loaded)), run_id="x")
+    assert [(p.timeout, p.retries, p.repetitions, p.until and p.until.max_repetitions) for p in plan.points] == [
+        (70, 5, 2, 8),
+        (70, 0, 2, 8),
+        (10, 1, 3, 20),
+    ]
+    assert (travelled.points, travelled.shapes, travelled.order) == (plan.points, plan.shapes, plan.order)
+
+
+def test_a_setting_is_not_part_of_the_text_that_travels(tmp_path: Any) -> None:
+    (tmp_path / "base.yaml").write_text("name: base\nentries:\n  - {benchmark: command, name: first, params: {argv: [ls]}}\n")
+    (tmp_path / "more.yaml").write_text("name: more\ninclude: base.yaml\n")
+    settings = ["first.exit_code=3", "first.retries=4"]
+    loaded = suite.load(tmp_path / "more.yaml", settings)
+    travelled = make_plan(suite.loads(inline(loaded), settings=settings))
+    assert [(p.params["exit_code"], p.retries) for p in travelled.points] == [(3, 4)]
+
+
+def test_checks_of_an_included_file_are_refused(tmp_path: Any) -> None:
+    (tmp_path / "base.yaml").write_text(
+        "name: base\nchecks: [{metric: wall_time, op: <, value: 1}]\nentries:\n  - {benchmark: command, params: {argv: [ls]}}\n"
+    )
+    (tmp_path / "more.yaml").write_text("name: more\ninclude: base.yaml\n")
+    with pytest.raises(
+        BadDocument, match=r"base.yaml:2: checks: the checks of an included file are not looked at; move them to .*more.yaml"
+    ):
+        suite.load(tmp_path / "more.yaml")
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_equal_points_the_stricter_settings_hold(turned: bool) -> None:
+    entries: list[dict[str, Any]] = [
+        {"name": "a", "repetitions": 2, "timeout": 90, "until": {"relative_spread": 0.1, "max_repetitions": 12}},
+        {"name": "b", "repetitions": 4, "retries": 3, "until": {"relative_spread": 0.05, "max_repetitions": 8}},
+        {"name": "c", "repetitions": 15},
+    ]
+    (point,) = plan_of(entries[::-1] if turned else entries).points
+    assert (point.repetitions, point.timeout, point.retries) == (15, 90, 3)
+    assert point.until == suite.Until(relative_spread=0.05, max_repetitions=15)
+
+
+def test_set_reaches_the_keys_of_an_entry_too() -> None:
+    text = "name: s\nentries:\n  - {benchmark: command, params: {argv: [ls]}, until: {relative_spread: 0.1, max_repetitions: 9}}\n"
+    settings = ["command.repetitions=7", "command.timeout=2m", "command.retries=0", "command.until=null"]
+    (point,) = make_plan(suite.loads(text, settings=settings)).points
+    assert (point.repetitions, point.timeout, point.retries, point.until) == (7, 120, 0, None)
+
+
+def test_set_prefers_a_parameter_to_a_key_of_the_entry() -> None:
+    (point,) = make_plan(suite.loads("name: s\nentries:\n  - {benchmark: vmi-burst}\n", settings=["vmi-burst.timeout=77s"])).points
+    assert point.params["timeout"] == 77
+    assert point.timeout != 77

@@ -49,6 +49,12 @@ def add_installation(parser: argparse.ArgumentParser) -> None:
         "--network-policy", action="store_true", help="a NetworkPolicy around measuring pods; it can change what is measured"
     )
     parser.add_argument(
+        "--lock-namespace",
+        default="perfdag",
+        metavar="NAME",
+        help="installations of one such name measure in turn, in whatever namespaces (default: perfdag, all of the cluster)",
+    )
+    parser.add_argument(
         "--parallel-batches", type=int, default=1, metavar="N", help="batches measured at once (default 1: they disturb each other)"
     )
     parser.add_argument(
@@ -70,6 +76,7 @@ def installation(args: argparse.Namespace) -> "Installation":
         cluster_scope=args.cluster_scope,
         namespaced=args.namespaced,
         network_policy=args.network_policy,
+        lock_namespace=args.lock_namespace,
         parallel_batches=args.parallel_batches,
         allow=tuple(args.allow),
     )
@@ -126,15 +133,17 @@ def inline(loaded: "Loaded") -> str:
 
     from perfdag import benchmark
     from perfdag.shape import merge
+    from perfdag.suite import ENTRY_KEYS
 
     if not loaded.suite.include:
         return loaded.document.text
     entries = []
     for source in loaded.sources:
-        defaults = dict(source.defaults)
         fields = benchmark.get(source.entry.benchmark).Params.model_fields
-        if "params" in defaults:
-            defaults["params"] = {name: value for name, value in defaults["params"].items() if name in fields}
-        entries.append(merge(defaults, {"name": source.name, **source.raw}))
+        below = {name: value for name, value in (source.raw_defaults.get("params") or {}).items() if name in fields}
+        own = {name: value for name, value in source.raw.items() if value is not None or name not in ENTRY_KEYS}
+        entry = merge(source.raw_defaults, {"name": source.name, **own})
+        # a value of params replaces the default's whole, as in enumeration
+        entries.append({**entry, "params": {**below, **source.entry.params}})
     whole = {key: value for key, value in loaded.document.data.items() if key not in ("include", "entries", "defaults")}
     return yaml.safe_dump({**whole, "entries": entries}, sort_keys=False, width=10**9)
