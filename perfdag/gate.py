@@ -87,11 +87,12 @@ def check(store: Store, suite: str, run_id: str, rules: Rules, now: datetime | N
     gate.findings = find(history, tuning, rules.accepted)
     _regressions(gate, history, tuning, rules)
     _thresholds(gate, store, history, table, rules)
-    _absent(gate, history, tuning, rules)
+    records = read_records(store, suite)
+    _absent(gate, history, tuning, rules, records)
     if rules.max_age is not None:
         _stale(gate, store, suite, rules.max_age, now or datetime.now(UTC))
     gate.confirm = suspicions(history, tuning, rules.accepted)
-    mark_known(history, run_id, gate.alerts, read_records(store, suite))
+    mark_known(history, run_id, gate.alerts, records)
     return gate
 
 
@@ -237,22 +238,26 @@ def _limit(store: Store, history: Trends, rule: Check, info: SeriesInfo, rules: 
     return ratio * median(past[changes[-1].index if changes else 0 :])
 
 
-def _absent(gate: Gate, history: Trends, tuning: Tuning, rules: Rules) -> None:
+def _absent(gate: Gate, history: Trends, tuning: Tuning, rules: Rules, records: dict[str, Record]) -> None:
     """Name headline series that earlier runs of the same trigger had and this one lacks: one alert an entry.
 
-    Runs that confirm, and those that somebody started for a part of a suite, are no measure of a scheduled one.
+    Runs that confirm, and those that somebody started for a part of a suite, are no measure of a scheduled one. A series that was
+    missed once is missed until it is back or acknowledged, however long ago it was last seen.
     """
     trigger = history.runs[-1].trigger
-    alike = [i for i, run in enumerate(history.runs[:-1]) if run.trigger == trigger][-PRESENT_OF:]
-    if not alike or trigger == "confirm":
+    same = [i for i, run in enumerate(history.runs[:-1]) if run.trigger == trigger]
+    if not same or trigger == "confirm":
         return
+    alike = same[-PRESENT_OF:]
+    missed = _missed(history, same, records)
     finite = np.isfinite(history.value)
     tonight = {info.key for i, info in enumerate(history.series) if finite[i, -1]}
     gone: dict[str, list[tuple[str, str, str]]] = {}
     for i, name in enumerate(names(history)):
         info = history.series[i]
         before = finite[i, alike]
-        if info.key in tonight or not tuning.pages(info) or before.sum() < min(PRESENT, before.size):
+        expected = before.sum() >= min(PRESENT, before.size) or (info.series_id in missed and not finite[i, missed[info.series_id] :].any())
+        if info.key in tonight or not tuning.pages(info) or not expected:
             continue
         ok, bad, error, _ = history.runs[-1].points.get(info.point, (0, 0, "", ""))
         why = f"all {bad} samples failed, {error}" if bad and not ok else "not in the run any more" if not ok else "the samples lack it"
@@ -264,8 +269,20 @@ def _absent(gate: Gate, history: Trends, tuning: Tuning, rules: Rules) -> None:
     for entry, lost in gone.items():
         title = f"ABSENT {gate.suite}/{entry}: {len(lost)} series"
         shown = [f"{name}: {why}"[:300] for name, _, why in lost[:6]] + ([f"and {len(lost) - 6} more"] if len(lost) > 6 else [])
-        text = "\n".join([title, *(f"what    {each}" for each in shown), f"do      {gate.report}   perfdag run --resume {gate.run}"])
-        gate.alerts.append(Alert("absent", title, text, [key for _, key, _ in lost], gate.run))
+        lines = [title, *(f"what    {each}" for each in shown), f"do      {gate.report}   perfdag run --resume {gate.run}"]
+        lines.append(f"accept  in {rules.acks_file}: {{series: '{lost[0][0]}', run: {gate.run}, reason: ...}}")
+        gate.alerts.append(Alert("absent", title, "\n".join(lines), [key for _, key, _ in lost], gate.run))
+
+
+def _missed(history: Trends, same: Sequence[int], records: dict[str, Record]) -> dict[str, int]:
+    """Return the series that an earlier run of these was told to lack, and the newest run (its position) that was."""
+    positions = {history.runs[i].run_id: i for i in same}
+    found: dict[str, int] = {}
+    for run_id in sorted(records.keys() & positions.keys()):
+        for alert in records[run_id].alerts:
+            if alert.kind == "absent":
+                found |= dict.fromkeys(alert.keys, positions[run_id])
+    return found
 
 
 def _stale(gate: Gate, store: Store, suite: str, hours: float, now: datetime) -> None:

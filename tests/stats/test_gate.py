@@ -245,6 +245,24 @@ def test_absence_is_an_alert(store: Store) -> None:
     assert "iperf streams=8 throughput: not in the run any more" in alert.text
 
 
+def test_a_series_that_vanished_is_missed_until_it_is_back_or_acknowledged(store: Store) -> None:
+    both, one = {"streams=1": [1e10] * 3, "streams=4": [1e10] * 3}, {"streams=1": [1e10] * 3}
+    told, states = [], []
+    for night in range(24):
+        put(store, rows(night, one if night in range(6, 18) or night >= 22 else both))
+        gate = check(store, "net", run_id(night), Rules())
+        told += [night for alert in gate.alerts if alert.kind == "absent" and alert.fresh]
+        states.append(gate.failed)
+        remember(store, gate)
+    assert told == [6, 22]
+    assert states == [night in range(6, 18) or night >= 22 for night in range(24)]
+    gate = check(store, "net", run_id(17), Rules())
+    assert "accept  in acks.yaml: {series: 'iperf streams=4 throughput', run: " in gate.alerts[0].text
+    accepted = Accepted("iperf streams=4 *", run_id(9), "no such streams any more", until="2026-01-16")
+    assert not check(store, "net", run_id(11), Rules(accepted=[accepted])).failed
+    assert check(store, "net", run_id(12), Rules(accepted=[accepted])).failed  # 2026-01-17
+
+
 def test_a_newest_run_too_old_is_an_alert(store: Store) -> None:
     nights(store, 3, lambda n, p: 1e10)
     soon, late = START + timedelta(days=2, hours=25), START + timedelta(days=2, hours=27)
