@@ -59,8 +59,8 @@ class Server(Protocol):
         """End it (SIGTERM, after `grace` seconds SIGKILL, the whole process group) and return what it said. Safe to call twice."""
         ...
 
-    def wait(self, timeout: float) -> Finished:
-        """Wait up to `timeout` seconds for it to end by itself, then stop it."""
+    def wait(self, timeout: float, grace: float = 2.0) -> Finished:
+        """Wait up to `timeout` seconds for it to end by itself, then stop it with that `grace`."""
         ...
 
 
@@ -168,11 +168,11 @@ class LocalProcess:
         assert self._finished is not None
         return self._finished
 
-    def wait(self, timeout: float) -> Finished:
+    def wait(self, timeout: float, grace: float = 2.0) -> Finished:
         try:
             self._popen.wait(timeout)
         except subprocess.TimeoutExpired:
-            return self.stop()
+            return self.stop(grace)
         return self.stop(0)
 
     def _finish(self, timed_out: bool) -> None:

@@ -84,12 +84,12 @@ class SshServer:
         assert self._finished is not None
         return self._finished
 
-    def wait(self, timeout: float) -> Finished:
-        """Wait up to `timeout` seconds for it to end by itself, then stop it."""
+    def wait(self, timeout: float, grace: float = 2.0) -> Finished:
+        """Wait up to `timeout` seconds for it to end by itself, then stop it with that `grace`."""
         try:
             self._popen.wait(timeout)
         except subprocess.TimeoutExpired:
-            return self.stop()
+            return self.stop(grace)
         return self.stop(0)
 
     def _finish(self, timed_out: bool) -> None:

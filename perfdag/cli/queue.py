@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Coroutine
 from typing import Any
 
 from perfdag.cli import queue_programs
@@ -58,18 +59,24 @@ def _add_validate(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "double the backends up to LIMIT: does throughput grow by FACTOR each time?",
         "  perfdag queue validate --local --limit 4 --factor 1.8 -- sleep 0.2\n"
         "  perfdag queue validate perfdag-queue-sleep -n bench --limit 16 --factor 1.8\n"
-        "  perfdag queue validate perfdag-queue-media -n bench --limit 8 --factor 1.4 --deploy queues.yaml\n",
+        "  perfdag queue validate perfdag-queue-media -n bench --limit 8 --factor 1.4 --deploy objects.yaml\n",
     )
     parser.add_argument("deployment", nargs="?", help="name of the backends' Deployment")
     parser.add_argument("-n", "--namespace", default=None, help="its namespace (default: the context's)")
     parser.add_argument("--client", metavar="SERVICE", help="the client's Service in that namespace (default: DEPLOYMENT-client)")
     parser.add_argument("--client-url", metavar="URL", help=f"the client's control port, with {TOKEN_VARIABLE} where it wants one")
     parser.add_argument("--local", action="store_true", help="processes of this machine instead of pods; the command follows --")
-    parser.add_argument("--deploy", metavar="FILE", help="apply these manifests first and delete them at the end")
+    parser.add_argument(
+        "--deploy",
+        metavar="FILE",
+        help="apply these objects (of `manifests`) first, but for what scales the Deployment, and delete them at the end",
+    )
     parser.add_argument("--limit", type=int, required=True, help="most replicas, measured itself too")
     parser.add_argument("--factor", type=float, default=1.8, help="throughput wanted of each doubling (default: %(default)s)")
     parser.add_argument("--scale-timeout", type=float, default=120.0, help="seconds for replicas to come or go (default: %(default)s)")
-    parser.add_argument("--timeout", type=float, default=120.0, help="seconds for a step to become steady (default: %(default)s)")
+    parser.add_argument(
+        "--timeout", type=float, default=120.0, help="seconds for a step to become steady, or 16 of its items (default: %(default)s)"
+    )
     parser.add_argument("--tolerance", type=float, default=0.05, help="windows that differ less are steady (default: %(default)s)")
     parser.add_argument("--stop", action="store_true", help="stop at the first step that fails")
     parser.add_argument("--json", action="store_true", help="the result as JSON on stdout")
@@ -78,7 +85,6 @@ def _add_validate(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _validate(args: argparse.Namespace) -> int:
-    import asyncio
     import json
 
     from perfdag.steps.queue.steady import Patience
@@ -88,13 +94,36 @@ def _validate(args: argparse.Namespace) -> int:
     plan = Plan(args.limit, args.factor, args.scale_timeout, patience, args.stop)
     if args.local:
         command = [*([args.deployment] if args.deployment else []), *args.command]
-        verdict = asyncio.run(_validate_here(command, plan))
+        verdict = _until_told(_validate_here(command, plan))
     elif args.deployment:
-        verdict = asyncio.run(_validate_there(args, plan))
+        verdict = _until_told(_validate_there(args, plan))
     else:
         raise ValueError("name a Deployment, or say --local and a command")
     print(json.dumps(verdict.as_json(), indent=2) if args.json else closing(verdict))
     return 0 if verdict.passed else 3
+
+
+def _until_told(work: Coroutine[Any, Any, Any]) -> Any:
+    """Await the work; SIGTERM cancels it as Ctrl-C does, so that what it scaled is put back. It is heard once, since who stops a
+    tree of processes sends it to each of them."""
+    import asyncio
+    import signal
+
+    async def stoppable() -> Any:
+        task, asked = asyncio.current_task(), False
+
+        def told() -> None:
+            nonlocal asked
+            if task is not None and not asked:
+                asked = task.cancel()
+
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told)
+        return await work
+
+    try:
+        return asyncio.run(stoppable())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 async def _validate_here(command: list[str], plan: Any) -> Any:
@@ -111,13 +140,15 @@ async def _validate_there(args: argparse.Namespace, plan: Any) -> Any:
     from perfdag.kube import Kube
     from perfdag.steps.queue import targets
     from perfdag.steps.queue.deploy import deployed
-    from perfdag.steps.queue.validate import validate
+    from perfdag.steps.queue.validate import BadInput, validate
 
     token = os.environ.get(TOKEN_VARIABLE, "")
-    async with Kube() as kube, deployed(kube, args.deploy, args.namespace):
+    async with Kube() as kube, deployed(kube, args.deploy, args.namespace, args.deployment, say):
         namespace = args.namespace or kube.namespace
         target = targets.DeploymentTarget(kube, namespace, args.deployment)
         await target.find()
+        if other := await target.scaler():
+            raise BadInput(f"{args.deployment} is scaled by {other} as well: delete that for the time of the validation")
         if args.client_url:
             get = targets.by_url(args.client_url, token)
         else:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from perfdag.steps.queue.targets import scales
 
 if TYPE_CHECKING:
     from perfdag.kube import Kube
 
 
+OPTIONAL = {"ServiceMonitor", "ScaledObject"}
+"""Kinds of operators that a validation works without."""
+
+
 @asynccontextmanager
-async def deployed(kube: Kube, file: str | None, namespace: str | None) -> AsyncIterator[None]:
-    """Apply the objects of a YAML file, then delete those that were not there before, last first.
+async def deployed(kube: Kube, file: str | None, namespace: str | None, validated: str, say: Callable[[str], None]) -> AsyncIterator[None]:
+    """Apply the objects of a YAML file, then delete those that were not there before, last first. Left out, and said so: what would scale
+    the Deployment ``validated``, and optional kinds that the cluster does not serve.
 
     Raises ValueError where the file is no YAML list of objects, KubeError where the cluster refuses one.
     """
@@ -23,6 +30,9 @@ async def deployed(kube: Kube, file: str | None, namespace: str | None) -> Async
     made: list[dict[str, Any]] = []
     try:
         for body in _objects(file):
+            if why := await _left_out(kube, body, validated):
+                say(f"not applied: {body['kind']} {body['metadata']['name']}, {why}")
+                continue
             if not await _there(kube, body, namespace):
                 made.append(body)
             await kube.apply(body, None if "namespace" in body["metadata"] else namespace)
@@ -41,8 +51,26 @@ def _objects(file: str) -> list[dict[str, Any]]:
         raise ValueError(f"{file} is no YAML: {str(error).splitlines()[0]}") from None
     for body in bodies:
         if not isinstance(body, dict) or not {"apiVersion", "kind", "metadata"} <= set(body):
-            raise ValueError(f"{file} holds something that is no Kubernetes object")
+            raise ValueError(
+                f"{file} holds something that is no Kubernetes object; a file of queues is rendered by: perfdag queue manifests"
+            )
     return bodies
+
+
+async def _left_out(kube: Kube, body: dict[str, Any], validated: str) -> str | None:
+    """Why an object is not applied; None where it is."""
+    from perfdag.kube import KubeError
+
+    if scales(body, validated):
+        return f"which would scale {validated} while it is validated"
+    if body["kind"] in OPTIONAL:
+        try:
+            await kube.resource(body["apiVersion"], body["kind"])
+        except KubeError as error:
+            if error.reason != "NoKind":
+                raise
+            return "which the cluster does not serve"
+    return None
 
 
 async def _there(kube: Kube, body: dict[str, Any], namespace: str | None) -> bool:

@@ -126,6 +126,8 @@ def _keda(queues: Queues, queue: Queue) -> Object:
 def _cron(namespace: str, queue: Queue, template: Object) -> Object:
     """More backends at fixed times, each of which ends when the queue is empty; failures back off."""
     template["spec"]["restartPolicy"] = "OnFailure"
+    # not the labels that the Deployment selects by
+    template["metadata"]["labels"]["app.kubernetes.io/name"] += "-cron"
     scale = queue.autoscale
     job = {"parallelism": scale.parallelism, "completions": scale.parallelism, "backoffLimit": 6, "template": template}
     return {

@@ -24,13 +24,18 @@ Stats = Mapping[str, Any]
 @dataclass(frozen=True)
 class Patience:
     """When to believe a rate. ``items`` a slot end a window, ``windows`` must lie within ``tolerance`` (relative) of
-    their mean; ``seconds`` is the most to wait for it, ``poll`` the pause between looks."""
+    their mean; ``seconds`` is the most to wait for it, or as long as 16 of the longest items take where that is more (three windows take
+    13 items a slot); ``poll`` is the pause between looks."""
 
     items: int = 3
     windows: int = 3
     tolerance: float = 0.05
     seconds: float = 120.0
     poll: float = 0.1
+
+    def limit(self, item: float) -> float:
+        """Seconds to wait where the longest item seen took ``item`` seconds."""
+        return max(self.seconds, 16 * item)
 
 
 @dataclass(frozen=True)
@@ -84,9 +89,14 @@ async def measure(look: Callable[[], Awaitable[Stats]], slots: int, patience: Pa
         last = rates[-patience.windows :]
         steady = len(last) == patience.windows and _agree(last, patience.tolerance)
         hopeless = not stats["success"] and stats["failure"] >= max(3, slots)
-        if steady or hopeless or time.monotonic() - began > patience.seconds:
+        if steady or hopeless or time.monotonic() - began > patience.limit(longest(stats)):
             return _rate(last if steady else rates[1:] or rates, steady, time.monotonic() - began, stats)
         await asyncio.sleep(patience.poll)
+
+
+def longest(stats: Stats) -> float:
+    """Seconds of the longest item seen, 0 before the first."""
+    return float(stats["run"].get("max") or 0.0)
 
 
 def _complete(before: Chains, after: Chains, slots: int, items: int) -> bool:

@@ -147,6 +147,7 @@ class DeploymentTarget:
         from perfdag.kube import KubeError
 
         self.deployments = await self.kube.resource("apps/v1", "Deployment")
+        self.sets = await self.kube.resource("apps/v1", "ReplicaSet")
         self.pods = await self.kube.resource("v1", "Pod")
         try:
             found = await self.kube.get(self.deployments, self.name, self.namespace)
@@ -157,9 +158,27 @@ class DeploymentTarget:
             raise BadInput(
                 f"no Deployment {self.name!r} in namespace {self.namespace!r}; there are: {', '.join(sorted(names)) or 'none'}"
             ) from None
-        labels = found["spec"]["selector"]["matchLabels"]
-        self.selector = ",".join(f"{key}={value}" for key, value in labels.items())
+        self.uid = found["metadata"]["uid"]
+        self.selector = _selector(found["spec"]["selector"])
         self.wanted = found["spec"].get("replicas", 1)
+
+    async def scaler(self) -> str | None:
+        """What else scales it: a HorizontalPodAutoscaler, with its owner where it has one (KEDA makes one for a ScaledObject); None
+        where nothing does or one may not look."""
+        from perfdag.kube import KubeError
+
+        try:
+            found = await self.kube.list(await self.kube.resource("autoscaling/v2", "HorizontalPodAutoscaler"), self.namespace)
+        except KubeError as error:
+            if error.status not in (403, 404):
+                raise
+            return None
+        for each in found:
+            if scales(each, self.name):
+                owners = each["metadata"].get("ownerReferences") or []
+                made = f" (made by {owners[0]['kind']} {owners[0]['name']})" if owners else ""
+                return f"HorizontalPodAutoscaler {each['metadata']['name']}{made}"
+        return None
 
     async def replicas(self) -> int:
         return self.wanted
@@ -169,7 +188,11 @@ class DeploymentTarget:
         await self.kube.scale(self.deployments, self.name, replicas, self.namespace)
 
     async def _list(self) -> list[dict[str, Any]]:
-        return list(await self.kube.list(self.pods, self.namespace, labels=self.selector))
+        """Its pods that have not ended: those of its ReplicaSets, since pods of others may carry the same labels."""
+        sets = await self.kube.list(self.sets, self.namespace, labels=self.selector)
+        mine = {each["metadata"]["uid"] for each in sets if _owned(each, {self.uid})}
+        pods = await self.kube.list(self.pods, self.namespace, labels=self.selector)
+        return [pod for pod in pods if _owned(pod, mine) and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")]
 
     async def ready(self) -> int:
         return sum(_ready(pod) for pod in await self._list() if "deletionTimestamp" not in pod["metadata"])
@@ -183,6 +206,27 @@ class DeploymentTarget:
             for reason in _reasons(pod):
                 reasons[reason] = reasons.get(reason, 0) + 1
         return "; ".join(f"{reason} ({count} pods)" for reason, count in sorted(reasons.items()))
+
+
+def scales(body: dict[str, Any], deployment: str) -> bool:
+    """Whether an object is an autoscaler (HorizontalPodAutoscaler, ScaledObject) of that Deployment."""
+    reference = body.get("spec", {}).get("scaleTargetRef") or {}
+    return reference.get("kind", "Deployment") == "Deployment" and reference.get("name") == deployment
+
+
+def _selector(selector: dict[str, Any]) -> str:
+    """A label selector as the API's query takes it."""
+    parts = [f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()]
+    for each in selector.get("matchExpressions") or []:
+        key, values = each["key"], f"({','.join(each.get('values') or [])})"
+        parts.append(
+            {"In": f"{key} in {values}", "NotIn": f"{key} notin {values}", "Exists": key, "DoesNotExist": f"!{key}"}[each["operator"]]
+        )
+    return ",".join(parts)
+
+
+def _owned(body: dict[str, Any], owners: set[str]) -> bool:
+    return any(each["uid"] in owners and each.get("controller") for each in body["metadata"].get("ownerReferences") or [])
 
 
 def _ready(pod: dict[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from perfdag.steps.queue import law
-from perfdag.steps.queue.steady import Patience, Rate, Stats, measure, ratio
+from perfdag.steps.queue.steady import Patience, Rate, Stats, longest, measure, ratio
 
 
 class BadInput(ValueError):
@@ -156,8 +156,10 @@ async def validate(target: Target, load: Load, plan: Plan, say: Callable[[str], 
         await target.scale(1)
     except BaseException:
         say(f"putting {before} replica(s) back")
-        await load.parallel(0)
-        await target.scale(before)
+        try:
+            await load.parallel(0)
+        finally:  # also where the client is gone
+            await target.scale(before)
         raise
     verdict.seconds = time.monotonic() - began
     return verdict
@@ -189,7 +191,9 @@ async def _scaled(target: Target, replicas: int, seconds: float) -> None:
 async def _idle(load: Load, seconds: float) -> None:
     """Wait until nothing is in flight, so that no step measures the requests of another."""
     end = time.monotonic() + seconds
-    while (await load.stats())["pending"] > 0 and time.monotonic() < end:
+    while pending := (await load.stats())["pending"]:
+        if time.monotonic() > end:
+            raise BadInput(f"{pending} requests are still in flight after {seconds:g} s: --scale-timeout, longer than an item takes")
         await asyncio.sleep(0.1)
 
 
@@ -200,7 +204,7 @@ async def _step(target: Target, load: Load, plan: Plan, replicas: int, done: lis
     await load.reset()
     await load.parallel(replicas)
     rate = await measure(load.stats, replicas, plan.patience, lambda stats: _pods(stats) >= replicas)
-    failures = int(rate.stats["failure"])
+    have, failures = await target.ready(), int(rate.stats["failure"])
     against = ratio(rate, done[-1].rate) if done and done[-1].rate.per_second else None
     needed = plan.factor ** math.log2(replicas / done[-1].replicas) if done else 0.0
     problems = []
@@ -208,16 +212,28 @@ async def _step(target: Target, load: Load, plan: Plan, replicas: int, done: lis
         causes = ", ".join(f"{count} {cause}" for cause, count in rate.stats["causes"].items())
         problems.append(f"{failures} failed requests ({causes}){blame(rate.stats)}")
     if not rate.per_second:
-        problems.append("throughput was zero")
+        problems.append(_nothing(rate, plan.patience))
     elif _pods(rate.stats) < replicas:
         problems.append(f"only {_pods(rate.stats)} of {replicas} replicas did any work")
+    if have != replicas:
+        problems.append(f"{have} replicas run at its end, {replicas} were asked: something else scales or ends them")
     if not rate.steady and rate.per_second:
-        problems.append(f"not steady in {plan.patience.seconds:g} s")
+        problems.append(f"not steady in {rate.seconds:.0f} s")
     if against and not against[0] >= needed:
         problems.append(f"{against[0]:.3f} times the throughput of {done[-1].replicas}, {needed:.3f} needed")
     base = done[0].rate.per_second if done else rate.per_second
     efficiency = rate.per_second / (replicas * base) if base else 0.0
     return Step(replicas, rate, efficiency, against, needed, failures, problems)
+
+
+def _nothing(rate: Rate, patience: Patience) -> str:
+    """Why there is no rate at all."""
+    if rate.stats["failure"] and not rate.stats["success"]:
+        return "throughput was zero"
+    item = longest(rate.stats)
+    if not item:
+        return f"no item ended in {rate.seconds:.0f} s: longer ones want --timeout, 16 times what one takes"
+    return f"no window of {patience.items} items a replica ended in {rate.seconds:.0f} s; items take {item:.3g} s: --timeout {2 * rate.seconds:.0f}"
 
 
 def blame(stats: Stats) -> str:

@@ -92,6 +92,16 @@ class Workload:
         return Outcome(code, 0.0, f"{argv[0]} returned error code {code}" if code else "")
 
 
+def built_in_seconds(command: Sequence[str]) -> float | None:
+    """Seconds that a built-in command takes alone, None for any other. Raises ValueError where it is none that can run."""
+    if command[0] not in BUILT_IN:
+        if not command[0].startswith("/"):
+            raise ValueError(f"workload {command[0]!r} is neither an absolute path nor built in ({', '.join(BUILT_IN)})")
+        return None
+    count = 1 if command[0] == "sleep" else 3
+    return _numbers(command[0], command[1 : 1 + count], count)[0]
+
+
 def shorter(*limits: float) -> float:
     """The smallest of the limits that are set (above 0), 0 where none is."""
     return min((limit for limit in limits if limit > 0), default=0.0)

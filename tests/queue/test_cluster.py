@@ -107,6 +107,30 @@ def namespaced(tmp_path: Path, queue: dict[str, Any], **more: Any) -> Iterator[t
         subprocess.run(["kubectl", "delete", "namespace", namespace, "--wait=false"], check=True, capture_output=True)
 
 
+def test_deploy_applies_what_serves_and_removes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As docs/queue.md has it: objects with a ServiceMonitor and with an autoscaler of the very queue that is validated."""
+    namespace = f"perfdag-queue-{secrets.token_hex(4)}"
+    small, scale = {"cpu": "10m", "memory": "16Mi"}, {"by": "external", "most": 4}
+    queue = {"name": "sleep", "command": ["sleep", "0.5"], "requests": small, "autoscale": scale}
+    shared = {"namespace": namespace, "monitor": "monitoring", "node_selector": {"kubernetes.io/hostname": NODE}}
+    image = {"image": os.environ.get("PERFDAG_TEST_QUEUE_IMAGE", "localhost/perfdag-queue:1")}
+    file = tmp_path / "objects.yaml"
+    file.write_text(yaml.safe_dump_all(manifests(Queues.model_validate({**shared, **image, "queues": [queue]}))))
+    try:
+        argv = ["queue", "validate", "perfdag-queue-sleep", "-n", namespace, "--limit", "2", "--factor", "1.5", "--deploy", str(file)]
+        assert main(argv) == 0, capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert "not applied: HorizontalPodAutoscaler perfdag-queue-sleep, which would scale perfdag-queue-sleep" in said
+        left = subprocess.run(["kubectl", "get", "namespace", namespace, "-o", "json"], capture_output=True, check=False)
+        assert left.returncode != 0 or json.loads(left.stdout)["status"]["phase"] == "Terminating"
+    finally:
+        gone = ["kubectl", "delete", "namespace", namespace, "--ignore-not-found", "--wait=false"]
+        subprocess.run(gone, check=True, capture_output=True)
+    file.write_text("queues: []")
+    assert main([*argv[:-1], str(file)]) == 2
+    assert "perfdag queue manifests" in capsys.readouterr().err
+
+
 def client(namespace: str, path: str) -> Any:
     """A page of the client's control port, through the API server."""
     url = f"/api/v1/namespaces/{namespace}/services/perfdag-queue-s-client:9996/proxy/{path}"

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import random
 import time
+from pathlib import Path
 
 import pytest
+import yaml
 
 from perfdag.cli import main
 from perfdag.steps.queue import law
 from perfdag.steps.queue.local import Local
-from perfdag.steps.queue.steady import Patience
+from perfdag.steps.queue.steady import Patience, Stats
 from perfdag.steps.queue.tally import Tally
 from perfdag.steps.queue.validate import BadInput, Plan, Verdict, blame, closing, spread, validate
+from perfdag.steps.queue_scaling import QueueScaling, QueueScalingParams
 
 
 @pytest.mark.parametrize(("sigma", "kappa"), [(0.0, 0.0), (0.2, 0.0), (0.05, 0.002), (0.02, 0.0005), (0.3, 0.01)])
@@ -92,6 +95,65 @@ async def test_failing_work_fails_by_its_cause() -> None:
     assert "exit code 1" in str(result["steps"])
 
 
+async def test_items_longer_than_the_time_given_are_measured() -> None:
+    result = await run(["sleep", "0.3"], Plan(1, patience=Patience(seconds=0.5)))
+    assert result["verdict"] == "PASS", result["steps"]
+
+
+async def test_an_item_that_never_ended_is_said() -> None:
+    result = await run(["sleep", "2"], Plan(1, patience=Patience(seconds=0.3)))
+    steps = result["steps"]
+    assert isinstance(steps, list)
+    assert steps[0]["problems"][0].startswith("no item ended in 0 s: longer ones want --timeout")
+
+
+async def test_no_window_is_said_with_the_time_that_would_do() -> None:
+    tally = Tally()
+    answer = {"Pod": "p", "Node": "n", "Device": "", "Error": "", "Timeout": 0.0, "Runtime": 30.0, "Waittime": 0.0, "Retcode": 0}
+    tally.began()
+    tally.ended(answer, "", 0.0, 0.0, 0)
+
+    class Few(Elsewhere):
+        async def parallel(self, requests: int) -> int:
+            return requests
+
+        async def reset(self) -> None:
+            pass
+
+        async def stats(self) -> Stats:
+            return tally.as_json()
+
+        async def ready(self) -> int:
+            return self.wanted
+
+    patience = Patience(seconds=0.1)
+    assert patience.limit(30.0) == 480.0
+    few = Few()
+    tally.run.largest = 0.01  # so that the test need not wait for it
+    verdict = await validate(few, few, Plan(1, patience=patience), print)
+    assert "no window of 3 items a replica ended in 0 s; items take 0.01 s: --timeout" in verdict.steps[0].problems[0]
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [(["sleep", "abc"], "invalid sleep time value 'abc'"), (["sleep"], "argument missing"), (["usl", "1"], "three"), (["ls"], "absolute")],
+)
+def test_a_command_that_cannot_run_is_refused_by_the_plan(
+    command: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "suite.yaml"
+    file.write_text(yaml.safe_dump({"name": "q", "entries": [{"benchmark": "queue-scaling", "params": {"command": command}}]}))
+    assert main(["plan", str(file)]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_the_expected_time_follows_the_items() -> None:
+    benchmark = QueueScaling()
+    short, long = (QueueScalingParams(deployment="d", item=each) for each in (1, 60))
+    assert benchmark.seconds(long) > 13 * 60 * 5
+    assert benchmark.seconds(short) < 13 * 5 * 8
+
+
 class Elsewhere:
     """A target of which only three replicas ever run."""
 
@@ -112,6 +174,15 @@ class Elsewhere:
 
     async def why(self) -> str:
         return "Insufficient gpu.intel.com/millicores"
+
+
+async def test_requests_that_never_end_are_counted_and_the_replicas_put_back() -> None:
+    target = Elsewhere()
+    async with Local(["sleep", "1"], 2) as local:
+        local.tally.pending = 7
+        with pytest.raises(BadInput, match="7 requests are still in flight after"):
+            await validate(target, local.load, Plan(3, scale_seconds=0.5), print)
+    assert target.wanted == 5
 
 
 async def test_a_limit_that_cannot_be_placed_puts_the_replicas_back() -> None:

@@ -1,0 +1,165 @@
+"""What a validation leaves behind where it does not come to its end, on a Deployment of simulated pods, and which pods it counts."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from perfdag.benchmark import Failed, Gang
+from perfdag.cli import main
+from perfdag.hosts import LocalHost
+from perfdag.shape import Shape
+from perfdag.steps.queue import targets
+from perfdag.steps.queue.tally import Tally
+from perfdag.steps.queue_scaling import QueueScaling, QueueScalingParams
+
+cluster = pytest.mark.skipif("KUBECONFIG" not in os.environ, reason="KUBECONFIG is not set: no cluster to test against")
+TOLERATED = [{"operator": "Exists"}]
+
+
+class Control(BaseHTTPRequestHandler):
+    """A client's control port whose requests are never answered."""
+
+    def do_GET(self) -> None:
+        answer: dict[str, Any] = Tally().as_json()
+        if "value=" in self.path:
+            answer = {"result": int(self.path.rpartition("value=")[2])}
+            self.server.asked.append(answer["result"])  # type: ignore[attr-defined]
+        body = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def control() -> Iterator[ThreadingHTTPServer]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Control)
+    server.asked = []  # type: ignore[attr-defined]
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def kubectl(*argv: str, stdin: Any = None) -> str:
+    text = None if stdin is None else yaml.safe_dump_all(stdin)
+    return subprocess.run(["kubectl", *argv], input=text, capture_output=True, check=True, text=True).stdout
+
+
+def deployment(namespace: str, replicas: int) -> dict[str, Any]:
+    """One whose pods, on a simulated node, are ready without running anything; selected by an expression too."""
+    labels = {"app": "fake", "tier": "back"}
+    spec = {"nodeSelector": {"type": "kwok"}, "tolerations": TOLERATED, "containers": [{"name": "c", "image": "none"}]}
+    selector = {"matchLabels": {"app": "fake"}, "matchExpressions": [{"key": "tier", "operator": "In", "values": ["back"]}]}
+    template = {"metadata": {"labels": labels}, "spec": {**spec, "terminationGracePeriodSeconds": 0}}
+    meta = {"name": "fake", "namespace": namespace}
+    spec = {"replicas": replicas, "selector": selector, "template": template}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec}
+
+
+@pytest.fixture
+def namespace() -> Iterator[str]:
+    """With a Deployment `fake` of two ready replicas."""
+    name = f"perfdag-queue-{secrets.token_hex(4)}"
+    if not kubectl("get", "nodes", "-l", "type=kwok", "-o", "name"):
+        pytest.skip("the cluster has no simulated nodes")
+    kubectl("create", "namespace", name)
+    try:
+        kubectl("apply", "-f", "-", stdin=[deployment(name, 2)])
+        kubectl("-n", name, "wait", "deployment", "fake", "--for=condition=Available", "--timeout=60s")
+        yield name
+    finally:
+        kubectl("delete", "namespace", name, "--wait=false")
+
+
+def replicas(namespace: str) -> int:
+    return int(kubectl("-n", namespace, "get", "deployment", "fake", "-o", "jsonpath={.spec.replicas}"))
+
+
+@cluster
+@pytest.mark.cluster
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["SIGTERM", "SIGINT", "client gone"])
+def test_replicas_are_put_back(namespace: str, control: ThreadingHTTPServer, end: str) -> None:
+    url = f"http://127.0.0.1:{control.server_address[1]}"
+    argv = [sys.executable, "-m", "perfdag", "queue", "validate", "fake", "-n", namespace, "--client-url", url, "--limit", "3"]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as validator:
+        deadline = time.monotonic() + 60
+        while control.asked[-2:] != [0, 1]:  # type: ignore[attr-defined]
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert replicas(namespace) == 1
+        if end == "client gone":
+            control.shutdown()
+            control.server_close()
+        else:
+            validator.send_signal(getattr(signal, end))
+        said = validator.communicate(timeout=60)[1]
+    assert validator.returncode == (2 if end == "client gone" else 130), said
+    assert "putting 2 replica(s) back" in said
+    assert "Traceback" not in said
+    assert replicas(namespace) == 2
+
+
+@cluster
+@pytest.mark.cluster
+@pytest.mark.slow
+async def test_pods_that_ended_or_belong_to_others_are_not_counted(namespace: str) -> None:
+    from perfdag.kube import Kube
+
+    spec = deployment(namespace, 0)["spec"]["template"]
+    stranger = {"apiVersion": "v1", "kind": "Pod", **spec, "metadata": {**spec["metadata"], "name": "stranger", "namespace": namespace}}
+    kubectl("apply", "-f", "-", stdin=[stranger])
+    kubectl("-n", namespace, "wait", "pod", "stranger", "--for=condition=Ready", "--timeout=60s")
+    ended = kubectl("-n", namespace, "get", "pods", "-l", "app=fake", "-o", "jsonpath={.items[0].metadata.name}")
+    async with Kube() as kube:
+        target = targets.DeploymentTarget(kube, namespace, "fake")
+        await target.find()
+        assert await target.ready() == 2
+        kubectl("-n", namespace, "patch", "pod", ended, "--subresource=status", "--type=merge", "-p", '{"status": {"phase": "Failed"}}')
+        for _ in range(100):
+            if await target.ready() == 2 and await target.gone():  # the ReplicaSet made another one; what failed stays
+                break
+        else:
+            pytest.fail("a pod that failed is counted")
+
+
+@cluster
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_a_deployment_that_something_else_scales_is_refused(
+    namespace: str, control: ThreadingHTTPServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "fake"}
+    metric = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 90}}}
+    spec = {"scaleTargetRef": reference, "maxReplicas": 2, "minReplicas": 2, "metrics": [metric]}
+    meta = {"name": "hpa-of-fake", "namespace": namespace}
+    kubectl("apply", "-f", "-", stdin=[{"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": meta, "spec": spec}])
+    url = f"http://127.0.0.1:{control.server_address[1]}"
+    assert main(["queue", "validate", "fake", "-n", namespace, "--client-url", url, "--limit", "3"]) == 2
+    assert "scaled by HorizontalPodAutoscaler hpa-of-fake" in capsys.readouterr().err
+    assert replicas(namespace) == 2
+
+
+def test_the_benchmark_ends_its_validator_gently(tmp_path: Path) -> None:
+    params = QueueScalingParams(command=["sleep", "0.4"], limit=2)
+    with pytest.raises(Failed, match="did not end within 3 s") as failed:
+        QueueScaling().run(Gang([LocalHost()], Shape(), 3, str(tmp_path)), params)
+    assert "putting 0 replica(s) back" in failed.value.texts["stderr"]
