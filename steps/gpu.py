@@ -1,16 +1,19 @@
 """What NVIDIA's driver says of a host's GPUs: model, driver, clocks, power, throttle reasons, ECC, MIG; before and during a sample.
 
-Source: `nvidia-smi --query-gpu` (its fields are listed by `nvidia-smi --help-query-gpu`); a field that a driver does not know reads
-`[Not Supported]` or `[N/A]` and is left out. Clocks in Hz, power in W, temperature in degrees Celsius, memory in bytes.
+Source: `nvidia-smi --query-gpu` (its fields are listed by `nvidia-smi --help-query-gpu`). A value that a device does not have reads
+`[Not Supported]` or `[N/A]` and is left out; a field that a version does not know makes it refuse the whole query, so the rest is asked again.
+Clocks in Hz, power in W, temperature in degrees Celsius, memory in bytes.
 """
 
+import contextlib
 import csv
 import io
+import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from perfdag.hosts import Finished, Host, Server
+from perfdag.hosts import Finished, Host
 
 STATIC = {
     "index": "index",
@@ -41,6 +44,8 @@ DYNAMIC = {
     "memory_used": "memory.used",
     "reasons": "clocks_throttle_reasons.active",
 }
+_RENAMED = {"clocks_throttle_reasons.active": "clocks_event_reasons.active"}  # drivers from 535 on have both
+_REFUSED = re.compile(r'Field "([^"]+)" is not a valid field to query')
 _MEGA = {"sm_clock", "memory_clock", "sm_clock_max", "memory_clock_max"}
 _MIB = {"memory", "memory_used"}
 _PERCENT = {"utilisation"}
@@ -95,12 +100,27 @@ def _value(name: str, cell: str) -> Any:
     return int(number * factor) if factor == 2**20 or name in ("index", "ecc_corrected", "ecc_uncorrected") else number * factor
 
 
+def known(host: Host, fields: dict[str, str]) -> tuple[dict[str, str], Finished]:
+    """Those of the fields that the host's nvidia-smi knows, and what it answered when asked for them."""
+    asked = dict(fields)
+    while True:
+        finished = host.run(query(asked), timeout=20)
+        refused = _REFUSED.search(finished.stdout + finished.stderr) if finished.code != 0 else None
+        name = next((name for name, field in asked.items() if refused and field == refused[1]), None)
+        if name is None:
+            return asked, finished
+        if asked[name] in _RENAMED:
+            asked[name] = _RENAMED[asked[name]]
+        else:
+            del asked[name]
+
+
 def facts(host: Host) -> list[dict[str, Any]]:
-    """Static facts of each GPU of a host; empty where it has no driver or no GPU."""
+    """Static facts of each GPU of a host; empty where it has no driver, one `error` where the driver does not answer."""
     if host.which("nvidia-smi") is None:
         return []
-    finished = host.run(query(STATIC), timeout=20)
-    return parse(finished.stdout, STATIC) if finished.code == 0 else []
+    fields, finished = known(host, STATIC)
+    return parse(finished.stdout, fields) if finished.code == 0 else [{"error": finished.tail(200)}]
 
 
 def problem(host: Host) -> str | None:
@@ -118,15 +138,27 @@ def problem(host: Host) -> str | None:
     return None
 
 
-def watch(host: Host) -> Server:
-    """Start sampling clocks, power and throttle reasons twice a second until stopped; read what it said with `during`."""
-    return host.serve([*query(DYNAMIC), f"--loop-ms={round(PERIOD * 1000)}"])
+@contextlib.contextmanager
+def watched(host: Host) -> Iterator[dict[str, Any]]:
+    """Sample clocks, power and throttle reasons twice a second in the block; after it the dictionary has `during`, a summary a GPU, and
+    `slowed`, why the figure is not the device's own. `untold` names what the driver did not say, `error` why it said nothing."""
+    found: dict[str, Any] = {}
+    fields, answered = known(host, DYNAMIC)
+    with host.serve([*query(fields), f"--loop-ms={round(PERIOD * 1000)}"]) as sampling:
+        yield found
+        ended = sampling.stop()
+    found["during"] = during(ended.stdout, fields)
+    found["slowed"] = slowed(found["during"])
+    untold = sorted(DYNAMIC.keys() - fields.keys())
+    found |= {"untold": untold} if untold else {}
+    if not found["during"]:
+        found["error"] = (answered if answered.code != 0 else ended).tail(200) or "nvidia-smi said nothing"
 
 
-def during(text: str) -> list[dict[str, Any]]:
-    """Summary a GPU of the samples that `watch` printed: lowest, median and highest of each, throttle reasons with their share."""
+def during(text: str, fields: dict[str, str]) -> list[dict[str, Any]]:
+    """Summary a GPU of the samples of these fields: lowest, median and highest of each, throttle reasons with their share."""
     by_index: dict[int, list[dict[str, Any]]] = {}
-    for sample in parse(text, DYNAMIC):
+    for sample in parse(text, fields):
         by_index.setdefault(int(sample.get("index", 0)), []).append(sample)
     return [{"index": index, "samples": len(samples), **_summary(samples)} for index, samples in sorted(by_index.items())]
 

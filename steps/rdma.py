@@ -7,14 +7,15 @@ is read where it is JSON (4.5 writes keys without quotes) and a run has one size
 import re
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from perfdag.benchmark import Benchmark, Failed, Gang, Output, Params, Skip, Tool
+from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Output, Params, Skip, Tool
 from perfdag.hosts import Finished, Host
 from perfdag.shape import Shape
-from perfdag.steps import devices, rdma_report
+from perfdag.steps import devices, gpu, rdma_report
 from perfdag.units import PositiveDuration, Size
 
 Mode = Literal["read", "write", "send", "atomic"]
@@ -26,6 +27,7 @@ _CONNECTIONS = {
     "atomic": ("RC", "XRC", "DC"),
 }
 _NO_DEVICE = ("Did not detect devices", "Unable to find the Infiniband/RoCE device", "No IB devices found", "IB device not found")
+_NOT_LOCKED = "Couldn't allocate MR"  # ibv_reg_mr() failed, most often at RLIMIT_MEMLOCK
 _CM_PAUSE = 1.0
 
 
@@ -68,6 +70,12 @@ class RdmaParams(Params):
             raise ValueError("mode atomic measures 8 bytes; leave sizes out")
         if self.duration is not None and self.duration < 3:
             raise ValueError("duration must be 3 s or more: perftest leaves out a margin at both ends")
+        if self.duration is not None and self.duration % 1:
+            whole = int(self.duration)
+            raise ValueError(f"duration {self.duration:g} s: perftest takes whole seconds; use {whole}s or {whole + 1}s")
+        largest = 0 if self.sizes == "all" else max(self.sizes)
+        if self.connection == "UD" and largest > (self.mtu or 4096):
+            raise ValueError(f"sizes: {largest} B is more than one datagram; UD ends at the path MTU, at most {self.mtu or 4096} B")
         return self
 
     def runs(self) -> list[int | None]:
@@ -146,9 +154,7 @@ class Rdma(Benchmark[R], Generic[R]):
         told = gang.hosts[0].run([self.program(params), "--help"], timeout=10)
         gang.notes["json"] = "--out_json_file" in told.stdout + told.stderr
         if params.cuda is not None:
-            from perfdag.steps import gpu
-
-            lacking = gpu.problem(gang.hosts[0])
+            lacking = next((said for host in gang.hosts if (said := gpu.problem(host))), None)
             if lacking:
                 raise Skip(lacking)
             if "--use_cuda" not in told.stdout + told.stderr:
@@ -157,12 +163,19 @@ class Rdma(Benchmark[R], Generic[R]):
     def provenance(self, gang: Gang, params: R) -> dict[str, Any]:
         facts: dict[str, Any] = {"memlock": [memlock(host) for host in gang.hosts]}
         if params.cuda is not None:
-            from perfdag.steps import gpu
-
-            facts["gpu"] = gpu.facts(gang.hosts[0])
+            facts["gpus"] = {host.name: gpu.facts(host) for host in gang.hosts}
         return facts
 
     def run(self, gang: Gang, params: R) -> Output:
+        if params.cuda is None:
+            return self._measure(gang, params)
+        with ExitStack() as stack:
+            seen = {host.name: stack.enter_context(gpu.watched(host)) for host in gang.hosts}
+            output = self._measure(gang, params)
+        output.facts["gpu"] = seen
+        return output
+
+    def _measure(self, gang: Gang, params: R) -> Output:
         client, server = gang.hosts[0], gang.hosts[-1]
         texts: dict[str, str] = {}
         commands: list[list[str]] = []
@@ -204,6 +217,13 @@ class Rdma(Benchmark[R], Generic[R]):
     def series(self, output: Output) -> str:
         return output.tool
 
+    def judged(self, output: Output, made: list[Measurement]) -> list[Measurement]:
+        """The values, or Invalid where a GPU that held the buffers was slowed down meanwhile."""
+        for name, seen in output.facts.get("gpu", {}).items():
+            if seen.get("slowed"):
+                raise Invalid(f"{name}: {seen['slowed']}", output.texts, made)
+        return made
+
 
 def lacks(host: Host) -> str | None:
     """What a host has not that verbs need: a device under /sys/class/infiniband and its files in /dev/infiniband; None: it has them."""
@@ -234,5 +254,11 @@ def _check_finished(program: str, client: Host, finished: Finished, texts: dict[
         raise Skip(f"{program} finds no RDMA device on {client.name}: {lacks(client) or finished.tail()}", texts)
     if finished.timed_out:
         raise Failed(f"{program} did not end within {finished.seconds:.1f} s: {finished.tail()}", texts)
+    if finished.code != 0 and any(_NOT_LOCKED in text for text in texts.values()):
+        raise Failed(
+            f"{program} could not lock its buffers; the limit of locked memory on {client.name} is {memlock(client) or 'not known'} B (soft hard): "
+            "raise LimitMEMLOCK of the container runtime, or run as uid 0 with privileges: [rdma], which adds IPC_LOCK",
+            texts,
+        )
     if finished.code != 0:
         raise Failed(f"{program} exited {finished.code}: {finished.tail()}", texts)

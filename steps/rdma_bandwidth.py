@@ -53,7 +53,7 @@ class RdmaBandwidth(rdma.Rdma[BandwidthParams]):
             if peak > 0:  # 0: perftest leaves it out in duration mode and above 20,000 iterations
                 made.append(Measurement("bandwidth", peak * _unit(header), "max", coords, int(iterations)))
             made.append(Measurement("message_rate", rate * 1e6, "mean", coords, int(iterations)))
-        return made
+        return self.judged(output, made)
 
 
 def _unit(header: str) -> float:

@@ -3,12 +3,14 @@
 from typing import ClassVar
 
 from perfdag.benchmark import Failed, Measurement, Metric, Output
+from perfdag.stats.percentiles import needed
 from perfdag.steps import rdma, rdma_report
 
 _KEYS = ("MsgSize", "n_iterations", "t_min", "t_max", "t_typical", "t_avg", "t_stdev", "percentile_99", "percentile_99.9")
 _KEYS_TIMED = ("MsgSize", "n_iterations", "t_avg", "tps_average")
 _COLUMNS = ("min", "max", "p50", "mean", "stdev", "p99", "p99.9")
-_NEEDED = {"p99": 100, "p99.9": 1000}
+# p99.9 is an exemption: perftest's own figure of its default 1000 iterations, which users look for, though needed(0.999) asks for 4,603
+_NEEDED = {"p99": needed(0.99), "p99.9": 1000}
 
 
 class LatencyParams(rdma.RdmaParams):
@@ -17,6 +19,9 @@ class LatencyParams(rdma.RdmaParams):
 
 class RdmaLatency(rdma.Rdma[LatencyParams]):
     """RDMA latency by message size, with perftest.
+
+    p99 is left out below 459 iterations. p99.9 is perftest's own from 1000 iterations on, its default; below 4,603 it is little more than the
+    second largest of them.
 
     Clock: perftest's cycle counter on the client. It starts when a message is posted and stops at its completion (read, atomic) or at the
     answer (write, send: half of the round trip is reported).
@@ -54,4 +59,4 @@ class RdmaLatency(rdma.Rdma[LatencyParams]):
             for stat, value in zip(_COLUMNS, values, strict=True):
                 if n >= _NEEDED.get(stat, 0):
                     made.append(Measurement("latency", value * 1e-6, stat, coords, n))
-        return made
+        return self.judged(output, made)

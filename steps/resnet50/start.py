@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from perfdag.benchmark import Failed, Skip
-from perfdag.hosts import Finished, Host, Server
+from perfdag.hosts import Finished, Host
 from perfdag.steps import gpu
 from perfdag.steps.resnet50.params import Workload
 
@@ -67,12 +67,9 @@ def watched(host: Host, params: Workload) -> Iterator[dict[str, Any]]:
     if reason := gpu.problem(host):
         raise Skip(f"device cuda: {reason}")
     facts["gpus"] = gpu.facts(host)
-    watching: Server = gpu.watch(host)
-    try:
+    with gpu.watched(host) as seen:
         yield facts
-    finally:
-        facts["during"] = gpu.during(watching.stop().stdout)
-        facts["slowed"] = gpu.slowed(facts["during"])
+    facts |= seen
 
 
 def spec_file(scratch: str, number: int) -> str:

@@ -1,5 +1,6 @@
 """nvidia-smi's output read. No GPU was here: the lines are composed from its documented fields, not recorded."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ def samples(*masks: int) -> str:
 
 
 def test_what_the_gpu_did_meanwhile() -> None:
-    (found,) = gpu.during(samples(4, 4, 0, 1))
+    (found,) = gpu.during(samples(4, 4, 0, 1), gpu.DYNAMIC)
     assert found["samples"] == 4
     assert found["sm_clock"] == {"low": 1.47e9, "median": pytest.approx(1.485e9), "high": 1.5e9}
     assert found["utilisation"]["high"] == pytest.approx(0.99)
@@ -43,19 +44,19 @@ def test_what_the_gpu_did_meanwhile() -> None:
     ("mask", "reason"), [(0x40, "hardware thermal slowdown"), (0x20, "software thermal slowdown"), (0x80, "power brake")]
 )
 def test_a_slowdown_is_held_against_the_figure(mask: int, reason: str) -> None:
-    said = gpu.slowed(gpu.during(samples(mask, 0)))
+    said = gpu.slowed(gpu.during(samples(mask, 0), gpu.DYNAMIC))
     assert said is not None
     assert reason in said
     assert "50 %" in said
 
 
 def test_the_power_cap_and_a_short_spike_are_not() -> None:
-    assert gpu.slowed(gpu.during(samples(4, 4))) is None
-    assert gpu.slowed(gpu.during(samples(0x40, *[0] * 30))) is None
+    assert gpu.slowed(gpu.during(samples(4, 4), gpu.DYNAMIC)) is None
+    assert gpu.slowed(gpu.during(samples(0x40, *[0] * 30), gpu.DYNAMIC)) is None
 
 
 def test_a_cut_last_line_is_left_out() -> None:
-    assert gpu.during(samples(0, 0) + "0, 1500, 50")[0]["samples"] == 2
+    assert gpu.during(samples(0, 0) + "0, 1500, 50", gpu.DYNAMIC)[0]["samples"] == 2
 
 
 def fake_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -79,10 +80,42 @@ def test_a_driver_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert "does not answer: NVIDIA-SMI has failed" in (gpu.problem(LocalHost()) or "")
 
 
-def test_sampling_runs_beside_and_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    fake_smi(tmp_path, monkeypatch, "while :; do echo '0, 1500, 5000, 60, 70, 99, 1024, 0x4'; sleep 0.05; done")
-    import time
+LINE = "0, 1500, 5000, 60, 70, 99, 1024, 0x4"
+SAMPLING = f"while :; do echo '{LINE}'; case \"$*\" in *loop*) sleep 0.05;; *) exit 0;; esac; done"
 
-    watching = gpu.watch(LocalHost())
-    time.sleep(0.4)
-    assert gpu.during(watching.stop().stdout)[0]["samples"] >= 2
+
+def test_sampling_runs_beside_and_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake_smi(tmp_path, monkeypatch, SAMPLING)
+    with gpu.watched(LocalHost()) as seen:
+        time.sleep(0.4)
+    assert seen["during"][0]["samples"] >= 2
+    assert seen["slowed"] is None
+    assert seen.keys() == {"during", "slowed"}
+
+
+def test_a_field_that_a_version_does_not_know_costs_that_field_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    refusal = """refuse() { echo "Field \\"$1\\" is not a valid field to query."; exit 2; }
+case "$*" in
+*ecc.errors.corrected.volatile.total*) refuse ecc.errors.corrected.volatile.total;;
+*mig.mode.current*) refuse mig.mode.current >&2;;
+*clocks_throttle_reasons.active*) refuse clocks_throttle_reasons.active;;
+*utilization.gpu*) refuse utilization.gpu;;
+*vbios*) echo '0, Tesla T4, GPU-1, 550.90, 90.04, 15360, 70.00, 1590, 5001, Enabled, Default, Enabled, 2, 3, 16'; exit 0;;
+esac
+"""
+    fake_smi(tmp_path, monkeypatch, refusal + SAMPLING.replace(LINE, "0, 1500, 5000, 60, 70, 1024, 0x40"))
+    (found,) = gpu.facts(LocalHost())
+    assert (found["name"], found["ecc_uncorrected"], found["pcie_width"]) == ("Tesla T4", 2, 16)
+    assert found.keys().isdisjoint({"ecc_corrected", "mig", "error"})
+    with gpu.watched(LocalHost()) as seen:
+        time.sleep(0.2)
+    assert seen["untold"] == ["utilisation"]
+    assert "hardware thermal slowdown" in seen["slowed"]  # by the field's new name
+
+
+def test_a_driver_that_refuses_for_another_reason_is_in_the_record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake_smi(tmp_path, monkeypatch, "echo 'Unable to determine the device handle for GPU0: Unknown Error'; exit 255")
+    assert gpu.facts(LocalHost()) == [{"error": "Unable to determine the device handle for GPU0: Unknown Error"}]
+    with gpu.watched(LocalHost()) as seen:
+        pass
+    assert seen == {"during": [], "slowed": None, "error": "Unable to determine the device handle for GPU0: Unknown Error"}

@@ -164,6 +164,16 @@ def test_shapes() -> None:
     assert "cannot be spread evenly" in IMB.check(ImbParams(benchmark="Bcast", ranks=3, ranks_per_host=1), shape)[0]
 
 
+def test_rdma_needs_a_device_that_is_no_gpu_and_the_right_to_lock_memory() -> None:
+    rdma = ImbParams(transport="rdma")
+    asked = IMB.shape(rdma)
+    assert asked == {"hosts": {"count": 2}, "privileges": ["rdma"]}
+    for given in ({}, {"resources": {"nvidia.com/gpu": 1}}, {"resources": {"nvidia.com/mig-1g.5gb": 1, "cpu": 2}}):
+        assert "transport: rdma needs an RDMA network" in IMB.check(rdma, Shape.model_validate({**asked, **given}))[0]
+    for given in ({"network": {"name": "default/net"}}, {"network": {"host": True}}, {"resources": {"rdma/hca_shared_devices_a": 1}}):
+        assert IMB.check(rdma, Shape.model_validate({**asked, **given})) == []
+
+
 class Named(LocalHost):
     """A host of this machine under another loopback address."""
 

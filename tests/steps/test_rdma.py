@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from perfdag.benchmark import Failed, Gang, Output, Skip
-from perfdag.hosts import LocalHost
+from perfdag.benchmark import Failed, Gang, Invalid, Output, Skip
+from perfdag.hosts import Finished, LocalHost
 from perfdag.shape import Shape
 from perfdag.steps import rdma, rdma_report
 from perfdag.steps.rdma_bandwidth import BandwidthParams, RdmaBandwidth
@@ -68,6 +68,12 @@ def test_every_parameter_reaches_the_command() -> None:
         ({"mode": "write", "connection": "UD"}, "has no connection UD"),
         ({"duration": "10s"}, "cannot time all sizes"),
         ({"duration": "1s", "sizes": [8]}, "3 s or more"),
+        ({"duration": "3.5s", "sizes": [8]}, "takes whole seconds; use 3s or 4s"),
+        (
+            {"mode": "send", "connection": "UD", "sizes": [8192]},
+            "8192 B is more than one datagram; UD ends at the path MTU, at most 4096 B",
+        ),
+        ({"mode": "send", "connection": "UD", "mtu": 1024, "sizes": [64, 2048]}, "at most 1024 B"),
         ({"mode": "atomic", "sizes": [64]}, "8 bytes"),
         ({"sizes": []}, "at least 1"),
         ({"mtu": 1500}, "4096"),
@@ -88,7 +94,8 @@ def test_a_suite_without_a_network_or_device_is_refused(benchmark: Any) -> None:
     assert "needs an RDMA network" in benchmark.check(params, Shape.model_validate(asked))[0]
     for given in ({"network": {"name": "default/mlnx-net"}}, {"network": {"host": True}}, {"resources": {"rdma/hca_shared_devices_a": 1}}):
         assert benchmark.check(params, Shape.model_validate({**asked, **given})) == []
-    assert "needs an RDMA network" in benchmark.check(params, Shape.model_validate({**asked, "resources": {"cpu": 2}}))[0]
+    for name in ("cpu", "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb", "gpu.intel.com/i915"):
+        assert "needs an RDMA network" in benchmark.check(params, Shape.model_validate({**asked, "resources": {name: 2}}))[0]
 
 
 # -- parsers -------------------------------------------------------------------------------------
@@ -138,6 +145,9 @@ def test_latency_of_all_sizes() -> None:
     stats = {m.stat for m in RdmaLatency().parse(output(few), LatencyParams(mode="read", iterations=500)) if m.metric == "latency"}
     assert "p99.9" not in stats
     assert "p99" in stats
+    fewer = text("constructed-read-lat-all-26.04.txt").replace(" 1000  ", " 400  ")
+    stats = {m.stat for m in RdmaLatency().parse(output(fewer), LatencyParams(mode="read", iterations=400)) if m.metric == "latency"}
+    assert "p99" not in stats
 
 
 def test_latency_in_duration_mode() -> None:
@@ -194,6 +204,47 @@ def test_the_real_tool_without_a_device_is_skipped_with_what_the_node_lacks(tmp_
 
 def test_the_recorded_error_is_known() -> None:
     assert any(words in text("no-device.txt") for words in rdma._NO_DEVICE)
+
+
+def test_buffers_that_cannot_be_locked_say_what_to_do() -> None:
+    said = "Couldn't allocate MR\nfailed to create mr\nFailed to create MR\n Couldn't create IB resources\n"
+    finished = Finished(["ib_read_bw"], 1, "", said, 0.1)
+    with pytest.raises(Failed, match=r"could not lock its buffers; the limit of locked memory on node-1 is \d+ .* raise LimitMEMLOCK"):
+        rdma._check_finished("ib_read_bw", LocalHost(name="node-1"), finished, {"client0": said, "server0": ""})
+
+
+SMI = """case "$*" in
+*-L*) echo 'GPU 0: Tesla T4 (UUID: GPU-1)';;
+*vbios*) echo '0, Tesla T4, GPU-1, 550.90, 90.04, 15360, 70.00, 1590, 5001, Enabled, Default, Enabled, 0, 0, [N/A], 3, 16';;
+*) while :; do echo '0, 900, 5000, 60, 90, 99, 1024, 0x40'; case "$*" in *loop*) sleep 0.05;; *) exit 0;; esac; done;;
+esac"""
+CUDA_TOOL = """case "$*" in
+*--help*) echo '--use_cuda=<id>';;
+*--version*) echo 'Version: 6.06';;
+*) sleep 0.3; cat TABLE;;
+esac"""
+
+
+def test_with_cuda_the_gpus_of_both_hosts_are_recorded_and_a_slowed_one_is_invalid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = RECORDED / "constructed-write-bw-all-26.04.txt"
+    for name, script in (("nvidia-smi", SMI), ("ib_write_bw", CUDA_TOOL.replace("TABLE", str(table)))):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(rdma, "lacks", lambda host: None)
+    monkeypatch.setattr(LocalHost, "_await_listening", lambda *_: None)  # the tool here is a text
+    benchmark, params = RdmaBandwidth(), BandwidthParams(cuda=0)
+    gang = Gang([LocalHost(name="a"), LocalHost(name="b")], Shape(), 20, str(tmp_path))
+    benchmark.prepare(gang, params)
+    assert {host: gpus[0]["name"] for host, gpus in benchmark.provenance(gang, params)["gpus"].items()} == {
+        "a": "Tesla T4",
+        "b": "Tesla T4",
+    }
+    made = benchmark.run(gang, params)
+    assert set(made.facts["gpu"]) == {"a", "b"}
+    with pytest.raises(Invalid, match=r"a: GPU 0 was slowed down \(hardware thermal slowdown\)") as wrong:
+        benchmark.parse(made, params)
+    assert wrong.value.measurements
 
 
 def test_memlock_is_recorded() -> None:
