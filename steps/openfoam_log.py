@@ -18,15 +18,23 @@ _RUNAWAY = 10.0
 PARTS = 20  # of a run whose time steps are told apart
 
 
+@dataclass(frozen=True)
+class Solve:
+    """One pressure solve: its iterations and the residual at its end."""
+
+    iterations: int
+    residual: float
+
+
 @dataclass
 class Step:
-    """One time step: `end` in s since the solver's start; `pressure` counts the iterations of each pressure solve."""
+    """One time step: `end` in s since the solver's start; `residuals` are the first of each field."""
 
     courant: float
     end: float
     residuals: dict[str, float]
     continuity: float
-    pressure: list[int]
+    pressure: list[Solve]
 
 
 @dataclass
@@ -59,9 +67,9 @@ def read_log(text: str) -> Log:
             open_step = Step(_number(found[2]), at, {}, 0.0, [])
         elif open_step and (found := _RESIDUAL.search(line)):
             open_step.residuals.setdefault(found[1], _number(found[2]))
-            _number(found[3])
+            last = _number(found[3])
             if found[1] == "p":
-                open_step.pressure.append(int(found[4]))
+                open_step.pressure.append(Solve(int(found[4]), last))
         elif open_step and (found := _CONTINUITY.search(line)):
             # max() would let a NaN in second place pass
             open_step.continuity = next(
@@ -74,10 +82,17 @@ def read_log(text: str) -> Log:
         elif line.strip() == "End":
             log.ended = True
         elif line.startswith(RANK_LINE):
-            log.ranks.append(int(_number(line.removeprefix(RANK_LINE).split()[0])))
+            log.ranks.append(_memory(line))
         elif line.startswith("perfdag-exit "):
             log.exited = at
     return log
+
+
+def _memory(line: str) -> int:
+    found = re.match(r"(\d+) user_s=", line.removeprefix(RANK_LINE))
+    if found is None:
+        raise Failed(f"a rank's line is cut: {line!r}")
+    return int(found[1])
 
 
 def _number(text: str) -> float:
@@ -106,7 +121,7 @@ def check_ended(log: Log, cavity: case.Cavity, stdout: str, texts: dict[str, str
         raise Failed(why(stdout) or "icoFoam never began its time loop", texts)
     bound = _RUNAWAY * case.LID_SPEED * cavity.delta_t * cavity.cells / case.EDGE
     for number, step in enumerate(log.steps, start=1):
-        values = [step.courant, step.continuity, *step.residuals.values()]
+        values = [step.courant, step.continuity, *step.residuals.values(), *(solve.residual for solve in step.pressure)]
         if not all(math.isfinite(value) for value in values):
             raise Failed(f"the solution diverged: a value that is not finite in time step {number}", texts)
         if step.courant > bound:
@@ -131,6 +146,7 @@ def measurements(log: Log, cavity: case.Cavity, output: Output, procs: int) -> l
     ends = [log.begin, *(step.end for step in log.steps)]
     each = [later - earlier for earlier, later in pairwise(ends)]
     took = sorted(each)
+    solves = [one for step in log.steps for one in step.pressure]
     solve, n = ends[-1] - ends[0], len(took)
     if solve <= 0:
         raise Failed("the time loop took no time; the clock in the log is wrong", output.texts)
@@ -146,7 +162,8 @@ def measurements(log: Log, cavity: case.Cavity, output: Output, procs: int) -> l
         Measurement("mesh_time", _number(timing["mesh_s"])),
         Measurement("memory", sum(log.ranks), n=len(log.ranks)),
         Measurement("memory", max(log.ranks), "max", n=len(log.ranks)),
-        Measurement("pressure_iterations", sum(sum(step.pressure) for step in log.steps)),
+        Measurement("pressure_iterations", sum(one.iterations for one in solves)),
+        Measurement("pressure_residual", max(one.residual for one in solves), n=len(solves)),
         Measurement("continuity_error", max(step.continuity for step in log.steps), n=n),
         Measurement("courant_max", max(step.courant for step in log.steps), n=n),
     ]

@@ -46,6 +46,11 @@ def test_published_sizes_and_time_steps() -> None:
         64 * 10**6,
         512 * 10**6,
     ]
+    sizes = ("S", "M", "XL", "XXL")
+    published = [OpenFoamParams(size=size).cavity() for size in sizes]  # type: ignore[arg-type]
+    assert [each.delta_t for each in published] == [1e-3, 2.5e-4, 6.25e-5, 6.25e-5]
+    assert [each.time_steps for each in published] == [500, 2000, 100, 100]
+    assert [each.pressure_iterations for each in published] == [250, 650, 1300, 2600]
     assert [case.default_delta_t(n) for n in (100, 200, 400)] == pytest.approx([1e-3, 2.5e-4, 6.25e-5])
     assert OpenFoamParams().cavity().cells == 100
     assert OpenFoamParams(cells=30).cavity().cells == 30
@@ -84,6 +89,7 @@ def test_the_dictionaries_say_what_was_asked() -> None:
     assert "n (2 2 2)" in files["system/decomposeParDict"]
     assert "solver GAMG" in files["system/fvSolution"]
     assert "tolerance 1e-05" in files["system/fvSolution"]
+    assert "U { solver PBiCGStab; preconditioner DILU; tolerance 1e-15; relTol 0; maxIter 5; }" in files["system/fvSolution"]
     fixed = case.files(OpenFoamParams(size="S", pressure_iterations=77).cavity())["system/fvSolution"]
     assert "minIter 77; maxIter 77;" in fixed
 
@@ -92,8 +98,10 @@ def test_rdma_needs_a_device_and_hosts_follow_nodes() -> None:
     benchmark = OpenFoam()
     rdma = OpenFoamParams(procs=4, nodes=2, transport="rdma")
     assert benchmark.shape(rdma) == {"hosts": {"count": 2}, "privileges": ["rdma"]}
-    assert "needs a device" in benchmark.check(rdma, Shape.model_validate(benchmark.shape(rdma)))[0]
+    assert "needs an RDMA network" in benchmark.check(rdma, Shape.model_validate(benchmark.shape(rdma)))[0]
     assert benchmark.check(rdma, Shape.model_validate(benchmark.shape(rdma) | {"resources": {"rdma/hca": 1}})) == []
+    gpu = Shape.model_validate(benchmark.shape(rdma) | {"resources": {"nvidia.com/gpu": 1}})
+    assert "needs an RDMA network" in benchmark.check(rdma, gpu)[0]
     assert "hosts.count is 3" in benchmark.check(OpenFoamParams(procs=2, nodes=2), Shape.model_validate({"hosts": {"count": 3}}))[0]
 
 
@@ -195,6 +203,20 @@ def test_what_was_not_asked_is_invalid() -> None:
         )
 
 
+def test_a_tolerance_that_was_not_reached_is_invalid() -> None:
+    params = OpenFoamParams(cells=16, time_steps=5, solver="GAMG", stop="tolerance", tolerance=1e-6)
+    assert values(output("gamg-tolerance.stdout"), params)["pressure_residual", "value"] <= 1e-6
+    stricter = params.model_copy(update={"tolerance": 1e-9})
+    with pytest.raises(Invalid, match=r"a pressure solve ended at residual \S+ after \d+ iterations, above the tolerance 1e-09") as wrong:
+        OpenFoam().parse(output("gamg-tolerance.stdout"), stricter)
+    assert wrong.value.measurements
+    lines = recorded("gamg-tolerance.stdout").splitlines(keepends=True)
+    last = max(i for i, line in enumerate(lines) if "Solving for p" in line)
+    lines[last] = re.sub(r"Final residual = \S+,", "Final residual = nan,", lines[last])
+    with pytest.raises(Failed, match="not finite in time step 5"):
+        OpenFoam().parse(output("", stdout="".join(lines)), params)
+
+
 def test_the_point_to_point_layer_is_read() -> None:
     assert openmpi.selected_layer(recorded("xs-2-procs.stderr")) == "ob1"
     assert openmpi.selected_layer("") is None
@@ -228,6 +250,12 @@ def test_the_real_solver_alone_and_in_parallel(tmp_path: Path) -> None:
 def test_the_real_solver_that_diverges_is_failed(tmp_path: Path) -> None:
     with pytest.raises(Failed, match="diverged"):
         measured(OpenFoamParams(cells=12, time_steps=40, delta_t=0.5, pressure_iterations=1), tmp_path)
+
+
+@needs_openfoam
+def test_the_real_solver_short_of_its_tolerance_is_invalid(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match=r"after 5000 iterations, above the tolerance 1e-30"):
+        measured(OpenFoamParams(cells=10, time_steps=2, solver="GAMG", stop="tolerance", tolerance=1e-30), tmp_path)
 
 
 @needs_openfoam
