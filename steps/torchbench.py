@@ -5,6 +5,7 @@ import os
 import re
 import statistics
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -132,10 +133,10 @@ class Torchbench(Benchmark[TorchbenchParams]):
     def prepare(self, gang: Gang, params: TorchbenchParams) -> None:
         host, python = gang.hosts[0], _python(params)
         checkout = params.path or os.environ.get("PERFDAG_TORCHBENCH") or IMAGE_CHECKOUT
-        for needed in ("run.py", f"torchbenchmark/models/{params.model}/__init__.py"):
-            if host.run(["test", "-f", f"{checkout}/{needed}"], timeout=10).code != 0:
+        for file in ("run.py", f"torchbenchmark/models/{params.model}/__init__.py"):
+            if host.run(["test", "-f", f"{checkout}/{file}"], timeout=10).code != 0:
                 raise Skip(
-                    f"no {needed} in {checkout} on {host.name}: git clone https://github.com/pytorch/benchmark, check out {COMMIT[:12]}, "
+                    f"no {file} in {checkout} on {host.name}: git clone https://github.com/pytorch/benchmark, check out {COMMIT[:12]}, "
                     "and name the folder with the parameter path or PERFDAG_TORCHBENCH"
                 )
         if host.run([python, "-c", "import torch, torchvision"], timeout=120).code != 0:
@@ -162,12 +163,8 @@ class Torchbench(Benchmark[TorchbenchParams]):
         env = {**_OFFLINE, "TORCH_HOME": gang.notes["home"], "PYTHONDONTWRITEBYTECODE": "1"}
         if params.threads:
             env |= {"OMP_NUM_THREADS": str(params.threads), "MKL_NUM_THREADS": str(params.threads)}
-        facts: dict[str, Any] = {}
-        if params.device == "cuda":
-            with gpu.watch(host) as watching:
-                finished = host.run(argv, timeout=gang.timeout, env=env, cwd=gang.scratch)
-                facts["gpu_during"] = gpu.during(watching.stop().stdout)
-        else:
+        watching: AbstractContextManager[dict[str, Any]] = gpu.watched(host) if params.device == "cuda" else nullcontext({})
+        with watching as facts:
             finished = host.run(argv, timeout=gang.timeout, env=env, cwd=gang.scratch)
         if finished.timed_out:
             raise Failed(f"{params.model} did not end within {gang.timeout:g} s", finished.texts())
@@ -245,8 +242,9 @@ def _commit(host: Host, checkout: str) -> str:
     stamp = host.run(["cat", f"{checkout}/.perfdag-commit"], timeout=10)
     if stamp.code == 0:
         return stamp.stdout.strip()
-    head = host.run(["git", "-c", f"safe.directory={checkout}", "-C", checkout, "rev-parse", "HEAD"], timeout=10)
-    if head.code != 0:
+    asked = ["git", "-c", f"safe.directory={checkout}", "-C", checkout, "rev-parse", "HEAD"]
+    head = host.run(asked, timeout=10) if host.which("git") else None
+    if head is None or head.code != 0:
         raise Skip(
             f"{checkout} on {host.name} does not say which commit of pytorch/benchmark it is: make it a git clone (git must be installed), "
             f"or write the commit to {checkout}/.perfdag-commit"
@@ -285,9 +283,8 @@ def _check_claims(report: dict[str, Any], params: TorchbenchParams, output: Outp
         raise Invalid(f"{params.model} used batch size {report['batch_size']}, not {params.batch_size}", output.texts, made)
     if params.precision and report.get("precision") != params.precision:
         raise Invalid(f"{params.model} used precision {report.get('precision')}, not {params.precision}", output.texts, made)
-    slowed = gpu.slowed(output.facts.get("gpu_during", []))
-    if slowed:
-        raise Invalid(slowed, output.texts, made)
+    if output.facts.get("slowed"):
+        raise Invalid(output.facts["slowed"], output.texts, made)
 
 
 def _explained(params: TorchbenchParams, said: str, texts: dict[str, str]) -> Skip | Failed | None:

@@ -2,8 +2,9 @@
 
 A program of its own, run by the interpreter that has torch; it imports nothing of perfdag. Usage:
 
-    python torchbench_run.py weights FOLDER MODEL
-        writes a seeded random state dict under the file name of the weights that torchvision would download for MODEL
+    python torchbench_run.py weights FOLDER... MODEL
+        the last line is `perfdag-torchbench FOLDER`: the first that has the weights that torchvision would download for MODEL; where none has,
+        a seeded random state dict is written under their file name in the last. Any will do for a model that is not torchvision's: the first
     python torchbench_run.py run CHECKOUT WARMUP ITERATIONS ARGUMENTS-OF-RUN.PY...
         the last line is `perfdag-torchbench {json}`: times in s, memory in bytes
 """
@@ -20,26 +21,28 @@ MARK = "perfdag-torchbench "
 SEED = 20240229
 
 
-def weights(folder: str, model: str) -> int:
-    """Write the state dict; 0 where there is nothing to write (not a torchvision model) or it is there."""
+def weights(folders: list[str], model: str) -> str:
+    """The first folder that has the state dict of a model of torchvision; where none has, the last, in which it is written."""
     import torch
     import torchvision
 
     if model not in torchvision.models.list_models():
-        return 0
+        return folders[0]
     kinds = torchvision.models.get_model_weights(model)
     kind = getattr(kinds, "IMAGENET1K_V1", None)
     if kind is None:
-        return 0
-    target = Path(folder) / "hub" / "checkpoints" / kind.url.rpartition("/")[2]
-    if target.exists():
-        return 0
+        return folders[0]
+    targets = {folder: Path(folder) / "hub" / "checkpoints" / kind.url.rpartition("/")[2] for folder in folders}
+    there = next((folder for folder, target in targets.items() if target.exists()), None)
+    if there is not None:
+        return there
+    target = targets[folders[-1]]
     target.parent.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(SEED)
     part = target.with_suffix(".part")
     torch.save(getattr(torchvision.models, model)(weights=None).state_dict(), part)
     part.rename(target)
-    return 0
+    return folders[-1]
 
 
 def run(checkout: str, warmup: int, iterations: int, arguments: list[str]) -> int:
@@ -118,8 +121,9 @@ def main(argv: list[str]) -> int:
     """Exit code; usage on stderr where argv is none of the two forms."""
     # this file's folder comes first in sys.path, and its `queue` would hide the standard library's
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent]
-    if len(argv) == 3 and argv[0] == "weights":
-        return weights(argv[1], argv[2])
+    if len(argv) >= 3 and argv[0] == "weights":
+        sys.stdout.write(f"{MARK}{weights(argv[1:-1], argv[-1])}\n")
+        return 0
     if len(argv) >= 5 and argv[0] == "run":
         return run(argv[1], int(argv[2]), int(argv[3]), argv[4:])
     sys.stderr.write(str(__doc__))

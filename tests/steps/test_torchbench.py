@@ -2,6 +2,7 @@
 
 import json
 import os
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from pydantic import ValidationError
 from perfdag.benchmark import Failed, Gang, Invalid, Output, Skip
 from perfdag.hosts import LocalHost
 from perfdag.shape import Shape
-from perfdag.steps.torchbench import MARK, Torchbench, TorchbenchParams, arguments
+from perfdag.steps.torchbench import COMMIT, MARK, Torchbench, TorchbenchParams, arguments
 
 RECORDED = Path(__file__).parent.parent / "recorded" / "torchbench"
 NAMES = sorted(path.name for path in RECORDED.glob("*-eval-*.stdout"))
@@ -43,6 +44,23 @@ def test_real_outputs(name: str) -> None:
     # a process that holds torch: hundreds of MB, and not the 100 GB that run.py prints
     assert 2e8 < found["cpu_memory", "value"].value < 2e10
     assert ("batch_time_spread", "p99") not in found
+    each = [m for m in Torchbench().parse(recorded(name), params) if m.metric == "iteration_time"]
+    assert [m.coords["iteration"] for m in each] == list(range(1, 11))
+    assert sorted(m.value for m in each)[0] == found["batch_time_spread", "min"].value
+
+
+@pytest.mark.parametrize(("n", "stats"), [(43, set()), (44, {"p90"}), (459, {"p90", "p99"})])
+def test_percentiles_are_nearest_rank_of_enough_batches(n: int, stats: set[str]) -> None:
+    times = [0.001 * i for i in range(n, 0, -1)]
+    median = statistics.median(times)
+    printed = f"CPU Wall Time per batch: {median * 1e3:.3f} milliseconds\n"
+    report = json.loads(recorded(NAMES[0]).texts["stdout"].rpartition(MARK)[2]) | {"wall_s": times, "batches": 1}
+    params = params_of(NAMES[0]).model_copy(update={"iterations": n})
+    made = Torchbench().parse(Output({"stdout": printed + MARK + json.dumps(report) + "\n"}), params)
+    found = {m.stat: m.value for m in made if m.metric == "batch_time_spread"}
+    assert found.keys() & {"p90", "p99"} == stats
+    if n == 459:
+        assert found["p99"] == pytest.approx(0.455)  # the 455th of 459: ceil(0.99 * 459)
 
 
 def test_both_models_and_odd_batches_were_recorded() -> None:
@@ -56,7 +74,10 @@ def test_both_models_and_odd_batches_were_recorded() -> None:
         ({"model": "resnet5"}, "near: resnet50"),
         ({"model": "llama", "test": "train"}, "only eval"),
         ({"gpus": 2, "device": "cuda"}, "the only value is 1"),
-        ({"device": "cpu", "precision": "amp_fp16"}, "needs device: cuda"),
+        ({"device": "cpu", "precision": "amp_fp16"}, "device cpu has fp32, bf16, amp_bf16"),
+        ({"device": "cpu", "precision": "amp"}, "precision amp: device cpu has fp32, bf16, amp_bf16"),
+        ({"device": "cpu", "precision": "fp16"}, "precision fp16: device cpu has"),
+        ({"device": "cuda", "precision": "amp_bf16"}, "device cuda has fp32, tf32, fp16, bf16, amp, amp_fp16"),
         ({"precision": "fp64"}, "bf16"),
         ({"iterations": 1}, "3"),
     ],
@@ -70,6 +91,7 @@ def test_a_gpu_that_would_be_idle_is_refused() -> None:
     shape = Shape.model_validate({"resources": {"nvidia.com/gpu": 1}})
     assert "idle" in Torchbench().check(TorchbenchParams(), shape)[0]
     assert Torchbench().check(TorchbenchParams(device="cuda"), shape) == []
+    assert "runs on one host" in Torchbench().check(TorchbenchParams(), Shape.model_validate({"hosts": {"count": 2}}))[0]
 
 
 def test_arguments_are_those_of_run_py() -> None:
@@ -109,6 +131,7 @@ def test_a_cuda_report_counts_the_gpus_used() -> None:
     good = changed(NAMES[0], device="cuda", gpu_s=report["wall_s"], gpu_peak_bytes=[5 << 20, 0], gpus_visible=2, gpus_used=1)
     found = {m.metric: m.value for m in Torchbench().parse(good, params)}
     assert found["gpus_used"] == 1
+    assert found["gpus_visible"] == 2
     assert found["gpu_memory"] == 5 << 20
     with pytest.raises(Invalid, match="with 2 GPUs, not cuda with 1"):
         Torchbench().parse(
@@ -131,6 +154,83 @@ def test_compile_time_is_torchs_own_where_run_py_prints_none() -> None:
     params = params_of(NAMES[0]).model_copy(update={"compile": True})
     found = {m.metric: m.value for m in Torchbench().parse(changed(NAMES[0], compile_s=7.25), params)}
     assert found["compile_time"] == 7.25
+
+
+def test_a_slowed_gpu_is_invalid() -> None:
+    params = params_of(NAMES[0])
+    output = recorded(NAMES[0])
+    output.facts = {"slowed": "GPU 0 was slowed down (hardware slowdown) in 50 % of the sample: mend cooling or power"}
+    with pytest.raises(Invalid, match="was slowed down") as wrong:
+        Torchbench().parse(output, params)
+    assert wrong.value.measurements
+
+
+TORCH = """
+import pathlib
+def manual_seed(seed): pass
+def save(state, path): pathlib.Path(path).write_text("random")
+"""
+VISION = """
+class _Kind: url = "https://download.pytorch.org/models/vgg16-397923af.pth"
+class _Kinds: IMAGENET1K_V1 = _Kind
+class _Model:
+    def state_dict(self): return {}
+class models:
+    list_models = staticmethod(lambda: ["vgg16"])
+    get_model_weights = staticmethod(lambda name: _Kinds)
+    vgg16 = staticmethod(lambda weights: _Model())
+"""
+
+
+def checkout(folder: Path, monkeypatch: pytest.MonkeyPatch, model: str = "vgg16") -> Path:
+    """A checkout with one model, and a torch and torchvision that do as little as these tests need."""
+    for name, text in {
+        "packages/torch.py": TORCH,
+        "packages/torchvision.py": VISION,
+        "bench/run.py": "",
+        f"bench/torchbenchmark/models/{model}/__init__.py": "",
+        "bench/.perfdag-commit": f"{COMMIT}\n",
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(folder / "packages"))
+    return folder / "bench"
+
+
+def test_an_images_weights_are_used_and_what_it_lacks_is_made_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, home, scratch = checkout(tmp_path, monkeypatch), tmp_path / "torch-home", tmp_path / "scratch"
+    home.mkdir(mode=0o555)
+    monkeypatch.setenv("TORCH_HOME", str(home))
+    gang = Gang([LocalHost()], Shape(), 20, str(scratch))
+    params = TorchbenchParams(model="vgg16", path=str(bench))
+    Torchbench().prepare(gang, params)
+    assert gang.notes["home"] == f"{scratch}/torch-home"
+    assert (scratch / "torch-home/hub/checkpoints/vgg16-397923af.pth").read_text() == "random"
+    assert list(home.iterdir()) == []
+    home.chmod(0o755)
+    (home / "hub/checkpoints").mkdir(parents=True)
+    (home / "hub/checkpoints/vgg16-397923af.pth").write_text("the image's")
+    Torchbench().prepare(gang, params)
+    assert gang.notes["home"] == str(home)
+
+
+def test_the_commit_is_of_the_series_and_an_unknown_one_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = checkout(tmp_path, monkeypatch)
+    report = recorded(NAMES[0]).texts["stdout"].rpartition(MARK)[2].strip()
+    (bench / "run.py").write_text(
+        f"import json, sys\nsys.stdout.write({MARK!r} + {report!r} + chr(10))\n"
+        "run_one_step = printResultSummaryTime = None\ndef main(): raise SystemExit(0)\n"
+    )
+    gang = Gang([LocalHost()], Shape(), 20, str(tmp_path))
+    params = TorchbenchParams(model="vgg16", path=str(bench))
+    for commit in (COMMIT, "f" * 40):
+        (bench / ".perfdag-commit").write_text(commit)
+        Torchbench().prepare(gang, params)
+        output = Torchbench().run(gang, params)
+        assert Torchbench().series(output).endswith(f"pytorch/benchmark {commit[:12]}")
+    (bench / ".perfdag-commit").unlink()
+    with pytest.raises(Skip, match="does not say which commit of pytorch/benchmark it is"):
+        Torchbench().prepare(gang, params)
 
 
 @pytest.mark.slow
