@@ -167,7 +167,7 @@ class _Builder:
             return {}
         nodes = {canonical(where["nodes"][name]) for name in part.nodes if name in (where.get("nodes") or {})}
         kinds = [orjson.loads(each) for each in sorted(nodes)]
-        return {"cluster": {**{name: where.get(name) for name in ("kubernetes", "csi", "network_policy")}, "nodes": kinds}}
+        return {"cluster": {**{name: where.get(name) for name in ("kubernetes", "csi", "daemons", "network_policy")}, "nodes": kinds}}
 
     def _constants(self, index: int, repetition: int, position: int) -> dict[str, Any]:
         plan, point = self.plan, self.plan.points[index]

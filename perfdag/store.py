@@ -9,11 +9,13 @@ import itertools
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
 
 DEFAULT_ROOT = "./perfdag-results"
 READ_AT_ONCE = 16
@@ -58,8 +60,13 @@ class Store(Protocol):
         ...
 
 
+def on_cluster(root: str | None) -> bool:
+    """Whether pods of a cluster can have their store there."""
+    return (root or "").startswith(("s3://", "claim://"))
+
+
 def open_store(root: str | None, patience: float = 10.0) -> Store:
-    """The store at a folder or s3:// address. `patience` is how many seconds a `put` to S3 is tried. Raises StoreError."""
+    """The store at a folder or s3:// address. `patience` is how many seconds a request to S3 is tried. Raises StoreError."""
     root = root or DEFAULT_ROOT
     if root.startswith("claim://"):
         raise StoreError(f"{root} is a claim of a cluster; here use a folder or s3://, or run the command in a pod that mounts it")
@@ -163,26 +170,32 @@ class S3Store:
     def _error(self, error: Exception) -> StoreError:
         return StoreError(f"store {self.root}: {_s3_reason(error)}")
 
-    def put(self, key: str, data: bytes) -> None:
+    def _patiently(self, request: Callable[[], T]) -> T:
+        """What a request gives, tried again for a while. Raises FileNotFoundError as it is, StoreError."""
         deadline = time.monotonic() + self.patience
         pause = 0.2
         while True:
             try:
-                self._api.put(self._bucket, key, data)
-                return
+                return request()
+            except FileNotFoundError:
+                raise
             except Exception as error:
                 if _permanent(error) or time.monotonic() + pause > deadline:
                     raise self._error(error) from error
                 time.sleep(pause)
                 pause = min(2 * pause, 5.0)
 
+    def put(self, key: str, data: bytes) -> None:
+        try:
+            self._patiently(lambda: self._api.put(self._bucket, key, data))
+        except FileNotFoundError as error:
+            raise self._error(error) from error
+
     def get(self, key: str) -> bytes:
         try:
-            return bytes(self._api.get(self._bucket, key).bytes())
+            return self._patiently(lambda: bytes(self._api.get(self._bucket, key).bytes()))
         except FileNotFoundError:
             raise NotStoredError(f"store {self.root}: no {key}") from None
-        except Exception as error:
-            raise self._error(error) from error
 
     def get_many(self, keys: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         # reading ahead by a window: the reader of the bytes and the network work at the same time, and memory stays bounded;
@@ -203,23 +216,15 @@ class S3Store:
 
     def list(self, prefix: str) -> list[str]:
         try:
-            found = [each["path"] for batch in self._api.list(self._bucket, prefix) for each in batch]
+            return sorted(self._patiently(lambda: [each["path"] for batch in self._api.list(self._bucket, prefix) for each in batch]))
         except FileNotFoundError:
             return []
-        except Exception as error:
-            raise self._error(error) from error
-        return sorted(found)
 
     def delete(self, prefix: str) -> None:
-        try:
-            # S3 has no folders: the key itself, and all below it
-            self._api.delete(self._bucket, [*self.list(prefix), prefix] if prefix else self.list(""))
-        except FileNotFoundError:
-            return
-        except StoreError:
-            raise
-        except Exception as error:
-            raise self._error(error) from error
+        # S3 has no folders: the key itself, and all below it
+        keys = [*self.list(prefix), prefix] if prefix else self.list("")
+        with contextlib.suppress(FileNotFoundError):
+            self._patiently(lambda: self._api.delete(self._bucket, keys))
 
     def url(self, key: str) -> str:
         return f"{self.root}/{key}"

@@ -26,7 +26,7 @@ from perfdag.steps import peer
 from perfdag.steps.lead import GangLost, Lead, Place
 from perfdag.steps.place import KEYS, Here, scratch_home
 from perfdag.steps.plan import ssh_port
-from perfdag.steps.pods import Pod, read, selector, troubles
+from perfdag.steps.pods import Pod, read, selector, told, troubles
 from perfdag.steps.ssh import SshHost
 from perfdag.store import Store
 
@@ -194,29 +194,48 @@ def _extra_address(host: Host, shape: Shape) -> str | None:
     flag = "-6" if shape.network.family == "ipv6" else "-4"
     said = host.run(["ip", flag, "-j", "addr", "show", "dev", interface], timeout=15)
     try:
-        return str(orjson.loads(said.stdout)[0]["addr_info"][0]["local"])
+        found = [each["local"] for each in orjson.loads(said.stdout)[0]["addr_info"] if each.get("scope") == "global"]
+        return str(found[0])  # a link-local IPv6 address comes first on many interfaces, and nobody reaches it without a zone
     except (ValueError, LookupError):
         raise Gone(f"{host.name} has no address on {interface} of network {shape.network.name}: {said.tail()}") from None
 
 
 async def running(here: Here, run_id: str, number: int, attempt: int, wanted: int, limit: float, family: str) -> dict[str, Pod]:
-    """The pods of a batch by name, once `wanted` of them run. Raises Gone after `limit` seconds, KubeError."""
+    """The pods of a batch by name, once `wanted` of them run with an address of `family`. Raises Gone after `limit` seconds, KubeError."""
     deadline = time.monotonic() + limit
     async with Kube() as kube:
         kind = await kube.resource("v1", "Pod")
         while True:
             listed = await kube.list(kind, here.namespace, labels=selector(run_id, number, attempt))
             pods = {pod.name: pod for pod in (read(each, family) for each in listed)}
-            there = [pod for pod in pods.values() if pod.phase == "Running" and pod.address and pod.node]
+            there = [pod for pod in pods.values() if pod.phase == "Running" and pod.addresses and pod.node]
+            _of_family(there, family, wanted)
             if len(there) >= wanted:
                 return {pod.name: pod for pod in there}
             ended = [pod for pod in pods.values() if pod.phase in ("Failed", "Succeeded")]
             if ended:
                 raise Gone(f"{ended[0].name} ended before the gang was complete: {ended[0].trouble or ended[0].phase}")
             if time.monotonic() > deadline:
-                why = "; ".join(troubles(pods.values())) or f"{wanted - len(pods)} pods were not created"
+                why = absent(await told(kube, here.namespace, pods.values()), wanted)
                 raise Gone(f"{len(there)} of {wanted} pods ran within {limit:g} s (pending_limit): {why}")
             await asyncio.sleep(0.3)
+
+
+def absent(pods: Sequence[Pod], wanted: int) -> str:
+    """Why fewer pods run than are wanted: their troubles, or how many are not there at all."""
+    waiting = [f"{pod.name} is {pod.phase} on {pod.node or 'no node'}, and no event says why" for pod in pods if pod.phase != "Running"]
+    unmade = [f"{wanted - len(pods)} pods were not created"] if len(pods) < wanted else []
+    return "; ".join([*(troubles(pods) or waiting), *unmade])
+
+
+def _of_family(pods: Sequence[Pod], family: str, wanted: int) -> None:
+    """Raises Gone where a pod has no address of the family that is to be measured. One pod alone may do without IPv4: it is no peer."""
+    lacking = next((pod for pod in pods if not pod.address), None)
+    if lacking and (wanted > 1 or family == "ipv6"):
+        raise Gone(
+            f"{lacking.name} has no {family} address, only {', '.join(lacking.addresses)}: "
+            f"the pod network has none to give (network.family: {family})"
+        )
 
 
 class Said:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from perfdag.document import BadDocument, Problem
 from perfdag.plan import new_run_id
 from perfdag.podspec import STORE
-from perfdag.store import Store, open_store
+from perfdag.store import Store, on_cluster, open_store
 
 PATIENCE = 300.0  # seconds a sample is kept and tried again while the store is away
 KEYS = Path("/perfdag/keys")
@@ -33,9 +34,14 @@ class Here:
     """Benchmarks whose Kubernetes rights this installation grants."""
     network_policy: bool = False
     """Whether this installation put a NetworkPolicy around measuring pods."""
+    namespaced: bool = False
+    """Whether this installation made nothing cluster-wide, so that there is no priority class either."""
 
     def open(self) -> Store:
-        """The store, a mounted claim included. Raises StoreError."""
+        """The store, a mounted claim included. Raises StoreError; BadDocument for a store that no other pod would find."""
+        if not on_cluster(self.store):
+            text = f"{self.store or 'no store'}: pods share no folder; give --store s3://bucket/prefix or claim://NAME"
+            raise BadDocument([Problem("suite", 1, "store", text)])
         return open_store(STORE if self.store.startswith("claim://") else self.store, PATIENCE)
 
 
@@ -61,6 +67,7 @@ def here(environment: Mapping[str, str] = os.environ) -> Here:
         address=of("IP"),
         allowed=tuple(of("ALLOWED").split()),
         network_policy=bool(of("NETWORK_POLICY")),
+        namespaced=bool(of("NAMESPACED")),
     )
 
 

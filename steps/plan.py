@@ -14,17 +14,21 @@ from perfdag.collect import load_plan
 from perfdag.confirm import ROUNDS
 from perfdag.document import BadDocument, Problem
 from perfdag.kube import Kube, KubeError
-from perfdag.parts import run_folder, stored_parts
+from perfdag.parts import note, run_folder, stored_parts
 from perfdag.plan import MAX_BATCHES, Plan, make_plan, read_plan
 from perfdag.podspec import Context, account_of, claim_spec, host_port, patch, shared_claim
 from perfdag.rules import gated
 from perfdag.shape import Shape
+from perfdag.steps.facts import cluster_facts
 from perfdag.steps.peer import make_keys
 from perfdag.steps.place import Here
+from perfdag.steps.room import lacking
 from perfdag.store import NotStoredError, Store, StoreError
 
 SUITE_FILE = Path("/perfdag/suite/suite.yaml")
 MAX_SHAPES = 100_000  # bytes of all patches together: they stand once in the Workflow
+_LONG_IMAGE = "registry.of-a-usual-length.example/benchmarks/perfdag-{name}:1.0"  # where the installation's is not known
+FANS = ("batches", "batchesnet", "duels")
 SSH_PORT = 2222
 NETWORKS = {False: "k8s.v1.cni.cncf.io/networks", True: "v1.multus-cni.io/default-network"}
 
@@ -73,10 +77,17 @@ def plan_of(here: Here, store: Store, environment: Mapping[str, str], mounted: P
 
 
 def check_size(plan: Plan) -> None:
-    """Raises BadDocument for a plan of too many batches, naming the knob."""
+    """Raises BadDocument for a plan of too many batches or too many shapes for one workflow, naming the knob."""
     if len(plan.batches) > MAX_BATCHES:
         knob = "raise batch_time or rounds_per_batch, use isolation: batch, or split the suite"
         raise refuse(f"{len(plan.batches):,} batches are more than {MAX_BATCHES:,}, which is what one workflow holds; {knob}")
+    context = Context(plan.run_id, _LONG_IMAGE, priority_class="perfdag-preempting")
+    _check_shapes([{"patch": patch(Shape.model_validate(shape), context)} for shape in plan.shapes])
+
+
+def _check_shapes(described: list[Object]) -> None:
+    if len(orjson.dumps(described)) > MAX_SHAPES:
+        raise refuse(f"{len(described)} distinct shapes are too many for one workflow ({MAX_SHAPES:,} bytes); split the suite by shape")
 
 
 def outputs(plan: Plan, here: Here, stored: set[str], other: Plan | None = None) -> dict[str, Any]:
@@ -95,8 +106,7 @@ def outputs(plan: Plan, here: Here, stored: set[str], other: Plan | None = None)
         described = [_described(shape, plan, here, accounts.get(number)) for number, shape in enumerate(shapes)]
         placed = [batch.shape for batch in plan.batches] + [*range(len(shapes))] * ROUNDS  # those of perfdag.confirm.numbers
         shapeof = [{"s": str(shape), "n": str(shapes[shape].hosts.count)} for shape in placed]
-    if len(orjson.dumps(described)) > MAX_SHAPES:
-        raise refuse(f"{len(shapes)} distinct shapes are too many for one workflow ({MAX_SHAPES:,} bytes); split the suite by shape")
+    _check_shapes(described)
     return {
         "batches": [] if other else [number for number in left if number not in set(net)],
         "batchesnet": [] if other else net,
@@ -132,7 +142,7 @@ def _side_by_side(a: Plan, b: Plan, here: Here) -> tuple[list[Object], list[Obje
 
 
 def _described(shape: Shape, plan: Plan, here: Here, account: str | None, ranks: range | None = None) -> Object:
-    priority = "perfdag-preempting" if plan.options.get("priority", 0) > 0 else None
+    priority = None if here.namespaced else "perfdag-preempting" if plan.options.get("priority", 0) > 0 else "perfdag"
     context = Context(plan.run_id, here.images, here.store, priority, here.workflow, account, ranks)
     described: Object = {"patch": patch(shape, context), "port": str(host_port(plan.run_id))}
     if shape.network.name:
@@ -153,14 +163,23 @@ def step(here: Here, out: Path, environment: Mapping[str, str]) -> Plan:
     plan = plan_of(here, store, environment)
     plans = [plan, load_plan(store, plan.options["other"])] if plan.trigger == "ab" else [plan]
     made = outputs(plan, here, _stored(store, plans), *plans[1:])
-    where = run(lambda kube: _prepare(kube, here, plan))
+    _put(store, plans)  # first of all: whatever the cluster refuses, there are rows that say so
+    where, unable = run(lambda kube: _prepare(kube, here, plans, [number for name in FANS for number in made[name]]))
     for each in plans:
         each.where |= where
-        store.put(f"{run_folder(each.run_id)}/plan.json", each.dump())
+        for number, (status, reason) in unable.items():
+            note(store, each.run_id, f"batch-{number}", status, reason, [number])
+    _put(store, plans)
+    made |= {name: [number for number in made[name] if number not in unable] for name in FANS}
     out.mkdir(parents=True, exist_ok=True)
     for name, value in made.items():
         (out / name).write_text(value if isinstance(value, str) else orjson.dumps(value).decode())
     return plan
+
+
+def _put(store: Store, plans: list[Plan]) -> None:
+    for each in plans:
+        store.put(f"{run_folder(each.run_id)}/plan.json", each.dump())
 
 
 def _stored(store: Store, plans: list[Plan]) -> set[str]:
@@ -178,11 +197,35 @@ def _stored(store: Store, plans: list[Plan]) -> set[str]:
     return {a.key(position) for number in done[0] & done[1] for position in a.batches[number].samples}
 
 
-async def _prepare(kube: Kube, here: Here, plan: Plan) -> Object:
-    """Make the objects a run needs, owned by its Workflow, and read what the cluster is."""
-    await create(kube, here, plan, objects(plan, here))
+Unable = dict[int, tuple[str, str]]
+"""Batches that cannot be measured: the status of their samples, and why."""
+
+
+async def _prepare(kube: Kube, here: Here, plans: list[Plan], left: list[int]) -> tuple[Object, Unable]:
+    """Make the objects that the batches left need, owned by the run's Workflow, and read what the cluster is and lacks."""
+    plan = plans[0]
+    await create(kube, here, plan, [secret(here)])
+    unable: Unable = {}
+    for each in plans:
+        absent = await lacking(kube, [Shape.model_validate(shape) for shape in each.shapes], here.namespace)
+        unable |= {number: ("skipped", absent[shape]) for number in left if (shape := each.batches[number].shape) in absent}
+    wanted = {number: batch_objects(plan.shape_of(number), here, plan, number) for number in left if number not in unable}
+    unable |= await create_each(kube, here, plan, wanted)
     facts = {**await cluster_facts(kube), "network_policy": here.network_policy}
-    return {**facts, "workflow": here.workflow, "workflow_uid": here.workflow_uid, "namespace": here.namespace}
+    return {**facts, "workflow": here.workflow, "workflow_uid": here.workflow_uid, "namespace": here.namespace}, unable
+
+
+async def create_each(kube: Kube, here: Here, plan: Plan, wanted: Mapping[int, list[Object]]) -> Unable:
+    """Make the objects of each batch; those that the cluster refuses, and why. Raises KubeError where another try may do."""
+    unable: Unable = {}
+    for number, bodies in wanted.items():
+        try:
+            await create(kube, here, plan, bodies)
+        except KubeError as error:
+            if error.status in (0, 401, 429) or error.status >= 500:
+                raise
+            unable[number] = ("skipped" if error.reason == "NoKind" else "failed", str(error))
+    return unable
 
 
 async def create(kube: Kube, here: Here, plan: Plan, bodies: list[Object]) -> None:
@@ -197,23 +240,12 @@ async def create(kube: Kube, here: Here, plan: Plan, bodies: list[Object]) -> No
                 raise
 
 
-def objects(plan: Plan, here: Here) -> list[Object]:
-    """The run's Secret, a claim a batch where its pods share one, and a PodGroup a batch where Volcano places it."""
+def secret(here: Here) -> Object:
+    """The run's Secret: its key pair."""
     with tempfile.TemporaryDirectory() as folder:
         keys = make_keys(Path(folder))
-    made: list[Object] = [
-        {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": f"perfdag-ssh-{here.workflow_uid}"},
-            "type": "Opaque",
-            "stringData": keys,
-        }
-    ]
-    shapes = [Shape.model_validate(each) for each in plan.shapes]
-    for number, batch in enumerate(plan.batches):
-        made += batch_objects(shapes[batch.shape], here, plan, number)
-    return made
+    meta = {"name": f"perfdag-ssh-{here.workflow_uid}"}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": "Opaque", "stringData": keys}
 
 
 def batch_objects(shape: Shape, here: Here, plan: Plan, number: int) -> list[Object]:
@@ -228,33 +260,3 @@ def batch_objects(shape: Shape, here: Here, plan: Plan, number: int) -> list[Obj
         group = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "spec": {"minMember": pods}}
         made.append({**group, "metadata": {"name": f"perfdag-{here.workflow_uid}-b{number}"}})
     return made
-
-
-async def cluster_facts(kube: Kube) -> Object:
-    """Versions of Kubernetes and the kubelets, node types, CSI drivers, and a name of the cluster; null where we may not read it."""
-    version = await kube.request("GET", "/version")
-    facts: Object = {"kubernetes": version.get("gitVersion"), "nodes": None, "csi": None, "cluster": None}
-    try:
-        nodes = await kube.list(await kube.resource("v1", "Node"))
-        facts["nodes"] = {node["metadata"]["name"]: _node(node) for node in nodes[:200]}
-        drivers = await kube.list(await kube.resource("storage.k8s.io/v1", "CSIDriver"))
-        facts["csi"] = sorted(each["metadata"]["name"] for each in drivers)
-    except KubeError as error:
-        if error.status != 403:
-            raise
-    return facts
-
-
-def _node(node: Object) -> Object:
-    info, labels = node["status"].get("nodeInfo", {}), node["metadata"].get("labels", {})
-    cni = sorted(
-        name for name in node["metadata"].get("annotations", {}) if any(word in name for word in ("calico", "cilium", "flannel", "ovn"))
-    )
-    return {
-        "kubelet": info.get("kubeletVersion"),
-        "runtime": info.get("containerRuntimeVersion"),
-        "kernel": info.get("kernelVersion"),
-        "type": labels.get("node.kubernetes.io/instance-type"),
-        "zone": labels.get("topology.kubernetes.io/zone"),
-        "cni": cni[0].partition("/")[0] if cni else None,
-    }

@@ -1,13 +1,19 @@
 """The pods of a run as the Kubernetes API tells of them: where they are, and what keeps them from running."""
 
+import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
+
+from perfdag.kube import Kube, KubeError
 
 RUN, BATCH, ATTEMPT, RANK = "perfdag/run", "perfdag/batch", "perfdag/attempt", "perfdag/rank"
 _NEVER = {"ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 _PULLING = {"ImagePullBackOff", "ErrImagePull", "ImageInspectError", "RegistryUnavailable"}
 _CALM = {"PodInitializing", "ContainerCreating"}
+QUIET_SECONDS = 10.0
+"""How long a pod may be Pending without a trouble before its events are read."""
 
 Object = dict[str, Any]
 
@@ -27,10 +33,14 @@ class Pod:
     hopeless: bool = False
     image_digest: str | None = None
     uid: str = ""
+    created: float = 0.0
+    """Seconds since the epoch, by the API server's clock."""
+    addresses: tuple[str, ...] = ()
+    """Those of every family; `address` is the one of the family asked for, None where the pod has none of it."""
 
 
 def read(pod: Object, family: str = "ipv4") -> Pod:
-    """A Pod from the API's object; the address is the one of `family` where the pod has several."""
+    """A Pod from the API's object; its address is of `family`."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     labels = metadata.get("labels") or {}
     trouble, hopeless = explain(pod)
@@ -44,12 +54,52 @@ def read(pod: Object, family: str = "ipv4") -> Pod:
         _int(labels.get(RANK)),
         status.get("phase") or "Pending",
         (pod.get("spec") or {}).get("nodeName"),
-        (wanted or addresses or [None])[0],
+        next(iter(wanted), None),
         trouble,
         hopeless,
         main.get("imageID") or None,
         metadata.get("uid", ""),
+        _moment(metadata.get("creationTimestamp")),
+        tuple(addresses),
     )
+
+
+async def told(kube: Kube, namespace: str, pods: Iterable[Pod]) -> list[Pod]:
+    """The pods, with the last warning of its events for one that is Pending for some time while its status says nothing: a volume that is
+    not mounted, a network that is not there. As they are where events may not be read. Raises KubeError.
+    """
+    pods = list(pods)
+    if not any(_quiet(pod) for pod in pods):
+        return pods
+    try:
+        events = await kube.list(await kube.resource("v1", "Event"), namespace, fields="involvedObject.kind=Pod,type=Warning")
+    except KubeError as error:
+        if error.status == 403:
+            return pods
+        raise
+    placed = {pod.uid for pod in pods if pod.node}
+    last = {
+        uid: each
+        for each in sorted(events, key=_seen)
+        if not ((uid := each["involvedObject"].get("uid")) in placed and each.get("reason") == "FailedScheduling")
+    }
+    return [replace(pod, trouble=_words(last[pod.uid])) if _quiet(pod) and pod.uid in last else pod for pod in pods]
+
+
+def _quiet(pod: Pod) -> bool:
+    return pod.phase == "Pending" and pod.trouble is None and time.time() - pod.created > QUIET_SECONDS
+
+
+def _seen(event: Object) -> str:
+    return str((event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime") or "")
+
+
+def _words(event: Object) -> str:
+    return f"{event.get('reason')}: {' '.join((event.get('message') or '').split())}"
+
+
+def _moment(text: str | None) -> float:
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else 0.0
 
 
 def explain(pod: Object) -> tuple[str | None, bool]:

@@ -24,6 +24,7 @@ from perfdag.store import Store
 
 EVERY = 3.0
 HOPELESS_SECONDS, PULL_SECONDS = 3.0, 20.0
+GIVEN_UP = "GivenUp"
 _DONE = {"Succeeded", "Failed", "Error", "Skipped", "Omitted"}
 
 Object = dict[str, Any]
@@ -64,7 +65,7 @@ class Sentry:
                 if now - since >= (HOPELESS_SECONDS if pod.batch in self._given_up else patience(pod, self._limit)):
                     self._given_up.add(pod.batch)  # a retry of Argo's is not worth waiting for again
                     doomed.add((pod.batch, pod.attempt))
-            elif pod.batch in self._given_up and pod.trouble.startswith("DeadlineExceeded"):
+            elif pod.batch in self._given_up and pod.trouble.startswith(("DeadlineExceeded", GIVEN_UP)):
                 continue  # ended by us: why is noted already
             elif not pod.trouble.startswith("main ended"):  # the lead said why itself
                 self.note(pod.batch, f"pod of rank {pod.rank}: {pod.trouble}")
@@ -74,7 +75,9 @@ class Sentry:
         """Note a pod that has waited for nearly all of its time with no word of why."""
         waited = now - self._silent.setdefault(pod.uid, now)
         if waited >= max(self._limit - 2 * EVERY, self._limit / 2) and batch not in self._noted:
-            self.note(batch, f"pod of rank {pod.rank} has not started after {waited:.0f} s on {pod.node or 'no node'}, and no event says why")
+            self.note(
+                batch, f"pod of rank {pod.rank} has not started after {waited:.0f} s on {pod.node or 'no node'}, and no event says why"
+            )
 
     def refused(self, nodes: dict[str, Object]) -> None:
         """Note pods that the API server refused to make: a quota, an admission rule."""
@@ -165,10 +168,12 @@ async def stand(here: Here) -> None:
 
 async def _round(kube: Kube, kind: Resource, here: Here, sentry: Sentry) -> list[Pod]:
     listed = await kube.list(kind, here.namespace, labels=f"{selector(here.run_id)},workflows.argoproj.io/workflow={here.workflow}")
-    pods = [read(each) for each in listed]
+    pods = await told(kube, here.namespace, [read(each) for each in listed])
     for pod in sentry.look(pods, time.monotonic()):
-        # Argo makes a pod anew that is deleted while it is Pending; one past its deadline it takes for failed. A pod without
-        # a node has no kubelet to end it: there the template's pendingTimeout does.
+        # Argo makes a pod anew that is deleted while it is Pending; one past its deadline, or whose phase is Failed, it takes for failed
         if pod.node:
             await kube.patch(kind, pod.name, {"spec": {"activeDeadlineSeconds": 1}}, here.namespace)
+        else:  # no kubelet is there to end it, and each retry would wait for all of pendingTimeout again
+            over = {"phase": "Failed", "reason": GIVEN_UP, "message": (pod.trouble or "")[:1000]}
+            await kube.patch(kind, pod.name, {"status": over}, here.namespace, subresource="status")
     return pods

@@ -5,15 +5,15 @@ from pathlib import Path
 import orjson
 
 from perfdag.collect import collect, load_plan
-from perfdag.confirm import begin, numbers
+from perfdag.confirm import assigned, begin, numbers
 from perfdag.gate import Rules, check
 from perfdag.kube import run
-from perfdag.parts import stored_parts
+from perfdag.parts import note, stored_parts
 from perfdag.plan import Plan
 from perfdag.rules import checks_of, read_acks
 from perfdag.shape import Shape
 from perfdag.steps.place import Here
-from perfdag.steps.plan import batch_objects, create
+from perfdag.steps.plan import FANS, batch_objects, create_each
 from perfdag.store import Store
 
 
@@ -32,10 +32,11 @@ def step(here: Here, out: Path) -> list[str]:
         found = check(store, plan.suite, plan.run_id, Rules(checks_of(plan.suite_text), accepted, file)).confirm
         confirming = begin(store, plan, {each.point for each in found}) if found else []
     made = outputs(store, plan, confirming)
-    bodies = [
-        body for number in [*made["batches"], *made["batchesnet"]] for body in batch_objects(_shape(plan, number), here, plan, number)
-    ]
-    run(lambda kube: create(kube, here, plan, bodies))
+    wanted = {number: batch_objects(_shape(plan, number), here, plan, number) for name in FANS for number in made[name]}
+    for number, (status, reason) in run(lambda kube: create_each(kube, here, plan, wanted)).items():
+        again, index = assigned(store, plan, number)
+        note(store, again.run_id, f"batch-{index}", status, reason, [index])
+        made = {name: [each for each in left if each != number] for name, left in made.items()}
     out.mkdir(parents=True, exist_ok=True)
     for name, value in made.items():
         (out / name).write_text(orjson.dumps(value).decode())

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,35 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
         writer.wait()
         writer.stdout.close()
     assert store.list("") == ["key"], "temporary files are no keys"
+
+
+class Flaky:
+    """An S3 client whose first requests find nobody."""
+
+    def __init__(self, failures: int) -> None:
+        self.left = failures
+
+    def _answer(self, found: object) -> object:
+        self.left -= 1
+        if self.left >= 0:
+            raise OSError("connection refused")
+        return found
+
+    def get(self, bucket: object, key: str) -> object:
+        return self._answer(type("Got", (), {"bytes": lambda self: b"x"})())
+
+    def list(self, bucket: object, prefix: str) -> object:
+        return self._answer([[{"path": "a"}]])
+
+    def delete(self, bucket: object, keys: object) -> object:
+        return self._answer(None)
+
+
+@pytest.mark.parametrize("ask", [lambda store: store.get("a"), lambda store: store.list(""), lambda store: store.delete("a")])
+def test_every_request_has_the_patience_that_a_put_has(ask: Callable[[S3Store], object]) -> None:
+    patient, hasty = S3Store("s3://b/x", 5.0), S3Store("s3://b/x", 0.0)
+    patient._api = hasty._api = Flaky(2)
+    ask(patient)
+    hasty._api = Flaky(1)
+    with pytest.raises(StoreError, match="cannot be reached"):
+        ask(hasty)

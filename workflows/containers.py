@@ -25,6 +25,8 @@ class Installation:
     pull_secrets: tuple[str, ...] = ()
     cluster_scope: bool = False
     namespaced: bool = False
+    lock_namespace: str = "perfdag"
+    """Installations that name the same one measure in turn, whatever namespaces they are in; it need not exist."""
     parallel_batches: int = 1
     retries: int = 2
     deadline: int = 7 * 86400

@@ -10,13 +10,20 @@ _RBAC = "rbac.authorization.k8s.io"
 
 EXECUTOR = {"apiGroups": ["argoproj.io"], "resources": ["workflowtaskresults"], "verbs": ["create", "patch"]}
 POD_WATCH = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
+# why a pod does not start where its status says nothing: a volume that is not mounted, a network that is not there
+EVENTS = {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]}
+MEASURE = [EXECUTOR, POD_WATCH, EVENTS]
 RUN = [
     EXECUTOR,
-    # sentry: the pods of a run, and giving up those that can never start
+    EVENTS,
+    # sentry: the pods of a run, and giving up those that can never start (by their status where no node has them)
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch"]},
+    {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
     {"apiGroups": ["argoproj.io"], "resources": ["workflows"], "verbs": ["get"]},
     # plan: the run's key pair, and claims that the pods of a batch share
     {"apiGroups": [""], "resources": ["secrets", "persistentvolumeclaims"], "verbs": ["create"]},
+    # plan: whether the network that a shape names is there
+    {"apiGroups": ["k8s.cni.cncf.io"], "resources": ["network-attachment-definitions"], "verbs": ["get"]},
 ]
 # finish: the report's address as an annotation. A name cannot be given: that of a Workflow is made when it is created
 FINISH = [EXECUTOR, {"apiGroups": ["argoproj.io"], "resources": ["workflows"], "verbs": ["patch"]}]
@@ -31,7 +38,7 @@ def objects(made: Installation, api_rules: dict[str, list[Object]] | None = None
         _account(made, "perfdag-measure"),
         *_role(made, "perfdag-run", [*RUN, VOLCANO]),
         *_role(made, "perfdag-finish", FINISH),
-        *_role(made, "perfdag-measure", [EXECUTOR, POD_WATCH]),
+        *_role(made, "perfdag-measure", MEASURE),
     ]
     for name, rules in sorted((api_rules or {}).items()):
         found += _allowed(made, account_of(name), rules)
@@ -47,8 +54,8 @@ def _allowed(made: Installation, account: str, rules: list[Object]) -> list[Obje
     found = [_account(made, account)]
     if made.namespaced:  # a Role may not name URLs
         inside = [rule for rule in rules if "nonResourceURLs" not in rule]
-        return [*found, *_role(made, account, [EXECUTOR, POD_WATCH, *inside])]
-    return [*found, *_role(made, account, [EXECUTOR, POD_WATCH]), *_cluster_role(made, f"{account}-{made.namespace}", account, rules)]
+        return [*found, *_role(made, account, [*MEASURE, *inside])]
+    return [*found, *_role(made, account, MEASURE), *_cluster_role(made, f"{account}-{made.namespace}", account, rules)]
 
 
 def _cluster_role(made: Installation, name: str, account: str, rules: list[Object]) -> list[Object]:
@@ -108,11 +115,17 @@ def network_policy(made: Installation) -> Object:
 
 
 def _cluster_wide(made: Installation) -> list[Object]:
-    """Node reads (provenance of the kubelet and the node type) and priority classes; `install --namespaced` leaves them out."""
+    """Reads of what the cluster is (provenance) and has (what it lacks is skipped), and priority classes; `install --namespaced`
+    leaves them out."""
     name = f"perfdag-{made.namespace}-nodes"
     rules = [
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]},
+        {"apiGroups": [""], "resources": ["persistentvolumes"], "verbs": ["list"]},
+        {"apiGroups": [""], "resources": ["namespaces"], "resourceNames": ["kube-system"], "verbs": ["get"]},
+        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["cluster-autoscaler-status"], "verbs": ["get"]},
+        {"apiGroups": ["apps"], "resources": ["daemonsets"], "verbs": ["list"]},
         {"apiGroups": ["storage.k8s.io"], "resources": ["storageclasses", "csidrivers"], "verbs": ["get", "list"]},
+        {"apiGroups": ["k8s.cni.cncf.io"], "resources": ["network-attachment-definitions"], "verbs": ["get"]},
     ]
     return [
         *_cluster_role(made, name, "perfdag-run", rules),

@@ -77,6 +77,20 @@ class Namespace:
 
         return kube.run(work)
 
+    def has(self, kind: str, api: str) -> bool:
+        """Whether the cluster serves that kind."""
+
+        async def work(client: Kube) -> bool:
+            try:
+                await client.resource(api, kind)
+            except KubeError as error:
+                if error.status != 404:
+                    raise
+                return False
+            return True
+
+        return kube.run(work)
+
     def delete(self, kind: str, name: str, api: str = "v1") -> None:
         """Delete an object at once."""
 
@@ -152,7 +166,8 @@ def installed(security: str, *options: str) -> Iterator[Namespace]:
     labels = {"pod-security.kubernetes.io/enforce": security}
     kube.run(lambda client: client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}))
     try:
-        said = made.perfdag("install", "--store", made.store, "--images", IMAGES, *options)
+        # a lock of its own: what else is measured on the cluster is not waited for
+        said = made.perfdag("install", "--store", made.store, "--images", IMAGES, "--lock-namespace", name, *options)
         assert said.returncode == 0, said.stderr
         yield made
     finally:

@@ -96,18 +96,106 @@ def test_an_unschedulable_shape_ends_with_the_schedulers_words(bench: Namespace,
     assert words in found["bad"][1]
 
 
+def test_what_was_given_up_once_is_not_waited_for_again(bench: Namespace, tmp_path: Path) -> None:
+    """A retry is a gang of new pods: that no node has room for them is known from the first."""
+    suite = tmp_path / "big.yaml"
+    suite.write_text(
+        "name: big\npending_limit: 60s\nentries:\n  - {benchmark: command, resources: {cpu: 500}, params: {argv: [sleep, '0.1']}}\n"
+    )
+    name = bench.submit(suite)
+    made: dict[str, float] = {}
+
+    def ended() -> bool:
+        for pod in bench.objects("Pod", labels=f"workflows.argoproj.io/workflow={name},perfdag/rank=0"):
+            made.setdefault(pod["metadata"]["labels"]["perfdag/attempt"], time.monotonic())
+        return "2" in made
+
+    bench.until(ended, 300, "last attempt")
+    assert made["2"] - made["0"] < 120, "two more limits of 60 s were waited for"
+    assert bench.watch(name).returncode == 1
+    [row] = bench.rows(bench.run_id(name))
+    assert "Insufficient cpu" in row["error"]
+
+
+def test_a_volume_that_is_never_mounted_has_its_reason(bench: Namespace, tmp_path: Path) -> None:
+    spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": bench.name}
+    source = {"hostPath": {"path": "/var/tmp/perfdag-is-not-here", "type": "Directory"}, "persistentVolumeReclaimPolicy": "Retain"}
+    volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": f"{bench.name}-gone"}, "spec": {**spec, **source}}
+    asked = {"accessModes": ["ReadWriteOnce"], "storageClassName": bench.name, "resources": {"requests": {"storage": "1Gi"}}}
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "gone"}, "spec": asked}
+    suite = tmp_path / "gone.yaml"
+    suite.write_text(
+        "name: gone\npending_limit: 60s\nentries:\n"
+        "  - {benchmark: command, name: good, params: {argv: [sleep, '0.1']}}\n"
+        "  - {benchmark: command, name: bad, volume: {claim: gone}, params: {argv: [sleep, '0.1']}}\n"
+    )
+    kube.run(lambda client: client.create(volume))
+    kube.run(lambda client: client.create(claim, bench.name))
+    try:
+        name = bench.submit(suite)
+        run_id = bench.run_id(name)
+
+        def stuck() -> bool:
+            pods = bench.objects("Pod", labels=f"workflows.argoproj.io/workflow={name},perfdag/rank=0")
+            return any("persistentVolumeClaim" in each for pod in pods for each in pod["spec"]["volumes"] if each["name"] == "measured")
+
+        bench.until(stuck, 120, "pod that wants the volume")
+        bench.until(lambda: "FailedMount" in bench.perfdag("status", name).stdout, 30, "reason in the watch line")
+        found = bench.until(
+            lambda: next(
+                (row["error"] for row in bench.rows(run_id) if row["entry"] == "bad" and "FailedMount" in (row["error"] or "")), None
+            ),
+            30,
+            "reason in the row",
+        )
+        assert "perfdag-is-not-here" in found
+        assert bench.watch(name).returncode == 1
+    finally:
+        bench.delete("PersistentVolumeClaim", "gone")
+        bench.delete("PersistentVolume", f"{bench.name}-gone")
+    states = {row["entry"]: row["status"] for row in bench.rows(run_id)}
+    assert states == {"good": "ok", "bad": "failed"}
+
+
+def test_what_the_cluster_cannot_have_is_skipped_and_the_rest_is_measured(bench: Namespace, tmp_path: Path) -> None:
+    if bench.has("PodGroup", "scheduling.volcano.sh/v1beta1"):
+        pytest.skip("this cluster has Volcano")
+    suite = tmp_path / "absent.yaml"
+    suite.write_text(
+        "name: absent\npending_limit: 60s\nentries:\n"
+        "  - {benchmark: command, name: good, params: {argv: [sleep, '0.1']}}\n"
+        "  - {benchmark: command, name: volcano, scheduler: volcano, params: {argv: [sleep, '0.1']}}\n"
+        "  - {benchmark: command, name: device, resources: {example.com/gadget: 1}, params: {argv: [sleep, '0.1']}}\n"
+        "  - {benchmark: fio, name: class, volume: {storage_class: no-such-class}, params: {size: 4MiB, runtime: 1s}}\n"
+        "  - {benchmark: command, name: network, network: {name: nowhere/none}, params: {argv: [sleep, '0.1']}}\n"
+    )
+    name = bench.submit(suite)
+    ended = bench.watch(name)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    states = {row["entry"]: (row["status"], row["error"]) for row in bench.rows(bench.run_id(name))}
+    assert states.pop("good") == ("ok", None)
+    assert {status for status, _ in states.values()} == {"skipped"}
+    for entry, words in (
+        ("volcano", "scheduling.volcano.sh"),
+        ("device", "example.com/gadget"),
+        ("class", "no-such-class"),
+        ("network", "nowhere/none"),
+    ):
+        assert words in states[entry][1], states
+
+
 def test_a_quota_has_its_reason(bench: Namespace, tmp_path: Path) -> None:
     quota = {
         "apiVersion": "v1",
         "kind": "ResourceQuota",
         "metadata": {"name": "tight", "namespace": bench.name},
-        "spec": {"hard": {"requests.example.com/gadget": "0"}},
+        "spec": {"hard": {"requests.ephemeral-storage": "1Gi"}},
     }
     suite = tmp_path / "quota.yaml"
     suite.write_text(
         "name: quota\npending_limit: 10s\nentries:\n"
         "  - {benchmark: command, name: good, params: {argv: [sleep, '0.1']}}\n"
-        "  - {benchmark: command, name: bad, resources: {example.com/gadget: 1}, params: {argv: [sleep, '0.1']}}\n"
+        "  - {benchmark: command, name: bad, resources: {ephemeral-storage: 2Gi}, params: {argv: [sleep, '0.1']}}\n"
     )
     kube.run(lambda client: client.create(quota))
     try:

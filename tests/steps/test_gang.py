@@ -1,7 +1,15 @@
-"""The order of a batch's samples on its first try and on a retry."""
+"""The order of a batch's samples on its first try and on a retry, and why a gang is not there."""
+
+import json
+from typing import Any
+
+import pytest
 
 from perfdag.plan import make_plan
-from perfdag.steps.gang import in_turn
+from perfdag.shape import Shape
+from perfdag.steps import gang
+from perfdag.steps.gang import Gone, absent, in_turn
+from perfdag.steps.pods import Pod
 from perfdag.suite import loads
 
 SLEEPS = "name: s\nentries:\n  - {benchmark: command, params: {argv: ['true']}, permutations: {product: {exit_code: [0, 1, 2, 3, 4]}}}\n"
@@ -25,3 +33,37 @@ def test_a_retry_keeps_pairs_together_that_are_measured_at_once() -> None:
     again = in_turn(plan, samples, samples, 1)
     assert again == [*samples[2:], *samples[:2]]
     assert sorted(again) == sorted(samples)
+
+
+def waits(name: str, trouble: str | None = None) -> Pod:
+    return Pod(name, 0, 0, 1, "Pending", "node-1", None, trouble)
+
+
+def test_a_peer_that_is_stuck_is_named_and_is_not_one_that_was_never_created() -> None:
+    assert absent([waits("b")], 1) == "b is Pending on node-1, and no event says why"
+    assert absent([waits("b", "FailedMount: x")], 2) == "b: FailedMount: x; 1 pods were not created"
+
+
+def test_pods_without_an_address_of_the_family_are_no_gang() -> None:
+    four = Pod("a", 0, 0, 0, "Running", "n", None, addresses=("10.0.0.1",))
+    for family, wanted in (("ipv6", 1), ("ipv4", 2)):
+        with pytest.raises(Gone, match=f"a has no {family} address, only 10.0.0.1"):
+            gang._of_family([four], family, wanted)
+    gang._of_family([four], "ipv4", 1)
+
+
+@pytest.mark.parametrize("scope", ["global", "link"])
+def test_the_address_of_an_extra_network_is_a_global_one(scope: str) -> None:
+    class Host:
+        name = "h"
+
+        def run(self, argv: list[str], timeout: float) -> Any:
+            there = [{"local": "fe80::1", "scope": "link"}, {"local": "fd00::1", "scope": scope}]
+            return type("Said", (), {"stdout": json.dumps([{"addr_info": there}]), "tail": lambda self: ""})()
+
+    shape = Shape.model_validate({"network": {"name": "a/b", "family": "ipv6"}})
+    if scope == "global":
+        assert gang._extra_address(Host(), shape) == "fd00::1"  # type: ignore[arg-type]
+    else:
+        with pytest.raises(Gone, match="no address on net1"):
+            gang._extra_address(Host(), shape)  # type: ignore[arg-type]

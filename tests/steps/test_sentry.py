@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from perfdag.kube import KubeError
 from perfdag.parts import part_key
 from perfdag.plan import make_plan
-from perfdag.steps.pods import Pod, explain, read
+from perfdag.steps.pods import Pod, explain, read, told
 from perfdag.steps.sentry import Sentry, complete, finished, nodes_of
 from perfdag.store import FolderStore
 from perfdag.suite import loads
@@ -94,6 +95,8 @@ def test_addresses_by_family() -> None:
     }
     assert read(body).address == "10.0.0.1"
     assert read(body, "ipv6").address == "fd00::1"
+    body["status"]["podIPs"].pop()
+    assert (read(body, "ipv6").address, read(body, "ipv6").addresses) == (None, ("10.0.0.1",))
     assert (read(body).batch, read(body).attempt, read(body).rank) == (3, 1, 2)
 
 
@@ -114,10 +117,100 @@ def test_finished_reads_compressed_nodes() -> None:
     import gzip
     import json
 
-    nodes = {"a": {"name": "w.batches", "phase": "Failed"}}
+    nodes = {"a": {"name": "w.batches", "templateName": "batches", "phase": "Failed"}, "b": {"templateName": "suspect", "phase": "Skipped"}}
     packed = base64.b64encode(gzip.compress(json.dumps(nodes).encode())).decode()
     workflow: dict[str, Any] = {"metadata": {"name": "w"}, "spec": {}, "status": {"phase": "Running", "compressedNodes": packed}}
     assert nodes_of(workflow) == nodes
     assert finished(workflow)
-    workflow["status"] = {"phase": "Running", "nodes": {"a": {"name": "w.batches", "phase": "Running"}}}
-    assert not finished(workflow)
+
+
+@pytest.mark.parametrize(
+    ("fans", "suspects", "over"),
+    [
+        (["Running"], [], False),
+        (["Failed"], [], False),
+        (["Succeeded"], ["Skipped"], True),
+        (["Succeeded", "Omitted"], ["Failed", "Failed", "Error"], True),
+        (["Succeeded"], ["Running", "Failed"], False),
+        (["Succeeded"], ["Succeeded", "Succeeded"], False),
+        (["Succeeded", "Running"], ["Succeeded"], False),
+        (["Succeeded", "Failed"], ["Succeeded"], True),
+    ],
+)
+@pytest.mark.parametrize("root", ["w", "composed.measure"])
+def test_the_batches_that_confirm_are_guarded_too_and_in_a_dag_of_ones_own(
+    root: str, fans: list[str], suspects: list[str], over: bool
+) -> None:
+    made = [{"name": f"{root}.batches", "templateName": "batches", "phase": phase} for phase in fans]
+    made += [{"name": f"{root}.suspect", "templateRef": {"name": "perfdag", "template": "suspect"}, "phase": phase} for phase in suspects]
+    status = {"phase": "Running", "nodes": {str(number): each for number, each in enumerate(made)}}
+    assert finished({"metadata": {"name": "w"}, "spec": {}, "status": status}) == over
+
+
+class Events:
+    """An API server that has events alone."""
+
+    def __init__(self, *events: dict[str, Any], refuses: int = 0) -> None:
+        self._events, self._refuses, self.asked = events, refuses, 0
+
+    async def resource(self, api: str, kind: str) -> str:
+        return kind
+
+    async def list(self, kind: str, namespace: str, *, fields: str) -> list[dict[str, Any]]:
+        self.asked += 1
+        if self._refuses:
+            raise KubeError(self._refuses, "Forbidden", "no")
+        return list(self._events)
+
+
+def event(reason: str, at: str, uid: str = "u") -> dict[str, Any]:
+    return {"involvedObject": {"uid": uid}, "reason": reason, "message": f"what {reason}\n means", "lastTimestamp": at}
+
+
+async def test_a_silent_pod_is_told_the_last_warning_of_its_events() -> None:
+    api: Any = Events(
+        event("FailedMount", "2026-01-01T00:00:09Z"), event("Other", "2026-01-01T00:00:08Z"), event("X", "2026-01-02T00:00:00Z", "v")
+    )
+    [found] = await told(api, "bench", [pod(None)])
+    assert found.trouble == "FailedMount: what FailedMount means"
+    kept = [pod("Unschedulable: x"), pod(None, phase="Running")]
+    assert await told(api, "bench", kept) == kept
+    assert api.asked == 1
+
+
+async def test_young_pods_and_those_of_which_nobody_may_read_are_left_alone() -> None:
+    import time
+    from dataclasses import replace
+
+    young = replace(pod(None), created=time.time() - 2)
+    assert await told(Events(event("FailedMount", "2026")), "bench", [young]) == [young]  # type: ignore[arg-type]
+    old = replace(pod(None), created=time.time() - 20, node="n")
+    assert await told(Events(refuses=403), "bench", [old]) == [old]  # type: ignore[arg-type]
+    assert await told(Events(event("FailedScheduling", "2026")), "bench", [old]) == [old]  # type: ignore[arg-type]
+
+
+def test_a_pod_of_which_nothing_is_told_is_noted_before_its_time_is_over(sentry: Sentry, tmp_path: Path) -> None:
+    assert sentry.look([pod(None)], 0) == []
+    assert notes(tmp_path) == []
+    sentry.look([pod(None)], 55)
+    assert "has not started after 55 s" in notes(tmp_path)[0]
+
+
+def test_what_was_given_up_keeps_its_reason(sentry: Sentry, tmp_path: Path) -> None:
+    full = pod("Unschedulable: 0/1 nodes are available")
+    sentry.look([full], 0)
+    assert sentry.look([full], 61) == [full]
+    sentry.look([pod("GivenUp: Unschedulable", phase="Failed", uid="w")], 64)
+    assert ["GivenUp" in each for each in notes(tmp_path)] == [False]
+
+
+def test_a_batch_that_confirms_is_noted_in_the_run_that_it_is_of(tmp_path: Path) -> None:
+    from perfdag.confirm import begin
+
+    store = FolderStore(str(tmp_path))
+    plan = make_plan(loads("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"))
+    store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    sentry = Sentry(make_plan(loads(plan.suite_text), run_id=plan.run_id), store)
+    [first, _] = begin(store, plan, {plan.points[0].id})
+    sentry.note(1, "no room")
+    assert store.list(f"runs/{first.run_id}/notes") == [f"runs/{first.run_id}/notes/batch-0.json"]

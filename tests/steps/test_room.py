@@ -1,0 +1,104 @@
+"""What a cluster cannot have at all, told from what is only full."""
+
+from typing import Any
+
+import pytest
+
+from perfdag.kube import KubeError, Resource
+from perfdag.shape import Shape
+from perfdag.steps.room import Room, lacking, real, unable
+
+
+def node(name: str, simulated: bool = False, **allocatable: str) -> dict[str, Any]:
+    notes = {"kwok.x-k8s.io/node": "fake"} if simulated else {}
+    return {"metadata": {"name": name, "annotations": notes}, "status": {"allocatable": {"cpu": "8", "hugepages-2Mi": "0", **allocatable}}}
+
+
+def shape(**fields: Any) -> Shape:
+    return Shape.model_validate(fields)
+
+
+NODES = [node("a"), node("b", **{"rdma/hca": "4"})]
+CLASSES = frozenset({"fast", ""})
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"resources": {"nvidia.com/gpu": 1}}, "no node has nvidia.com/gpu"),
+        ({"hugepages": {"hugepages-2Mi": "1Gi"}}, "no node has hugepages-2Mi"),
+        ({"hosts": {"count": 3, "placement": "spread"}}, "3 nodes are asked for (placement: spread), the cluster has 2"),
+        ({"volume": {"storage_class": "slow"}}, "there is no storage class slow; there are: fast"),
+        ({"resources": {"rdma/hca": 9}}, None),
+        ({"resources": {"cpu": 500}}, None),
+        ({"hosts": {"count": 3}}, None),
+        ({"volume": {"storage_class": "fast"}}, None),
+        ({"volume": {}}, None),
+        ({"volume": {"claim": "mine", "storage_class": "slow"}}, None),
+    ],
+)
+def test_only_what_no_waiting_brings_is_lacking(asked: dict[str, Any], why: str | None) -> None:
+    assert unable(shape(**asked), Room(NODES, CLASSES)) == why
+
+
+def test_what_is_not_known_is_taken_to_be_there() -> None:
+    assert unable(shape(resources={"nvidia.com/gpu": 1}, volume={"storage_class": "slow"}), Room()) is None
+
+
+def test_simulated_nodes_are_no_room() -> None:
+    nodes = real([*NODES, node("fake", True, **{"nvidia.com/gpu": "8"})])
+    assert unable(shape(resources={"nvidia.com/gpu": 1}), Room(nodes)) == "no node has nvidia.com/gpu"
+
+
+class Cluster:
+    """An API server of few objects: lists by kind, what it serves beside them by path."""
+
+    def __init__(self, lists: dict[str, list[Any] | int], served: tuple[str, ...] = ()) -> None:
+        self.lists, self.served = lists, served
+
+    async def resource(self, api: str, kind: str) -> Resource:
+        if kind not in self.lists:
+            raise KubeError(404, "NoKind", f"no {kind}")
+        return Resource(api, kind, kind.lower(), True)
+
+    async def list(self, kind: Resource, namespace: str | None = None) -> list[Any]:
+        found = self.lists[kind.kind]
+        if isinstance(found, int):
+            raise KubeError(found, "Forbidden", "no")
+        return found
+
+    async def get(self, kind: Resource, name: str, namespace: str) -> Any:
+        if f"{namespace}/{name}" not in self.lists[kind.kind]:  # type: ignore[operator]
+            raise KubeError(404, "NotFound", "no")
+
+    async def request(self, method: str, path: str) -> Any:
+        if path not in self.served:
+            raise KubeError(404, "NotFound", "no")
+
+
+def cluster(served: tuple[str, ...] = (), **more: Any) -> Any:
+    made = {"Node": NODES, "StorageClass": [], "PersistentVolume": [{"spec": {"storageClassName": "by-hand"}}], **more}
+    return Cluster(made, served)
+
+
+GPU, BY_HAND, NET = shape(resources={"nvidia.com/gpu": 1}), shape(volume={"storage_class": "by-hand"}), shape(network={"name": "b/net"})
+
+
+async def test_a_network_is_lacking_without_multus_and_without_its_definition() -> None:
+    assert "no Multus" in (await lacking(cluster(), [shape(), NET], "bench"))[1]
+    assert "no such" in (await lacking(cluster(NetworkAttachmentDefinition=["b/other"]), [NET], "bench"))[0]
+    assert (
+        await lacking(cluster(NetworkAttachmentDefinition=["b/net"]), [NET, shape(network={"name": "x", "default": True})], "bench") == {}
+    )
+
+
+async def test_nodes_that_are_added_on_demand_are_waited_for() -> None:
+    assert await lacking(cluster(), [GPU, BY_HAND], "bench") == {0: "no node has nvidia.com/gpu"}
+    for path in ("/apis/karpenter.sh/v1", "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"):
+        assert await lacking(cluster((path,)), [GPU], "bench") == {}
+
+
+async def test_what_may_not_be_read_skips_nothing() -> None:
+    gone = shape(volume={"storage_class": "gone"})
+    assert await lacking(cluster(Node=403, StorageClass=403), [GPU, gone], "bench") == {}
+    assert 0 in await lacking(cluster(), [gone], "bench")
