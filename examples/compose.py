@@ -1,31 +1,51 @@
 """A DAG of one's own around a perfdag suite: prepare, measure, then tell. Prints a Workflow for `kubectl create -f -`.
 
-python examples/compose.py suites/quick.yaml | kubectl create -n bench -f -
+python examples/compose.py suites/quick.yaml s3://bench/results | kubectl create -n bench -f -
+The store is named here: parameters of a Workflow do not fall back on those of the templates that its tasks refer to.
 """
 
 import base64
+import json
+import os
 import sys
-from pathlib import Path
 
 from hera.workflows import DAG, Container, Parameter, Task, Workflow
 from hera.workflows import models as m
 
+from perfdag import suite
+from perfdag.cli.render import inline
+from perfdag.podspec import LABEL, image, restricted
 from perfdag.workflows.emit import dump
 from perfdag.workflows.templates import Installation, template
 
-suite = base64.b64encode(Path(sys.argv[1]).read_bytes()).decode()
-installed = template(Installation())
-given = {each.name: each.value for each in installed.arguments or []} | {"suite": suite}
+IMAGES = os.environ.get("IMAGES", "localhost/perfdag-{name}:1")
+
+loaded = suite.load(sys.argv[1])
+installed = template(Installation(store=sys.argv[2]))
+given = {each.name: each.value for each in installed.arguments or []}
+given["suite"] = base64.b64encode(inline(loaded).encode()).decode()
 
 with Workflow(
     generate_name="composed-",
+    labels={f"{LABEL}/suite": loaded.suite.name},  # so that `perfdag status` and `delete` know it
     entrypoint="all",
     service_account_name="perfdag-run",
     arguments=[Parameter(name=name, value=value) for name, value in given.items()],
     hooks={"exit": m.LifecycleHook(template_ref=m.TemplateRef(name="perfdag", template="finish"))},
+    # what a task does not inherit from the template it refers to: one measuring run at a time, what is kept for how long, no sidecars
+    synchronization=installed.synchronization,
+    active_deadline_seconds=installed.active_deadline_seconds,
+    ttl_strategy=installed.ttl_strategy,
+    pod_gc=installed.pod_gc,
+    pod_metadata=installed.pod_metadata,
 ) as workflow:
     say = Container(
-        name="say", image="localhost/perfdag-base:1", command=["echo"], args=["{{inputs.parameters.text}}"], inputs=[Parameter(name="text")]
+        name="say",
+        image=image("base", IMAGES),
+        command=["echo"],
+        args=["{{inputs.parameters.text}}"],
+        inputs=[Parameter(name="text")],
+        pod_spec_patch=json.dumps(restricted()),  # Argo's own containers as PodSecurity `restricted` wants them
     )
     with DAG(name="all"):
         before = Task(name="before", template=say, arguments={"text": "tune the nodes here"})

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import yaml
 
 from perfdag import kube
 
-from .conftest import Namespace
+from .conftest import IMAGES, Namespace
 
 pytestmark = [pytest.mark.argo, pytest.mark.slow]
 NASTY = "quote ' \" back\\slash {{workflow.name}} {{=1+1}} $(HOME) $HOME `id`\nsecond: line # not a comment\n- {{ item"
@@ -122,10 +123,26 @@ def test_spread_on_one_node_is_never_ok(bench: Namespace, tmp_path: Path) -> Non
             "ONE", bench.objects("Node")[0]["metadata"]["name"]
         )
     )
-    ended = bench.watch(bench.submit(suite))
-    assert ended.returncode == 1
-    name = bench.objects("Workflow", "argoproj.io/v1alpha1", "perfdag/suite=spread")[0]["metadata"]["name"]
+    name = bench.submit(suite)
+    assert bench.watch(name).returncode in (0, 1)
     rows = bench.rows(bench.run_id(name))
-    assert {row["status"] for row in rows} == {"failed"}
-    assert "anti-affinity" in rows[0]["error"]
+    # where there is but one node that runs pods it is skipped before any pod is made; else the scheduler refuses
+    assert {row["status"] for row in rows} <= {"failed", "skipped"}
+    assert "anti-affinity" in rows[0]["error"] or "the cluster has 1" in rows[0]["error"]
     assert json.dumps(rows[0]["nodes"]) in ("null", "[]")
+
+
+def test_the_templates_in_a_dag_of_ones_own(bench: Namespace, tmp_path: Path) -> None:
+    compose = Path(__file__).parents[2] / "examples/compose.py"
+    argv = [sys.executable, str(compose), str(_suite(tmp_path)), bench.store]
+    printed = subprocess.run(argv, capture_output=True, text=True, check=True, env={**os.environ, "IMAGES": IMAGES})
+    body = yaml.safe_load(printed.stdout)
+    name = kube.run(lambda client: client.create(body, bench.name))["metadata"]["name"]
+    ended = bench.watch(name)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    [workflow] = [each for each in bench.objects("Workflow", "argoproj.io/v1alpha1") if each["metadata"]["name"] == name]
+    assert workflow["status"]["phase"] == "Succeeded"
+    run_id = bench.run_id(name)
+    bench.assert_complete(run_id, 3)
+    assert bench.perfdag("delete", run_id).returncode == 0
+    assert name not in {each["metadata"]["name"] for each in bench.objects("Workflow", "argoproj.io/v1alpha1")}
