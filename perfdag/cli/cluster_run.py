@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 DONE = {"Succeeded", "Failed", "Error"}
-RUN_LABEL = "perfdag/run"
+RUN_LABEL, SUITE_LABEL = "perfdag/run", "perfdag/suite"
 BATCH_SECONDS = 15.0  # what pods of another batch take before they measure; only for expected times
 
 
@@ -56,6 +56,12 @@ class View:
         """Batches that have pods running or on their way."""
         return sorted({pod.batch for pod in self.pods if pod.batch is not None and pod.phase in ("Running", "Pending")})
 
+    @property
+    def progress(self) -> tuple[int, int] | None:
+        """Samples done and planned as Argo tells, of batches whose pods have started and counted with pods of other steps; None before."""
+        done, slash, total = ((self.workflow.get("status") or {}).get("progress") or "").partition("/")
+        return (int(done), int(total)) if slash and done.isdigit() and total.isdigit() else None
+
     def seconds(self) -> float:
         """Seconds since it was created, by this machine's clock."""
         from datetime import datetime
@@ -75,13 +81,13 @@ class View:
 
     def exit_code(self) -> int | None:
         """What finish (or a plan that refused) ended with; None where neither did."""
-        from perfdag.steps.sentry import nodes_of
+        from perfdag.steps.sentry import nodes_of, template_of
 
         codes: dict[str, int] = {}
         for node in nodes_of(self.workflow).values():
-            code = (node.get("outputs") or {}).get("exitCode")
-            if code is not None and node.get("templateName") in ("plan", "finish"):
-                codes[node["templateName"]] = int(code)
+            code, name = (node.get("outputs") or {}).get("exitCode"), template_of(node)
+            if code is not None and name in ("plan", "finish"):
+                codes[name] = int(code)
         return codes["plan"] if codes.get("plan") == 2 else codes.get("finish")
 
     def troubles(self) -> list[str]:
@@ -137,13 +143,58 @@ def installed(namespace: str) -> Installed:
     return Installed(namespace, found["kind"] == "ClusterWorkflowTemplate", given)
 
 
+@dataclass(frozen=True)
+class Continued:
+    """Where a run that is continued has its store, and what its first Workflow was called and ranked."""
+
+    store: str
+    suite: str
+    priority: int
+
+
+def continued(run_id: str, namespace: str, root: str | None, given: str) -> Continued:
+    """What is known of a run that is to go on: from its Workflow, where that is still there, and from its plan, where the store is reached.
+
+    `root` is the store that was asked for, `given` that of the installation. Raises NotStoredError where the store has no such run,
+    KubeError.
+    """
+    import sys
+
+    from perfdag import kube
+    from perfdag.collect import load_plan
+    from perfdag.store import NotStoredError, StoreError, open_store
+
+    async def first(client: "Kube") -> View | None:
+        try:
+            return View((await of_run(client, run_id, namespace))[0])
+        except NoRun:
+            return None
+
+    seen = kube.run(first)
+    store = root or (seen.parameter("store") if seen else "") or given
+    suite = (seen.workflow["metadata"].get("labels") or {}).get(SUITE_LABEL) if seen else None
+    priority = int(seen.workflow["spec"].get("priority") or 0) if seen else 0
+    if store.startswith("s3://"):
+        try:
+            plan = load_plan(open_store(store), run_id)
+            suite, priority = plan.suite, int(plan.options.get("priority", 0))
+        except NotStoredError:
+            raise
+        except StoreError as error:
+            print(f"the store is not reached from here ({error}); whether it has run {run_id} is not known", file=sys.stderr)
+    return Continued(store, suite or "resumed", priority)
+
+
 def argos(line: str) -> bool:
     """Whether a line of a log is the executor's own."""
     return line.startswith("time=") and "argo=true" in line
 
 
-async def find(kube: "Kube", wanted: str, namespace: str) -> Object:
-    """The newest Workflow of a run: by run id, by its own name, or `last`. Raises NoRun, KubeError."""
+async def of_run(kube: "Kube", wanted: str, namespace: str) -> list[Object]:
+    """The Workflows of a run, the newest last: by run id, by the name of one of them, or `last`. A run that was resumed has several.
+
+    Raises NoRun, KubeError.
+    """
     from perfdag.document import nearest
 
     kind = await kube.resource("argoproj.io/v1alpha1", "Workflow")
@@ -154,18 +205,34 @@ async def find(kube: "Kube", wanted: str, namespace: str) -> Object:
     if not named:
         known = [View(each).run_id or each["metadata"]["name"] for each in ours]
         raise NoRun(f"no run {wanted} in namespace {namespace}{nearest(wanted, known)}; there are: {', '.join(known[-5:]) or 'none'}")
-    return named[-1]
+    run_id = View(named[-1]).run_id
+    return [each for each in ours if run_id and View(each).run_id == run_id] or named[-1:]
+
+
+async def find(kube: "Kube", wanted: str, namespace: str) -> Object:
+    """The newest Workflow of a run, or the one of that name; `wanted` as for `of_run`. Raises NoRun, KubeError."""
+    found = await of_run(kube, wanted, namespace)
+    return next((each for each in found if each["metadata"]["name"] == wanted), found[-1])
 
 
 async def view(kube: "Kube", name: str, namespace: str) -> View:
     """What is known of a Workflow. Raises KubeError."""
-    from perfdag.steps.pods import read
+    from perfdag.steps.pods import read, told
 
     workflows = await kube.resource("argoproj.io/v1alpha1", "Workflow")
     pods = await kube.resource("v1", "Pod")
     workflow = await kube.get(workflows, name, namespace)
     listed = await kube.list(pods, namespace, labels=f"workflows.argoproj.io/workflow={name}")
-    return View(workflow, [read(each) for each in listed])
+    return View(workflow, await told(kube, namespace, [read(each) for each in listed]))
+
+
+async def spoken(kube: "Kube", seen: View, namespace: str) -> str | None:
+    """The last line of a lead that measures now, which is about its last sample; None where there is none. Raises KubeError."""
+    lead = next((pod for pod in seen.pods if pod.rank == 0 and pod.phase == "Running"), None)
+    if lead is None:
+        return None
+    lines = [line async for line in kube.logs(lead.name, namespace, container="main", tail=5) if line and not argos(line)]
+    return lines[-1] if lines else None
 
 
 @dataclass(frozen=True)
@@ -196,7 +263,7 @@ class Counter:
         if run_id is None or self._root.startswith("claim://"):
             return None
         with contextlib.suppress(StoreError):
-            store = self._store = self._store or open_store(self._root)
+            store = self._store = self._store or open_store(self._root, 0.0)
             plan = self._plan = self._plan or load_plan(store, run_id)
             if time.monotonic() - self._at > 3:
                 self._at = time.monotonic()

@@ -2,17 +2,25 @@
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from perfdag.cli.cluster_run import View
-    from perfdag.kube import Kube
+    from perfdag.kube import Kube, Resource
 
 EPILOG = """examples:
   perfdag delete last --namespace bench
   perfdag delete 20260101T020000Z-0a1b2c3d --namespace bench --results
 """
 PATIENCE = 120.0
+OWNED = (
+    ("v1", "Pod"),
+    ("v1", "PersistentVolumeClaim"),
+    ("v1", "Secret"),
+    ("coordination.k8s.io/v1", "Lease"),
+    ("scheduling.volcano.sh/v1beta1", "PodGroup"),
+)
+
+Object = dict[str, Any]
 
 
 def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -22,66 +30,116 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = sub.add_parser(
         "delete",
         help="remove a run's objects from the cluster",
-        description="Delete the Workflow of a run with its pods, claims and Secret, and wait until they are gone. Results stay unless --results.",
+        description="Delete the Workflows of a run with their pods, claims, Secret and PodGroups, and wait until they are gone. Results stay unless --results.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_run(parser)
-    parser.add_argument("--results", action="store_true", help="delete the run's samples, rows and report from the store too")
+    parser.add_argument(
+        "--results",
+        action="store_true",
+        help="delete the run's samples, rows and report from the store too, and those of its confirming runs and other variant",
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Delete; 2 where there is no such run, 4 where something is left after two minutes."""
+    """Delete; 2 where there is no such run or its results cannot be reached, 4 where something is left after two minutes."""
     from perfdag import kube
     from perfdag.cli import EXIT_INPUT, EXIT_REACH
-    from perfdag.cli.cluster_run import NoRun
+    from perfdag.cli.cluster_run import NoRun, View, of_run
 
     try:
-        seen, left = kube.run(lambda client: _delete(client, args.name, args.namespace))
+        found = kube.run(lambda client: of_run(client, args.name, args.namespace))
     except NoRun as error:
         print(f"perfdag delete: {error}", file=sys.stderr)
         return EXIT_INPUT
-    print(f"deleted workflow {seen.name} of run {seen.run_id or '(no plan)'}")
-    if args.results and seen.run_id:
-        _results(seen)
+    seen = View(found[-1])
+    root = seen.parameter("store")
+    if args.results and not root.startswith("s3://"):
+        why = (
+            f"its results are in {root or 'no store'}, which only pods reach; delete it without --results, then the claim's files in a pod"
+        )
+        print(f"perfdag delete: {why}", file=sys.stderr)
+        return EXIT_INPUT
+    keys = _keys(root, seen.run_id) if args.results and seen.run_id else []  # before its objects: nothing is lost where the store is away
+    left = kube.run(lambda client: _delete(client, found, args.namespace))
+    for each in found:
+        print(f"deleted workflow {each['metadata']['name']} of run {seen.run_id or '(no plan)'}")
+    if keys:
+        _results(root, keys)
     if left:
         print(f"perfdag delete: still there after {PATIENCE:g} s: {', '.join(left)}", file=sys.stderr)
         return EXIT_REACH
     return 0
 
 
-async def _delete(client: "Kube", name: str, namespace: str) -> "tuple[View, list[str]]":
+async def _delete(client: "Kube", found: list[Object], namespace: str) -> list[str]:
+    """Delete the Workflows and wait; what is left of them at the end. Raises KubeError."""
     import asyncio
     import time
 
-    from perfdag.cli.cluster_run import View, find
+    from perfdag.kube import KubeError
 
-    workflow = await find(client, name, namespace)
-    uid, called = workflow["metadata"]["uid"], workflow["metadata"]["name"]
     workflows = await client.resource("argoproj.io/v1alpha1", "Workflow")
-    await client.delete(workflows, called, namespace)
+    kinds = []
+    for api, kind in OWNED:
+        try:
+            kinds.append(await client.resource(api, kind))
+        except KubeError as error:
+            if error.reason != "NoKind":
+                raise
+    owners = {each["metadata"]["uid"] for each in found}
+    await _owned(client, kinds, owners, namespace)  # pods own their ephemeral claims, and are known only while they live
+    for each in found:
+        await client.delete(workflows, each["metadata"]["name"], namespace)
     deadline = time.monotonic() + PATIENCE
-    while True:
-        left = []
-        for kind in ("Pod", "PersistentVolumeClaim", "Secret"):
-            resource = await client.resource("v1", kind)
-            for each in await client.list(resource, namespace):
-                if any(owner["uid"] == uid for owner in each["metadata"].get("ownerReferences") or []):
-                    left.append(f"{kind} {each['metadata']['name']}")
-        if not left or time.monotonic() > deadline:
-            return View(workflow), left
+    while (left := await _owned(client, kinds, owners, namespace)) and time.monotonic() < deadline:
         await asyncio.sleep(0.5)
+    return left
 
 
-def _results(seen: "View") -> None:
+async def _owned(client: "Kube", kinds: "list[Resource]", owners: set[str], namespace: str) -> list[str]:
+    """What these own, and what that owns in turn; the owners grow by it. Kinds that we may not list are left out."""
+    from perfdag.kube import KubeError
+
+    found = []
+    for kind in kinds:
+        try:
+            listed = await client.list(kind, namespace)
+        except KubeError as error:
+            if error.status != 403:
+                raise
+            continue
+        for each in listed:
+            if owners.intersection(owner["uid"] for owner in each["metadata"].get("ownerReferences") or []):
+                owners.add(each["metadata"]["uid"])
+                found.append(f"{kind.kind} {each['metadata']['name']}")
+    return found
+
+
+def _keys(root: str, run_id: str) -> list[str]:
+    """What of the store belongs to a run: its folder and rows, those of the runs that confirm it, and of the other variant of an ab."""
     from perfdag.collect import load_plan, result_key
     from perfdag.store import NotStoredError, open_store
 
-    store = open_store(seen.parameter("store"))
+    store = open_store(root)
+    keys = []
     try:
-        store.delete(result_key(load_plan(store, seen.run_id or "")))
+        plan = load_plan(store, run_id)
+        other = plan.options.get("other")
+        beside = [*plan.options.get("confirmed", []), *([other] if other else [])]
+        for each in [plan, *(load_plan(store, name) for name in beside)]:
+            keys += [result_key(each), f"runs/{each.run_id}"]
     except NotStoredError:
-        return
-    store.delete(f"runs/{seen.run_id}")
-    print(f"deleted its results from {store.root}")
+        return keys
+    return keys
+
+
+def _results(root: str, keys: list[str]) -> None:
+    from perfdag.store import open_store
+
+    store = open_store(root)
+    for key in keys:
+        store.delete(key)
+    print(f"deleted its results from {root}")

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from perfdag.cli.cluster_run import View
+    from perfdag.cli.cluster_run import Counter, View
     from perfdag.kube import Kube
     from perfdag.plan import Plan
     from perfdag.suite import Loaded
@@ -45,8 +45,9 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 def run(args: argparse.Namespace) -> int:
     """Submit, and with --watch follow to the end."""
     from perfdag.cli import EXIT_INPUT, EXIT_REACH
-    from perfdag.cli.cluster_run import NotInstalled, installed
+    from perfdag.cli.cluster_run import NotInstalled, continued, installed
     from perfdag.cli.run import beside_resume
+    from perfdag.store import on_cluster
 
     if (args.suite is None) == (args.resume is None):
         print("perfdag submit: name a suite file, or --resume RUN", file=sys.stderr)
@@ -60,8 +61,17 @@ def run(args: argparse.Namespace) -> int:
     except NotInstalled as error:
         print(f"perfdag submit: {error}", file=sys.stderr)
         return EXIT_REACH
-    told = _told(args, loaded, plan, place.given.get("store") or "")
-    name = place.start(plan.suite if plan else "resumed", told, int(plan.options.get("priority", 0)) if plan else 0)
+    given = place.given.get("store") or ""
+    goes_on = None if plan else continued(args.resume, args.namespace, args.store, given)
+    root = goes_on.store if goes_on else _root(args, loaded, given)
+    if not on_cluster(root):
+        print(
+            f"perfdag submit: {root or 'no store'}: pods share no folder; give --store s3://bucket/prefix or claim://NAME", file=sys.stderr
+        )
+        return EXIT_INPUT
+    told = _told(args, loaded, plan, root)
+    suite, priority = (plan.suite, plan.options.get("priority", 0)) if plan else (goes_on.suite, goes_on.priority) if goes_on else ("", 0)
+    name = place.start(suite, told, int(priority))
     print(f"run {plan.run_id if plan else args.resume}, workflow {name} in namespace {args.namespace}", flush=True)
     if not args.watch:
         print(f"follow it: perfdag status {name} --namespace {args.namespace}")
@@ -82,17 +92,20 @@ def _check(args: argparse.Namespace) -> "tuple[Loaded, Plan]":
     return loaded, plan
 
 
-def _told(args: argparse.Namespace, loaded: "Loaded | None", plan: "Plan | None", given: str) -> dict[str, str]:
-    """Parameters of the Workflow; `given` is the store of the installation."""
-    root = args.store or (loaded.suite.store if loaded and _on_cluster(loaded.suite.store) else None) or given
+def _root(args: argparse.Namespace, loaded: "Loaded | None", given: str) -> str:
+    """The store of a new run; `given` is that of the installation. A suite's own is used where pods can."""
+    from perfdag.store import on_cluster
+
+    of_suite = loaded.suite.store if loaded else None
+    return args.store or (of_suite if of_suite and on_cluster(of_suite) else given)
+
+
+def _told(args: argparse.Namespace, loaded: "Loaded | None", plan: "Plan | None", root: str) -> dict[str, str]:
+    """Parameters of the Workflow."""
     told = {"run": plan.run_id if plan else args.resume, "store": root}
     if plan is not None and loaded is not None and not _stored(plan, root):
         told |= _in_parameters(args, loaded)
     return told
-
-
-def _on_cluster(root: str | None) -> bool:
-    return bool(root) and str(root).startswith(("s3://", "claim://"))
 
 
 def _stored(plan: "Plan", root: str) -> bool:
@@ -128,7 +141,10 @@ def _in_parameters(args: argparse.Namespace, loaded: "Loaded") -> dict[str, str]
 
 
 async def follow(name: str, namespace: str) -> int:
-    """Watch a run to its end, over lost connections; prints changes, then the table; returns the run's exit code."""
+    """Watch a run to its end, over lost connections; prints changes, then the table; returns the run's exit code.
+
+    A refusal (401, 403) is raised as KubeError: waiting does not mend it.
+    """
     from perfdag.cli.cluster_run import DONE, Counter, view
     from perfdag.kube import Kube, KubeError
 
@@ -143,13 +159,15 @@ async def follow(name: str, namespace: str) -> int:
                 if error.status == 404:
                     print(f"workflow {name} was deleted", file=sys.stderr)
                     return 1
+                if error.status in (401, 403):
+                    raise
                 if not lost:
                     print(f"connection lost, trying again: {error}", file=sys.stderr, flush=True)
                 lost = True
                 await asyncio.sleep(EVERY)
                 continue
             counter = counter or Counter(last.parameter("store"))
-            line = describe(last, counter, time.monotonic() - start)
+            line = describe(last, counter, time.monotonic() - start, await _heard(kube, last, counter, namespace))
             if line.partition(" | ")[2] != said.partition(" | ")[2]:
                 print(line, flush=True)
                 said = line
@@ -159,8 +177,24 @@ async def follow(name: str, namespace: str) -> int:
         return await _end(kube, last, namespace)
 
 
-def describe(view: "View", counter: Any, seconds: float) -> str:
-    """One line: time, samples done, time left, the sample under way, pods by phase, troubles."""
+async def _heard(kube: "Kube", view: "View", counter: "Counter", namespace: str) -> str | None:
+    """What a lead said last, where the store cannot be asked from here."""
+    from perfdag.cli.cluster_run import spoken
+    from perfdag.kube import KubeError
+
+    if counter.count(view.run_id, view.batches):
+        return None
+    try:
+        return await spoken(kube, view, namespace)
+    except KubeError:  # the pod went, or its log may not be read: there is less to show
+        return None
+
+
+def describe(view: "View", counter: "Counter", seconds: float, heard: str | None = None) -> str:
+    """One line: time, samples done, time left, the sample under way, pods by phase, troubles.
+
+    Where the store cannot be asked, Argo's own progress and what the lead `heard` said last stand in.
+    """
     from collections import Counter as Tally
 
     from perfdag.cli.cluster_run import DONE
@@ -174,6 +208,13 @@ def describe(view: "View", counter: Any, seconds: float) -> str:
             parts[-1] += f", about {short_seconds(standing.left)} left"
         if standing.current:
             parts.append(standing.current)
+    elif view.progress:
+        done, total = view.progress
+        parts.append(f"{done}/{total} of what has started")
+        if 0 < done < total and view.phase not in DONE:
+            parts[-1] += f", about {short_seconds(view.seconds() / done * (total - done))} left"
+        if heard:
+            parts.append(heard)
     phases = Tally(pod.phase for pod in view.pods if pod.batch is not None)
     if view.batches:
         parts.append(f"batch {', '.join(map(str, view.batches))}")
@@ -186,11 +227,11 @@ def describe(view: "View", counter: Any, seconds: float) -> str:
 async def _end(kube: "Kube", view: "View", namespace: str) -> int:
     from perfdag.cli.cluster_run import argos
     from perfdag.kube import KubeError
-    from perfdag.steps.sentry import nodes_of
+    from perfdag.steps.sentry import nodes_of, template_of
 
     code = view.exit_code()
     wanted = "plan" if code == 2 else "finish"
-    nodes = [each for each in nodes_of(view.workflow).values() if each.get("templateName") == wanted and each.get("type") == "Pod"]
+    nodes = [each for each in nodes_of(view.workflow).values() if template_of(each) == wanted and each.get("type") == "Pod"]
     for node in nodes[-1:]:
         pod = next((each for each in view.pods if each.name.endswith(node["id"].rpartition("-")[2]) and wanted in each.name), None)
         if pod is not None:

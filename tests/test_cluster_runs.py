@@ -1,0 +1,192 @@
+"""Runs on a cluster as the command line treats them: what is refused before anything is made, what a resume goes on with, what delete finds."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdag import kube
+from perfdag.cli import main
+from perfdag.cli.cluster_run import Counter, Standing, View
+from perfdag.cli.submit import describe, follow
+from perfdag.kube import Kube, KubeError
+from perfdag.plan import make_plan
+from perfdag.steps.pods import Pod
+from perfdag.store import open_store
+from perfdag.suite import loads
+
+SUITE = "name: s\npriority: 7\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"
+ARGO = "argoproj.io/v1alpha1"
+
+
+@dataclass
+class Place:
+    """A namespace with perfdag installed, and the store of the installation."""
+
+    namespace: str
+    store: str
+
+    def perfdag(self, *words: str) -> int:
+        return main([*words, "--namespace", self.namespace])
+
+    def workflows(self) -> list[dict[str, Any]]:
+        async def work(client: Kube) -> list[dict[str, Any]]:
+            return await client.list(await client.resource(ARGO, "Workflow"), self.namespace)
+
+        return kube.run(work)
+
+    def create(self, body: dict[str, Any]) -> dict[str, Any]:
+        return kube.run(lambda client: client.create(body, self.namespace))
+
+    def workflow(self, run_id: str, store: str, **labels: str) -> dict[str, Any]:
+        """One that a controller leaves alone: it waits for a template that is not there."""
+        meta = {"generateName": "perfdag-s-", "labels": {"perfdag/run": run_id, "perfdag/suite": "s", **labels}}
+        spec = {"suspend": True, "arguments": {"parameters": [{"name": "store", "value": store}]}, "workflowTemplateRef": {"name": "none"}}
+        return self.create({"apiVersion": ARGO, "kind": "Workflow", "metadata": meta, "spec": spec})
+
+
+@pytest.fixture
+def place(s3_root: str) -> Iterator[Place]:
+    if "KUBECONFIG" not in os.environ:
+        pytest.skip("KUBECONFIG is not set: no cluster to test against")
+    name = f"perfdag-cli-{uuid.uuid4().hex[:6]}"
+    kube.run(lambda client: client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))
+    made = Place(name, s3_root)
+    try:
+        # images that are nowhere: what is submitted here never measures
+        options = (
+            "--store",
+            s3_root,
+            "--namespaced",
+            "--lock-namespace",
+            name,
+            "--images",
+            "localhost/nowhere-{name}:1",
+            "--pull-policy",
+            "Never",
+        )
+        assert made.perfdag("install", *options) == 0
+        yield made
+    finally:
+
+        async def remove(client: Kube) -> None:
+            kind = await client.resource(ARGO, "Workflow")
+            for each in await client.list(kind, name):
+                await client.delete(kind, each["metadata"]["name"], name)
+            await client.delete(await client.resource("v1", "Namespace"), name)
+
+        kube.run(remove)
+
+
+@pytest.mark.argo
+@pytest.mark.parametrize("store", ["./x", "", "file:///x"])
+def test_a_store_that_pods_do_not_share_is_refused(
+    place: Place, store: str, write_suite: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not store:  # an installation rendered without one
+        monkeypatch.setattr(
+            "perfdag.cli.cluster_run.Installed.start", lambda *told: pytest.fail(f"a Workflow was made: {told}"), raising=True
+        )
+        monkeypatch.setattr("perfdag.cli.submit._root", lambda *told: "")
+    words = ("--store", store) if store else ()
+    assert place.perfdag("submit", str(write_suite(SUITE)), *words) == 2
+    assert "--store s3://bucket/prefix or claim://NAME" in capsys.readouterr().err
+    assert place.workflows() == []
+    assert not Path("x").exists()
+
+
+@pytest.mark.argo
+def test_a_resume_goes_on_with_the_store_suite_and_priority_of_the_run(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    assert place.perfdag("submit", "--resume", "20260101T000000Z-00000000") == 2
+    assert "20260101T000000Z-00000000" in capsys.readouterr().err
+    assert place.workflows() == []
+
+    elsewhere = f"{place.store}/elsewhere"
+    plan = make_plan(loads(SUITE))
+    open_store(elsewhere).put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    first = place.workflow(plan.run_id, elsewhere)
+    assert place.perfdag("submit", "--resume", plan.run_id) == 0
+    [made] = [each for each in place.workflows() if each["metadata"]["name"] != first["metadata"]["name"]]
+    assert made["metadata"]["labels"]["perfdag/suite"] == "s"
+    assert made["spec"]["priority"] == 7
+    assert View(made).parameter("store") == elsewhere
+
+
+@pytest.mark.argo
+def test_delete_takes_all_workflows_of_a_run_and_the_results_of_what_confirms_it(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    store, plan = open_store(place.store), make_plan(loads(SUITE))
+    again = make_plan(loads(SUITE))
+    plan.options["confirmed"] = [again.run_id]
+    for each in (plan, again):
+        store.put(f"runs/{each.run_id}/plan.json", each.dump())
+        store.put(f"results/suite=s/month={each.run_id[:4]}-{each.run_id[4:6]}/{each.run_id}.parquet", b"")
+    owner = place.workflow(plan.run_id, place.store)
+    place.workflow(plan.run_id, place.store)
+    other = place.workflow("20260101T000000Z-11111111", place.store)
+    owned_by = [{"apiVersion": ARGO, "kind": "Workflow", "name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"]}]
+    pod = place.create(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "p", "ownerReferences": owned_by},
+            "spec": {"nodeSelector": {"no-such": "node"}, "containers": [{"name": "c", "image": "none"}]},
+        }
+    )
+    of_pod = [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": pod["metadata"]["uid"]}]
+    asked = {"accessModes": ["ReadWriteOnce"], "storageClassName": "none", "resources": {"requests": {"storage": "1Gi"}}}
+    place.create(
+        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "p-measured", "ownerReferences": of_pod}, "spec": asked}
+    )
+    assert place.perfdag("delete", plan.run_id, "--results") == 0, capsys.readouterr().err
+    assert [each["metadata"]["name"] for each in place.workflows()] == [other["metadata"]["name"]]
+
+    async def claims(client: Kube) -> list[Any]:
+        return await client.list(await client.resource("v1", "PersistentVolumeClaim"), place.namespace)
+
+    assert kube.run(claims) == []
+    assert store.list("runs") == []
+    assert store.list("results") == []
+
+
+@pytest.mark.argo
+def test_results_on_a_claim_are_refused_before_anything_is_deleted(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    place.workflow("20260101T000000Z-11111111", "claim://results")
+    assert place.perfdag("delete", "last", "--results") == 2
+    assert "only pods reach" in capsys.readouterr().err
+    assert len(place.workflows()) == 1
+
+
+async def test_a_refusal_ends_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused(*told: Any) -> View:
+        raise KubeError(403, "Forbidden", "may not get workflows")
+
+    class Client:
+        def __init__(self, **options: Any) -> None: ...
+        async def __aenter__(self) -> "Client":
+            return self
+
+        async def __aexit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr("perfdag.cli.cluster_run.view", refused)
+    monkeypatch.setattr("perfdag.kube.Kube", Client)
+    with pytest.raises(KubeError):  # of which main makes exit code 4
+        await follow("w", "bench")
+
+
+def test_where_the_store_is_not_reached_argos_progress_and_the_lead_are_heard() -> None:
+    workflow = {"metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}}
+    workflow["status"] = {"phase": "Running", "progress": "3/12"}
+    seen = View(workflow, [Pod("p", 2, 0, 0, "Running", "n", "10.0.0.1")])
+    line = describe(seen, Counter("claim://results"), 5.0, "2/4 ok command POINT=1 repetition 1")
+    assert "3/12 of what has started, about" in line
+    assert "2/4 ok command POINT=1 repetition 1" in line
+
+    class Reached(Counter):
+        def count(self, *told: Any) -> Standing:
+            return Standing(1, 9, "x", 4.0)
+
+    assert "3/12" not in describe(seen, Reached(""), 5.0)
