@@ -48,6 +48,7 @@ def files(gang: Gang, params: "FioParams") -> Iterator[list[Place]]:
             root = home(gang, params, host)
             if params.directory and not _exists(host, params.directory):
                 raise Failed(f"directory {params.directory} is not there on {host.name}; make it, or name another")
+            _sweep(host, str(PurePosixPath(gang.scratch).parent))
             if root != gang.scratch and not params.file:
                 _sweep(host, root)
             described = filesystem(host, params.file or root)
@@ -74,7 +75,7 @@ def files(gang: Gang, params: "FioParams") -> Iterator[list[Place]]:
 
 
 def _sweep(host: Host, root: str) -> None:
-    """Remove what samples that were killed (kill -9, a pod that went) left in a folder that outlives them."""
+    """Remove what samples that were killed (kill -9, a pod that went) left in a folder that outlives them, or in their scratch folders there."""
     if isinstance(host, LocalHost):
         sweep(Path(root))
     else:

@@ -25,14 +25,19 @@ def mark(seconds: float, here: bool) -> bytes:
 
 
 def sweep(folder: Path) -> list[str]:
-    """Remove folders in `folder` whose sample cannot be under way any more; returns their names. One that may be in use stays."""
+    """Remove folders of samples that cannot be under way any more; returns their names. One that may be in use stays.
+
+    They lie in `folder`, or in the scratch folders of samples (`perfdag-*`) in it; of these one that is then empty goes too.
+    """
     removed = []
-    for each in folder.glob(f"{PREFIX}*"):
+    for each in [*folder.glob(f"{PREFIX}*"), *folder.glob(f"perfdag-*/{PREFIX}*")]:
         try:
             told = json.loads((each / MARKER).read_bytes())
             if _over(told):
                 shutil.rmtree(each)
                 removed.append(each.name)
+                if each.parent != folder:
+                    each.parent.rmdir()
         except (OSError, ValueError):
             continue  # not ours, or its owner is faster
     return removed

@@ -2,6 +2,10 @@
 
 import dataclasses
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -109,9 +113,6 @@ def test_percentiles_from_a_histogram_are_those_that_fio_computes() -> None:
 
 
 def test_what_a_killed_sample_left_is_removed_by_the_next(here: Gang, tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
     folder = tmp_path / "data"
     folder.mkdir()
     text = "from perfdag.steps.fio_leftovers import *; import sys; from pathlib import Path\n"
@@ -125,6 +126,30 @@ def test_what_a_killed_sample_left_is_removed_by_the_next(here: Gang, tmp_path: 
     (folder / "perfdag-fio-not-ours").mkdir()
     FIO.run(here, FioParams(rw="read", directory=str(folder), **SMALL))
     assert sorted(each.name for each in folder.iterdir()) == ["perfdag-fio-elsewhere", "perfdag-fio-mine", "perfdag-fio-not-ours"]
+
+
+def test_after_a_kill_in_the_middle_the_next_run_leaves_no_file(tmp_path: Path) -> None:
+    """By default fio works in a temporary folder that is made anew for each sample."""
+    suite, room = tmp_path / "suite.yaml", tmp_path / "tmp"
+    room.mkdir()
+    suite.write_text(
+        "name: s\nentries:\n  - {benchmark: fio, params: {rw: randread, size: 1MiB, direct: false, runtime: 60s, thread: true}}\n"
+    )
+    argv = [sys.executable, "-m", "perfdag", "run", str(suite), "--no-report", "--store"]
+    environment = {**os.environ, "TMPDIR": str(room)}
+    killed = subprocess.Popen([*argv, str(tmp_path / "a")], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 30
+        while not list(room.glob("perfdag-*/perfdag-fio-*/worker*")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        killed.kill()
+        killed.wait()
+    assert list(room.glob("perfdag-*/perfdag-fio-*/worker*")), "the kill was in the middle"
+    again = [*argv, str(tmp_path / "b"), "--set", "fio.runtime=100ms"]
+    assert subprocess.run(again, env=environment, capture_output=True, check=False).returncode == 0
+    assert list(room.iterdir()) == []
 
 
 def test_a_host_that_did_not_report_fails() -> None:
