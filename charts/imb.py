@@ -1,4 +1,4 @@
-"""imb: latency and bandwidth over message size, a line a point; a heatmap where a collective ran with three or more rank counts."""
+"""imb: latency and bandwidth over message size, a line a point; a heatmap of each collective that ran on three or more numbers of ranks."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,10 +9,11 @@ from matplotlib.figure import Figure
 
 from perfdag.charts import lines, style
 from perfdag.charts.generic import dot_figure
-from perfdag.charts.series import Cell, Series, band_words, read, runs_words, value_words
+from perfdag.charts.series import Cell, Series, alike, band_words, read, runs_words, value_words, words_without
 from perfdag.units import short
 
-RANKS = 3  # fewest rank counts that make a heatmap
+RANKS = 3  # fewest numbers of ranks that make a heatmap
+_SCALED = ("ranks", "ranks_per_host")
 LINES = 12
 
 
@@ -27,8 +28,10 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         swept = [cell for cell in own if any("message_bytes" in each.coords for each in cell.state.series)]
         if swept:
             yield kind.lower(), _sizes(kind, own, where)
-            if len({cell.state.params.get("ranks") for cell in swept}) >= RANKS:
-                yield f"{kind.lower()}-ranks", _heatmap(kind, swept, where)
+            maps = [group for group in alike(swept, _SCALED) if len({_size(cell) for cell in group}) >= RANKS]
+            for number, group in enumerate(maps, start=1):
+                slug = f"{kind.lower()}-ranks" if number == 1 else f"{kind.lower()}-ranks-{number}"
+                yield slug, _heatmap(_title(kind, group) if len(maps) > 1 else kind, group, where)
         else:
             yield (
                 kind.lower(),
@@ -91,16 +94,25 @@ def _finding(kind: str, cells: Sequence[Cell]) -> str:
     return f"{kind}: {'; '.join(said)}" if said else f"{kind} over message size"
 
 
+def _size(cell: Cell) -> tuple[int, int]:
+    """Hosts and ranks of a point."""
+    return int(cell.state.shape.get("hosts", {}).get("count", 1)), int(cell.state.params.get("ranks", 1))
+
+
+def _title(kind: str, cells: Sequence[Cell]) -> str:
+    return f"{kind} {words_without(cells[0], (*_SCALED, 'benchmark', 'hosts.count'))}".strip()
+
+
 def _heatmap(kind: str, cells: Sequence[Cell], where: str) -> Figure:
-    """Median time by message size and ranks; the number in a cell is in us."""
-    found: dict[tuple[int, int], Series] = {}
+    """Median time by message size and hosts x ranks; the number in a cell is in us. The points differ in those two only."""
+    found: dict[tuple[tuple[int, int], int], Series] = {}
     for cell in cells:
         for each in cell.series("latency", "mean"):
-            found.setdefault((int(cell.state.params["ranks"]), int(each.coords["message_bytes"])), each)
+            found.setdefault((_size(cell), int(each.coords["message_bytes"])), each)
     ranks = sorted({key[0] for key in found})
     sizes = sorted({key[1] for key in found})
     grid = np.array([[found[r, s].middle if (r, s) in found else np.nan for s in sizes] for r in ranks])
-    title = f"{kind}: median time by message size and ranks"
+    title = f"{kind}: median time by message size, nodes and ranks"
     said = "number: median in us, its spread is in the table; grey: not measured"
     fig, (ax,) = style.figure(title=title, subtitle=f"{said}; {where}", heights=(0.35 * len(ranks) + 1.2,))
     ax.set_facecolor(style.GRID)
@@ -109,12 +121,12 @@ def _heatmap(kind: str, cells: Sequence[Cell], where: str) -> Figure:
     for y, x in np.argwhere(np.isfinite(grid)):
         bright = (np.log(grid[y, x]) - low) / max(high - low, 1e-9) > 0.55
         ax.text(x + 0.5, y + 0.5, _us(grid[y, x] * 1e6), ha="center", va="center", fontsize=5.5, color="black" if bright else "white")
-    ax.set_yticks(np.arange(len(ranks)) + 0.5, [str(r) for r in ranks])
+    ax.set_yticks(np.arange(len(ranks)) + 0.5, [f"{hosts} node{'s' * (hosts > 1)} x {count // hosts}" for hosts, count in ranks])
     step = max(1, len(sizes) // 10)
     ax.set_xticks(np.arange(0, len(sizes), step) + 0.5, [short(s, "B").replace(" ", "\n") for s in sizes[::step]])
     ax.grid(visible=False)
     ax.set_xlabel("message size")
-    ax.set_ylabel("ranks")
+    ax.set_ylabel("nodes x ranks of each")
     bar = fig.colorbar(mesh, ax=ax, pad=0.01)
     style.value_axis(bar.ax.yaxis, "s", 1.0, log=True)
     return fig

@@ -8,8 +8,7 @@ from matplotlib.figure import Figure
 
 from perfdag.charts import lines, style
 from perfdag.charts.generic import dot_figure
-from perfdag.charts.series import Cell, Series, band_words, read, runs_words, value_words
-from perfdag.results import canonical
+from perfdag.charts.series import Cell, Series, alike, band_words, read, runs_words, value_words, words_without
 
 LINES = 12
 _SCALED = ("procs", "nodes", "procs_per_node")
@@ -17,15 +16,16 @@ _PHASES = (("mesh_time", "mesh"), ("decompose_time", "decompose"), ("startup_tim
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
-    """A scaling figure for each case that ran with two or more numbers of processes, and one of the phases."""
+    """A scaling figure for each case and shape that ran with two or more numbers of processes, and one of the phases."""
     cells, where = read(rows), runs_words(rows)
     measured = [cell for cell in cells if _time(cell)]
     if not measured:
         yield "points", dot_figure(cells, ["solve_time"], where, title="OpenFOAM: no sample") if cells else style.no_data()
         return
-    for number, group in enumerate(_cases(measured)):
-        if len({cell.state.params["procs"] for cell in group}) > 1:
-            yield "scaling" if not number else f"scaling-{number + 1}", _scaling(group, where)
+    scaled = [group for group in alike(measured, _SCALED) if len({cell.state.params["procs"] for cell in group}) > 1]
+    for number, group in enumerate(scaled):
+        case = words_without(group[0], (*_SCALED, "hosts.count")) if len(scaled) > 1 else ""
+        yield "scaling" if not number else f"scaling-{number + 1}", _scaling(group, "; ".join(part for part in (case, where) if part))
     yield "points", dot_figure(cells, ["solve_time"], where)
     yield "phases", _phases(measured, where)
     along = _along(measured, where)
@@ -54,14 +54,6 @@ def _along(cells: Sequence[Cell], where: str) -> Figure | None:
 
 def _time(cell: Cell) -> Series | None:
     return next((each for each in cell.series("solve_time", "value") if each.values), None)
-
-
-def _cases(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """Points of the same case: what is solved and how, whatever it runs on."""
-    found: dict[str, list[Cell]] = {}
-    for cell in cells:
-        found.setdefault(canonical({k: v for k, v in cell.state.params.items() if k not in _SCALED}), []).append(cell)
-    return list(found.values())
 
 
 def _scaling(cells: Sequence[Cell], where: str) -> Figure:

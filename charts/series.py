@@ -1,17 +1,20 @@
 """Rows to what charts draw: points with a short label, and their series (perfdag.summary), grouped for panels."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from perfdag.results import canonical
 from perfdag.summary import PointState, Series, summarise, varied
 from perfdag.units import short
 
-__all__ = ["Cell", "PointState", "Series", "band_words", "labelled", "of_benchmark", "read", "runs_words", "value_words"]
+__all__ = [
+    "Cell", "PointState", "Series", "alike", "band_words", "labelled", "of_benchmark", "read", "runs_words", "value_words", "words_without",
+]  # fmt: skip
 
 _SIZES = re.compile(r"\b((?:bs|size|\w*_?bytes|window|length|file_?size|message)=)(\d{4,})\b")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
@@ -80,6 +83,21 @@ def _why(state: PointState) -> str | None:
         return None
     words = ", ".join(sorted(state.statuses)) or "missing"
     return _CONTROL.sub(" ", f"{words}: {state.reasons[0]}") if state.reasons else words
+
+
+def words_without(cell: Cell, names: Collection[str]) -> str:
+    """What a point's label says but for these parameters or shape keys."""
+    return " ".join(word for word in cell.label.split(" ") if word.partition("=")[0] not in names).strip(": ")
+
+
+def alike(cells: Sequence[Cell], but: Collection[str]) -> list[list[Cell]]:
+    """Points in groups that differ in these parameters and in the number of hosts only."""
+    found: dict[str, list[Cell]] = {}
+    for cell in cells:
+        params = {name: value for name, value in cell.state.params.items() if name not in but}
+        shape = {**cell.state.shape, "hosts": {k: v for k, v in cell.state.shape.get("hosts", {}).items() if k != "count"}}
+        found.setdefault(canonical([params, shape]), []).append(cell)
+    return list(found.values())
 
 
 def metrics(cells: Iterable[Cell]) -> list[str]:

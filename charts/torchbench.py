@@ -1,5 +1,6 @@
 """torchbench: time of a batch by point, and samples a second over the batch size where it was varied."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
@@ -7,8 +8,7 @@ from matplotlib.figure import Figure
 
 from perfdag.charts import lines, style
 from perfdag.charts.generic import dot_figure
-from perfdag.charts.series import Cell, band_words, read, runs_words, value_words
-from perfdag.results import canonical
+from perfdag.charts.series import Cell, Series, alike, band_words, read, runs_words, value_words, words_without
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
@@ -24,17 +24,27 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
 
 
 def _by_batch(cells: Sequence[Cell]) -> list[lines.Line]:
-    found: dict[str, lines.Line] = {}
-    for cell in cells:
-        params = cell.state.params
-        rate = next((each for each in cell.series("samples_rate") if each.values), None)
-        if rate:
-            kept = {name: value for name, value in params.items() if name != "batch_size"}
-            name = " ".join(str(params[part]) for part in ("model", "test", "device", "precision") if params.get(part))
-            found.setdefault(canonical(kept), lines.Line(name + (" compiled" if params.get("compile") else ""))).series[
-                float(params["batch_size"])
-            ] = rate
-    return list(found.values())
+    """A line for each model and shape; lines that would have one name say what tells them apart."""
+    made: list[tuple[Cell, lines.Line]] = []
+    for group in alike(cells, ("batch_size",)):
+        rates = {float(cell.state.params["batch_size"]): rate for cell in group if (rate := _rate(cell))}
+        if rates:
+            made.append((group[0], lines.Line(_name(group[0]), rates)))
+    names = Counter(line.name for _, line in made)
+    for cell, line in made:
+        if names[line.name] > 1:
+            line.name = f"{line.name} {words_without(cell, ('batch_size', 'model', 'test', 'device', 'precision'))}".strip()
+    return [line for _, line in made]
+
+
+def _rate(cell: Cell) -> Series | None:
+    return next((each for each in cell.series("samples_rate") if each.values), None)
+
+
+def _name(cell: Cell) -> str:
+    params = cell.state.params
+    name = " ".join(str(params[part]) for part in ("model", "test", "device", "precision") if params.get(part))
+    return name + (" compiled" if params.get("compile") else "")
 
 
 def _batches(made: Sequence[lines.Line], where: str) -> Figure:

@@ -65,6 +65,20 @@ def test_openfoam_scaling_has_an_ideal_line_and_efficiency() -> None:
     assert figures["phases"].axes[0].get_xlim()[0] == 0
 
 
+def test_openfoam_on_two_kinds_of_nodes_is_two_scalings() -> None:
+    rows: list[dict[str, Any]] = []
+    for kind, factor in (("old", 3.0), ("new", 1.0)):
+        for procs, nodes, seconds in ((1, 1, 8.0), (2, 2, 4.5)):
+            params = {"size": "S", "procs": procs, "nodes": nodes}
+            value = {"metric": "solve_time", "value": seconds * factor, "unit": "s", "better": "lower", "headline": True}
+            rows += sample("openfoam", params, 1, [value], shape={"hosts": {"count": nodes}, "node_selector": {"kind": kind}})
+    figures = drawn("openfoam", table(rows))
+    assert {"scaling", "scaling-2"} <= set(figures)
+    for slug, kind in (("scaling", "old"), ("scaling-2", "new")):
+        assert title(figures[slug]) == "OpenFOAM: 1.78 times as fast with 2 processes as with 1: 89 % efficient"
+        assert f"kind={kind}" in " ".join(each.get_text() for each in figures[slug].texts)
+
+
 def test_openfoam_of_a_recording_draws_its_phases() -> None:
     stdout = (RECORDED / "openfoam/xs-2-procs.stdout").read_text()
     output = Output({"stdout": stdout, "timing": "mesh_s=0.2\ndecompose_s=0.3\n"}, facts={"addresses": 1})
@@ -109,3 +123,18 @@ def test_torchbench_over_batch_sizes() -> None:
     assert set(figures) == {"points", "batches"}
     line = artist(figures["batches"], "median alexnet eval cpu")
     assert list(line.get_xdata()) == [1, 2]
+
+
+def test_torchbench_on_two_kinds_of_nodes_is_two_lines() -> None:
+    rows: list[dict[str, Any]] = []
+    for kind, factor in (("old", 1.0), ("new", 2.0)):
+        for batch in (1, 2):
+            params = TorchbenchParams(model="alexnet", batch_size=batch).model_dump(mode="json")
+            value = {"metric": "samples_rate", "value": 10.0 * batch * factor, "unit": "1/s", "better": "higher", "headline": False}
+            rows += sample("torchbench", params, 1, [value], shape={"node_selector": {"kind": kind}})
+    figure = drawn("torchbench", table(rows))["batches"]
+    found = {line.get_gid(): list(line.get_ydata()) for line in figure.axes[0].lines if (line.get_gid() or "").startswith("median")}
+    assert found == {
+        "median alexnet eval cpu node_selector.kind=old": [10, 20],
+        "median alexnet eval cpu node_selector.kind=new": [20, 40],
+    }
