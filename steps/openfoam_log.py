@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from perfdag.benchmark import Failed, Measurement, Output
 from perfdag.steps import openfoam_case as case
+from perfdag.steps.profile import parts
 from perfdag.steps.stamp import RANK_LINE
 
 _STAMPED = re.compile(r"^(\d+\.\d+)\t(.*)$")
@@ -171,13 +172,6 @@ def measurements(log: Log, cavity: case.Cavity, output: Output, procs: int) -> l
         found.append(Measurement("decompose_time", _number(timing["decompose_s"])))
     return (
         found
-        + _profile(each)
+        + parts("step_time", "step", each, PARTS)
         + [Measurement("residual", value, coords={"field": name}) for name, value in sorted(log.steps[-1].residuals.items())]
     )
-
-
-def _profile(took: list[float]) -> list[Measurement]:
-    """Mean time of a step (s) along the run, in at most PARTS parts; the coordinate `step` is the last time step of a part."""
-    parts = min(PARTS, len(took))
-    bounds = [len(took) * number // parts for number in range(parts + 1)]
-    return [Measurement("step_time", sum(took[a:b]) / (b - a), "mean", {"step": b}, n=b - a) for a, b in pairwise(bounds)]

@@ -16,6 +16,7 @@ from perfdag.hosts import Host
 from perfdag.shape import Shape
 from perfdag.stats.percentiles import nearest_rank, needed
 from perfdag.steps import devices, gpu
+from perfdag.steps.profile import parts
 from perfdag.steps.torchbench_run import MARK
 
 COMMIT = "0e83c440a51cd63464fee34724d01b7c814ce39b"
@@ -42,7 +43,7 @@ MODELS = frozenset(_MODELS.split())
 _EVAL_ONLY = {"llama"}
 # run.py refuses the others, but for amp on a CPU, which it takes and computes as fp32
 _PRECISIONS = {"cpu": ("fp32", "bf16", "amp_bf16"), "cuda": ("fp32", "tf32", "fp16", "bf16", "amp", "amp_fp16")}
-_KEPT = 1000  # times of single batches that become rows; the store has all
+_PARTS = 100  # of a run whose batches are told apart; its text in the store has each
 _PRINTED = re.compile(r"^(?:CPU Wall Time|GPU Time) per batch:\s*([0-9.]+) milliseconds", re.M)
 _COMPILE = re.compile(r"^PT2 Compilation time:\s*([0-9.]+) seconds", re.M)
 # no way out: a model that wants to download fails at once, and the row says so
@@ -108,7 +109,7 @@ class Torchbench(Benchmark[TorchbenchParams]):
         Metric("batch_time", "s", "lower", "median time of one batch: GPU events on cuda, wall time on cpu", headline=True),
         Metric("samples_rate", "1/s", "higher", "samples a second: batch size by the median wall time of a batch"),
         Metric("batch_time_spread", "s", "lower", "time of one batch: min, mean, max and, where the batches suffice, p90 and p99"),
-        Metric("iteration_time", "s", "none", f"time of each batch in its order, the first {_KEPT:,}"),
+        Metric("iteration_time", "s", "none", f"time of each batch in order; of more than {_PARTS} the mean of each of so many parts"),
         Metric("time_to_first_batch", "s", "lower", "construction of the model and its first call, compilation included; imports not"),
         Metric("compile_time", "s", "lower", "time in torch.compile"),
         Metric("cpu_memory", "B", "lower", "peak resident memory of the process"),
@@ -201,7 +202,7 @@ class Torchbench(Benchmark[TorchbenchParams]):
         for stat, part in (("p90", 0.9), ("p99", 0.99)):
             if n >= needed(part):
                 made.append(Measurement("batch_time_spread", nearest_rank(own, part), stat, n=n))
-        made += [Measurement("iteration_time", took, coords={"iteration": i}, n=1) for i, took in enumerate(own[:_KEPT], start=1)]
+        made += parts("iteration_time", "iteration", own, _PARTS)
         made += _memory(report)
         compiled = _COMPILE.search(stdout)
         if params.compile:

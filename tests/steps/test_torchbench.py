@@ -57,6 +57,8 @@ def test_percentiles_are_nearest_rank_of_enough_batches(n: int, stats: set[str])
     report = json.loads(recorded(NAMES[0]).texts["stdout"].rpartition(MARK)[2]) | {"wall_s": times, "batches": 1}
     params = params_of(NAMES[0]).model_copy(update={"iterations": n})
     made = Torchbench().parse(Output({"stdout": printed + MARK + json.dumps(report) + "\n"}), params)
+    assert sum(m.n or 0 for m in made if m.metric == "iteration_time") == n
+    assert len([m for m in made if m.metric == "iteration_time"]) == min(n, 100)
     found = {m.stat: m.value for m in made if m.metric == "batch_time_spread"}
     assert found.keys() & {"p90", "p99"} == stats
     if n == 459:
