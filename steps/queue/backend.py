@@ -126,7 +126,7 @@ class Backend:
         where = (self.options.frontend.host or "localhost", self.options.frontend.port)
         with socket.create_connection(where, 10) as peer:
             peer.settimeout(None)
-            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            wire.watch(peer)  # it may wait for an item for ever
             peer.sendall(wire.HELLO + wire.line({"Queue": self.options.queue}))
             left = False
             buffer = b""

@@ -37,7 +37,7 @@ class Limits:
     message_seconds: float = 5.0
     message_bytes: int = wire.KEPT_BYTES
     unsent_bytes: int = 1 << 20
-    pipelined: int = 1024
+    pipelined: int = wire.MOST_PARALLEL
     retries: int = 0
     reply_grace: float = 30.0
     reply_seconds: float = 0.0

@@ -51,6 +51,7 @@ class OriginalWire:
             raise LostError("cannot connect") from None
         try:
             writer.write(self.request)
+            wire.watch(writer.get_extra_info("socket"))
             message = wire.decode(await reader.read())
             return wire.reply(message) | {"Waittime": wire.number(message, "Waittime")}
         except OSError:
@@ -76,6 +77,7 @@ class KeptWire(asyncio.Protocol):
         self.replies: dict[int, asyncio.Future[wire.Message]] = {}
         self.number = 0
         self.buffer = b""
+        self.refused = ""
         self.connecting = asyncio.Lock()
 
     async def ask(self) -> wire.Message:
@@ -103,7 +105,8 @@ class KeptWire(asyncio.Protocol):
                 raise LostError("cannot connect") from None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport, self.buffer = cast(asyncio.Transport, transport), b""
+        self.transport, self.buffer, self.refused = cast(asyncio.Transport, transport), b"", ""
+        wire.watch(self.transport.get_extra_info("socket"))
         self.transport.write(wire.HELLO)
 
     def data_received(self, data: bytes) -> None:
@@ -113,7 +116,10 @@ class KeptWire(asyncio.Protocol):
                 message = wire.decode(one)
             except wire.MalformedError:
                 continue
-            future = self.replies.get(message.get("Id") or 0)
+            if message.get("Id") is None:  # not of one request: why the frontend ends the connection
+                self.refused = str(message.get("Error") or "")[:200]
+                continue
+            future = self.replies.get(message["Id"])
             if future is not None and not future.done():
                 future.set_result(message)
 
@@ -121,7 +127,7 @@ class KeptWire(asyncio.Protocol):
         self.transport = None
         for future in self.replies.values():
             if not future.done():
-                future.set_exception(LostError("connection lost"))
+                future.set_exception(LostError(self.refused or "connection lost"))
 
     async def close(self) -> None:
         if self.transport is not None:
@@ -135,8 +141,8 @@ class ClosedLoop:
     """Slots that each send a request when the one before is answered."""
 
     def __init__(self, wire_: Wire, tally: Tally, most: int) -> None:
-        if not 1 <= most <= 4096:
-            raise ValueError(f"at most {most} parallel requests: must be between 1 and 4096")
+        if not 1 <= most <= wire.MOST_PARALLEL:
+            raise ValueError(f"at most {most} parallel requests: must be between 1 and {wire.MOST_PARALLEL}")
         self.wire = wire_
         self.tally = tally
         self.most = most
@@ -201,7 +207,9 @@ def _poisson(rate: float, seed: int) -> Iterator[float]:
 class OpenLoop:
     """Requests sent when they are due, whatever became of those before; at most ``most`` are in flight."""
 
-    def __init__(self, wire_: Wire, tally: Tally, rate: float, poisson: bool = False, seed: int = 1, most: int = 4096) -> None:
+    def __init__(
+        self, wire_: Wire, tally: Tally, rate: float, poisson: bool = False, seed: int = 1, most: int = wire.MOST_PARALLEL
+    ) -> None:
         self.wire, self.tally, self.most = wire_, tally, most
         self.due = schedule(rate, poisson, seed)
         self.rate = rate

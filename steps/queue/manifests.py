@@ -127,7 +127,9 @@ def _frontend(queues: Queues) -> Object:
         "readinessProbe": _healthy(PORTS["metrics"]),
         "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
     }
-    return _deployment(queues.namespace, FRONTEND, 1, pod(queues, FRONTEND, container))
+    made = _deployment(queues.namespace, FRONTEND, 1, pod(queues, FRONTEND, container))
+    made["spec"]["strategy"] = {"type": "Recreate"}  # two frontends at once would each hold half of a queue
+    return made
 
 
 def _service(namespace: str, name: str, ports: dict[str, int]) -> Object:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from perfdag.processes import signal_tree
 from perfdag.steps.queue import wire
 
 START_SECONDS = 30.0
@@ -72,7 +73,7 @@ class Processes:
                 return
             await asyncio.sleep(0.02)
         for process in self.leaving:
-            process.kill()
+            signal_tree(process.pid, signal.SIGKILL)  # its command too, which runs in a session of its own
             process.wait()
         self.leaving.clear()
 

@@ -43,7 +43,7 @@ class Reactor:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            watch(listener)  # accepted sockets inherit it
+            wire.watch(listener)  # accepted sockets inherit it
             listener.bind((host, port))
             listener.listen(4096)
             port = port or listener.getsockname()[1]
@@ -247,12 +247,3 @@ class Peer:
     def closed(self) -> None:
         """The connection is gone; called once."""
         raise NotImplementedError
-
-
-def watch(sock: socket.socket) -> None:
-    """TCP keep-alive, so that a host that vanished without a word is noticed within about 20 s, and no Nagle delay."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    options = (("TCP_NODELAY", 1), ("TCP_KEEPIDLE", 8), ("TCP_KEEPINTVL", 4), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 20_000))
-    for name, value in options:
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,8 @@ import orjson
 
 ORIGINAL_BYTES = 1024
 KEPT_BYTES = 65536
+MOST_PARALLEL = 4096
+"""Requests in flight that one client may have."""
 HELLO = b"perfdag/1\n"
 CLIENT_PORT, METRICS_PORT, WORKER_PORT, CONTROL_PORT = 9997, 9998, 9999, 9996
 
@@ -178,3 +181,12 @@ def fit_original(message: Message) -> bytes:
         message = {**message, "Error": message["Error"][: -max(1, (len(data) - ORIGINAL_BYTES + 3) // 4)]}
         data = encode(message)
     return data
+
+
+def watch(sock: socket.socket) -> None:
+    """TCP keep-alive, so that a host that vanished without a word is noticed within about 20 s, and no Nagle delay."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    options = (("TCP_NODELAY", 1), ("TCP_KEEPIDLE", 8), ("TCP_KEEPINTVL", 4), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 20_000))
+    for name, value in options:
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
+import os
+import shutil
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -142,6 +147,69 @@ async def test_idle_backend_ends_at_once(start: Start) -> None:
     assert time.monotonic() - began < 1
     assert not frontend.parked["sleep"]
     replicas.running.clear()
+
+
+async def test_a_replica_that_does_not_end_is_killed_with_its_command(start: Start) -> None:
+    frontend = await start()
+    marker = "54321.725"
+    replicas = Processes(workers(frontend), "sleep", ["/bin/sleep", marker], grace=0.1)
+    line = await dial(frontend.ports[0], '{"Queue": "sleep"}')
+    await replicas.scale(1)
+    while not frontend.queues["sleep"].running:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.2)  # the command starts after the item is taken
+    assert commands(marker) == 1
+    await replicas.stop()
+    assert commands(marker) == 0
+    await line.close()
+
+
+def commands(marker: str) -> int:
+    """Processes that run the command with that argument, zombies aside."""
+    found = 0
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found += each.read_bytes() == f"/bin/sleep\0{marker}\0".encode()
+    return found
+
+
+@pytest.mark.slow
+def test_a_frontend_that_vanished_is_noticed(tmp_path: Path) -> None:
+    """A network namespace whose address is taken away: from then on no packet is answered, not even with a reset."""
+    name, inside, outside = (f"pd{kind}{os.getpid() % 100000}" for kind in "nio")
+    server = (
+        "import socket, time; s = socket.create_server(('198.51.100.2', 9999)); print('listens', flush=True); "
+        "s.settimeout(30); c, _ = s.accept(); print(c.recv(99), flush=True); time.sleep(99)"
+    )
+    there = ["ip", "netns", "exec", name]
+    steps = [
+        ["ip", "netns", "add", name],
+        ["ip", "link", "add", outside, "type", "veth", "peer", "name", inside, "netns", name],
+        ["ip", "addr", "add", "198.51.100.1/30", "dev", outside],
+        ["ip", "link", "set", outside, "up"],
+        [*there, "ip", "addr", "add", "198.51.100.2/30", "dev", inside],
+        [*there, "ip", "link", "set", inside, "up"],
+    ]
+    fields = {"frontend": "198.51.100.2:9999", "queue": "sleep", "pod": "p", "node": "n", "patience": 1, "workload": {"command": ["sleep"]}}
+    try:
+        for step in steps:
+            if shutil.which("ip") is None or subprocess.run(step, capture_output=True, check=False).returncode:
+                pytest.skip("no network namespace can be made here")
+        with subprocess.Popen([*there, sys.executable, "-c", server], stdout=subprocess.PIPE) as frontend:
+            assert frontend.stdout is not None
+            assert frontend.stdout.readline() == b"listens\n"
+            argv = [sys.executable, "-m", "perfdag.steps.queue.backend", json.dumps(fields)]
+            with subprocess.Popen(argv, stderr=subprocess.PIPE) as backend:
+                assert b"perfdag/1" in frontend.stdout.readline()
+                subprocess.run([*there, "ip", "addr", "flush", "dev", inside], check=True)
+                try:
+                    assert backend.wait(60) == 4
+                finally:
+                    backend.kill()
+                    frontend.kill()
+    finally:
+        subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+        subprocess.run(["ip", "link", "del", outside], capture_output=True, check=False)
 
 
 async def test_without_backoff_an_empty_queue_ends_the_backend(start: Start) -> None:

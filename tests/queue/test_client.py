@@ -8,6 +8,7 @@ import json
 import pytest
 
 from perfdag.steps.queue.control import Control
+from perfdag.steps.queue.frontend import Limits
 from perfdag.steps.queue.load import ClosedLoop, KeptWire, OpenLoop, OriginalWire, Work, schedule
 from perfdag.steps.queue.processes import Processes
 from perfdag.steps.queue.tally import Latencies, Tally
@@ -54,6 +55,31 @@ async def test_live_control_of_a_closed_loop(start: Start, wire: type[KeptWire])
     finally:
         await loop.stop()
         await replicas.stop()
+
+
+async def test_more_than_a_thousand_requests_are_in_flight_at_once(start: Start) -> None:
+    frontend = await start()
+    tally = Tally()
+    loop = ClosedLoop(KeptWire(clients(frontend), Work("sleep")), tally, 1025)
+    loop.set_parallel(1025)
+    try:
+        await settled(tally, 1025)
+        assert (frontend.queues["sleep"].waiting, tally.failure) == (1025, 0)
+    finally:
+        await loop.stop()
+
+
+async def test_the_reason_why_a_connection_ends_is_counted(start: Start) -> None:
+    frontend = await start(limits=Limits(pipelined=3))
+    tally = Tally()
+    loop = ClosedLoop(KeptWire(clients(frontend), Work("sleep")), tally, 4)
+    loop.set_parallel(4)
+    try:
+        while tally.failure < 4:
+            await asyncio.sleep(0.02)
+    finally:
+        await loop.stop()
+    assert set(tally.causes) == {"more than 3 requests at once on one connection"}
 
 
 def test_control_refuses_what_it_does_not_know() -> None:

@@ -50,6 +50,10 @@ def test_every_pod_is_restricted() -> None:
         assert (container["allowPrivilegeEscalation"], container["readOnlyRootFilesystem"]) == (False, True)
 
 
+def test_two_frontends_never_share_a_queue() -> None:
+    assert of("Deployment", manifests(load(None, ["sleep=sleep 2"])))["perfdag-queue-frontend"]["spec"]["strategy"] == {"type": "Recreate"}
+
+
 def test_an_ingress_brings_a_token() -> None:
     queue = {"name": "sleep", "command": ["sleep", "1"], "ingress": "queue.example"}
     objects = manifests(Queues.model_validate({"queues": [queue]}))
@@ -71,6 +75,8 @@ def test_scaling(by: str, kind: str) -> None:
     if by == "cron":
         pod = made["spec"]["jobTemplate"]["spec"]["template"]["spec"]
         assert "--exit-when-empty" in pod["containers"][0]["command"]
+        labels = made["spec"]["jobTemplate"]["spec"]["template"]["metadata"]["labels"]
+        assert not deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
         assert "--exit-when-empty" not in deployment["spec"]["template"]["spec"]["containers"][0]["command"]
     else:
         assert "replicas" not in deployment["spec"]  # else every apply would reset the scaler's count
