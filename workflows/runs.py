@@ -6,6 +6,7 @@ from hera.workflows import CronWorkflow, Parameter, Workflow
 from hera.workflows import models as m
 
 from perfdag.podspec import LABEL
+from perfdag.workflows.schedule import parse
 from perfdag.workflows.templates import NAME
 
 Object = dict[str, Any]
@@ -36,18 +37,26 @@ def config_map(namespace: str, suite: str, text: str) -> Object:
 
 
 def cron(
-    namespace: str, suite: str, schedules: list[str], *, suspend: bool = False, starting_deadline: int = 3600, cluster_scope: bool = False
+    namespace: str,
+    suite: str,
+    schedules: list[str],
+    *,
+    store: str = "",
+    priority: int = 0,
+    suspend: bool = False,
+    starting_deadline: int = 3600,
+    cluster_scope: bool = False,
 ) -> Object:
     """A CronWorkflow of the suite in its ConfigMap: UTC, never two at once, a start missed by `starting_deadline` seconds is left out.
 
-    Raises ValueError for a name that is too long or a schedule that is not five fields.
+    `store`: where it is another than the installation's. Raises ValueError for a name that is too long or a schedule that cannot be.
     """
     name = f"{NAME}-{suite}"
     if len(name) > 52:
         raise ValueError(f"{name}: a CronWorkflow's name has at most 52 characters")
     for schedule in schedules:
-        if len(schedule.split()) != 5 and not schedule.startswith("@"):
-            raise ValueError(f"schedule {schedule!r}: five fields are wanted (minute hour day month weekday), for example '0 2 * * *'")
+        parse(schedule)
+    told = {"configmap": f"{NAME}-suite-{suite}", "trigger": "cron"} | ({"store": store} if store else {})
     made = CronWorkflow(
         name=name,
         namespace=namespace,
@@ -59,7 +68,8 @@ def cron(
         successful_jobs_history_limit=3,
         failed_jobs_history_limit=5,
         cron_suspend=suspend,
-        arguments=[Parameter(name="configmap", value=f"{NAME}-suite-{suite}"), Parameter(name="trigger", value="cron")],
+        priority=priority or None,
+        arguments=[Parameter(name=name, value=value) for name, value in told.items()],
         workflow_template_ref=m.WorkflowTemplateRef(name=NAME, cluster_scope=cluster_scope or None),
     )
     document: Object = made.to_dict()

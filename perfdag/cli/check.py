@@ -118,18 +118,50 @@ def after_run(store: "Store", plan: "Plan", code: int) -> int:
         return code
     accepted, file = read_acks(None, store)
     gate = night(store, plan.suite, plan.run_id, Rules(checks_of(plan.suite_text), accepted, file))
-    reached, webhook = True, os.environ.get("PERFDAG_WEBHOOK")
-    if webhook:
-        try:
-            gatefiles.send(webhook, gate, gate.alerts)
-        except gatefiles.WebhookError as error:
-            print(f"perfdag check: {error}", file=sys.stderr)
-            reached = False
+    reached = _told(gate)
     remember(store, gate)
     store.put(f"runs/{plan.run_id}/check.xml", gatefiles.junit(gate))
     store.put(f"runs/{plan.run_id}/check.md", gatefiles.markdown(gate).encode())
     show(gate)
     return 4 if not reached else 3 if gate.failed else code
+
+
+def due(store: "Store", suite: str, hours: float) -> int:
+    """Whether the newest run of a suite is younger than `hours`; 0, 3 where it is not or there is none, 4 where the webhook is away.
+
+    The gate of that run is asked as a whole, so that what was told of it stays known; only its age counts here.
+    """
+    from perfdag.confirm import night
+    from perfdag.gate import Rules, remember
+    from perfdag.rules import read_acks, read_checks
+    from perfdag.selection import SelectionError, one
+
+    try:
+        run_id, _ = one(store, "last", suite)
+        accepted, file = read_acks(None, store)
+        gate = night(store, suite, run_id, Rules(read_checks(store, run_id, None), accepted, file, hours))
+    except SelectionError as error:
+        print(f"STALE {suite}: {error}", file=sys.stderr)
+        return 3
+    reached = _told(gate)
+    remember(store, gate)
+    stale = [alert for alert in gate.alerts if alert.kind == "stale"]
+    print("\n\n".join(alert.text for alert in stale) or f"{suite}: the newest run, {run_id}, is younger than {hours:g} h")
+    return 4 if not reached else 3 if stale else 0
+
+
+def _told(gate: "Gate") -> bool:
+    """Tell the webhook of the environment, where there is one; False where it is out of reach."""
+    from perfdag import gatefiles
+
+    webhook = os.environ.get("PERFDAG_WEBHOOK")
+    try:
+        if webhook:
+            gatefiles.send(webhook, gate, gate.alerts)
+    except gatefiles.WebhookError as error:
+        print(f"perfdag check: {error}", file=sys.stderr)
+        return False
+    return True
 
 
 def show(gate: "Gate") -> None:

@@ -12,6 +12,7 @@ EPILOG = """examples:
   perfdag render --base --namespace bench --store s3://bench/results
   perfdag render suites/quick.yaml --namespace bench
   perfdag render suites/quick.yaml --schedule '0 2 * * *' --schedule '0 14 * * 1-5'
+  perfdag render suites/quick.yaml --schedule '41 4 * * *' --store s3://bench/nightly
 """
 
 
@@ -20,7 +21,8 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = sub.add_parser(
         "render",
         help="the manifests, for kubectl or GitOps",
-        description="Print manifests: with --base what `perfdag install` puts on a cluster, with SUITE a Workflow (or with --schedule a CronWorkflow).",
+        description="Print manifests: with --base what `perfdag install` puts on a cluster, with SUITE a Workflow (or with "
+        "--schedule a CronWorkflow, and one that tells where its newest run is too old).",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -115,16 +117,24 @@ def _suite(args: argparse.Namespace) -> list[dict[str, Any]]:
     from perfdag import suite
     from perfdag.plan import make_plan
     from perfdag.steps.plan import check_size
-    from perfdag.workflows import runs
+    from perfdag.store import on_cluster
+    from perfdag.workflows import due, runs
 
+    if args.store and not on_cluster(args.store):
+        raise ValueError(f"--store {args.store}: pods share no folder with this machine; s3://bucket/prefix or claim://NAME is needed")
     loaded = suite.load(args.suite)
-    check_size(make_plan(loaded))  # a suite that the plan step would refuse is refused here
+    plan = make_plan(loaded)
+    check_size(plan)  # a suite that the plan step would refuse is refused here
     name, text = loaded.suite.name, inline(loaded)
+    of_suite = loaded.suite.store or ""
+    store = args.store or (of_suite if on_cluster(of_suite) else "")
     carried = runs.config_map(args.namespace, name, text)
     if args.schedule:
-        return [carried, runs.cron(args.namespace, name, args.schedule, cluster_scope=args.cluster_scope)]
-    told = {"configmap": carried["metadata"]["name"]} | ({"store": args.store} if args.store else {})
-    return [carried, runs.workflow(args.namespace, name, told, cluster_scope=args.cluster_scope)]
+        told = {"store": store, "priority": loaded.suite.priority, "cluster_scope": args.cluster_scope}
+        nightly = runs.cron(args.namespace, name, args.schedule, **told)
+        return [carried, due.cron(args.namespace, name, args.schedule, plan.seconds(), store, args.cluster_scope), nightly]
+    parameters = {"configmap": carried["metadata"]["name"]} | ({"store": store} if store else {})
+    return [carried, runs.workflow(args.namespace, name, parameters, "", loaded.suite.priority, args.cluster_scope)]
 
 
 def inline(loaded: "Loaded") -> str:

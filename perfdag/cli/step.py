@@ -42,6 +42,10 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     finish = steps.add_parser("finish", help="collect, report, check")
     finish.add_argument("--phase", default="", help="the workflow's phase")
     finish.set_defaults(run=_finish)
+    due = steps.add_parser("due", help="tell where the newest run of a suite is too old")
+    due.add_argument("--suite", required=True)
+    due.add_argument("--max-age", metavar="HOURS", type=float, required=True)
+    due.set_defaults(run=_due)
     rsh = steps.add_parser("rsh", help="run a command on a peer of this gang (an MPI launcher's remote shell)")
     rsh.add_argument("words", nargs=argparse.REMAINDER, metavar="HOST COMMAND", help="address of a peer, the command and its arguments")
     rsh.set_defaults(run=_rsh)
@@ -147,6 +151,13 @@ def _finish(args: argparse.Namespace) -> int:
         collect(store, load_plan(store, run_id))
     _annotate(place, report)
     return after_run(store, plan, code)
+
+
+def _due(args: argparse.Namespace) -> int:
+    from perfdag.cli.check import due
+    from perfdag.steps.place import here
+
+    return due(here().open(), args.suite, args.max_age)
 
 
 def _annotate(place: "Here", notes: dict[str, str]) -> None:

@@ -4,7 +4,7 @@ import json
 import threading
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pytest
 
 from perfdag.checks import Check
 from perfdag.cli import main
+from perfdag.cli.check import due
 from perfdag.document import BadDocument
 from perfdag.findings import Accepted
 from perfdag.gate import Rules, check, remember
@@ -270,6 +271,21 @@ def test_a_newest_run_too_old_is_an_alert(store: Store) -> None:
     gate = check(store, "net", run_id(2), Rules(max_age=26), now=late.astimezone(UTC))
     assert [alert.kind for alert in gate.alerts] == ["stale"]
     assert gate.failed
+
+
+def test_the_step_that_tells_of_a_missed_day(
+    store: Store, webhook: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PERFDAG_WEBHOOK", webhook)
+    assert due(store, "net", 26) == 3
+    assert "STALE net: store" in capsys.readouterr().err  # never a run
+    nights(store, 40, step)
+    remember(store, check(store, "net", run_id(39), Rules()))
+    age = (datetime.now(UTC) - START - timedelta(days=39)).total_seconds() / 3600
+    assert due(store, "net", age + 1) == 0  # a regression of that night, and told: not a missed day
+    assert [due(store, "net", age - 1) for _ in range(2)] == [3, 3]
+    assert [each["kind"] for each in Receiver.got].count("stale") == 1
+    assert "STALE net: the newest run is" in capsys.readouterr().out
 
 
 def test_one_very_bad_night_is_suspicious_not_a_regression(store: Store) -> None:

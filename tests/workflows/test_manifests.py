@@ -16,7 +16,7 @@ import yaml
 
 from perfdag.podspec import PORT, Context, host_port, patch
 from perfdag.shape import Shape
-from perfdag.workflows import base, lint, runs
+from perfdag.workflows import base, due, lint, runs
 from perfdag.workflows.emit import dump
 from perfdag.workflows.templates import Installation
 
@@ -66,7 +66,8 @@ def documents() -> dict[str, list[dict[str, Any]]]:
     made = {name: base.objects(each) for name, each in INSTALLATIONS.items()}
     made["suite"] = [
         runs.config_map("bench", "quick", "name: quick\n"),
-        runs.cron("bench", "quick", ["0 2 * * *", "0 14 * * 1-5"]),
+        due.cron("bench", "quick", ["0 2 * * *", "0 14 * * 1-5"], 600.0, "s3://bench/other"),
+        runs.cron("bench", "quick", ["0 2 * * *", "0 14 * * 1-5"], store="s3://bench/other", priority=5),
         runs.workflow("bench", "quick", {"configmap": "perfdag-suite-quick"}, "20260101T020000Z-0a1b2c3d", 5),
     ]
     return made
@@ -171,7 +172,7 @@ def test_rights_of_an_allowed_benchmark_are_of_its_own_account(namespaced: bool)
     assert not any("nonResourceURLs" in rule for (kind, _), rules in roles.items() if kind == "Role" for rule in rules), "Roles may not"
     for name in ("perfdag-measure", "perfdag-run"):
         assert not any("kubevirt.io" in rule.get("apiGroups", ()) for rule in roles["Role", name])
-    template = next(each for each in made if each["kind"] == "WorkflowTemplate")
+    template = next(each for each in made if each["kind"] == "WorkflowTemplate" and each["metadata"]["name"] == "perfdag")
     plan = next(each for each in template["spec"]["templates"] if each["name"] == "plan")
     assert {"name": "PERFDAG_ALLOWED", "value": "vmi-burst"} in plan["container"]["env"]
 
