@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from perfdag import results
 from perfdag.checks import Tuning
 from perfdag.environment import codes, environment
+from perfdag.matching import match
 from perfdag.rollup import trends
 from perfdag.selection import Selection, SelectionError
 from perfdag.stats.changes import WINDOW, change_points
@@ -40,6 +41,7 @@ class Comparison:
 
     a: Selection
     b: Selection
+    parameters: dict[str, tuple[str, str]] = field(default_factory=dict)
     environment: dict[str, tuple[str, str]] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
     only_a: list[str] = field(default_factory=list)
@@ -49,11 +51,14 @@ class Comparison:
     damaged: list[str] = field(default_factory=list)
 
 
+_Key = tuple[str, str, str, str]
+
+
 @dataclass
 class _Side:
     selection: Selection
-    series: dict[tuple[str, str, str, str], SeriesInfo]
-    values: dict[tuple[str, str, str, str], Array]
+    series: dict[_Key, SeriesInfo]
+    values: dict[_Key, Array]
     environment: dict[str, str]
     failed: dict[str, tuple[int, int, str, str]]
 
@@ -74,20 +79,35 @@ def compare_selections(a: tuple[Store, Selection], b: tuple[Store, Selection], t
         for key in sorted({*left.environment, *right.environment})
         if left.environment.get(key) != right.environment.get(key)
     }
-    names = labels([*left.series.values(), *right.series.values()])
-    history = {info.key: i for i, info in enumerate(past.series)}
+    answers, made.parameters = match(left.series.values(), right.series.values())
+    was = _renamed(left, answers)
+    names = labels([*right.series.values(), *(info for info in left.series.values() if info.point not in answers)])
+    names |= {before: names[after] for before, after in answers.items()}
     for key, info in right.series.items():
         if key not in left.series:
             made.only_b.append(full_name(info, names))
         elif everything or info.headline:
-            earlier = past.value[history[key]] if key in history else np.array([])
-            _compare(made, left, right, key, earlier, tuning, names)
+            _compare(made, left, right, key, _earlier(past, key, was.get(key, key)), tuning, names)
     made.only_a = [full_name(info, names) for key, info in left.series.items() if key not in right.series]
     for letter, side in (("A", left), ("B", right)):
         for point, (ok, bad, error, entry) in side.failed.items():
             made.failed.append(f"{letter}: {entry} {names.get(point, point)}: {bad} of {ok + bad} samples, {error}")
     made.rows.sort(key=_order)
     return made
+
+
+def _renamed(side: _Side, answers: dict[str, str]) -> dict[_Key, _Key]:
+    """Give points of a side the ids of those that they answer; returns new key -> old key of their series."""
+    was = {(answers.get(key[0], key[0]), *key[1:]): key for key in side.series}
+    side.series = {key: side.series[old] for key, old in was.items()}
+    side.values = {key: side.values[old] for key, old in was.items()}
+    return was
+
+
+def _earlier(past: Trends, key: _Key, was: _Key) -> Array:
+    """Past run medians of a series, or of what it was before its parameters were changed, whichever tell more of the noise."""
+    rows = [past.value[i] for i, info in enumerate(past.series) if info.key in (key, was)]
+    return max(rows, key=lambda row: int(np.isfinite(row).sum()), default=np.array([]))
 
 
 def full_name(info: SeriesInfo, names: dict[str, str]) -> str:
@@ -99,7 +119,7 @@ def _compare(
     made: Comparison,
     left: _Side,
     right: _Side,
-    key: tuple[str, str, str, str],
+    key: _Key,
     earlier: Array,
     tuning: Tuning,
     names: dict[str, str],
@@ -169,7 +189,7 @@ def _side(store: Store, selection: Selection, damaged: list[str]) -> _Side:
     return _Side(selection, series, values, environment(table), failed)
 
 
-def _repetitions(table: pa.Table, keys: dict[str, Any]) -> dict[tuple[str, str, str, str], Array]:
+def _repetitions(table: pa.Table, keys: dict[str, Any]) -> dict[_Key, Array]:
     rows = table.filter(measured(table))
     which, ids = codes(rows["series_id"])
     groups, values = grouped(which, rows["value"].to_numpy().astype(np.float64))

@@ -300,13 +300,18 @@ def _order(info: SeriesInfo) -> tuple[Any, ...]:
     return (info.canary, not info.headline, info.entry, info.point, info.metric, info.stat, info.coords)
 
 
+def settings(info: SeriesInfo) -> dict[str, str]:
+    """What a point was measured with, flat: parameters, shape keys with dots, its pair of hosts."""
+    flat = dict(flatten(orjson.loads(info.params or "{}"))) | dict(flatten(orjson.loads(info.shape or "{}")))
+    return flat | ({"pair": info.pair} if info.pair else {})
+
+
 def labels(series: Iterable[SeriesInfo]) -> dict[str, str]:
     """Point id -> what tells it from the other points of its entry (`streams=4 network.host=true`), often nothing."""
     points = {info.point: info for info in series}
     entries: dict[str, dict[str, dict[str, str]]] = {}
     for point, info in points.items():
-        flat = dict(flatten(orjson.loads(info.params or "{}"))) | dict(flatten(orjson.loads(info.shape or "{}")))
-        entries.setdefault(info.entry, {})[point] = flat | ({"pair": info.pair} if info.pair else {})
+        entries.setdefault(info.entry, {})[point] = settings(info)
     made = {}
     for group in entries.values():
         names = sorted({name for flat in group.values() for name in flat})

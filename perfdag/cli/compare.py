@@ -16,7 +16,8 @@ EPILOG = """examples:
   perfdag compare baseline:acceptance last --store s3://bench/blue --store-b s3://bench/green
 
 a run is its id, the beginning of it, `last`, `last~N` (N before) or `baseline:NAME`; a selection is conditions with suite=, month=,
-since=, until= (days), run= (glob) and newest= (how many); verdicts: better, worse, no difference shown, inconclusive
+since=, until= (days), run= (glob) and newest= (how many); verdicts: better, worse, no difference shown, inconclusive; points of which
+one parameter was changed are compared with one another, and the change is named first
 """
 
 
@@ -35,7 +36,9 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     add_store(parser)
     parser.add_argument("--store-b", metavar="ROOT", help="store of B, where it is another (two clusters)")
     parser.add_argument("--all", action="store_true", help="every series in the table, not the headline ones and verdicts only")
-    parser.add_argument("--min-effect", metavar="SHARE", default=None, help="smallest effect worth a verdict (default 5%%)")
+    parser.add_argument(
+        "--min-effect", metavar="SHARE", default=None, help="smallest effect worth a verdict (default: `checks` of B's suite, else 5%%)"
+    )
     parser.add_argument("--gate", action="store_true", help="exit 3 where a headline series is worse")
     parser.add_argument("--chart", metavar="FILE", help="forest plot, .svg or .png")
     form = parser.add_mutually_exclusive_group()
@@ -60,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the comparison; exit 2 where a side names no run, 3 with --gate where a headline is worse."""
     from perfdag.checks import Check, Tuning
     from perfdag.comparison import compare_selections
+    from perfdag.rules import read_checks
     from perfdag.selection import SelectionError, select
     from perfdag.store import open_store
 
@@ -72,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         other = open_store(args.store_b) if args.store_b else store
         a = select(store, args.a, args.suite)
         b = select(other, args.b, args.suite or (None if args.store_b else a.suite))
-        made = compare_selections((store, a), (other, b), Tuning(checks))
+        made = compare_selections((store, a), (other, b), Tuning([*read_checks(other, b.runs[-1], None), *checks]))
     except SelectionError as error:
         return complain("compare", error)
     if args.chart:
@@ -188,7 +192,7 @@ def show(made: "Comparison", everything: bool) -> None:
     for letter, side in (("A", made.a), ("B", made.b)):
         runs = side.runs[0] if len(side.runs) == 1 else f"{len(side.runs)} runs, {side.runs[0]} to {side.runs[-1]}"
         print(f"{letter}  {side.suite}  {runs}")
-    for key, (before, after) in made.environment.items():
+    for key, (before, after) in [*made.parameters.items(), *made.environment.items()]:
         print(f"differs  {key}: {before} -> {after}")
     if not made.environment:
         print("environment and tools are the same")
@@ -211,9 +215,9 @@ def show(made: "Comparison", everything: bool) -> None:
 def markdown(made: "Comparison", everything: bool) -> str:
     """The comparison as Markdown."""
     lines = [f"### {made.b.words} against {made.a.words} (suite {made.b.suite})", ""]
-    lines += [f"- {key}: {before} -> {after}" for key, (before, after) in made.environment.items()] or [
-        "- environment and tools are the same"
-    ]
+    lines += [f"- {key}: {before} -> {after}" for key, (before, after) in [*made.parameters.items(), *made.environment.items()]]
+    if not made.environment:
+        lines.append("- environment and tools are the same")
     lines += ["", "| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
     for row in chosen(made, everything):
         shown = [each.replace("|", "\\|") for each in cells(row)]
@@ -233,6 +237,7 @@ def as_data(made: "Comparison") -> dict[str, Any]:
     return {
         "a": asdict(made.a),
         "b": asdict(made.b),
+        "parameters": {key: list(pair) for key, pair in made.parameters.items()},
         "environment": {key: list(pair) for key, pair in made.environment.items()},
         "series": rows,
         "only_a": made.only_a,

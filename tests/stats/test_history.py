@@ -15,8 +15,10 @@ from perfdag.checks import Tuning
 from perfdag.cli import main
 from perfdag.comparison import compare_selections, level_removed
 from perfdag.history import node_outliers, noise_report, overview, recent_rows, series_of
+from perfdag.plan import make_plan
 from perfdag.selection import SelectionError, select
 from perfdag.store import Store, open_store
+from perfdag.suite import load
 from tests.stats.synthetic import nights, put, rows, run_id
 
 
@@ -180,6 +182,42 @@ def test_compare_skips_nothing_in_silence(store: Store, capsys: pytest.CaptureFi
     assert "B: iperf streams=4: 3 of 3 samples, failed: it would not start" in out
     assert main(["compare", run_id(20), run_id(21), "--store", store.root]) == 0
     assert "unit bit/s in A and B/s in B, not compared" in capsys.readouterr().out
+
+
+def test_compare_names_a_changed_parameter_first_and_compares_over_it(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    points = ["streams=1,duration=1", "streams=4,duration=1"]
+    nights(store, 20, lambda n, p: 1e10, points=points, env=lambda n: {"kernel": "6.1.112"})
+    later = {name.replace("duration=1", "duration=2"): [8e9] * 3 for name in [*points, "streams=8,duration=1"]}
+    put(store, rows(20, later, env={"kernel": "6.1.119"}))
+    assert main(["compare", run_id(19), "last", "--store", store.root]) == 0
+    out = capsys.readouterr().out
+    assert out.index("differs  iperf.duration: 1 -> 2") < out.index("differs  kernel: 6.1.112 -> 6.1.119")
+    assert "only in A" not in out
+    assert "only in B (new): iperf streams=8 throughput" in out
+    assert main(["compare", run_id(19), "last", "--store", store.root, "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["parameters"] == {"iperf.duration": ["1", "2"]}
+    # the noise is that of the 19 nights before the change
+    assert {each["label"]: each["word"] for each in made["series"]} == {"streams=1": "worse", "streams=4": "worse"}
+    assert main(["compare", run_id(19), "last", "--store", store.root, "--markdown"]) == 0
+    assert "- iperf.duration: 1 -> 2\n- " in capsys.readouterr().out
+
+
+def test_compare_honours_the_checks_of_the_suite(tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    nights(store, 20, lambda n, p: 1e10, points=["streams=1"], noise=0.001)
+    put(store, rows(20, {"streams=1": [9.7e9] * 3}))
+
+    def word(*more: str) -> str:
+        assert main(["compare", run_id(19), "last", "--store", store.root, "--json", *more]) == 0
+        return str(json.loads(capsys.readouterr().out)["series"][0]["word"])
+
+    assert word() == "no difference shown"
+    (tmp_path / "net.yaml").write_text("name: net\nentries:\n  - {benchmark: command, name: iperf, params: {argv: [ls]}}\n")
+    plan = make_plan(load(tmp_path / "net.yaml"), run_id=run_id(20))
+    plan.suite_text += "checks:\n  - {entry: iperf, metric: throughput, min_effect: 2%}\n"
+    store.put(f"runs/{run_id(20)}/plan.json", plan.dump())
+    assert word() == "worse"
+    assert word("--min-effect", "10%") == "no difference shown"
 
 
 def test_a_series_with_one_point_and_a_damaged_file(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,53 @@
+"""Points of two sides that answer one another although a parameter of theirs was changed: a changed parameter makes a new point."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from perfdag.trends import SeriesInfo, settings
+
+_Settings = dict[str, str]
+
+
+def match(left: Iterable[SeriesInfo], right: Iterable[SeriesInfo]) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
+    """Return (point of A -> its point of B, what was changed: `entry.name` -> (in A, in B)) over the points that one side alone has.
+
+    A parameter was changed where all points of an entry have one value of it in A and another one in B; points that then agree
+    in all else answer one another. A value among several that one side lacks is a point that is gone, or new.
+    """
+    a, b = _by_entry(left), _by_entry(right)
+    shared = {point for points in a.values() for point in points} & {point for points in b.values() for point in points}
+    pairs: dict[str, str] = {}
+    differs: dict[str, tuple[str, str]] = {}
+    for entry in a.keys() & b.keys():
+        changed = _changed(list(a[entry].values()), list(b[entry].values()))
+        if not changed:
+            continue
+        known = {_rest(flat, changed): point for point, flat in b[entry].items() if point not in shared}
+        found = {point: known[rest] for point, flat in a[entry].items() if point not in shared and (rest := _rest(flat, changed)) in known}
+        if found:
+            pairs |= found
+            differs |= {f"{entry}.{name}": values for name, values in changed.items()}
+    return pairs, dict(sorted(differs.items()))
+
+
+def _by_entry(series: Iterable[SeriesInfo]) -> dict[str, dict[str, _Settings]]:
+    points = {info.point: info for info in series}
+    entries: dict[str, dict[str, _Settings]] = {}
+    for point, info in points.items():
+        entries.setdefault(info.entry, {})[point] = settings(info)
+    return entries
+
+
+def _changed(a: list[_Settings], b: list[_Settings]) -> dict[str, tuple[str, str]]:
+    """Names whose one value in A is not their one value in B; `-` where a side does not know the name."""
+    found = {}
+    for name in sorted({name for flat in (*a, *b) for name in flat}):
+        before, after = ({flat.get(name, "-") for flat in side} for side in (a, b))
+        if len(before) == len(after) == 1 and before != after:
+            found[name] = (*before, *after)
+    return found
+
+
+def _rest(flat: _Settings, changed: dict[str, tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, value) for name, value in flat.items() if name not in changed))
