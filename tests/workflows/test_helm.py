@@ -61,7 +61,8 @@ def test_the_template_replaces_every_token() -> None:
 
 
 @pytest.mark.skipif(shutil.which("helm") is None, reason="needs the helm command")
-def test_helm_template() -> None:
+@pytest.mark.parametrize("classes", [True, False])
+def test_helm_template(classes: bool) -> None:
     argv = [
         "helm",
         "template",
@@ -73,10 +74,13 @@ def test_helm_template() -> None:
         "store=s3://b/r,storeSecret=keys,registry=registry.example/x",
         "--kube-version",  # a helm that was built from source pretends to talk to 1.20
         "1.34.0",
+        "--set",
+        f"priorityClasses={str(classes).lower()}",
     ]
     said = subprocess.run([*argv, "--set-string", "tag=7", "--set", "pullPolicy=Always"], capture_output=True, text=True, check=True)
     made = [each for each in yaml.safe_load_all(said.stdout) if each]
-    assert sorted(made, key=_identity) == sorted(base.objects(_installation(TOKENS)), key=_identity)  # helm sorts by kind
+    wanted = [each for each in base.objects(_installation(TOKENS)) if classes or each["kind"] != "PriorityClass"]
+    assert sorted(made, key=_identity) == sorted(wanted, key=_identity)  # helm sorts by kind
 
 
 def _identity(made: dict[str, Any]) -> tuple[str, str, str]:
