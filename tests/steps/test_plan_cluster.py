@@ -1,4 +1,4 @@
-"""The plan step against a real API server: what the cluster refuses of one batch costs that batch alone."""
+"""Steps against a real API server: what the cluster refuses of one batch costs that batch alone; the events of a pod that waits."""
 
 import os
 import uuid
@@ -16,6 +16,7 @@ from perfdag.kube import Kube, KubeError
 from perfdag.plan import make_plan
 from perfdag.steps.place import Here
 from perfdag.steps.plan import step
+from perfdag.steps.pods import read, told
 from perfdag.store import open_store
 from perfdag.suite import loads
 
@@ -95,3 +96,21 @@ def test_the_rest_is_measured_and_the_rows_say_why(here: Here, tmp_path: Path) -
     assert "nowhere/none" in found["network"][1]
     assert found["full"][0] == "failed"
     assert "exceeded quota" in found["full"][1]
+
+
+def test_the_events_of_a_pod_that_waits_are_read(here: Here) -> None:
+    # of a scheduler that is not there: nothing is ever said of it in its status
+    spec = {"schedulerName": "nobody", "containers": [{"name": "main", "image": "none"}]}
+
+    async def work(client: Kube) -> list[str | None]:
+        made = await client.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}, here.namespace)
+        of = {"kind": "Pod", "namespace": here.namespace, "name": "p", "uid": made["metadata"]["uid"]}
+        for kind, reason, at in (("Normal", "Scheduled", "02"), ("Warning", "FailedMount", "01"), ("Warning", "Older", "00")):
+            meta = {"name": f"p.{reason.lower()}"}
+            event = {"apiVersion": "v1", "kind": "Event", "metadata": meta, "type": kind, "reason": reason, "message": "it is not there"}
+            await client.create({**event, "involvedObject": of, "lastTimestamp": f"2026-01-01T00:00:{at}Z"}, here.namespace)
+        listed = await client.list(await client.resource("v1", "Pod"), here.namespace)
+        waited = [replace(read(each), created=0.0) for each in listed]
+        return [pod.trouble for pod in await told(client, here.namespace, waited)]
+
+    assert kube.run(work) == ["FailedMount: it is not there"]

@@ -124,3 +124,26 @@ def test_spread_on_one_node_is_invalid() -> None:
     packed = Shape.model_validate({"hosts": {"count": 2, "placement": "packed"}})
     assert wrong_place(packed, same) is None
     assert "node-1, node-2" in (wrong_place(packed, [LocalHost(name="node-2"), LocalHost(name="node-1")]) or "")
+
+
+@pytest.mark.parametrize(
+    ("priority", "namespaced", "name"), [(0, False, "perfdag"), (1, False, "perfdag-preempting"), (0, True, None), (1, True, None)]
+)
+def test_pods_have_a_priority_class_where_the_installation_made_them(priority: int, namespaced: bool, name: str | None) -> None:
+    plan = make_plan(loads(suite(1, f"priority: {priority}\n")), run_id="r")
+    [shape] = outputs(plan, replace(place(), namespaced=namespaced), set())["shapes"]
+    assert shape["patch"].get("priorityClassName") == name
+    assert here({"PERFDAG_NAMESPACED": "true"}).namespaced
+
+
+def test_too_many_shapes_are_refused_before_anything_is_made() -> None:
+    shapes = json.dumps([{"node_selector": {"n": "x" * 60 + str(n)}} for n in range(150)])
+    text = f"name: s\nentries:\n  - benchmark: command\n    params: {{argv: ['true']}}\n    permutations: {{explicit: {shapes}}}\n"
+    with pytest.raises(BadDocument, match="distinct shapes"):
+        check_size(make_plan(loads(text)))
+
+
+@pytest.mark.parametrize("store", ["", "./perfdag-results", "/var/results"])
+def test_a_store_that_no_other_pod_finds_is_refused(store: str) -> None:
+    with pytest.raises(BadDocument, match="--store s3://bucket/prefix or claim://NAME"):
+        replace(place(), store=store).open()
