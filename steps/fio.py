@@ -2,12 +2,13 @@
 
 import re
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
-from perfdag.benchmark import Benchmark, Gang, Measurement, Metric, Output, Params, Skip, Tool
+from perfdag.benchmark import Benchmark, Gang, Invalid, Measurement, Metric, Output, Params, Skip, Tool
 from perfdag.hosts import Finished
 from perfdag.shape import Shape
 from perfdag.steps import fio_files, fio_report
@@ -15,6 +16,7 @@ from perfdag.steps.fio_files import Place
 from perfdag.units import Duration, PositiveDuration, Size
 
 _SYNCHRONOUS = ("sync", "psync", "vsync", "pvsync", "pvsync2", "mmap", "splice")
+_SKEW = 0.1  # part of the measured time by which hosts may start apart; beyond it the sum is not of hosts at work together
 _JOB = "worker"
 _PRERUN = f"{_JOB}.prerun.txt"  # fio's own name for the output of exec_prerun
 
@@ -42,7 +44,7 @@ class FioParams(Params):
     runtime: PositiveDuration | None = Field(10.0, description="seconds to measure, going round the size; null: once through the size")
     ramp: Duration = Field(0.0, description="seconds of the same load before measuring starts")
     fsync: int = Field(0, ge=0, description="fsync after so many writes; 0: never")
-    prefill: bool = Field(False, description="write all data before measuring writes, so that no block is new")
+    prefill: bool = Field(False, description="write all data before measuring: writes meet no new block, reads of a block device no hole")
     drop_caches: bool = Field(False, description="drop the hosts' page caches before measuring; needs root, else skipped")
     directory: FilePath | None = Field(None, description="folder to make files in; unset: the volume, else a scratch folder on a disk")
     file: FilePath | None = Field(None, description="one file or block device instead of files in a folder")
@@ -72,6 +74,8 @@ class FioParams(Params):
             raise ValueError(f"bs {self.bs} B: direct I/O needs a multiple of 512 B; change bs or set direct: false")
         if self.percentage_random != 100 and not self.rw.startswith("rand"):
             raise ValueError(f"percentage_random: rw is {self.rw}, not random; use one of randread, randwrite, randrw")
+        if self.prefill and self.directions == ("read",) and self.file is not None and not self.overwrite:
+            raise ValueError(f"prefill writes over {self.file}; set overwrite: true, or prefill: false")
         return self
 
 
@@ -79,8 +83,9 @@ class Fio(Benchmark[FioParams]):
     """I/O operations, bandwidth and latency of a file system or block device, with fio.
 
     With several hosts each runs fio's server with files of its own, in the shared volume or in one of its own, and the first host
-    is the client that starts all at once; rows with a subject are one host's, rows without are all together. Files are removed
-    after each sample. `direct` on a file system in memory is skipped: the kernel takes the flag there and there is no disk.
+    is the client that starts all at once, their files laid out before. Rows with a subject are one host's, rows without are all together,
+    invalid where the hosts started further apart than a tenth of the time. Files are removed after each sample. `direct` on a file system
+    in memory is skipped: the kernel takes the flag there and there is no disk.
     On overlayfs the flag reaches the file system below, which the row cannot name.
 
     Clock: fio's own. A job's clock starts when its files are laid out (and `ramp` is over) and stops at `runtime` or at the end of
@@ -91,6 +96,7 @@ class Fio(Benchmark[FioParams]):
     image = "fio"
     canaries = ("disk",)
     tools = (Tool("fio", dict.fromkeys(("apt", "dnf", "zypper", "pacman", "brew"), "fio")),)
+    pins = ("client", "server")
     Params: ClassVar[type[Params]] = FioParams
     metrics = (
         Metric("iops", "1/s", "higher", "I/Os completed in a second, by direction", headline=True),
@@ -116,6 +122,10 @@ class Fio(Benchmark[FioParams]):
             needed = params.size * (1 if block else params.numjobs * sharing)
             if needed > shape.volume.size:
                 wrong.append(f"size x numjobs is {needed} B, volume.size {shape.volume.size} B; make the volume larger or size smaller")
+        unused = "server" if shape.hosts.count == 1 else "client"
+        if getattr(shape.hosts.cpus, unused):
+            does = "the client does the I/O of one host" if unused == "server" else "the servers do the I/O of several hosts"
+            wrong.append(f"hosts.cpus.{unused}: {does}; pin {'client' if unused == 'server' else 'server'}")
         if params.file and shape.hosts.count > 1:
             wrong.append("file with several hosts would have all of them write one file; use directory or a volume")
         return wrong
@@ -131,19 +141,24 @@ class Fio(Benchmark[FioParams]):
 
     def run(self, gang: Gang, params: FioParams) -> Output:
         with fio_files.files(gang, params) as places:
-            if params.prefill and "write" in params.directions:
+            # files that are only read are written by fio itself, before its clock starts; a device's blocks are not
+            if params.prefill and (params.directions != ("read",) or any(place.described.get("type") == "block" for place in places)):
                 fill = {"rw": "write", "bs": min(params.size // params.nrfiles, 1 << 20) // 512 * 512, "runtime": None, "ramp": 0.0}
                 self._lay_out(gang, params.model_copy(update=fill), places, [])
-            elif params.drop_caches:
+            elif params.drop_caches or len(places) > 1:  # hosts that lay out their files inside the measured run start at different times
                 self._lay_out(gang, params, places, ["--create_only=1"])
             if params.drop_caches:
                 fio_files.drop_caches(gang)
             return self._local(gang, params, places[0]) if len(gang.hosts) == 1 else self._distributed(gang, params, places)
 
     def _lay_out(self, gang: Gang, params: FioParams, places: list[Place], more: list[str]) -> None:
-        for host, place in zip(gang.hosts, places, strict=True):
-            laid = host.run([*_command(params, place), *more], timeout=gang.timeout, cwd=place.folder)
-            laid.check(f"fio, laying out files on {host.name},")
+        """On all hosts at once; the order of what they write to one volume is then as it is when they measure."""
+        with ExitStack() as stack:
+            laying = [stack.enter_context(place.host.serve([*_command(params, place), *more], cwd=place.folder)) for place in places]
+            for place, each in zip(places, laying, strict=True):
+                laid = each.wait(gang.timeout)
+                late = replace(laid, timed_out=laid.seconds >= gang.timeout)  # wait() ends what is late and does not say so
+                late.check(f"fio, laying out files on {place.host.name},")
 
     def _local(self, gang: Gang, params: FioParams, place: Place) -> Output:
         argv = _command(params, place)
@@ -174,7 +189,17 @@ class Fio(Benchmark[FioParams]):
         found = fio_report.parse(output.texts, params.directions, params.runtime, hosts)
         if output.facts.get("started"):
             starts = [float(each) for each in output.facts["started"]]
-            found.append(Measurement("start_skew", max(starts) - min(starts), n=len(starts)))
+            skew = max(starts) - min(starts)
+            found.append(Measurement("start_skew", skew, n=len(starts)))
+            rates = [(each.n or 0, each.value) for each in found if each.metric == "bandwidth" and each.subject and each.value]
+            lasted = min((n * params.bs / rate for n, rate in rates), default=0.0)
+            if skew > _SKEW * lasted:
+                raise Invalid(
+                    f"the hosts started within {skew:.2f} s of each other, more than {_SKEW:.0%} of the {lasted:.3g} s measured: use a longer "
+                    "runtime, or synchronise their clocks",
+                    output.texts,
+                    found,
+                )
         return found
 
 

@@ -3,16 +3,18 @@
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from perfdag.benchmark import Failed, Gang, Measurement, Output, Skip
+from perfdag.benchmark import Failed, Gang, Invalid, Measurement, Output, Skip
 from perfdag.hosts import LocalHost
 from perfdag.shape import Shape, merge
 from perfdag.stats.percentiles import needed
@@ -249,6 +251,7 @@ def test_options_say_every_parameter() -> None:
         ({"rwmixread": 101}, "less than or equal to 100"),
         ({"runtime": "-1s"}, "duration"),
         ({"blocksize": 4096}, "Extra inputs"),
+        ({"prefill": True, "file": "/dev/sdz"}, "prefill writes over /dev/sdz; set overwrite: true"),
     ],
 )
 def test_bad_params_are_refused_with_what_is_allowed(given: dict[str, Any], says: str) -> None:
@@ -270,6 +273,8 @@ def test_readwrite_is_rw() -> None:
         ({"size": "600MiB"}, {"volume": {"size": "1GiB", "access": "ReadWriteMany"}, "hosts": {"count": 2}}, "volume.size"),
         ({"nrfiles": 2}, {"volume": {"mode": "Block"}}, "Block"),
         ({"file": "/dev/sdz"}, {"hosts": {"count": 2}}, "several hosts"),
+        ({}, {"hosts": {"cpus": {"server": "0"}}}, "pin client"),
+        ({}, {"hosts": {"count": 2, "cpus": {"client": "0"}}}, "pin server"),
     ],
 )
 def test_what_cannot_be_is_refused_at_plan(params: dict[str, Any], shape: dict[str, Any], says: str) -> None:
@@ -320,8 +325,60 @@ def test_prefilled_writes_leave_no_file(here: Gang, tmp_path: Path) -> None:
     assert left(tmp_path) == []
 
 
-def test_a_real_run_on_two_hosts(here: Gang, tmp_path: Path) -> None:
+@pytest.fixture
+def device(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """A loop device on a file of 8 MiB that has no block yet, and the file."""
+    backing = Path("/var/tmp") / f"perfdag-test-{tmp_path.parent.name}-{os.getpid()}"
+    backing.touch()
+    os.truncate(backing, 8 << 20)
+    made = subprocess.run(["losetup", "-f", "--show", str(backing)], capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        backing.unlink()
+        pytest.skip("losetup is not allowed here")
+    yield made.stdout.strip(), backing
+    subprocess.run(["losetup", "-d", made.stdout.strip()], check=True)
+    backing.unlink()
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("losetup") is None, reason="loop devices need root and losetup")
+def test_reads_of_a_block_device_meet_data_once_it_is_prefilled(here: Gang, device: tuple[str, Path]) -> None:
+    name, backing = device
+    volume = dataclasses.replace(here, volume=name)
     params = FioParams(rw="randread", **SMALL)
+    FIO.parse(FIO.run(volume, params), params)
+    assert backing.stat().st_blocks == 0, "without it fio reads holes"
+    filled = params.model_copy(update={"prefill": True})
+    FIO.parse(FIO.run(volume, filled), filled)
+    assert backing.stat().st_blocks * 512 >= filled.size
+
+
+def test_files_of_several_hosts_are_laid_out_before_the_measured_run(here: Gang, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[list[str]] = []
+    start = LocalHost.serve
+    monkeypatch.setattr(LocalHost, "serve", lambda host, argv, **named: (served.append(list(argv)), start(host, argv, **named))[1])
+    params = FioParams(rw="randread", **{**SMALL, "runtime": "1s"})
+    FIO.run(gang(tmp_path, 2), params)
+    assert ["--create_only=1" in argv for argv in served] == [True, True, False, False]
+    assert left(tmp_path) == []
+
+
+def test_laying_out_that_takes_too_long_is_said_and_leaves_no_file(here: Gang, tmp_path: Path) -> None:
+    slow = dataclasses.replace(gang(tmp_path, 2), timeout=0.3)
+    with pytest.raises(Failed, match=r"laying out files on .* did not end within \d\.\d s"):
+        FIO.run(slow, FioParams(rw="read", **{**SMALL, "size": "2GiB"}))
+    assert left(tmp_path) == []
+
+
+def test_hosts_that_start_apart_are_invalid() -> None:
+    _, params, output = load("fio/two-hosts")
+    apart = dataclasses.replace(output, facts={**output.facts, "started": ["100.0", "100.2"]})
+    with pytest.raises(Invalid, match=r"started within 0.20 s of each other, more than 10% of the 0.3") as wrong:
+        FIO.parse(apart, params)
+    assert values(wrong.value.measurements, "start_skew") == [pytest.approx(0.2)]
+
+
+def test_a_real_run_on_two_hosts(here: Gang, tmp_path: Path) -> None:
+    params = FioParams(rw="randread", **{**SMALL, "runtime": "1s"})
     two = gang(tmp_path, 2)
     found = FIO.parse(FIO.run(two, params), params)
     assert len([each for each in found if each.metric == "iops"]) == 3
