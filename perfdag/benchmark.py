@@ -140,6 +140,8 @@ class Benchmark(ABC, Generic[P]):
     image: ClassVar[str] = "base"
     pairwise: ClassVar[bool] = False
     """Measures between two hosts, so hosts.pairs may run it over the pairs of a gang; `check` and `run` see two hosts."""
+    pins: ClassVar[tuple[str, ...]] = ()
+    """Sides of hosts.cpus (client, server) that `run` pins; a suite that asks for another is refused."""
     canaries: ClassVar[tuple[str, ...]] = ("cpu",)
     """Canaries (cpu, memory, loopback, disk) of what its figures lean on: where one of them moves as well, the machine changed."""
     api: ClassVar[tuple[dict[str, Any], ...]] = ()

@@ -6,11 +6,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from perfdag.document import Document, Problem, Where, nearest
+from perfdag.shape import INTERFACE, LABEL_KEY, LABEL_VALUE
 
 
 def explain(document: Document, prefix: Where, error: Mapping[str, Any], model: type[BaseModel]) -> Problem:
     """A pydantic error as a problem of the document: the path, what is wrong, what is allowed, the nearest name."""
-    where = tuple(part for part in error["loc"] if not (isinstance(part, str) and part.startswith(("function-", "constrained-"))))
+    where = tuple(part for part in error["loc"] if not (isinstance(part, str) and part.startswith(("function-", "constrained-", "[key]"))))
     path = prefix + where
     kind, context = error["type"], error.get("ctx", {})
     given = error.get("input")
@@ -60,6 +61,9 @@ _FORMS = {
     "^(all|ring|random [1-9][0-9]*)$": "one of all, ring, `random N`",
     "^[0-9]+([,-][0-9]+)*$": "a CPU list such as 0 or 2-3",
     "^/": "an absolute path",
+    INTERFACE: "the name of a network interface: 1 to 15 letters, digits, and _ . : - after the first",
+    LABEL_KEY: "a label's key: at most 63 letters, digits, - _ ., which may follow a DNS name and a /",
+    LABEL_VALUE: "a label's value: at most 63 letters, digits, - _ ., a letter or digit at both ends",
 }
 
 

@@ -215,6 +215,11 @@ class _Collector:
                     path = (*where, name) if name in varied else tuple(each["loc"])
                     self.problem(source, path, explain(source.document, (), each, Shape).text)
                 return None
+            wrong = [*shape.problems(), *_unpinned(benchmark, shape)]
+            for name, text in wrong:
+                self.problem(source, (*where, name) if name in varied else tuple(name.split(".")), text)
+            if wrong:
+                return None
             data = shape.model_dump(mode="json", exclude_defaults=True)
             text = canonical(data)
             pods = f"{benchmark.name} {text}" if benchmark.api else text  # rights are not lent to what shares the pods
@@ -249,6 +254,13 @@ class _Collector:
         else:
             self.made.merged += 1
             _stricter(known, point)
+
+
+def _unpinned(benchmark: Benchmark[Any], shape: Shape) -> list[tuple[str, str]]:
+    """(dotted key, text) of CPUs that are asked for and that the benchmark would not use."""
+    pins = f"only its {' and '.join(benchmark.pins)}" if benchmark.pins else "nothing"
+    sides = [side for side in ("client", "server") if getattr(shape.hosts.cpus, side) and side not in benchmark.pins]
+    return [(f"hosts.cpus.{side}", f"{benchmark.name} pins {pins}; leave it out") for side in sides]
 
 
 def _stricter(known: Point, other: Point) -> None:

@@ -4,14 +4,30 @@ A suite entry names these keys beside `params`; a permutation reaches them with 
 shape may share pods. The keys and their meaning are in the JSON schema (`perfdag plan --schema`).
 """
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from perfdag.units import Size
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?$")]
-Quantity = str | int | float
+# the syntax of k8s.io/apimachinery/pkg/api/resource, without a sign
+_QUANTITY = re.compile(r"([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
+_LABEL = r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)"
+
+
+def _quantity(value: str | int | float) -> str | int | float:
+    if not _QUANTITY.fullmatch(str(value)):
+        raise ValueError(f"not a quantity of Kubernetes: {value!r}; write it as 2, 500m, 4Gi or 1e3")
+    return value
+
+
+Quantity = Annotated[str | int | float, AfterValidator(_quantity)]
+LABEL_KEY, LABEL_VALUE = rf"^([a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_LABEL}$", rf"^{_LABEL}?$"
+INTERFACE = r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,14}$"
+LabelKey = Annotated[str, StringConstraints(pattern=LABEL_KEY)]
+LabelValue = Annotated[str, StringConstraints(pattern=LABEL_VALUE)]
 
 
 class _Strict(BaseModel):
@@ -27,13 +43,15 @@ class Network(_Strict):
     )
     name: Name | None = Field(None, description="a Multus network, `namespace/name`")
     default: bool = Field(False, description="the Multus network replaces the default one instead of being an extra interface")
-    interface: str | None = Field(None, max_length=15, description="interface whose address is measured, where the network is an extra one")
+    interface: str | None = Field(
+        None, pattern=INTERFACE, description="interface whose address is measured, where the network is an extra one"
+    )
     mtu: int | None = Field(None, ge=576, le=65535, description="MTU in bytes, set inside the pod (needs privileges: [mtu])")
     family: Literal["ipv4", "ipv6"] = Field("ipv4", description="address family that is measured")
 
 
 class Cpus(_Strict):
-    """CPU lists as taskset takes them, for example `0` or `2-3`."""
+    """CPU lists as taskset takes them, for example `0` or `2-3`. A benchmark that does not pin this side refuses it."""
 
     server: str | None = Field(None, pattern=r"^[0-9]+([,-][0-9]+)*$")
     client: str | None = Field(None, pattern=r"^[0-9]+([,-][0-9]+)*$")
@@ -96,14 +114,31 @@ class Shape(_Strict):
     hugepages: dict[Name, Quantity] = {}
     shm: Size | None = Field(None, description="size of /dev/shm, a tmpfs")
     volume: Volume | None = None
-    node_selector: dict[str, str] = {}
-    zones: list[str] = []
+    node_selector: dict[LabelKey, LabelValue] = {}
+    zones: list[LabelValue] = []
     tolerations: list[Toleration] = []
     privileges: list[Literal["mtu", "rdma"]] = Field(
         [], description="what the pods may do beyond `restricted`; only these pods run as uid 0"
     )
     scheduler: Literal["default", "volcano"] = "default"
     runtime_class: Name | None = None
+
+    def problems(self) -> list[tuple[str, str]]:
+        """(dotted key, text) of what cannot go together. Asked of a whole shape only: an entry and its defaults each have a part."""
+        network, volume, count = self.network, self.volume, self.hosts.count
+        found = []
+        if network.mtu is not None and "mtu" not in self.privileges:
+            found.append(("network.mtu", "is set by a container of uid 0 with NET_ADMIN in the pod; allow it with privileges: [mtu]"))
+        if network.mtu is not None and network.host:
+            found.append(("network.mtu", "with network.host: true it would change the node's own interface; leave out one of them"))
+        if network.name is not None and network.host:
+            found.append(("network.name", "a pod on the host's network (network.host: true) gets no other; leave out one of them"))
+        if volume is not None and volume.kind == "hostPath" and volume.path is None:
+            found.append(("volume.path", "kind hostPath needs the folder on the node, for example path: /mnt/data"))
+        if volume is not None and volume.mode == "Block" and (volume.access == "ReadWriteMany" or volume.claim) and count > 1:
+            text = f"the {count} hosts would write the same blocks; use ReadWriteOnce without `claim` (a claim each), or hosts.count: 1"
+            found.append(("volume.mode", text))
+        return found
 
     def pair(self) -> "Shape":
         """What one pair of a gang of this shape is to a benchmark: the same with two hosts."""

@@ -29,6 +29,7 @@ class Command(Benchmark[CommandParams]):
     Params: ClassVar[type[CommandParams]] = CommandParams
     metrics: ClassVar[tuple[Metric, ...]] = (Metric("wall_time", "s", "lower", "wall time of the command", headline=True),)
     tools: ClassVar[tuple[Tool, ...]] = ()
+    pins: ClassVar[tuple[str, ...]] = ("client",)
 
     def seconds(self, params: CommandParams) -> float:
         return params.expected
@@ -37,7 +38,7 @@ class Command(Benchmark[CommandParams]):
         host = gang.hosts[0]
         if host.which(params.argv[0]) is None:
             raise Skip(f"{params.argv[0]} is not on {host.name}")
-        finished = host.run(params.argv, timeout=gang.timeout, env=params.env)
+        finished = host.run(params.argv, timeout=gang.timeout, env=params.env, cpus=gang.shape.hosts.cpus.client)
         if finished.timed_out or finished.code != params.exit_code:
             what = f"did not end within {gang.timeout:g} s" if finished.timed_out else f"exited {finished.code}, not {params.exit_code}"
             raise Failed(f"{params.argv[0]} {what}: {finished.tail()}".rstrip(": "), finished.texts())

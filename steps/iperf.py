@@ -75,6 +75,7 @@ class Iperf(Benchmark[IperfParams]):
     pairwise = True
     canaries = ("cpu", "loopback")
     tools = (IPERF3,)
+    pins = ("client", "server")
     Params: ClassVar[type[Params]] = IperfParams
     metrics = (
         Metric("throughput", "bit/s", "higher", "payload the receiver got, all streams and directions", headline=True),

@@ -262,3 +262,14 @@ def test_set_prefers_a_parameter_to_a_key_of_the_entry() -> None:
     (point,) = make_plan(suite.loads("name: s\nentries:\n  - {benchmark: vmi-burst}\n", settings=["vmi-burst.timeout=77s"])).points
     assert point.params["timeout"] == 77
     assert point.timeout != 77
+
+
+def test_an_entry_and_its_defaults_may_each_have_a_part_of_what_belongs_together() -> None:
+    plan = make_plan(
+        suite.loads(
+            "name: s\ndefaults: {privileges: [mtu], volume: {kind: hostPath}, node_selector: {example.com/disk-kind: nvme_1}}\n"
+            "entries:\n  - {benchmark: command, params: {argv: [ls]}, network: {mtu: 9000, interface: bond0.100},"
+            " volume: {path: /mnt}, resources: {cpu: 500m, memory: 1.5Gi, example.com/gpu: 1, ephemeral-storage: 1e9}}\n"
+        )
+    )
+    assert plan.shapes[0]["volume"] == {"kind": "hostPath", "path": "/mnt"}

@@ -282,6 +282,17 @@ def test_a_damaged_part_is_missing_and_named(write_suite: SuiteWriter, tmp_path:
     assert collected.statuses["missing"] == 1
 
 
+def test_the_command_is_pinned_where_the_suite_says(write_suite: SuiteWriter, tmp_path: Path) -> None:
+    cpu = max(os.sched_getaffinity(0))
+    suite = write_suite(
+        "name: pinned\nentries:\n  - benchmark: command\n    params: {argv: [grep, Cpus_allowed_list, /proc/self/status]}\n"
+        f"    hosts: {{cpus: {{client: '{cpu}'}}}}\n"
+    )
+    assert main(["run", str(suite), "--store", str(tmp_path), "--no-report"]) == 0
+    (part,) = (json.loads(file.read_text()) for file in tmp_path.glob("runs/*/parts/*.json") if "canary" not in file.name)
+    assert part["texts"]["stdout"].split() == ["Cpus_allowed_list:", str(cpu)]
+
+
 def test_a_run_of_ab_is_not_resumed_by_run(write_suite: SuiteWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One variant measured alone would be analysed as if it had been measured beside the other."""
     store = FolderStore(str(tmp_path / "store"))
