@@ -1,6 +1,8 @@
 """queue-autoscale: how well a scaler of backends follows a step, a ramp or a spike of load."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from typing import Any, ClassVar, Literal
 
 import orjson
@@ -26,16 +28,18 @@ class QueueAutoscaleParams(Params):
     most: int = Field(16, ge=1, le=256, description="most backends of a queue")
     sync: PositiveDuration = Field(1.0, description="between two looks of the scaler (a cluster's HPA: 15 s)")
     window: PositiveDuration = Field(10.0, description="of stable demand before scaling in")
-    deployment: str | None = Field(None, description="watch this Deployment, scaled by its cluster; low and high are requests in parallel")
-    namespace: str | None = Field(None, description="of the Deployment")
-    client: str | None = Field(None, description="Service of its client (default: DEPLOYMENT-client)")
+    deployments: list[str] = Field(
+        [], max_length=16, description="watch these Deployments, scaled by their cluster, at once; low and high are requests in parallel"
+    )
+    namespace: str | None = Field(None, description="of the Deployments")
+    clients: list[str] = Field([], description="Services of their clients, in the same order (default: DEPLOYMENT-client)")
 
 
 class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
     """Reaction time, overshoot, oscillation and wasted pod-seconds of autoscaled backends under a changing load.
 
-    Without a deployment, backends are processes scaled by a model of the HorizontalPodAutoscaler's rule: that compares settings of the
-    rule, not clusters. With one, the pods of a Deployment are watched while its own autoscaler acts.
+    Without deployments, backends are processes scaled by a model of the HorizontalPodAutoscaler's rule: that compares settings of the
+    rule, not clusters. With some, their pods are watched while their own autoscaler acts.
 
     Clock: this process's monotonic clock. It starts with the load and stops at the load's end; processes count when they take or wait
     for items, pods when they are ready.
@@ -68,8 +72,13 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
     def check(self, params: QueueAutoscaleParams, shape: Any) -> list[str]:
         if params.high <= params.low:
             return [f"high {params.high:g}/s must be above low {params.low:g}/s"]
-        if params.deployment:
-            return [] if params.queues == 1 else ["queues: a deployment has one queue"]
+        if params.deployments:
+            return _unclear(params)
+        if params.clients or params.namespace:
+            return ["clients and namespace belong to deployments"]
+        few, many = (Profile("step", rate, rate, 1).needed(0, params.item) for rate in (params.low, params.high))
+        if few == many:
+            return [f"high {params.high:g}/s of {params.item:g} s items needs {many} backend(s), as low does: there is nothing to follow"]
         if params.high * params.item > params.most:
             return [
                 f"{params.high:g}/s of {params.item:g} s items need {params.high * params.item:g} backends, more than most ({params.most})"
@@ -80,8 +89,8 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
         from perfdag.steps.queue.follow import follow
 
         profile = Profile(params.load, params.low, params.high, params.duration)
-        if params.deployment:
-            result = {params.deployment: asyncio.run(_watch(profile, params, params.deployment))}
+        if params.deployments:
+            result = asyncio.run(_watch(profile, params))
         else:
             model = HpaModel(params.target, most=params.most, window=params.window)
             results = asyncio.run(follow(profile, params.item, params.queues, params.sync, model))
@@ -93,8 +102,9 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
             result = orjson.loads(output.texts["result"])
         except (KeyError, ValueError):
             raise Failed("no trace of the scaling", output.texts) from None
-        if len(result) != (1 if params.deployment else params.queues):
-            raise Failed(f"{len(result)} of {params.queues} queues reported", output.texts)
+        asked = len(params.deployments) or params.queues
+        if len(result) != asked:
+            raise Failed(f"{len(result)} of {asked} queues reported", output.texts)
         found = [each for queue, one in result.items() for each in _measured(queue, one, params)]
         late = [queue for queue, one in result.items() if (one["client"]["schedule_lag"].get("p99") or 0) > 0.1]
         if late:
@@ -102,10 +112,52 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
         failures = sum(one["client"]["failure"] for one in result.values())
         if failures:
             raise Failed(f"{failures} requests failed", output.texts)
+        if reasons := [reason for queue, one in result.items() for reason in _against(queue, one, params)]:
+            raise Invalid("; ".join(reasons), output.texts, found)
         return found
 
 
-async def _watch(profile: Profile, params: QueueAutoscaleParams, deployment: str) -> dict[str, Any]:
+def _unclear(params: QueueAutoscaleParams) -> list[str]:
+    """Why one cannot tell which Deployments and clients are meant."""
+    wrong = []
+    if round(params.low) == round(params.high):
+        wrong.append(f"low and high are both {round(params.low)} requests in parallel: there is nothing to follow")
+    if params.queues != 1:
+        wrong.append("queues counts those of this machine: each of deployments has one")
+    if params.clients and len(params.clients) != len(params.deployments):
+        wrong.append(f"{len(params.clients)} clients for {len(params.deployments)} deployments: as many, or none")
+    twice = sorted({name for name in params.deployments if params.deployments.count(name) > 1})
+    return wrong + [f"deployments names {name} twice" for name in twice]
+
+
+def _against(queue: str, one: Any, params: QueueAutoscaleParams) -> list[str]:
+    """Why a trace is no answer: requests that nobody answered, a height never reached, backends never released."""
+    client, trace, reasons = one["client"], [Sample(*each) for each in one["trace"]], []
+    # a client in the pods runs a closed loop: what is in flight at the end of the load is as it should be
+    if unanswered := 0 if params.deployments else client["scheduled"] - client["success"] - client["failure"]:
+        reasons.append(f"{unanswered} of {client['scheduled']} requests were not answered {params.duration:g} s after the load ended")
+    scored, peak = score(trace), max(each.needed for each in trace)
+    if peak > trace[0].needed and scored.reaction is None:
+        most = max(each.have for each in trace)
+        reasons.append(f"at most {most} of the {peak} backends needed were ever there: raise duration, or the scaler's own limit")
+    if trace[-1].needed < peak and scored.release is None:
+        reasons.append(f"{trace[-1].have} backends were left at the end, {trace[-1].needed} needed: raise duration, or shorten the window")
+    return [f"{queue}: {reason}" for reason in reasons]
+
+
+@contextlib.asynccontextmanager
+async def _together(works: Iterable[Coroutine[Any, Any, dict[str, Any]]]) -> AsyncIterator["asyncio.Future[list[dict[str, Any]]]"]:
+    """All at once; where one fails the others end too, after they stopped their requests."""
+    tasks = [asyncio.ensure_future(each) for each in works]
+    try:
+        yield asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _watch(profile: Profile, params: QueueAutoscaleParams) -> dict[str, Any]:
     import os
 
     from perfdag.kube import Kube, KubeError
@@ -115,11 +167,14 @@ async def _watch(profile: Profile, params: QueueAutoscaleParams, deployment: str
     try:
         async with Kube() as kube:
             namespace = params.namespace or kube.namespace
-            target = targets.DeploymentTarget(kube, namespace, deployment)
-            await target.find()
             token = os.environ.get("PERFDAG_QUEUE_TOKEN", "")
-            get = targets.by_service(kube, namespace, params.client or f"{deployment}-client", 9996, token)
-            return await watch(profile, target, targets.HttpLoad(get))
+            services = params.clients or [f"{name}-client" for name in params.deployments]
+            watched = [targets.DeploymentTarget(kube, namespace, name) for name in params.deployments]
+            loads = [targets.HttpLoad(targets.by_service(kube, namespace, service, 9996, token)) for service in services]
+            for target in watched:
+                await target.find()
+            async with _together(watch(profile, *each) for each in zip(watched, loads, strict=True)) as traces:
+                return dict(zip(params.deployments, await traces, strict=True))
     except (KubeError, ValueError) as error:
         raise Failed(str(error)) from None
 

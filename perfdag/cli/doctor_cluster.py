@@ -5,23 +5,29 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from perfdag.cli.doctor import Finding
+from perfdag.cli.doctor_argo import ARGO, optional
+from perfdag.cli.doctor_argo import findings as argo
+from perfdag.units import quantity_bytes
 
 if TYPE_CHECKING:
     from perfdag.kube import Kube
     from perfdag.plan import Plan
     from perfdag.shape import Shape
 
-ARGO = "argoproj.io/v1alpha1"
 POD_SECONDS = 60.0
 _RIGHTS = {
     "perfdag-run": [
         ("", "pods", "patch"),
+        ("", "pods/status", "patch"),
+        ("", "events", "list"),
         ("", "secrets", "create"),
+        ("", "persistentvolumeclaims", "create"),
+        ("scheduling.volcano.sh", "podgroups", "create"),
         ("argoproj.io", "workflows", "get"),
         ("argoproj.io", "workflowtaskresults", "create"),
     ],
     "perfdag-finish": [("argoproj.io", "workflows", "patch"), ("argoproj.io", "workflowtaskresults", "create")],
-    "perfdag-measure": [("", "pods", "watch"), ("argoproj.io", "workflowtaskresults", "create")],
+    "perfdag-measure": [("", "pods", "watch"), ("", "events", "list"), ("argoproj.io", "workflowtaskresults", "create")],
 }
 
 Object = dict[str, Any]
@@ -42,91 +48,83 @@ async def _look(client: "Kube", plan: "Plan | None", root: str | None, namespace
     found = [Finding("ok", f"Kubernetes {version['gitVersion']} at {client.cluster.server}")]
     if (int("".join(c for c in version["minor"] if c.isdigit())), version["major"]) < (29, "1"):
         found.append(Finding("missing", f"Kubernetes {version['gitVersion']} is older than 1.29", "use a newer cluster"))
-    found += await _argo(client)
+    found += await argo(client)
     found += await _installed(client, namespace, root)
-    nodes = await _optional(client, "v1", "Node")
+    nodes = await optional(client, "v1", "Node")
     found += _nodes(nodes)
     from perfdag.shape import Shape
+    from perfdag.steps.room import real
 
     shapes = [Shape.model_validate(each) for each in plan.shapes] if plan else []
-    found += await _asked(client, shapes, _real(nodes or []))
-    return found
-
-
-async def _optional(client: "Kube", api: str, kind: str, namespace: str | None = None) -> list[Object] | None:
-    """Objects of a kind, None where the cluster lacks it or we may not read it."""
-    from perfdag.kube import KubeError
-
-    try:
-        return await client.list(await client.resource(api, kind), namespace)
-    except KubeError as error:
-        if error.status in (403, 404):
-            return None
-        raise
-
-
-async def _argo(client: "Kube") -> list[Finding]:
-    from perfdag.kube import KubeError
-
-    found = []
-    for kind in ("Workflow", "WorkflowTemplate", "CronWorkflow", "WorkflowTaskResult"):
-        try:
-            await client.resource(ARGO, kind)
-        except KubeError:
-            found.append(Finding("missing", f"Argo Workflows: no kind {kind}", "install Argo Workflows 4.x (its CRDs and controller)"))
-    if found:
-        return found
-    runs = await _optional(client, ARGO, "Workflow") or []
-    seen = [each for each in runs if (each.get("status") or {}).get("phase")]
-    said = "and its controller answered before" if seen else "no workflow has run yet, so that the controller works is not shown"
-    return [Finding("ok" if seen else "warn", f"Argo Workflows: CRDs are there, {said}")]
+    found += await _asked(client, shapes, real(nodes or []))
+    return found + (no_gpu(plan, shapes) if plan else [])
 
 
 async def _installed(client: "Kube", namespace: str, root: str | None) -> list[Finding]:
     install = f"perfdag install --namespace {namespace} --store ..."
     templates = [
-        *(await _optional(client, ARGO, "WorkflowTemplate", namespace) or []),
-        *(await _optional(client, ARGO, "ClusterWorkflowTemplate") or []),
+        *(await optional(client, ARGO, "WorkflowTemplate", namespace) or []),
+        *(await optional(client, ARGO, "ClusterWorkflowTemplate") or []),
     ]
     ours = [each for each in templates if each["metadata"]["name"] == "perfdag"]
     if not ours:
         return [Finding("missing", f"perfdag is not installed in namespace {namespace}", install)]
     found = [Finding("ok", f"perfdag is installed in namespace {namespace}")]
     for account, rights in _RIGHTS.items():
-        refused = [
-            f"{verb} {resource}" for group, resource, verb in rights if not await _may(client, namespace, account, group, resource, verb)
-        ]
-        if refused:
-            found.append(Finding("missing", f"service account {account} may not {', '.join(refused)}", install))
-        else:
-            found.append(Finding("ok", f"service account {account} has its rights"))
+        found.append(await _account(client, namespace, account, rights, install))
     given = {each["name"]: each.get("value", "") for each in ours[0]["spec"]["arguments"]["parameters"]}
-    container = next(each["container"] for each in ours[0]["spec"]["templates"] if each["name"] == "sentry")
-    found.append(await _store(client, namespace, root or given.get("store", ""), container))
+    found.append(await _store(client, namespace, root or given.get("store", ""), ours[0]["spec"]))
     return found
 
 
-async def _may(client: "Kube", namespace: str, account: str, group: str, resource: str, verb: str) -> bool:
+async def _account(client: "Kube", namespace: str, account: str, rights: list[tuple[str, str, str]], install: str) -> Finding:
+    """Whether a service account is there and may do what its steps do."""
     from perfdag.kube import KubeError
 
-    asked = {"namespace": namespace, "verb": verb, "group": group, "resource": resource}
+    try:
+        await client.get(await client.resource("v1", "ServiceAccount"), account, namespace)
+    except KubeError as error:
+        if error.status == 404:
+            return Finding("missing", f"there is no service account {account} in {namespace}", install)
+        if error.status != 403:
+            raise
+    answers = [(f"{verb} {resource}", await _may(client, namespace, account, group, resource, verb)) for group, resource, verb in rights]
+    refused = [right for right, answer in answers if answer is False]
+    if refused:
+        return Finding("missing", f"service account {account} may not {', '.join(refused)}", install)
+    if any(answer is None for _, answer in answers):
+        ask = "ask somebody who may create subjectaccessreviews, or see what a run says"
+        return Finding("warn", f"whether service account {account} has its rights is not known: we may not ask", ask)
+    return Finding("ok", f"service account {account} has its rights")
+
+
+async def _may(client: "Kube", namespace: str, account: str, group: str, resource: str, verb: str) -> bool | None:
+    """Whether an account may do that; None where we may not ask for others."""
+    from perfdag.kube import KubeError
+
+    name, _, subresource = resource.partition("/")
+    asked = {"namespace": namespace, "verb": verb, "group": group, "resource": name, "subresource": subresource}
     body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview"}
     spec = {"user": f"system:serviceaccount:{namespace}:{account}", "groups": ["system:serviceaccounts"], "resourceAttributes": asked}
     try:
         answer = await client.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", json={**body, "spec": spec})
     except KubeError as error:
         if error.status == 403:
-            return True  # we may not ask for others; the run will tell
+            return None
         raise
     return bool(answer["status"]["allowed"])
 
 
-async def _store(client: "Kube", namespace: str, root: str, container: Object) -> Finding:
-    """Start a pod as a step's would be, let it write and remove an object in the store, read what it says, delete it."""
-    from perfdag.podspec import STORE, claim_patch, hardened, pod_security
+async def _store(client: "Kube", namespace: str, root: str, installed: Object) -> Finding:
+    """Start a pod as a step's would be (`installed`: the template's spec), let it write and remove an object in the store, read what it
+    says, delete it."""
+    from perfdag.podspec import HELPER_RESOURCES, STORE, claim_patch, hardened, pod_security
+    from perfdag.store import on_cluster
 
-    if not root:
-        return Finding("missing", "no store is named", "give --store s3://bucket/prefix or claim://NAME")
+    if not on_cluster(root):
+        why = f"pods have no store {root}" if root else "no store is named"
+        return Finding("missing", why, "give --store s3://bucket/prefix or claim://NAME")
+    container = next(each["container"] for each in installed["templates"] if each["name"] == "sentry")
     main = {
         "name": "main",
         "image": container["image"],
@@ -135,9 +133,12 @@ async def _store(client: "Kube", namespace: str, root: str, container: Object) -
         "env": [{"name": "PERFDAG_STORE", "value": root}, {"name": "HOME", "value": "/tmp"}],
         "envFrom": container.get("envFrom"),
         "securityContext": hardened(),
+        "resources": {"requests": dict(HELPER_RESOURCES), "limits": dict(HELPER_RESOURCES)},
     }
     spec: Object = {
         "restartPolicy": "Never",
+        "serviceAccountName": "perfdag-run",
+        "imagePullSecrets": installed.get("imagePullSecrets") or [],
         "securityContext": pod_security(),
         "containers": [main],
         "automountServiceAccountToken": False,
@@ -155,12 +156,12 @@ async def _store(client: "Kube", namespace: str, root: str, container: Object) -
 
 
 async def _reached(client: "Kube", name: str, namespace: str, root: str) -> Finding:
-    from perfdag.steps.pods import read
+    from perfdag.steps.pods import read, told
 
     kind = await client.resource("v1", "Pod")
     deadline = time.monotonic() + POD_SECONDS
     while True:
-        pod = read(await client.get(kind, name, namespace))
+        [pod] = await told(client, namespace, [read(await client.get(kind, name, namespace))])
         if pod.phase in ("Succeeded", "Failed"):
             said = " ".join([line async for line in client.logs(name, namespace)])[-300:]
             if pod.phase == "Succeeded":
@@ -178,17 +179,14 @@ def _nodes(nodes: list[Object] | None) -> list[Finding]:
         return [
             Finding("warn", "nodes cannot be read; rows will lack node types", "perfdag install without --namespaced, as a cluster admin")
         ]
-    real = _real(nodes)
-    ready = [each for each in real if any(c["type"] == "Ready" and c["status"] == "True" for c in each["status"].get("conditions", []))]
+    from perfdag.steps.room import real
+
+    ours = real(nodes)
+    ready = [each for each in ours if any(c["type"] == "Ready" and c["status"] == "True" for c in each["status"].get("conditions", []))]
     closed = [each["metadata"]["name"] for each in ready if each["spec"].get("unschedulable")]
-    beside = f", {len(nodes) - len(real)} simulated beside them" if len(nodes) > len(real) else ""
-    found = [Finding("ok" if ready else "missing", f"{len(ready)} of {len(real)} nodes are ready{beside}")]
+    beside = f", {len(nodes) - len(ours)} simulated beside them" if len(nodes) > len(ours) else ""
+    found = [Finding("ok" if ready else "missing", f"{len(ready)} of {len(ours)} nodes are ready{beside}")]
     return found + ([Finding("warn", f"cordoned: {', '.join(closed[:5])}")] if closed else [])
-
-
-def _real(nodes: list[Object]) -> list[Object]:
-    """Nodes that run pods: those simulated by KWOK have any resource and run nothing."""
-    return [each for each in nodes if "kwok.x-k8s.io/node" not in each["metadata"].get("annotations", {})]
 
 
 def _plugin(resource: str) -> str:
@@ -198,10 +196,29 @@ def _plugin(resource: str) -> str:
     return "install its device plugin on a node that has the device"
 
 
+def holds(node: Object, resource: str) -> bool:
+    """Whether a node has some of a resource to give: a quantity, which may read `1k`."""
+    try:
+        return quantity_bytes(node["status"].get("allocatable", {}).get(resource, "0")) > 0
+    except ValueError:  # a part of one (`500m`): none that a pod could ask for
+        return False
+
+
+def no_gpu(plan: "Plan", shapes: "list[Shape]") -> list[Finding]:
+    """Entries that run on CUDA in pods which ask for no GPU: a container sees none then."""
+    from perfdag.steps import devices
+
+    entries = {point.entry for point in plan.points if point.params.get("device") == "cuda" and not devices.gpus(shapes[point.shape])}
+    return [
+        Finding("missing", f"entry {name}: device is cuda, but its pods ask for no GPU", "resources: {nvidia.com/gpu: 1}")
+        for name in sorted(entries)
+    ]
+
+
 async def _asked(client: "Kube", shapes: "list[Shape]", nodes: list[Object]) -> list[Finding]:
     """What the suite's shapes ask of the cluster."""
     found: list[Finding] = []
-    classes = [each["metadata"]["name"] for each in await _optional(client, "storage.k8s.io/v1", "StorageClass") or []]
+    classes = [each["metadata"]["name"] for each in await optional(client, "storage.k8s.io/v1", "StorageClass") or []]
     wanted = {
         shape.volume.storage_class or "" for shape in shapes if shape.volume and shape.volume.kind == "claim" and not shape.volume.claim
     }
@@ -217,7 +234,7 @@ async def _asked(client: "Kube", shapes: "list[Shape]", nodes: list[Object]) -> 
     networks = sorted({shape.network.name for shape in shapes if shape.network.name})
     for network in networks:
         space, _, name = network.rpartition("/")
-        listed = await _optional(client, "k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition", space or None)
+        listed = await optional(client, "k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition", space or None)
         there = any(each["metadata"]["name"] == name for each in listed or [])
         found.append(
             Finding(
@@ -227,11 +244,11 @@ async def _asked(client: "Kube", shapes: "list[Shape]", nodes: list[Object]) -> 
             )
         )
     if any(shape.scheduler == "volcano" for shape in shapes):
-        there = await _optional(client, "scheduling.volcano.sh/v1beta1", "PodGroup") is not None
+        there = await optional(client, "scheduling.volcano.sh/v1beta1", "PodGroup") is not None
         found.append(Finding("ok" if there else "missing", "Volcano", "" if there else "install Volcano, or use scheduler: default"))
     for name in sorted({name for shape in shapes for name in shape.resources if "/" in name}):
-        holders = [each for each in nodes if int(each["status"].get("allocatable", {}).get(name, "0")) > 0]
-        found.append(Finding("ok" if holders else "missing", f"{name} on {len(holders)} nodes", "" if holders else _plugin(name)))
+        holders = sum(holds(each, name) for each in nodes)
+        found.append(Finding("ok" if holders else "missing", f"{name} on {holders} nodes", "" if holders else _plugin(name)))
     most = max((shape.hosts.count for shape in shapes if shape.hosts.placement == "spread"), default=0)
     if most > len(nodes) > 0:
         found.append(

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from typing import Any
 
 import pytest
 
+from perfdag.benchmark import Invalid, Measurement, Output
 from perfdag.steps.queue.autoscale import HpaModel, Profile, Sample, score, simulate
 from perfdag.steps.queue.follow import follow
+from perfdag.steps.queue_autoscale import QueueAutoscale, QueueAutoscaleParams
 
 
 def trace(*samples: tuple[float, int, int]) -> list[Sample]:
@@ -62,6 +66,55 @@ def test_a_simulated_controller_is_scored_as_its_settings_say() -> None:
     calm = score(simulate(lambda _now, _metric, _have: 8, profile, 1.0, 15, 0))
     assert calm.wasted == pytest.approx(7 * 100, rel=0.05)
     assert calm.reaction == pytest.approx(0, abs=0.11)
+
+
+def parsed(params: QueueAutoscaleParams, samples: list[Sample], **client: object) -> list[Measurement]:
+    lag = {"p99": 0.0}
+    counts = {"scheduled": 10, "success": 10, "failure": 0, "pending": 0, "latency": {"count": 10}, "schedule_lag": lag, **client}
+    one = {"trace": [[each.at, each.needed, each.have] for each in samples], "client": counts}
+    return QueueAutoscale().parse(Output({"result": json.dumps({"queue-1": one})}), params)
+
+
+FOLLOWED = trace((0, 1, 1), (15, 4, 1), (20, 4, 4), (45, 1, 4), (55, 1, 1), (60, 1, 1))
+
+
+def test_a_load_that_was_followed_is_ok_and_requests_without_an_answer_are_not() -> None:
+    params = QueueAutoscaleParams()
+    assert {each.metric for each in parsed(params, FOLLOWED)} >= {"reaction", "release"}
+    with pytest.raises(Invalid, match="3 of 10 requests were not answered") as said:
+        parsed(params, FOLLOWED, success=7)
+    assert said.value.measurements
+
+
+@pytest.mark.parametrize(
+    ("samples", "says"),
+    [
+        (trace((0, 1, 1), (15, 4, 1), (20, 4, 3), (45, 1, 3), (55, 1, 1), (60, 1, 1)), "at most 3 of the 4 backends"),
+        (trace((0, 1, 1), (15, 4, 1), (20, 4, 4), (45, 1, 4), (60, 1, 2)), "2 backends were left at the end, 1 needed"),
+    ],
+)
+def test_a_scaler_that_never_came_there_is_invalid(samples: list[Sample], says: str) -> None:
+    with pytest.raises(Invalid, match=says):
+        parsed(QueueAutoscaleParams(), samples)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"deployments": ["a", "b"], "queues": 2}, "queues counts"),
+        ({"deployments": ["a", "b"], "clients": ["c"]}, "1 clients for 2 deployments"),
+        ({"deployments": ["a", "a"]}, "names a twice"),
+        ({"deployments": ["a"], "low": 1, "high": 1.4}, "nothing to follow"),
+        ({"low": 0.1, "high": 0.2}, "nothing to follow"),
+        ({"clients": ["c"]}, "belong to deployments"),
+        ({"deployments": ["a", "b"]}, ""),
+        ({}, ""),
+    ],
+)
+def test_what_is_watched_has_to_be_clear(given: dict[str, Any], says: str) -> None:
+    problems = QueueAutoscale().check(QueueAutoscaleParams(**given), None)
+    assert says in "; ".join(problems)
+    assert bool(says) == bool(problems)
 
 
 @pytest.mark.slow

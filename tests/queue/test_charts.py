@@ -47,7 +47,7 @@ def test_a_suite_ends_in_charts(tmp_path: Path) -> None:
         "name": "queue",
         "entries": [
             {"benchmark": "queue-scaling", "params": {"command": ["sleep", "0.05"], "limit": 2}},
-            {"benchmark": "queue-autoscale", "params": {"duration": 8, "low": 2, "high": 8, "item": 0.2, "window": 1}},
+            {"benchmark": "queue-autoscale", "params": {"duration": 12, "low": 2, "high": 8, "item": 0.2, "window": 0.5, "sync": 0.5}},
         ],
     }
     file = tmp_path / "suite.yaml"

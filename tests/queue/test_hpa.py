@@ -70,7 +70,9 @@ def removed_afterwards(namespace: str) -> Iterator[None]:
         yield
 
 
-def test_the_real_hpa_follows_a_step(tmp_path: Path) -> None:
+# the controller looks each 15 s, and a spike lasts a tenth of the load
+@pytest.mark.parametrize(("load", "seconds"), [("step", 120), ("ramp", 120), ("spike", 240)])
+def test_the_real_hpa_follows(load: str, seconds: float, tmp_path: Path) -> None:
     server_url = json.loads(kubectl("config", "view", "--minify", "-o", "json"))["clusters"][0]["cluster"]["server"]
     try:
         socket.create_server((urlsplit(server_url).hostname or "", 0)).close()
@@ -96,14 +98,15 @@ def test_the_real_hpa_follows_a_step(tmp_path: Path) -> None:
         file.write_text(yaml.safe_dump_all(objects(namespace, server.server_address[1])))
         kubectl("apply", "-f", str(file))
         kubectl("wait", "apiservice", APISERVICE, "--for=condition=Available", "--timeout=30s")
-        params = QueueAutoscaleParams(load="step", low=1, high=4, duration=120, deployment="perfdag-queue-sleep", namespace=namespace)  # type: ignore[arg-type]
+        watched = {"deployments": ["perfdag-queue-sleep"], "namespace": namespace}
+        params = QueueAutoscaleParams.model_validate({"load": load, "low": 1, "high": 4, "duration": seconds, **watched})
         benchmark = QueueAutoscale()
         try:
-            output = benchmark.run(Gang([LocalHost()], Shape(), 300, str(tmp_path)), params)
+            output = benchmark.run(Gang([LocalHost()], Shape(), 400, str(tmp_path)), params)
         finally:
             server.shutdown()
         measured = {each.metric: each.value for each in benchmark.parse(output, params) if "elapsed" not in each.coords}
         print(measured)  # noqa: T201
-        assert 0 < measured["reaction"] <= 45  # the controller looks each 15 s
+        assert 0 < measured["reaction"] <= (45 if load == "step" else 75)  # a ramp takes a quarter of the load to its height
         assert measured["overshoot"] <= 0.5
         assert measured["release"] <= 60

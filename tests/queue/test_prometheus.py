@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from perfdag.steps.queue.load import ClosedLoop, KeptWire, Work
+from perfdag.steps.queue.manifests import FRONTEND, manifests
 from perfdag.steps.queue.processes import Processes
+from perfdag.steps.queue.queues import Queues
 from perfdag.steps.queue.tally import Tally
 from tests.queue.conftest import Start, clients, workers
 
@@ -36,6 +39,18 @@ def expressions() -> Iterator[str]:
             yield target["expr"].replace("$__rate_interval", "5s").replace("$queue", ".*")
 
 
+def adapter_queries() -> Iterator[str]:
+    """The queries of prometheus-adapter's rules, with what it puts in for its HPAs: for a Service, and for a namespace."""
+    queue = {"name": "sleep", "command": ["sleep", "1"], "autoscale": {"by": "custom"}}
+    made = manifests(Queues.model_validate({"queues": [queue]}))
+    rules = yaml.safe_load(next(each for each in made if each["metadata"]["name"] == "perfdag-queue-adapter-rules")["data"]["config.yaml"])
+    for kind, by in (("rules", f'service="{FRONTEND}",'), ("externalRules", "")):
+        for rule in rules[kind]:
+            yield rule["seriesQuery"][:-1] + ',name="sleep"}'
+            matchers = f'{by}namespace="perfdag-queue",name="sleep"'
+            yield rule["metricsQuery"].replace("<<.LabelMatchers>>", matchers).replace("<<.GroupBy>>", "namespace,name")
+
+
 async def test_promtool_accepts_the_text(start: Start) -> None:
     frontend = await start('odd "name"\n\\', "sleep")
     done = subprocess.run([need("promtool"), "check", "metrics"], input=frontend.metrics().encode(), capture_output=True)
@@ -50,7 +65,7 @@ async def test_a_real_prometheus_scrapes_and_answers_the_dashboard(start: Start,
     config = tmp_path / "prometheus.yml"
     config.write_text(
         "global: {scrape_interval: 1s}\nscrape_configs:\n- job_name: queue\n"
-        f"  static_configs: [{{targets: ['127.0.0.1:{frontend.ports[2]}']}}]\n"
+        f"  static_configs: [{{targets: ['127.0.0.1:{frontend.ports[2]}'], labels: {{namespace: perfdag-queue, service: {FRONTEND}}}}}]\n"
     )
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -82,6 +97,9 @@ async def test_a_real_prometheus_scrapes_and_answers_the_dashboard(start: Start,
             result = await asyncio.to_thread(query, expression)  # a query that does not parse raises
             if "kube_" not in expression:
                 assert result, expression
+        for expression in adapter_queries():
+            result = await asyncio.to_thread(query, expression)
+            assert [each["metric"].get("name") for each in result] == ["sleep"], expression
         rate = await asyncio.to_thread(query, "sum(rate(hpa_queue_success_total{name='sleep'}[6s]))")
         assert float(rate[0]["value"][1]) == pytest.approx(tally.steady_rate, rel=0.25)
         assert (await asyncio.to_thread(query, "up"))[0]["value"][1] == "1"
