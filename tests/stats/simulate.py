@@ -52,15 +52,15 @@ MODELS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
 def alarms(values: np.ndarray, name: str, first: int, min_effect: float = 0.05) -> list[int]:
     """Nights (from `first` on) on which an analysis of the runs so far tells of a new change for the worse (lower).
 
-    As the gate does it: changes in the last 7 runs, not within 5 runs of one already told.
+    As the gate does it: the whole history anew each night, so that a change that was told keeps its place; changes in the last 7 runs,
+    not within 5 runs of one already told.
     """
     told: list[int] = []
     nights = []
     for n in range(first, len(values) + 1):
-        for change in change_points(values[max(0, n - 60) : n], name, min_effect=min_effect):
-            at = change.index + max(0, n - 60)
-            if change.effect < 0 and at >= n - RECENT and all(abs(at - known) > SAME for known in told):
-                told.append(at)
+        for change in change_points(values[:n], name, min_effect=min_effect):
+            if change.effect < 0 and change.index >= n - RECENT and all(abs(change.index - known) > SAME for known in told):
+                told.append(change.index)
                 nights.append(n)
     return nights
 
