@@ -69,3 +69,26 @@ def test_an_older_python_gets_one_clear_line(tmp_path: Path) -> None:
     )
     assert ended.returncode == 1
     assert ended.stderr.strip() == "perfdag needs Python 3.11 or newer; this is 3.9.2. Name another: make run PYTHON=python3.12"
+
+
+def venv(path: str, python: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    argv = [ROOT / "scripts/venv", python, folder, "requirements/run.txt"]
+    return subprocess.run(argv, env={"PATH": path}, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("manager", "how"),
+    [("apt_get", "with apt-get install python3 python3-venv"), ("pacman", "with pacman -S python"), (None, "with your package manager")],
+)
+def test_without_python_it_says_how_to_get_one(tmp_path: Path, manager: str | None, how: str) -> None:
+    path = folder_with(tmp_path, "sh", "id", **({manager: "exit 1"} if manager else {}))
+    ended = venv(path, "python3", tmp_path / "venv")
+    assert ended.returncode == 1
+    assert ended.stderr.strip() == f"python3 is not installed; get Python 3.11 or newer {how}, or name another: make run PYTHON=python3.12"
+
+
+def test_without_venv_root_and_sudo_it_says_what_root_is_to_install(tmp_path: Path) -> None:
+    path = folder_with(tmp_path, "sh", id="echo 1000", apt_get="exit 1", python3='[ "$1" = - ]')
+    ended = venv(path, "python3", tmp_path / "venv")
+    assert ended.returncode == 1
+    assert ended.stderr.strip() == "as root: apt-get install python3-venv; then run make again"
