@@ -67,6 +67,8 @@ def test_suite_text_through_the_store_and_rows_equal_to_a_local_run(bench: Names
     assert set(there[0]) == set(here[0])
     nodes = {node["metadata"]["name"]: node["status"]["nodeInfo"] for node in bench.objects("Node")}
     for row in there:
+        assert "sha256:" in row["image_digest"], "which image measured is in the row"
+        assert row["cluster"], "the uid of kube-system stands for the cluster"
         cluster = json.loads(row["env"])["cluster"]
         assert cluster["kubernetes"].startswith("v")
         assert {kind["kubelet"] for kind in cluster["nodes"]} == {nodes[name]["kubeletVersion"] for name in row["nodes"]}
@@ -130,6 +132,14 @@ def test_spread_on_one_node_is_never_ok(bench: Namespace, tmp_path: Path) -> Non
     assert {row["status"] for row in rows} <= {"failed", "skipped"}
     assert "anti-affinity" in rows[0]["error"] or "the cluster has 1" in rows[0]["error"]
     assert json.dumps(rows[0]["nodes"]) in ("null", "[]")
+
+
+def test_doctor_finds_nothing_missing_in_a_fresh_installation(bench: Namespace) -> None:
+    said = bench.perfdag("doctor", "--cluster", "--json")
+    found = json.loads(said.stdout)
+    assert [each for each in found if each["state"] == "missing"] == []
+    assert said.returncode == 0
+    assert f"store {bench.store} is written and read from a pod" in {each["what"] for each in found}
 
 
 def test_the_templates_in_a_dag_of_ones_own(bench: Namespace, tmp_path: Path) -> None:

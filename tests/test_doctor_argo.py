@@ -1,0 +1,108 @@
+"""What `doctor --cluster` says of Argo, of the rights of its service accounts, and of the store as a pod reaches it."""
+
+import os
+import uuid
+from typing import Any
+
+import pytest
+
+from perfdag import kube
+from perfdag.cli import doctor_argo, doctor_cluster
+from perfdag.cli.doctor import Finding
+from perfdag.cli.render import base
+from perfdag.kube import Kube, KubeError, Resource
+from perfdag.workflows.templates import Installation
+
+
+class Cluster:
+    """An API server with these objects by kind; what it is asked of access, it answers with `access` (an HTTP status or a verdict)."""
+
+    def __init__(self, access: int | bool = True, **lists: Any) -> None:
+        self.lists, self.access = lists, access
+
+    async def resource(self, api: str, kind: str) -> Resource:
+        return Resource(api, kind, kind.lower(), True)
+
+    async def list(self, kind: Resource, namespace: str | None = None) -> list[Any]:
+        return list(self.lists.get(kind.kind, []))
+
+    async def get(self, kind: Resource, name: str, namespace: str) -> Any:
+        if name not in self.lists.get(kind.kind, []):
+            raise KubeError(404, "NotFound", f"no {name}")
+
+    async def request(self, method: str, path: str, json: Any) -> Any:
+        if not isinstance(self.access, bool):
+            raise KubeError(self.access, "Forbidden", "no")
+        return {"status": {"allowed": self.access}}
+
+
+def deployment(image: str) -> dict[str, Any]:
+    return {"spec": {"template": {"spec": {"containers": [{"image": image}]}}}}
+
+
+def definition(*fields: str) -> dict[str, Any]:
+    templates = {"templates": {"items": {"properties": {each: {} for each in fields}}}}
+    spec = {"versions": [{"schema": {"openAPIV3Schema": {"properties": {"spec": {"properties": templates if fields else {}}}}}}]}
+    return {"metadata": {"name": "workflowtemplates.argoproj.io"}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("lists", "state"),
+    [
+        ({"Deployment": [deployment("quay.io/argoproj/workflow-controller:v4.1.2")]}, "ok"),
+        ({"Deployment": [deployment("quay.io/argoproj/workflow-controller:v4.0.5")]}, "missing"),
+        ({"Deployment": [deployment("r/workflow-controller@sha256:00")], "CustomResourceDefinition": [definition("pendingTimeout")]}, "ok"),
+        ({"CustomResourceDefinition": [definition("timeout")]}, "missing"),
+        ({"CustomResourceDefinition": [definition()]}, "warn"),
+        ({}, "warn"),
+    ],
+)
+async def test_argo_has_to_know_pending_timeout(lists: dict[str, Any], state: str) -> None:
+    cluster: Any = Cluster(**lists)
+    *_, last = await doctor_argo.findings(cluster)
+    assert last.state == state
+    assert "4.1" in last.what + last.do
+
+
+@pytest.mark.parametrize(
+    ("cluster", "state", "words"),
+    [
+        (Cluster(ServiceAccount=["perfdag-run"]), "ok", "has its rights"),
+        (Cluster(False, ServiceAccount=["perfdag-run"]), "missing", "may not create podgroups"),
+        (Cluster(403, ServiceAccount=["perfdag-run"]), "warn", "is not known"),
+        (Cluster(), "missing", "there is no service account perfdag-run"),
+    ],
+)
+async def test_an_account_is_there_and_has_its_rights_or_nobody_knows(cluster: Any, state: str, words: str) -> None:
+    found: Finding = await doctor_cluster._account(cluster, "bench", "perfdag-run", [("x", "podgroups", "create")], "install")
+    assert found.state == state
+    assert words in found.what
+
+
+@pytest.mark.argo
+def test_an_installation_on_a_real_api_server(s3_root: str) -> None:
+    if "KUBECONFIG" not in os.environ:
+        pytest.skip("KUBECONFIG is not set: no cluster to test against")
+    name = f"perfdag-doctor-{uuid.uuid4().hex[:6]}"
+
+    async def make(client: Kube) -> None:
+        await client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        images = "localhost/nowhere-{name}:1"
+        for each in base(Installation(namespace=name, store=s3_root, namespaced=True, images=images, pull_policy="Never")):
+            await client.apply(each)
+        await client.delete(await client.resource("v1", "ServiceAccount"), "perfdag-finish", name)
+
+    async def remove(client: Kube) -> None:
+        await client.delete(await client.resource("v1", "Namespace"), name)
+
+    kube.run(make)
+    try:
+        found = {each.what: each for each in doctor_cluster.findings(None, None, name)}
+    finally:
+        kube.run(remove)
+    assert found["service account perfdag-run has its rights"].state == "ok"
+    assert found["service account perfdag-measure has its rights"].state == "ok"
+    assert found[f"there is no service account perfdag-finish in {name}"].state == "missing"
+    assert found["Argo's CRDs are of 4.1 or newer (they know pendingTimeout)"].state == "ok"
+    [pod] = [each for what, each in found.items() if "did not start" in what]
+    assert "ErrImageNeverPull" in pod.what, "its pod is made of the installation's image, and was admitted"
