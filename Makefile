@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test lint lock tools clean
+.PHONY: run test otava lint lock tools clean
 
 run: $(VENV)/run.stamp tools
 	@$(BIN)/perfdag run suites/quick.yaml --store ./perfdag-results
@@ -15,6 +15,10 @@ test: $(VENV)/dev.stamp tools lint
 
 # these hold real clocks against real load and mostly wait: beside each other, away from those that compute
 CLOCKS := tests/stats/test_real_step.py tests/queue tests/stats/test_confirm.py tests/resnet50/test_loadgen.py
+
+# the detector beside apache-otava's, in an environment of its own
+otava:
+	@./scripts/otava $(PYTHON) $(VENV)/otava
 
 lint: $(VENV)/dev.stamp
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -1,11 +1,8 @@
 """The promises of the detector, by simulation: false alarms, power, equal runs. Seeds are fixed."""
 
-import importlib.util
-
 import numpy as np
 import pytest
 
-from perfdag.stats.changes import change_points
 from perfdag.stats.nodes import outliers
 from tests.stats.simulate import MODELS, false_alarms, nights_to_find
 
@@ -46,18 +43,3 @@ def test_of_twelve_nodes_the_slow_one_is_named() -> None:
 
     assert sum([o.node for o in outliers(nodes(True))] == ["n5"] for _ in range(1000)) >= 950
     assert sum(bool(outliers(nodes(False))) for _ in range(1000)) <= 10
-
-
-@pytest.mark.skipif(
-    importlib.util.find_spec("otava") is None, reason="apache-otava is not installed (it pins numpy): uv run --with apache-otava"
-)
-def test_otava_finds_the_same_steps_on_clean_series() -> None:
-    from otava.analysis import compute_change_points  # type: ignore[import-not-found, unused-ignore]
-
-    rng = np.random.default_rng(2)
-    for seed in range(40):
-        values = np.exp(rng.normal(0, 0.01, 60))
-        start = int(rng.integers(12, 45))
-        values[start:] *= 1 + float(rng.choice([-0.15, 0.2]))
-        theirs, _ = compute_change_points(values.tolist(), window_len=50, max_pvalue=0.001, min_magnitude=0.05)
-        assert [c.index for c in change_points(values, str(seed))] == [c.index for c in theirs] == [start]
