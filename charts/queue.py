@@ -18,7 +18,7 @@ class Curve:
 
     `law` is (items a second of one replica, sigma, kappa) of the Universal Scalability Law, `knee` the replicas beyond which it falls, `amdahl`
     the serial share by Amdahl's law. `gains`: replicas -> throughput relative to the step before, with its interval. `done`: items by
-    node, or by node and device.
+    node, or by node and device. `latencies`: percentile -> replicas -> seconds.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Curve:
     amdahl: float | None = None
     gains: Mapping[int, tuple[float, float, float]] = field(default_factory=dict)
     done: Mapping[str, float] = field(default_factory=dict)
+    latencies: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -41,18 +42,19 @@ class Follow:
 
 
 def throughput(curves: Sequence[Curve], title: str, subtitle: str) -> Figure:
-    """Items a second over replicas with linear scaling and the fitted laws, one panel a workload; below it the share of linear, and what
-    each step gained."""
+    """Items a second over replicas with linear scaling and the fitted laws, one panel a workload; below it the share of linear, what
+    each step gained, and the latency of requests."""
     curves = [curve for curve in curves if curve.rates]
     if not curves:
         return style.no_data()
-    rows = 3 if any(curve.gains for curve in curves) else 2
-    fig, axes = style.figure(rows, (3.2, 1.5, 1.5)[:rows], columns=len(curves), title=title, subtitle=subtitle, sharex="col")
+    panels = [_rates, _shares]
+    panels += [_gains] if any(curve.gains for curve in curves) else []
+    panels += [_latencies] if any(curve.latencies for curve in curves) else []
+    rows = len(panels)
+    fig, axes = style.figure(rows, (3.2, *[1.5] * (rows - 1)), columns=len(curves), title=title, subtitle=subtitle, sharex="col")
     for k, curve in enumerate(curves):
-        _rates(axes[k], curve, first=k == 0)
-        _shares(axes[len(curves) + k], curve, first=k == 0)
-        if rows == 3:
-            _gains(axes[2 * len(curves) + k], curve, first=k == 0)
+        for row, panel in enumerate(panels):
+            panel(axes[row * len(curves) + k], curve, first=k == 0)
         axes[(rows - 1) * len(curves) + k].set_xlabel("replicas")
     return fig
 
@@ -126,6 +128,17 @@ def _gains(ax: Axes, curve: Curve, first: bool) -> None:
     ax.set_ylim(bottom=min(0.9, *low) if replicas else 0.9)
     if first:
         ax.set_ylabel("gain of a step")
+
+
+def _latencies(ax: Axes, curve: Curve, first: bool) -> None:
+    for number, (stat, seconds) in enumerate(sorted(curve.latencies.items())):
+        replicas = sorted(seconds)
+        ax.plot(replicas, [seconds[n] for n in replicas], color=style.SERIES[number], marker="o", label=stat)
+    ax.set_ylim(bottom=0)
+    if curve.latencies:
+        ax.legend(loc="upper left")
+    if first:
+        ax.set_ylabel("latency (s)\nlower is better")
 
 
 def following(traces: Sequence[Follow], title: str, subtitle: str) -> Figure:

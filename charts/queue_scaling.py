@@ -58,7 +58,11 @@ def curve(cell: Cell) -> queue.Curve:
         if each.values:
             gains.setdefault(int(each.coords["replicas"]), {})[each.stat] = float(np.median(each.values))
     bands = {n: (at["value"], at["lower"], at["upper"]) for n, at in gains.items() if len(at) == 3}
-    return queue.Curve(cell.label, rates, law, knee, amdahl, bands)
+    latencies: dict[str, dict[int, float]] = {}
+    for each in cell.series("latency"):
+        if each.values:
+            latencies.setdefault(each.stat, {})[int(each.coords["replicas"])] = float(np.median(each.values))
+    return queue.Curve(cell.label, rates, law, knee, amdahl, bands, latencies=latencies)
 
 
 def middle(cell: Cell, metric: str) -> float | None:

@@ -58,6 +58,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
         Metric(
             "gain", "1", "higher", "throughput relative to the step before, by number of replicas, with its 95 % interval (lower, upper)"
         ),
+        Metric("latency", "s", "lower", "of requests by number of replicas, warm-up included (p50, p95, p99)"),
         Metric("steps_failed", "1", "lower", "steps below the factor"),
         Metric("single_rate", "1/s", "higher", "items a second of one replica, by the Universal Scalability Law"),
         Metric("serial_share", "1", "lower", "sigma of the Universal Scalability Law"),
@@ -145,6 +146,9 @@ def _measured(result: Any) -> list[Measurement]:
         at = {"replicas": step["replicas"]}
         found.append(Measurement("throughput", step["per_second"], coords=at, n=len(step["windows"])))
         found.append(Measurement("efficiency", step["efficiency"], coords=at))
+        latency = step["latency"]
+        stats = [(p, latency[p]) for p in ("p50", "p95", "p99") if latency.get(p) is not None]
+        found += [Measurement("latency", value, p, at, latency["count"]) for p, value in stats]
         if step["ratio"]:
             stats = zip(("value", "lower", "upper"), step["ratio"], strict=True)
             found += [Measurement("gain", value, stat, at) for stat, value in stats if value is not None]

@@ -187,5 +187,8 @@ def _manifests(args: argparse.Namespace) -> int:
         print(json.dumps(Queues.model_json_schema(), indent=2))
         return 0
     queues = load(args.file, args.queue, namespace=args.namespace, image=args.image, monitor=args.monitor)
-    print(yaml.safe_dump_all(manifests(queues, os.environ.get(TOKEN_VARIABLE)), sort_keys=False), end="")
+    token = os.environ.get(TOKEN_VARIABLE)
+    if not token and any(queue.ingress for queue in queues.queues):
+        say(f"a new token is in these objects, and what held the one before is locked out: set {TOKEN_VARIABLE} to keep one")
+    print(yaml.safe_dump_all(manifests(queues, token), sort_keys=False), end="")
     return 0

@@ -6,7 +6,7 @@ At any moment ``accepted == success + failure + disconnected + waiting + running
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -14,6 +14,8 @@ from perfdag.steps.queue import wire
 from perfdag.steps.queue.metrics import Histogram, WindowMax
 
 clock = time.monotonic
+DEVICES = 1024
+"""Devices that a queue counts apart; what is beyond is counted under an empty name."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,6 +48,7 @@ class Queue:
     undelivered: int = 0
     retried: int = 0
     refused: int = 0
+    devices: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.max_run, self.max_wait, self.max_total = (WindowMax(self.window) for _ in range(3))
@@ -105,6 +108,8 @@ class Queue:
         self.running -= 1
         if wire.succeeded(answer):
             self.success += 1
+            device = answer["Node"], answer["Device"]
+            self.devices[device if device in self.devices or len(self.devices) < DEVICES else ("", "")] += 1
         else:
             self.failure += 1
         self.wait.add(waited)

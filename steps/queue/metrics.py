@@ -103,6 +103,11 @@ def exposition(queues: Iterable[Queue], totals: Mapping[str, tuple[str, int]], i
     for name, kind, explanation, read in _SIMPLE:
         out += [f"# HELP {name} {explanation}", f"# TYPE {name} {kind}"]
         out += [f'{name}{{name="{escape(q.name)}"}} {read(q)}' for q in queues]
+    name = "hpa_queue_device_success_total"
+    out += [f"# HELP {name} Items done, by the node and device of their backend.", f"# TYPE {name} counter"]
+    for q in queues:
+        for (node, device), count in sorted(q.devices.items()):
+            out.append(f'{name}{{name="{escape(q.name)}",node="{escape(node)}",device="{escape(device)}"}} {count}')
     tag = f',interval="{interval:g}s"' if interval else ""
     for name, what, attribute in _MAXIMA:
         out += [f"# HELP {name} Largest {what} in a sliding window.", f"# TYPE {name} gauge"]

@@ -103,6 +103,7 @@ class Step:
             "efficiency": self.efficiency,
             "ratio": [value if math.isfinite(value) else None for value in self.ratio] if self.ratio else None,
             "needed": self.needed,
+            "latency": self.rate.stats["latency"],
             "failures": self.failures,
             "problems": self.problems,
         }

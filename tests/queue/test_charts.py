@@ -13,7 +13,8 @@ from perfdag.cli import main
 
 def test_throughput_shows_every_workload_with_its_law() -> None:
     gains = {2: (1.98, 1.9, 2.06), 4: (1.95, 1.93, 1.97)}
-    curve = queue.Curve("linear", {1: [10.0, 10.2], 2: [20.0], 4: [39.0]}, (10.0, 0.01, 0.001), 31.4, 0.02, gains)
+    latencies = {"p50": {1: 0.1, 2: 0.1, 4: 0.11}, "p95": {4: 0.2}}
+    curve = queue.Curve("linear", {1: [10.0, 10.2], 2: [20.0], 4: [39.0]}, (10.0, 0.01, 0.001), 31.4, 0.02, gains, latencies=latencies)
     figure = queue.throughput([curve, queue.Curve("no law", {1: [5.0], 2: [6.0]}), queue.Curve("nothing", {})], "title", "subtitle")
     assert [ax.get_title(loc="left") or ax.get_title() for ax in figure.axes[:2]] == ["linear", "no law"]
     legend = figure.axes[0].get_legend()
@@ -22,6 +23,8 @@ def test_throughput_shows_every_workload_with_its_law() -> None:
     assert any("USL: serial 1.0 %" in each and "knee 31" in each for each in said)
     assert "Amdahl: serial 2.0 %" in said
     assert figure.axes[4].get_ylabel() == "gain of a step"
+    assert figure.axes[6].get_ylabel().startswith("latency (s)")
+    assert [line.get_label() for line in figure.axes[6].lines] == ["p50", "p95"]
     assert style.to_bytes(figure)[0]
 
 

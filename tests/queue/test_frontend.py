@@ -247,6 +247,7 @@ async def test_two_scrapers_read_the_same(start: Start) -> None:
     await line.hear()
     first, second = await scrape(frontend.ports[2]), await scrape(frontend.ports[2])
     assert first == second
+    assert first['hpa_queue_device_success_total{name="sleep",node="n",device=""}'] == 1
     assert first['hpa_queue_maxrun_seconds{name="sleep"}'] == 2.5
     assert first['hpa_queue_run_seconds_bucket{name="sleep",le="5.0"}'] == 1
     assert first['hpa_queue_run_seconds_bucket{name="sleep",le="1.0"}'] == 0

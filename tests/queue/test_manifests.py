@@ -64,6 +64,21 @@ def test_an_ingress_brings_a_token() -> None:
     assert not of("Secret", manifests(load(None, ["sleep=sleep 2"])))
 
 
+def test_a_new_token_is_said_and_a_given_one_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "queues.yaml"
+    file.write_text("queues: [{name: sleep, command: [sleep, '1'], ingress: queue.example}]")
+    monkeypatch.delenv("PERFDAG_QUEUE_TOKEN", raising=False)
+    assert main(["queue", "manifests", str(file)]) == 0
+    assert "set PERFDAG_QUEUE_TOKEN to keep one" in capsys.readouterr().err
+    monkeypatch.setenv("PERFDAG_QUEUE_TOKEN", "mine")
+    assert main(["queue", "manifests", str(file)]) == 0
+    said = capsys.readouterr()
+    assert not said.err
+    assert of("Secret", list(yaml.safe_load_all(said.out)))["perfdag-queue-token"]["stringData"]["token"] == "mine"
+
+
 @pytest.mark.parametrize(
     ("by", "kind"),
     [("custom", "HorizontalPodAutoscaler"), ("external", "HorizontalPodAutoscaler"), ("keda", "ScaledObject"), ("cron", "CronJob")],
