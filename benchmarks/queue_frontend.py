@@ -4,7 +4,8 @@
 
 DIR holds `frontend`, `client` and `backend` of intel/k8s-device-scalability-tester, built with `go build -o DIR ./cmd/...`. Every round runs each
 frontend once under the same load (queue_load.py, one process), then ours among 50 half-open peers, then ours with one request at a time. Ratios are to the
-first line. --programs measures with real clients and backends instead, theirs and ours, one process each; on few cores these take most of the time.
+first line. Exit 1 where a limit is not held: 5 times the original frontend on its own wire (with --original), p99 of the dispatch below 10 ms among 50
+half-open peers. --programs measures with real clients and backends instead, theirs and ours, one process each; on few cores these take most of the time.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pathlib import Path
 from queue_load import Load, half_open
 
 PERFDAG = [sys.executable, "-m", "perfdag", "queue"]
+LEAST_RATIO, MOST_DISPATCH_MS = 5.0, 10.0
 WIRES = (("original", False), ("kept", True))
 
 
@@ -163,8 +165,8 @@ def loaded(case: Case, seconds: float, into: Figures) -> None:
     into.dispatches += outcome.dispatches
 
 
-def compare(args: argparse.Namespace) -> None:
-    """The frontends under one and the same load."""
+def compare(args: argparse.Namespace) -> bool:
+    """The frontends under one and the same load; whether the limits are held."""
     ours = (*PERFDAG, "frontend")
     patient = (*ours, "-message-timeout", "600")
     cases = [Case("theirs, original wire", (str(args.original / "frontend"),), False)] if args.original else []
@@ -188,6 +190,21 @@ def compare(args: argparse.Namespace) -> None:
                 text += f" {what} p50 {1e3 * percentile(values, 0.5):.1f} p99 {1e3 * percentile(values, 0.99):.1f} ms;"
         print(text.rstrip(";"))
     print(json.dumps({case.name: found.rates for case, found in figures.items()}))
+    held = True
+    if args.original:
+        theirs, ours_at_it = (statistics.median(found.rates) for found in list(figures.values())[:2])
+        held = limit("throughput over the original frontend's, original wire", ours_at_it / theirs, LEAST_RATIO, at_least=True)
+    for case, found in figures.items():
+        if case.stuck and case.clients > 1:
+            held &= limit(f"{case.name}: p99 of the dispatch in ms", 1e3 * percentile(found.dispatches, 0.99), MOST_DISPATCH_MS)
+    return held
+
+
+def limit(what: str, value: float, bound: float, at_least: bool = False) -> bool:
+    """Print a figure with its limit; whether it is held."""
+    held = value >= bound if at_least else value < bound
+    print(f"{what}: {value:.2f} (limit {'at least' if at_least else 'below'} {bound:g}: {'held' if held else 'NOT HELD'})")
+    return held
 
 
 def measure(
@@ -215,8 +232,8 @@ def measure(
     return rate, used / (rate * seconds)
 
 
-def programs(args: argparse.Namespace) -> None:
-    """The frontends between real clients and backends."""
+def programs(args: argparse.Namespace) -> bool:
+    """The frontends between real clients and backends; no limit is set for them."""
     ours = {part: [*PERFDAG, part] for part in ("frontend", "client")}
     plain = ["-wire", "original"]
     cases: dict[str, tuple[list[str], list[str], Callable[[int], list[str]]]] = {}
@@ -240,6 +257,7 @@ def programs(args: argparse.Namespace) -> None:
         spread, cost = f"[{min(values):.0f} to {max(values):.0f}]", 1e6 * statistics.median(costs[name])
         print(f"{name:<58} {middle:6.0f}/s {spread:<14} {middle / base:5.2f} x the first line; frontend {cost:4.0f} us CPU an item")
     print(json.dumps(rates))
+    return True
 
 
 def main() -> None:
@@ -252,7 +270,8 @@ def main() -> None:
     before = os.getloadavg()[0]
     what = f"64 clients, 16 backends, 1 ms of work; {os.cpu_count()} CPUs, load {before:.1f} before; median of {args.rounds} rounds"
     print(f"{what} of {args.seconds:g} s, range in brackets", flush=True)
-    (programs if args.programs else compare)(args)
+    if not (programs if args.programs else compare)(args):
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -147,8 +147,7 @@ def _measured(result: Any) -> list[Measurement]:
         found.append(Measurement("throughput", step["per_second"], coords=at, n=len(step["windows"])))
         found.append(Measurement("efficiency", step["efficiency"], coords=at))
         latency = step["latency"]
-        stats = [(p, latency[p]) for p in ("p50", "p95", "p99") if latency.get(p) is not None]
-        found += [Measurement("latency", value, p, at, latency["count"]) for p, value in stats]
+        found += [Measurement("latency", latency[p], p, at, latency["count"]) for p in ("p50", "p95", "p99") if latency.get(p) is not None]
         if step["ratio"]:
             stats = zip(("value", "lower", "upper"), step["ratio"], strict=True)
             found += [Measurement("gain", value, stat, at) for stat, value in stats if value is not None]
