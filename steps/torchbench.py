@@ -229,8 +229,8 @@ def read_report(text: str) -> dict[str, Any]:
     """The runner's last line. Raises Failed where it is absent or cut."""
     lines = [line for line in text.splitlines() if line.startswith(MARK)]
     try:
-        report: dict[str, Any] = json.loads(lines[-1].removeprefix(MARK))
-    except (IndexError, ValueError):
+        report: dict[str, Any] = dict(json.loads(lines[-1].removeprefix(MARK)))
+    except (IndexError, ValueError, TypeError):
         raise Failed("run.py ended without a whole report", {"stdout": text}) from None
     absent = {"wall_s", "batches", "batch_size", "construct_s", "first_call_s", "max_rss_bytes", "device", "torch"} - report.keys()
     if absent:

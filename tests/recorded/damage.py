@@ -12,6 +12,13 @@ import pytest
 from perfdag.benchmark import Output, SampleError
 from tests.recorded.record import CASES, load
 
+Recording = str | tuple[Any, Any, Output]
+"""A name of record.py's, or a benchmark with params and output."""
+
+
+def _loaded(recording: Recording) -> tuple[Any, Any, Output]:
+    return load(recording) if isinstance(recording, str) else recording
+
 
 def names(benchmark: str, but: tuple[str, ...] = ()) -> list[str]:
     """Recordings of a benchmark."""
@@ -24,9 +31,9 @@ def outputs(output: Output, change: Any) -> Iterator[Output]:
         yield dataclasses.replace(output, texts={**output.texts, role: change(text)})
 
 
-def assert_declared(name: str) -> list[Any]:
+def assert_declared(recording: Recording) -> list[Any]:
     """Parse a recording: it has values, all finite and of declared metrics, a headline among them."""
-    benchmark, params, output = load(name)
+    benchmark, params, output = _loaded(recording)
     found: list[Any] = benchmark.parse(output, params)
     assert any(benchmark.metric(each.metric).headline for each in found)
     assert all(math.isfinite(each.value) and each.value >= 0 for each in found)
@@ -35,9 +42,9 @@ def assert_declared(name: str) -> list[Any]:
     return found
 
 
-def assert_cut_is_noticed(name: str, roles: tuple[str, ...]) -> None:
+def assert_cut_is_noticed(recording: Recording, roles: tuple[str, ...]) -> None:
     """Cut anywhere: the very same values (what was cut is not read) or SampleError; cut in the middle of `roles`: SampleError."""
-    benchmark, params, output = load(name)
+    benchmark, params, output = _loaded(recording)
     whole = benchmark.parse(output, params)
     for part in (0.0, 0.01, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.97, 0.99, 0.999):
         for cut in outputs(output, lambda text, part=part: text[: int(len(text) * part)]):
@@ -51,10 +58,10 @@ def assert_cut_is_noticed(name: str, roles: tuple[str, ...]) -> None:
             benchmark.parse(dataclasses.replace(output, texts=texts), params)
 
 
-def assert_garbled_is_noticed(name: str) -> None:
+def assert_garbled_is_noticed(recording: Recording) -> None:
     """Junk over any part of any text is a SampleError or leaves finite values: never another exception."""
-    benchmark, params, output = load(name)
-    chance = random.Random(name)
+    benchmark, params, output = _loaded(recording)
+    chance = random.Random(recording if isinstance(recording, str) else str(params))
     for _ in range(150):
         start, length = chance.random(), chance.randrange(1, 60)
         junk = "".join(chance.choice('x}{",:]\x00\x1b\n é-') for _ in range(length))
@@ -67,9 +74,16 @@ def assert_garbled_is_noticed(name: str) -> None:
                 continue
 
 
-def assert_decimal_comma_is_noticed(name: str) -> None:
+def assert_decimal_comma_is_noticed(recording: Recording) -> None:
     """A locale that writes 1,5 for 1.5 is refused rather than read as 1 or 15."""
-    benchmark, params, output = load(name)
+    benchmark, params, output = _loaded(recording)
     texts = {role: re.sub(r"(?<=\d)\.(?=\d)", ",", text) for role, text in output.texts.items()}
     with pytest.raises(SampleError):
         benchmark.parse(dataclasses.replace(output, texts=texts), params)
+
+
+def assert_is_sample_error(recording: Recording) -> None:
+    """Parsing it says what is wrong, and raises nothing else."""
+    benchmark, params, output = _loaded(recording)
+    with pytest.raises(SampleError):
+        benchmark.parse(output, params)
