@@ -7,6 +7,7 @@ import socket
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,6 +15,7 @@ import pytest
 
 from perfdag import kube
 from perfdag.kube import Kube
+from perfdag.store import open_store
 
 from .conftest import Namespace, sleeps
 
@@ -316,10 +318,12 @@ class Proxy:
         self._listener.close()
 
 
-def test_a_store_that_is_away_for_30_s_loses_nothing(bench: Namespace, tmp_path: Path) -> None:
+@pytest.fixture
+def proxy(bench: Namespace) -> Iterator[Proxy]:
+    """The S3 server as the pods of the namespace reach it for the time of a test."""
     endpoint = urlsplit(os.environ["AWS_ENDPOINT_URL"])
     try:
-        proxy = Proxy(endpoint.hostname or "", endpoint.port or 80)
+        made = Proxy(endpoint.hostname or "", endpoint.port or 80)
     except OSError:
         pytest.skip(f"no port can be opened on {endpoint.hostname}: the S3 server is not on this machine")
 
@@ -327,18 +331,40 @@ def test_a_store_that_is_away_for_30_s_loses_nothing(bench: Namespace, tmp_path:
         told = {"AWS_ENDPOINT_URL": f"{endpoint.scheme}://{endpoint.hostname}:{port}"}
         await client.patch(await client.resource("v1", "Secret"), "perfdag-store", {"stringData": told}, bench.name)
 
-    kube.run(lambda client: point(client, proxy.port))
+    kube.run(lambda client: point(client, made.port))
     try:
-        name = bench.submit(sleeps(tmp_path, points=10, hosts=1))
-        run_id = bench.run_id(name)
-        _under_way(bench, run_id)
-        proxy.leave()
-        time.sleep(30)
-        before = len(bench.stored(run_id))
-        proxy.away = False
-        assert before < 10
-        assert bench.watch(name).returncode == 0
-        bench.assert_complete(run_id, 10)
+        yield made
     finally:
         kube.run(lambda client: point(client, endpoint.port or 80))
-        proxy.close()
+        made.close()
+
+
+def test_a_store_that_is_away_for_30_s_loses_nothing(bench: Namespace, proxy: Proxy, tmp_path: Path) -> None:
+    name = bench.submit(sleeps(tmp_path, points=10, hosts=1))
+    run_id = bench.run_id(name)
+    _under_way(bench, run_id)
+    proxy.leave()
+    time.sleep(30)
+    before = len(bench.stored(run_id))
+    proxy.away = False
+    assert before < 10
+    assert bench.watch(name).returncode == 0
+    bench.assert_complete(run_id, 10)
+
+
+def test_a_store_that_leaves_after_the_last_sample_is_waited_for_by_the_end(bench: Namespace, proxy: Proxy, tmp_path: Path) -> None:
+    name = bench.submit(sleeps(tmp_path, points=4, hosts=1))
+    run_id = bench.run_id(name)
+    _under_way(bench, run_id, 4)
+    proxy.leave()
+    bench.until(
+        lambda: "finish" in " ".join(pod["metadata"]["name"] for pod in bench.objects("Pod") if name in pod["metadata"]["name"]),
+        120,
+        "last step",
+    )
+    time.sleep(20)
+    proxy.away = False
+    ended = bench.watch(name)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    bench.assert_complete(run_id, 4)
+    assert open_store(bench.store).get(f"runs/{run_id}/report.html")

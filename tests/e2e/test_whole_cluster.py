@@ -1,7 +1,8 @@
-"""Faults that other runs on the cluster would feel too, so nothing runs beside these: a cordoned node, a controller that is killed."""
+"""What other runs on the cluster would feel too, so nothing runs beside these: a cordoned node, a controller that is killed, a kind of Multus."""
 
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from perfdag import kube
 from perfdag.kube import Kube
 
 from .conftest import Namespace, sleeps
+
+NETWORK = ("NetworkAttachmentDefinition", "k8s.cni.cncf.io/v1")
 
 pytestmark = [pytest.mark.argo, pytest.mark.slow]
 
@@ -41,3 +44,42 @@ def test_a_killed_controller_loses_nothing(bench: Namespace, tmp_path: Path) -> 
     assert said.returncode == 0, said.stdout + said.stderr
     bench.assert_complete(run_id, 12)
     assert len({row["batch"] for row in bench.rows(run_id)}) > 1, "the controller had nothing left to do"
+
+
+@pytest.fixture
+def network(bench: Namespace) -> Iterator[str]:
+    """The name of a network that Multus would add; where there is no Multus only its kind is made, and nothing reads the annotation."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    kind = {"plural": "network-attachment-definitions", "singular": "network-attachment-definition", "kind": NETWORK[0]}
+    versions = [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}]
+    called = "network-attachment-definitions.k8s.cni.cncf.io"
+    crd = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": called}}
+    if bench.has(*NETWORK):
+        pytest.skip("Multus is here: its networks have configurations of their own")
+    kube.run(
+        lambda client: client.create(
+            {**crd, "spec": {"group": "k8s.cni.cncf.io", "scope": "Namespaced", "names": kind, "versions": versions}}
+        )
+    )
+    try:
+        bench.until(lambda: bench.has(*NETWORK), 30, "kind of Multus")
+        body = {"apiVersion": NETWORK[1], "kind": NETWORK[0], "metadata": {"name": "extra"}}
+        kube.run(lambda client: client.create(body, bench.name))
+        yield f"{bench.name}/extra"
+    finally:
+        bench.delete("CustomResourceDefinition", called, "apiextensions.k8s.io/v1")
+
+
+def test_a_network_of_multus_is_asked_for_and_its_interface_measured(bench: Namespace, network: str, tmp_path: Path) -> None:
+    suite = tmp_path / "multus.yaml"
+    suite.write_text(
+        "name: multus\npending_limit: 90s\nentries:\n"
+        f"  - {{benchmark: iperf, network: {{name: {network}, interface: eth0}}, params: {{duration: 1s}}}}\n"
+    )
+    name = bench.submit(suite)
+    pod = bench.pod(name, 1)
+    assert pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"] == network
+    ended = bench.watch(name)
+    rows = bench.rows(bench.run_id(name))
+    assert ended.returncode == 0, [row["error"] for row in rows if row["error"]]
+    assert {row["status"] for row in rows} == {"ok"}
