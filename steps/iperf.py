@@ -88,6 +88,7 @@ class Iperf(Benchmark[IperfParams]):
         Metric("sender_cpu", "1", "lower", "cores used by the sending process"),
         Metric("receiver_cpu", "1", "lower", "cores used by the receiving process"),
         Metric("rtt", "s", "lower", "smoothed round-trip time of TCP at the sender, over the streams"),
+        Metric("congestion_window", "B", "none", "TCP congestion window at the sender, over the streams and seconds (iperf2)"),
         Metric("cpu_bound", "1", "none", "1: a process used all the cores it can, so the network may do more; else 0"),
     )
 
@@ -198,6 +199,7 @@ def commands(params: IperfParams, address: str, port: int) -> tuple[list[str], l
 
 def _iperf2_commands(params: IperfParams, address: str, port: int) -> tuple[list[str], list[str]]:
     shared = ["-p", str(port), "-f", "b", "-e"]  # -e: which side sent and lost what, -f b: whole bit/s
+    shared += ["-i", "1"] if params.duration >= 2 else []  # a line a second beside the total; in a shorter test they are the same
     shared += ["-u"] if params.protocol == "udp" else []
     shared += ["-V"] if ":" in address else []
     shared += ["-w", str(params.window)] if params.window is not None else []

@@ -1,4 +1,4 @@
-"""Reading iperf2's text (options -e and -f b); format: iperf 2.1 source, tables headed `[ ID] Interval Transfer Bandwidth ...`."""
+"""Reading iperf2's text (options -e, -f b and, from 2 s on, -i 1); format: iperf 2.1 source, tables headed `[ ID] Interval ...`."""
 
 import re
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ _ROW = re.compile(
     re.M,
 )
 _WRITES = re.compile(r"\d+/\d+\s+(?P<retries>\d+)\s")
+_WINDOW = re.compile(r"\d+/\d+\s+\d+\s+(?P<kib>\d+)K/(?P<rtt>\d+)(?:\(\d+\))?\s+us")
 _DATAGRAMS = re.compile(r"(?P<jitter>[\d.]+) ms\s+(?P<lost>\d+)/\s*(?P<total>\d+) \(")
 
 
@@ -47,12 +48,38 @@ def parse(output: Output, streams: int, duration: float, protocol: str, reverse:
         if protocol == "udp":
             found += _datagrams(received, output)
         retries = [_WRITES.match(stream.rest) for stream in sent]
-        if len(sent) != streams:
-            raise Failed(f"iperf2's sender reports {len(sent)} of {streams} streams", output.texts)
+        if len(sent) != streams or min(stream.end for stream in sent) < 0.9 * duration:
+            whole = sum(stream.end >= 0.9 * duration for stream in sent)
+            raise Failed(f"iperf2's sender reports {whole} of {streams} streams to their end", output.texts)
         if protocol == "tcp" and all(retries):  # Linux tells, others do not
             found.append(Measurement("retransmits", float(sum(int(each["retries"]) for each in retries if each)), coords=coords))
+    if protocol == "tcp":
+        found += _windows([*(_seconds(server if reverse else client, False)), *(_seconds(server, True) if bidirectional else [])])
     total = sum(_rate(received) for _, received, _ in halves)
     return [Measurement("throughput", total), *found]
+
+
+def _seconds(text: str, starred: bool) -> list[str]:
+    """What is said beside the rates second by second, for all streams; of a stream that has a total only, beside that."""
+    by_stream: dict[str, list[str]] = {}
+    for row in _ROW.finditer(text):
+        if bool(row["star"]) == starred:
+            by_stream.setdefault(row["id"], []).append(row["rest"] or "")
+    return [each for rows in by_stream.values() for each in (rows[:-1] or rows)]
+
+
+def _windows(said: list[str]) -> list[Measurement]:
+    """Round-trip time and congestion window at the sender, where the kernel told iperf2 of them."""
+    found = [match for match in map(_WINDOW.match, said) if match]
+    made = []
+    for metric, values in (
+        ("rtt", [int(each["rtt"]) / 1e6 for each in found]),
+        ("congestion_window", [int(each["kib"]) * 1024.0 for each in found]),
+    ):
+        if values:
+            stats = {"mean": sum(values) / len(values), "min": min(values), "max": max(values)}
+            made += [Measurement(metric, value, stat, n=len(values)) for stat, value in stats.items()]
+    return made
 
 
 def _total(text: str, side: str, starred: bool) -> list[_Stream]:

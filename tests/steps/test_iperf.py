@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 from typing import Any
 
@@ -173,6 +174,35 @@ def test_iperf2_without_one_stream_fails() -> None:
         IPERF.parse(output, params)
 
 
+def test_iperf2_tells_the_seconds_and_the_senders_window() -> None:
+    _, params, output = load("iperf/iperf2-tcp-seconds")
+    found = IPERF.parse(output, params)
+    lines = [line for line in output.texts["client"].splitlines() if re.match(r"\[  [12]\] [012]\.0000-[123]\.0000 sec", line)]
+    assert len(lines) == 6, "two streams, three seconds"
+    rtts = [int(line.split("/")[-1].split("(")[0]) / 1e6 for line in lines]
+    windows = [int(re.findall(r"(\d+)K/", line)[0]) * 1024 for line in lines]
+    for metric, said in (("rtt", rtts), ("congestion_window", windows)):
+        got = {each.stat: (each.value, each.n) for each in found if each.metric == metric}
+        assert got == {"mean": (pytest.approx(sum(said) / 6), 6), "min": (min(said), 6), "max": (max(said), 6)}
+    totals = re.findall(r"\[  [12]\] 0\.0000-3\.\d+ sec  (\d+) Bytes", output.texts["server"])
+    assert values(found, "throughput")[0] == pytest.approx(8 * sum(map(int, totals)) / 3, rel=0.01), "the seconds are not counted again"
+
+
+def test_iperf2_whose_sender_was_cut_off_fails() -> None:
+    _, params, output = load("iperf/iperf2-tcp-seconds")
+    output.texts["client"] = (
+        "\n".join(line for line in output.texts["client"].splitlines() if not re.match(r"\[  1\] 0\.0000-[23]", line)) + "\n"
+    )
+    with pytest.raises(Failed, match="sender reports 1 of 2 streams to their end"):
+        IPERF.parse(output, params)
+
+
+def test_iperf2_on_a_system_that_tells_no_window_has_none() -> None:
+    _, params, output = load("iperf/iperf2-tcp-seconds")
+    output.texts["client"] = re.sub(r"\d+K/\d+\(\d+\) us", "NA", output.texts["client"])
+    assert not {each.metric for each in IPERF.parse(output, params)} & {"rtt", "congestion_window"}
+
+
 def test_the_version_is_part_of_the_series() -> None:
     assert IPERF.series(load("iperf/tcp")[2]).startswith("iperf3 3.")
     assert IPERF.series(load("iperf/iperf2-tcp")[2]).startswith("iperf2 2.")
@@ -200,6 +230,7 @@ def test_commands_say_every_parameter() -> None:
     server, client = commands(udp, "fd00::2", 6000)
     assert " ".join(server) == "iperf -s -p 6000 -f b -e -u -V -P 2"
     assert " ".join(client) == "iperf -c fd00::2 -p 6000 -f b -e -u -V -t 0.5 -P 2 -b 1000000000 -R"
+    assert " ".join(commands(IperfParams(implementation="iperf2"), "::1", 6000)[1]) == "iperf -c ::1 -p 6000 -f b -e -i 1 -V -t 10 -P 1"
 
 
 @pytest.mark.parametrize(
