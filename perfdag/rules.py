@@ -43,19 +43,35 @@ def read_acks(file: str | None, store: Store) -> tuple[list[Accepted], str]:
     Raises BadDocument, StoreError.
     """
     if file is not None or Path(ACKS).exists():
-        document = read_document(file or ACKS)
-    else:
-        try:
-            document = parse_document(store.get(ACKS).decode(), store.url(ACKS))
-        except NotStoredError:
-            return [], ACKS
+        return _accepted(read_document(file or ACKS)), file or ACKS
+    accepted, url = stored_acks(store)
+    return accepted, url if accepted else ACKS
+
+
+def stored_acks(store: Store) -> tuple[list[Accepted], str]:
+    """Return the acknowledgements of the store and where they are, or would be. Raises BadDocument, StoreError."""
+    try:
+        return _accepted(parse_document(store.get(ACKS).decode(), store.url(ACKS))), store.url(ACKS)
+    except NotStoredError:
+        return [], store.url(ACKS)
+
+
+def put_acks(store: Store, file: str) -> list[Accepted]:
+    """Check a file of acknowledgements and put it into the store in place of the one there. Raises BadDocument, StoreError."""
+    document = read_document(file)
+    accepted = _accepted(document)
+    store.put(ACKS, document.text.encode())
+    return accepted
+
+
+def _accepted(document: Document) -> list[Accepted]:
     data = document.data if document.data is not None else {}
     given = {"acks": data} if isinstance(data, list) else data
     try:
         model = Acks.model_validate(given)
     except ValidationError as error:
         raise BadDocument([_problem(document, each, isinstance(data, list)) for each in error.errors()]) from None
-    return [Accepted(a.series, a.run, a.reason, a.until.isoformat() if a.until else "") for a in model.acks], document.file
+    return [Accepted(a.series, a.run, a.reason, a.until.isoformat() if a.until else "") for a in model.acks]
 
 
 def _problem(document: Document, error: Mapping[str, Any], bare: bool) -> Problem:

@@ -28,6 +28,7 @@ VERBS = {
     "history": "series over runs, with their change points",
     "check": "the gate of a daily run",
     "baseline": "named baselines",
+    "acks": "acknowledged changes, as runs on a cluster read them",
     "scale": "workloads and VMIs at scale",
     "queue": "queue scaling: frontend, backend, client, validate",
     "step": "what containers run; not for people",

@@ -112,11 +112,11 @@ def after_run(store: "Store", plan: "Plan", code: int) -> int:
     from perfdag import gatefiles
     from perfdag.confirm import night
     from perfdag.gate import Rules, remember
-    from perfdag.rules import checks_of, gated, read_acks
+    from perfdag.rules import checks_of, gated, stored_acks
 
     if not gated(plan):
         return code
-    accepted, file = read_acks(None, store)
+    accepted, file = stored_acks(store)
     gate = night(store, plan.suite, plan.run_id, Rules(checks_of(plan.suite_text), accepted, file))
     reached = _told(gate)
     remember(store, gate)
@@ -133,12 +133,12 @@ def due(store: "Store", suite: str, hours: float) -> int:
     """
     from perfdag.confirm import night
     from perfdag.gate import Rules, remember
-    from perfdag.rules import read_acks, read_checks
+    from perfdag.rules import read_checks, stored_acks
     from perfdag.selection import SelectionError, one
 
     try:
         run_id, _ = one(store, "last", suite)
-        accepted, file = read_acks(None, store)
+        accepted, file = stored_acks(store)
         gate = night(store, suite, run_id, Rules(read_checks(store, run_id, None), accepted, file, hours))
     except SelectionError as error:
         print(f"STALE {suite}: {error}", file=sys.stderr)

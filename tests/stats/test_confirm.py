@@ -58,6 +58,7 @@ def test_the_last_step_of_a_scheduled_run(tmp_path: Path, monkeypatch: pytest.Mo
     assert after_run(store, plan, 1) == 3
     assert b'failures="1"' in store.get(f"runs/{plan.run_id}/check.xml")
     assert b"gate FAILED" in store.get(f"runs/{plan.run_id}/check.md")
+    assert f"accept  in {store.url('acks.yaml')}: ".encode() in store.get(f"runs/{plan.run_id}/check.md")
     monkeypatch.setenv("PERFDAG_WEBHOOK", "http://127.0.0.1:9/nobody")
     assert after_run(store, plan, 1) == 4
     monkeypatch.delenv("PERFDAG_WEBHOOK")

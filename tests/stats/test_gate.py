@@ -369,6 +369,24 @@ def test_acks_file(store: Store, tmp_path: Path) -> None:
     assert main(["check", "last", "--store", store.root]) == 2
 
 
+def test_acks_of_the_store(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nights(store, 40, step)
+    there = ["--store", store.root]
+    file = tmp_path / "accepted.yaml"
+    file.write_text("acks:\n  - {series: x, run: yesterday, reason: none}\n")
+    assert main(["acks", "set", str(file), *there]) == 2
+    assert "accepted.yaml:2: acks[0].run" in capsys.readouterr().err
+    assert main(["acks", "show", *there]) == 0
+    assert "no acknowledgements" in capsys.readouterr().out
+    assert main(["check", "last", *there]) == 3
+    file.write_text(f"acks:\n  - {{series: 'iperf streams=8 *', run: {run_id(34)}, reason: new kernel, until: 2027-01-31}}\n")
+    assert main(["acks", "set", str(file), *there]) == 0
+    assert f"1 acknowledgements in {store.url('acks.yaml')}" in capsys.readouterr().out
+    assert main(["acks", "show", *there]) == 0
+    assert f"iperf streams=8 *  from {run_id(34)} until 2027-01-31: new kernel" in capsys.readouterr().out
+    assert main(["check", "last", *there]) == 0
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
