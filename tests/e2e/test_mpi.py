@@ -1,0 +1,48 @@
+"""MPI over two pods: a whole application, each rank with a disk of its own, and a collective."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from .conftest import Namespace
+
+pytestmark = [pytest.mark.argo, pytest.mark.slow]
+
+
+def _run(bench: Namespace, folder: Path, name: str, entry: dict[str, Any]) -> list[dict[str, Any]]:
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump({"name": name, "pending_limit": "180s", "entries": [entry]}))
+    workflow = bench.submit(path)
+    said = bench.watch(workflow)
+    rows = bench.rows(bench.run_id(workflow))
+    assert {row["status"] for row in rows} == {"ok"}, [row["error"] for row in rows if row["error"]]
+    assert said.returncode == 0, said.stderr
+    return rows
+
+
+def _facts(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    (facts,) = {row["env"] for row in rows}
+    found: dict[str, Any] = json.loads(facts)["sample"]
+    return found
+
+
+def test_openfoam_over_two_pods(bench: Namespace, tmp_path: Path) -> None:
+    params = {"cells": 16, "procs": 2, "nodes": 2, "time_steps": 5, "oversubscribe": True}
+    rows = _run(bench, tmp_path, "cavity", {"benchmark": "openfoam", "params": params})
+    by = {(row["metric"], row["stat"]): row for row in rows if row["coords"] == "{}"}
+    assert by["solve_time", "value"]["value"] > 0
+    assert by["memory", "value"]["n"] == 2, "each rank reported its memory"
+    assert by["pressure_iterations", "value"]["value"] == 5 * 2 * 250
+    assert _facts(rows)["addresses"] == 2, "a rank in each pod"
+    assert _facts(rows)["point_to_point"] == "ob1"
+
+
+def test_allreduce_over_two_pods(bench: Namespace, tmp_path: Path) -> None:
+    params = {"benchmark": "Allreduce", "ranks": 2, "ranks_per_host": 1, "max_log": 10, "iterations": 50, "oversubscribe": True}
+    rows = _run(bench, tmp_path, "allreduce", {"benchmark": "imb", "params": params})
+    sizes = {json.loads(row["coords"])["message_bytes"] for row in rows if (row["metric"], row["stat"]) == ("latency", "mean")}
+    assert sizes == {0, *(2**log for log in range(2, 11))}
+    assert _facts(rows)["fabric"], "MPI said what it used"
