@@ -23,6 +23,7 @@ TOKENS = {
     "REGISTRY": "registry.example/x",
     "TAG": "7",
     "PULLPOLICY": "Always",
+    "LOCKNAMESPACE": "team",
 }
 ARGOS = {"BATCH", "CLAIM", "TWIN", "PORT"}  # replaced by the workflow's own expressions
 
@@ -40,6 +41,7 @@ def _installation(values: dict[str, str]) -> Installation:
         store_secret=values["STORESECRET"],
         images=f"{values['REGISTRY']}/perfdag-{{name}}:{values['TAG']}",
         pull_policy="Always",
+        lock_namespace=values["LOCKNAMESPACE"],
     )
 
 
@@ -71,7 +73,7 @@ def test_helm_template(classes: bool) -> None:
         "--namespace",
         "bench",
         "--set",
-        "store=s3://b/r,storeSecret=keys,registry=registry.example/x",
+        "store=s3://b/r,storeSecret=keys,registry=registry.example/x,lockNamespace=team",
         "--kube-version",  # a helm that was built from source pretends to talk to 1.20
         "1.34.0",
         "--set",
