@@ -1,7 +1,8 @@
 """Collect speed: 10,000 parts with 1,000,000 rows, from a folder and (with AWS_ENDPOINT_URL and --s3 s3://bucket/prefix) from S3.
 
 Baselines in the same run: for the folder reading the same files and nothing else; for S3 reading the same objects over 16 connections and
-nothing else. Prints seconds, microseconds a row, the ratio and the peak memory. Usage: python benchmarks/collect.py [--s3 ROOT] [--parts N]
+nothing else. Prints seconds, microseconds a row, the ratio and the peak memory; exit 1 where a limit is not held (limits are for 10,000 parts).
+Usage: python benchmarks/collect.py [--s3 ROOT] [--parts N]
 """
 
 import argparse
@@ -9,6 +10,7 @@ import asyncio
 import multiprocessing
 import resource
 import secrets
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from limits import at_most
 
 from perfdag import facts, suite
 from perfdag.collect import collect
@@ -26,6 +29,9 @@ from perfdag.plan import Plan, make_plan
 from perfdag.store import FolderStore, S3Store, Store
 
 ROWS_A_PART = 100
+FOLDER_US_A_ROW = 15.0
+S3_TIMES_READING = 2.0
+MEMORY_MB = 1000.0
 
 
 def make(parts: int) -> tuple[Plan, list[tuple[str, bytes]]]:
@@ -123,8 +129,8 @@ def read_s3(root: str, keys: list[str], queue: "multiprocessing.Queue[Any]") -> 
     queue.put(time.perf_counter() - start)
 
 
-def main() -> None:
-    """Print one line a store."""
+def main() -> int:
+    """Print one line a store, with its limits; 1 where one is not held."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--s3", metavar="ROOT")
     parser.add_argument("--parts", type=int, default=10_000)
@@ -143,6 +149,7 @@ def main() -> None:
     print(
         f"folder: {rows:,} rows of {len(made):,} parts in {seconds:.1f} s, {seconds / rows * 1e6:.1f} us a row, {seconds / baseline:.1f} x reading the files, peak {memory:.0f} MB"
     )
+    held = [at_most("a row", seconds / rows * 1e6, FOLDER_US_A_ROW, "us"), at_most("peak memory", memory, MEMORY_MB, "MB")]
     if args.s3:
         root = f"{args.s3.rstrip('/')}/{secrets.token_hex(4)}"
         store = S3Store(root, 10.0)
@@ -154,7 +161,9 @@ def main() -> None:
             f"S3: {rows:,} rows of {len(made):,} parts in {seconds:.1f} s, {seconds / baseline:.2f} x reading the objects over 16 connections ({baseline:.1f} s), peak {memory:.0f} MB"
         )
         store.delete("")
+        held += [at_most("times reading", seconds / baseline, S3_TIMES_READING), at_most("peak memory", memory, MEMORY_MB, "MB")]
+    return 0 if all(held) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,14 +1,18 @@
 """What a sample costs beyond its tool: 200 samples of a 10 ms command, median of (time between starts - the command's own time).
 
-Baseline: the same command 200 times through subprocess.run alone, in the same process. Usage: python benchmarks/overhead_run.py
+Baseline: the same command 200 times through subprocess.run alone, in the same process. Exit 1 where the limit is not held.
+Usage: python benchmarks/overhead_run.py
 """
 
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from datetime import datetime
 from pathlib import Path
+
+from limits import at_most
 
 from perfdag import suite
 from perfdag.cli.run import local_hosts, needs_cluster
@@ -19,6 +23,7 @@ from perfdag.steps.lead import Lead, Place
 from perfdag.store import FolderStore
 
 SAMPLES = 200
+LIMIT_MS = 50.0
 
 
 class Watcher:
@@ -40,8 +45,8 @@ class Watcher:
         """Not needed."""
 
 
-def main() -> None:
-    """Print the overhead and its ratio to plain subprocess calls."""
+def main() -> int:
+    """Print the overhead and its ratio to plain subprocess calls; 1 where it is over its limit."""
     text = f"name: overhead\nentries:\n  - {{benchmark: command, params: {{argv: [sleep, '0.01']}}, permutations: {{product: {{env: [{', '.join(f'{{N: {str(i)!r}}}' for i in range(SAMPLES))}]}}}}}}\n"
     plan = make_plan(suite.loads(text))
     watcher = Watcher()
@@ -61,7 +66,8 @@ def main() -> None:
     print(
         f"command inside: {statistics.median(watcher.inside) * 1000:.1f} ms, {statistics.median(watcher.inside) / statistics.median(plain):.2f} x subprocess.run alone"
     )
+    return 0 if at_most("overhead", overhead * 1e3, LIMIT_MS, "ms") else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
