@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -133,16 +133,17 @@ class Reader(Transport):
         labels: str = "",
         fields: str = "",
         resource_version: str | None = None,
+        known: Mapping[str, tuple[str, str]] | None = None,
         metadata_only: bool = False,
     ) -> AsyncIterator[Event]:
         """Changes without end: what is there now (`listed`), then every change, over reconnects.
 
-        With `resource_version` it goes on from there without a list. A 410 lists again: objects seen before and gone
-        since come as DELETED with their metadata only. Without a namespace: all namespaces. Raises KubeError for what
-        a retry cannot mend.
+        With `resource_version` it goes on from there without a list; `known` are the objects seen by then, UID to namespace
+        and name. A 410 lists again: objects seen before and gone since come as DELETED with their metadata only. Without a
+        namespace: all namespaces. Raises KubeError for what a retry cannot mend.
         """
         accept = f"{METADATA.replace('{}', 'List')},application/json" if metadata_only else None
-        known: dict[str, tuple[str, str]] = {}
+        seen = dict(known or {})
         version, failures = resource_version, 0
         while True:
             if version is None:
@@ -152,17 +153,17 @@ class Reader(Transport):
                     for item in items:
                         present[item["metadata"]["uid"]] = _place(item)
                         yield Event("ADDED", item, now, listed=True)
-                for uid in known.keys() - present.keys():
-                    yield Event("DELETED", _gone(resource, uid, *known[uid]), time.monotonic_ns(), listed=True)
-                known = present
+                for uid in seen.keys() - present.keys():
+                    yield Event("DELETED", _gone(resource, uid, *seen[uid]), time.monotonic_ns(), listed=True)
+                seen = present
                 self.counts["lists"] += 1
             try:
                 async for event in self._follow(resource, namespace, labels, fields, version or "", metadata_only):
                     version, failures = event.object["metadata"]["resourceVersion"], 0
                     if event.type == "DELETED":
-                        known.pop(event.object["metadata"].get("uid", ""), None)
+                        seen.pop(event.object["metadata"].get("uid", ""), None)
                     elif event.type == "ADDED":
-                        known[event.object["metadata"]["uid"]] = _place(event.object)
+                        seen[event.object["metadata"]["uid"]] = _place(event.object)
                     yield event
             except KubeError as error:
                 if error.status == 410:

@@ -230,6 +230,25 @@ class TestRetries:
 
 
 class TestWatch:
+    async def test_410_tells_what_vanished_of_the_objects_that_the_caller_knew(self, fake: Any) -> None:
+        async def answer(request: web.Request) -> web.StreamResponse:
+            if "watch" not in request.query:
+                return web.json_response({"metadata": {"resourceVersion": "9"}, "items": [pod("b", 7)]})
+            stream = web.StreamResponse()
+            await stream.prepare(request)
+            gone = {"kind": "Status", "code": 410, "reason": "Expired", "message": "old"}
+            await stream.write(json.dumps({"type": "ERROR", "object": gone}).encode() + b"\n")
+            return stream
+
+        known = {pod(name, 1)["metadata"]["uid"]: ("default", name) for name in ("a", "b")}
+        seen: list[tuple[str, str]] = []
+        async with Kube(await fake(answer)) as kube:
+            async for event in kube.watch(PODS, "default", resource_version="2", known=known):
+                seen.append((event.type, event.object["metadata"]["name"]))
+                if len(seen) == 2:
+                    break
+        assert seen == [("ADDED", "b"), ("DELETED", "a")]
+
     async def test_410_relists_and_tells_what_vanished(self, fake: Any) -> None:
         lists = 0
 
