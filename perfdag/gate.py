@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -28,6 +29,8 @@ from perfdag.trends import COLUMNS, SeriesInfo, Trends, labels, of_table
 from perfdag.units import short
 
 OPERATORS = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
+OWN_GATES = "gates_failed"
+"""The metric of a benchmark that has gates among its params: 1 for one that was breached or had no data (coords: gate)."""
 PRESENT_OF, PRESENT = 5, 3
 """A headline series that at least 3 of the last 5 runs had is expected."""
 
@@ -86,6 +89,7 @@ def check(store: Store, suite: str, run_id: str, rules: Rules, now: datetime | N
     tuning = Tuning(rules.checks)
     gate.findings = find(history, tuning, rules.accepted)
     _regressions(gate, history, tuning, rules)
+    gate.cases += own_gates(table)
     _thresholds(gate, store, history, table, rules)
     records = read_records(store, suite)
     _absent(gate, history, tuning, rules, records)
@@ -94,6 +98,21 @@ def check(store: Store, suite: str, run_id: str, rules: Rules, now: datetime | N
     gate.confirm = suspicions(history, tuning, rules.accepted)
     mark_known(history, run_id, gate.alerts, records)
     return gate
+
+
+def own_gates(table: pa.Table) -> list[Case]:
+    """The gates that benchmarks of a run held by themselves: a breach fails the run's gate with no rule of the suite."""
+    rows = table.filter(pc.fill_null(pc.equal(table["metric"], OWN_GATES), False))
+    worst: dict[tuple[str, str], float] = {}
+    for row in rows.select(["entry", "coords", "value"]).to_pylist():
+        coords = orjson.loads(row["coords"] or "{}")
+        name = ", ".join(f"{key}={value}" for key, value in sorted(coords.items()) if key != "gate")
+        key = f"{row['entry']} {name}".strip(), str(coords.get("gate", ""))
+        worst[key] = max(worst.get(key, 0.0), row["value"] if row["value"] is not None else 1.0)
+    return [
+        Case("gate", f"{where}: {said}", "failed" if value else "ok", "was breached or had no data" if value else "held")
+        for (where, said), value in worst.items()
+    ]
 
 
 def until(history: Trends, run_id: str) -> Trends:

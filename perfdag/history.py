@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from perfdag import results
@@ -23,6 +25,8 @@ from perfdag.trends import SeriesInfo, Trends, measured
 
 NEWEST = 30
 """Runs whose rows are read for the noise report and the nodes."""
+OBJECT_FAILURES = "failures"
+"""The metric of benchmarks of many objects: how many failed with one message (coords: message)."""
 _COLUMNS = ["series_id", "run_id", "status", "phase", "subject", "value", "variant", "nodes", "repetition"]
 
 
@@ -60,13 +64,13 @@ class NodeOutlier:
 
 @dataclass(frozen=True)
 class Failure:
-    """Samples of one point and run that are not ok, with one reason."""
+    """Samples of one point and run that are not ok, with one reason; without a total, objects of a sample that said so."""
 
     run: str
     entry: str
     point: str
     bad: int
-    total: int
+    total: int | None
     reason: str
 
 
@@ -174,6 +178,22 @@ def failures(trends: Trends, text: str) -> list[Failure]:
             if bad and text.lower() in reason.lower():
                 found.append(Failure(run.run_id, entry, point, bad, ok + bad, reason))
     return found
+
+
+def told(store: Store, shown: Trends, text: str) -> list[Failure]:
+    """Return what objects of a run said of their failure (the metric `failures`, coords message), newest run first.
+
+    `text` is looked for in the message, any case. Raises StoreError.
+    """
+    runs = [run.run_id for run in shown.runs]
+    table = results.load(store, suites=[shown.suite], runs=runs, columns=["run_id", "entry", "point", "metric", "coords", "value"])
+    wanted = table.filter(pc.fill_null(pc.equal(table["metric"], OBJECT_FAILURES), False))
+    found = []
+    for row in wanted.to_pylist():
+        message = orjson.loads(row["coords"] or "{}").get("message", "")
+        if text.lower() in message.lower() and row["value"]:
+            found.append(Failure(row["run_id"], row["entry"], row["point"], round(row["value"]), None, message))
+    return sorted(found, key=lambda each: each.run, reverse=True)
 
 
 def several_nodes(trends: Trends, newest: int = NEWEST) -> bool:

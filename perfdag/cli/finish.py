@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 
 
 def finish(store: "Store", plan: "Plan", *, report: bool = True, as_json: bool = False) -> int:
-    """Collect and report a run, print its table (or JSON), and return 0 or 1. Raises StoreError."""
+    """Collect and report a run, print its table (or JSON), and return 0, 1, or 3 for a benchmark's own gate. Raises StoreError."""
     from perfdag import exports
-    from perfdag.cli import EXIT_FAILED, EXIT_OK
+    from perfdag.cli import EXIT_FAILED, EXIT_GATE, EXIT_OK
     from perfdag.collect import collect
+    from perfdag.gate import own_gates
     from perfdag.results import load
     from perfdag.summary import summarise
 
@@ -32,7 +33,10 @@ def finish(store: "Store", plan: "Plan", *, report: bool = True, as_json: bool =
         _print_counts(store, plan, collected, states, page)
         for each in files:
             print(f"also    {each}")
-    return EXIT_FAILED if bad else EXIT_OK
+    broken = [each for each in own_gates(table) if each.state != "ok"]
+    for case in broken:
+        print(f"gate    {case.name}: {case.text}", file=sys.stderr)
+    return EXIT_GATE if broken else EXIT_FAILED if bad else EXIT_OK
 
 
 def write_report(store: "Store", plan: "Plan", table: Any) -> str:

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
     from perfdag.checks import Tuning
     from perfdag.cli.compare import complain
-    from perfdag.history import failures, node_outliers, noise_report, recent_rows, series_of, several_nodes
+    from perfdag.history import failures, node_outliers, noise_report, recent_rows, series_of, several_nodes, told
     from perfdag.rollup import trends
     from perfdag.rules import read_acks, read_checks
     from perfdag.store import open_store
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     for key in found.damaged:
         print(f"damaged, left out: {key}", file=sys.stderr)
     if args.failures is not None:
-        _show_failures(failures(shown, args.failures), args.json)
+        _show_failures([*failures(shown, args.failures), *told(store, shown, args.failures)], args.json)
         return 0
     accepted, _ = read_acks(args.acks, store)
     tuning = Tuning(read_checks(store, shown.runs[-1].run_id, args.suite_file))
@@ -217,8 +217,10 @@ def _show_failures(found: "list[Failure]", as_json: bool) -> None:
         print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
         return
     for each in found:
-        print(f"{each.run}  {each.entry}  {each.point}  {each.bad} of {each.total} samples  {each.reason}")
-    print(f"{len(found)} points with samples that were not ok")
+        many = f"{each.bad} objects" if each.total is None else f"{each.bad} of {each.total} samples"
+        print(f"{each.run}  {each.entry}  {each.point}  {many}  {each.reason}")
+    samples = sum(each.total is not None for each in found)
+    print(f"{samples} points with samples that were not ok, {len(found) - samples} messages of objects")
 
 
 def _charts(folder: str, trends: "Trends", series: "list[Series]", noise: "list[tuple[str, Noise]]") -> None:
