@@ -3,6 +3,7 @@
 Every function takes plain data and gives a Figure. Seconds throughout. What was never seen is left out and counted, never drawn as 0.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,8 +14,10 @@ from typing import Any, ParamSpec
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from perfdag.charts import style
 
@@ -253,42 +256,99 @@ def stages_of(rows: Iterable[Mapping[str, Any]]) -> list[Stage]:
     return list(found.values())
 
 
-def of_results(rows: pa.Table) -> tuple[list[Stage], dict[int, dict[str, float]]]:
-    """Stages and API calls from a benchmark's rows: metrics `object_latency`, `object_time` (a subject each) and `api_calls`."""
-    picked = rows.filter(pa.compute.is_in(rows["metric"], pa.array(["object_latency", "object_time", "api_calls"])))
-    stages: dict[str, Stage] = {}
-    times: dict[tuple[Any, ...], float] = {}
-    calls: dict[int, dict[str, float]] = defaultdict(dict)
-    for row in picked.select(["metric", "subject", "coords", "value", "status", "sample_id"]).to_pylist():
+@dataclass
+class Group:
+    """The newest sample of one entry and size, and how many samples there are."""
+
+    entry: str
+    count: int
+    samples: int
+    stages: list[Stage]
+
+
+def of_results(rows: pa.Table) -> list[Group]:
+    """Stages of a benchmark's objects, by entry and size: metrics `object_latency`, `object_time`, `object_missing`, a subject each.
+
+    Sizes and repetitions are not mixed into one curve: of several samples the last one is drawn.
+    """
+    wanted = rows.filter(pa.compute.is_in(rows["metric"], pa.array(["object_latency", "object_time", "object_missing"])))
+    grouped: dict[tuple[str, int], dict[str, list[tuple[dict[str, Any], dict[str, Any]]]]] = {}
+    for row in wanted.select(["entry", "metric", "subject", "coords", "value", "sample_id"]).to_pylist():
         coords = orjson.loads(row["coords"] or "{}")
-        if row["value"] is None:
-            continue
-        if row["metric"] == "api_calls":
-            calls[int(coords["vms"])][coords["call"]] = row["value"]
+        if row["value"] is not None:
+            samples = grouped.setdefault((row["entry"], int(coords.get("count", 0))), {})
+            samples.setdefault(row["sample_id"], []).append((row, coords))
+    found = []
+    for (entry, count), samples in grouped.items():
+        newest = list(samples.values())[-1]
+        subjects = {row["subject"] for row, _ in newest}
+        found.append(Group(entry, count or len(subjects), len(samples), _stages(newest, sorted(subjects, key=_natural))))
+    return found
+
+
+def _natural(name: str) -> list[int]:
+    return [int(each) for each in re.findall(r"\d+", name)]
+
+
+def _stages(rows: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]], subjects: Sequence[str]) -> list[Stage]:
+    place = {subject: order for order, subject in enumerate(subjects)}
+    found: dict[str, Stage] = {}
+    for row, coords in rows:
+        stage = found.setdefault(coords["stage"], Stage(coords["stage"], coords.get("since", "")))
+        if row["metric"] == "object_missing":
+            stage.missing += 1
         elif row["metric"] == "object_time":
-            times[row["sample_id"], row["subject"], coords["stage"]] = row["value"]
+            stage.at.append(row["value"])
         else:
-            stage = stages.setdefault(coords["stage"], Stage(coords["stage"], coords.get("since", "")))
-            stage.order.append(int(row["subject"].rpartition("-")[2]))
+            stage.order.append(place[row["subject"]])
             stage.seconds.append(row["value"])
-    for (_, _, name), at in times.items():
-        if name in stages:
-            stages[name].at.append(at)
-    return list(stages.values()), dict(calls)
+    return list(found.values())
+
+
+def calls_of(rows: pa.Table) -> dict[str, dict[int, dict[str, float]]]:
+    """API requests by entry, number of VMs and kind, from the metric `api_calls`; of several samples the last."""
+    found: dict[str, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    for row in rows.filter(pa.compute.equal(rows["metric"], "api_calls")).select(["entry", "coords", "value"]).to_pylist():
+        if row["value"] is not None:
+            coords = orjson.loads(row["coords"] or "{}")
+            found[row["entry"]][int(coords["vms"])][coords["call"]] = row["value"]
+    return {entry: dict(calls) for entry, calls in found.items()}
+
+
+def drawings(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
+    """Charts of objects and API calls: a set for each entry and size."""
+    fake = any(SIMULATED in (text or "") for text in rows["tool"].unique().to_pylist())
+    groups, calls = of_results(rows), calls_of(rows)
+    for group in groups:
+        own = f"-{group.entry}-{group.count}" if len(groups) > 1 else ""
+        caption = f"{group.entry}: {group.count} objects" + (f", the last of {group.samples} samples" if group.samples > 1 else "")
+        for name, draw in (("lifecycle", timeline), ("s-curves", s_curves), ("ecdf", ecdf), ("order", by_order)):
+            yield f"{name}{own}", _captioned(draw(group.stages), caption, fake)
+    for entry, counted in calls.items():
+        yield f"api-calls-{entry}" if len(calls) > 1 else "api-calls", _captioned(api_calls(counted), entry, fake)
+
+
+SIMULATED = "simulated nodes"
+"""What the column `tool` has of runs on nodes that nothing runs on."""
+
+
+def _captioned(figure: Figure, caption: str, fake: bool) -> Figure:
+    """What is drawn under the picture, and that its nodes were simulated: then it is the control plane alone."""
+    with style.house():
+        text = f"{caption}; {SIMULATED}: the control plane alone" if fake else caption
+        layout, room = figure.get_layout_engine(), 0.18 / figure.get_figheight()
+        if isinstance(layout, ConstrainedLayoutEngine):
+            left, bottom, width, height = layout.get()["rect"]
+            layout.set(rect=(left, bottom + room, width, height - room))
+        figure.text(0.988, 0.004, text, ha="right", va="bottom", fontsize=7.5, color=style.MUTED)
+    return figure
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     """Charts of the benchmarks scale, vmi-burst and vmi-steady."""
     from perfdag.charts.generic import figures as generic
 
-    stages, calls = of_results(rows)
-    if stages:
-        yield "lifecycle", timeline(stages)
-        yield "s-curves", s_curves(stages)
-        yield "ecdf", ecdf(stages)
-        yield "order", by_order(stages)
-    if calls:
-        yield "api-calls", api_calls(calls)
+    yield from drawings(rows)
     aggregate = rows.filter(pa.compute.is_null(rows["subject"]))
-    aggregate = aggregate.filter(pa.compute.invert(pa.compute.is_in(aggregate["metric"], pa.array(["api_calls"]))))
+    aggregate = aggregate.filter(pa.compute.invert(pa.compute.is_in(aggregate["metric"], pa.array(["api_calls", "failures"]))))
     yield from generic(aggregate)
