@@ -1,7 +1,7 @@
 """Generator and observer on a real API server, beside kube-burner in the same run where KUBE_BURNER names its program.
 
 Needs KUBECONFIG and, for `jobs`, `burst` and `watch`, KWOK with Stages. Prints each figure with its ratio to kube-burner (rates are read by
-one neutral watch for both, rounds alternate). What it makes it deletes.
+one neutral watch for both, rounds alternate). What it makes it deletes. Exit 1 where a limit is not held.
 
 Usage: python -P benchmarks/scale.py [create] [memory] [watch] [jobs] [burst]      (default: create memory watch)
 """
@@ -36,6 +36,15 @@ jobs:
    waitWhenFinished: false, podWait: false, preLoadImages: false, verifyObjects: false,
    objects: [{{objectTemplate: object.yml, replicas: 1, wait: false}}]}}
 """
+
+
+MEMORY_LIMIT, LAG_LIMIT = 100e6, 0.05
+"""Bytes at 10,000 objects; seconds at 100 objects/s."""
+
+
+def verdict(held: bool) -> str:
+    """In words."""
+    return "held" if held else "NOT HELD"
 
 
 def small(kind: str) -> str:
@@ -122,8 +131,9 @@ async def rate(kind: str, count: int, work: Callable[[str], tuple[float, float]]
         return (count - 1) / ((max(seen) - min(seen)) / 1e9), memory, cpu
 
 
-async def create(rounds: int) -> None:
-    """Creation rate of 1,000 VMI objects and 2,000 pods, in turn with kube-burner."""
+async def create(rounds: int) -> bool:
+    """Creation rate of 1,000 VMI objects and 2,000 pods, in turn with kube-burner, which must not be the faster one."""
+    held = True
     program = os.environ.get("KUBE_BURNER")
     async with Kube() as kube:  # the kind alone, with no Stage that reacts to it
         await simulate.install(kube, "kubevirt")
@@ -149,24 +159,28 @@ async def create(rounds: int) -> None:
                 )
         if figures["kube-burner"]:
             ratio = statistics.median(a[0] / b[0] for a, b in zip(figures["perfdag"], figures["kube-burner"], strict=True))
-            print(f"create {count} {kind}: ratio perfdag / kube-burner {ratio:.2f}")
+            print(f"create {count} {kind}: ratio perfdag / kube-burner {ratio:.2f} (limit 1: {verdict(ratio >= 1)})")
+            held = held and ratio >= 1
     async with Kube() as kube:
         await simulate.install(kube, "kubevirt")
+    return held
 
 
-async def memory() -> None:
+async def memory() -> bool:
     """Peak memory of generator and observer together at 10,000 objects."""
     namespace = f"perfdag-bench-{time.time_ns() % 10**9}"
     async with Kube() as kube, own_namespaces(kube, [namespace], "bench"):
         await simulate.install(kube, "kubevirt", {"vmi-pending": (600_000, 600_000)})
         peak, cpu = await asyncio.to_thread(in_process, ours_observed, "vmi", 10_000, namespace)
-        print(f"generator and observer at 10,000 objects: {peak:.0f} MiB peak, {cpu:.1f} s CPU (limit 100 MB)")
+        held = peak * 2**20 < MEMORY_LIMIT
+        print(f"generator and observer at 10,000 objects: {peak:.0f} MiB peak, {cpu:.1f} s CPU (limit 100 MB: {verdict(held)})")
         resource_of = await kube.resource(*KINDS["vmi"])
         await kube.request("DELETE", resource_of.path(namespace), json={"gracePeriodSeconds": 0}, timeout=300)
         await simulate.install(kube, "kubevirt")
+        return held
 
 
-async def watch() -> None:
+async def watch() -> bool:
     """Lag of the watch while 100 objects are created each second for 15 s."""
     namespace = f"perfdag-bench-{time.time_ns() % 10**9}"
     async with Kube() as kube, own_namespaces(kube, [namespace], "bench"):
@@ -183,11 +197,12 @@ async def watch() -> None:
         print(
             f"watch lag at 100 objects/s, p99: at most {1e3 * lag['p99_s']:.1f} ms (the server's write included), at least "
             f"{1e3 * lag['after_answer_p99_s']:.1f} ms (from its answer); median {1e3 * (lag['median_s'] or 0):.1f} ms, "
-            f"n={lag['beats']} (limit p99 50 ms); rate held {told['rate_share']:.1%}"
+            f"n={lag['beats']} (limit p99 50 ms: {verdict(lag['p99_s'] < LAG_LIMIT)}); rate {told['rate_share']:.1%} ({verdict(told['held'])})"
         )
+        return bool(lag["p99_s"] < LAG_LIMIT and told["held"])
 
 
-async def jobs(count: int, nodes: int) -> None:
+async def jobs(count: int, nodes: int) -> bool:
     """Jobs on simulated nodes: every stage of every job has a row."""
     async with Kube() as kube:
         await simulate.make_nodes(kube, nodes, 8)
@@ -199,11 +214,15 @@ async def jobs(count: int, nodes: int) -> None:
         counted = {status: sum(row.status == status for row in result.rows) for status in ("ok", "unobserved", "censored", "failed")}
         took = time.monotonic() - start
         print(f"{count} jobs on {nodes} nodes: {took:.0f} s, {len(result.rows)} rows = {count} x {len(stages)}: {counted}")
-        print(f"  scheduled {result.figures['throughput_mean']:.0f}/s mean, left behind {result.figures['left_behind']:.0f}")
+        held = counted["ok"] + counted["unobserved"] == count * len(stages) and not result.figures["left_behind"]
+        print(
+            f"  scheduled {result.figures['throughput_mean']:.0f}/s mean, left behind {result.figures['left_behind']:.0f} ({verdict(held)})"
+        )
         await simulate.remove_nodes(kube)
+        return held
 
 
-async def burst() -> None:
+async def burst() -> bool:
     """800 VMIs burst, run, deleted; nothing left."""
     async with Kube() as kube:
         await simulate.make_nodes(kube, 20, 8)
@@ -211,31 +230,36 @@ async def burst() -> None:
         start = time.monotonic()
         result = await vmi.burst(kube, vmi.Spec(timeout=900), 800)
         figures = result.figures
-        print(f"800 VMIs: {time.monotonic() - start:.0f} s, success {figures['success_ratio']}, left behind {figures['left_behind']:.0f}")
+        held = figures["success_ratio"] == 1.0 and not figures["left_behind"]
+        told = f"success {figures['success_ratio']}, left behind {figures['left_behind']:.0f} ({verdict(held)})"
+        print(f"800 VMIs: {time.monotonic() - start:.0f} s, {told}")
         quantiles = ", ".join(f"{p} {figures[f'creation_to_running_{p}']:.2f} s" for p in ("p50", "p95", "p99"))
         print(
             f"  creation to Running: {quantiles}; Running {figures['throughput_mean']:.1f}/s mean, {figures['throughput_best_5s']:.1f}/s best 5 s"
         )
+        return held
 
 
-def main() -> None:
-    """Run what is named."""
+def main() -> int:
+    """Run what is named; 1 where a limit was not held."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="*", default=["create", "memory", "watch"], help="create, memory, watch, jobs, burst")
     parser.add_argument("--rounds", type=int, default=5, help="alternating rounds of create (default: 5)")
     parser.add_argument("--jobs", type=int, default=2000, help="jobs of `jobs` (default: 2000)")
     parser.add_argument("--nodes", type=int, default=1000, help="simulated nodes of `jobs` (default: 1000)")
     args = parser.parse_args()
+    all_held = True
     for name in args.what:
-        work = {
+        work: Callable[[], Coroutine[Any, Any, bool]] = {
             "create": lambda: create(args.rounds),
             "memory": memory,
             "watch": watch,
             "jobs": lambda: jobs(args.jobs, args.nodes),
             "burst": burst,
         }[name]
-        asyncio.run(work())
+        all_held = asyncio.run(work()) and all_held
+    return 0 if all_held else 1
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())
