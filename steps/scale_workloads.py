@@ -1,6 +1,7 @@
 """scale: workloads by the thousand through the scheduler (what Run:ai's scale test tool measures, and scheduling scenarios)."""
 
 import asyncio
+import time
 from dataclasses import asdict
 from typing import Any, ClassVar, Literal
 
@@ -11,11 +12,12 @@ from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Met
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import measured, workloads
 from perfdag.steps.scale.gates import parse as parse_gate
-from perfdag.steps.scale.lock import ExclusiveRun
 from perfdag.steps.scale.rows import Row
+from perfdag.steps.scale.run_vmi import SLACK
+from perfdag.steps.scale.runai import WORKLOAD_TYPES
 from perfdag.steps.scale.schedule import Arrival, Schedule
-from perfdag.steps.scale.session import new_run
 from perfdag.steps.scale.summary import Summary
+from perfdag.steps.scale.templates import inlined
 from perfdag.steps.scale.vmi import Result
 from perfdag.units import Duration, PositiveDuration
 
@@ -39,28 +41,16 @@ API_RULES: tuple[dict[str, Any], ...] = (
 )
 
 
-_PLAIN = (
-    "schedule_rate",
-    "gpus_free",
-    "gpus_allocated",
-    "nodes_overcommitted",
-    "unschedulable_verdict",
-    "packing",
-    "gangs_fitting",
-    "gangs_placed",
-    "gangs_split",
-    "reclaimed",
-    "evicted",
-)
-
-
 class ScaleParams(Params):
     """What is submitted, how it arrives, and what is waited for."""
 
     scenario: Literal["submit", "gated", "fill", "fragmentation", "preemption", "gang", "reclaim"] = Field(
         "submit", description="gated: the scheduler alone; fill, fragmentation, preemption: GPUs; gang, reclaim: need Volcano or KAI"
     )
-    template: str = Field("job", description="training, distributed, interactive, job, pod, pytorchjob, or a YAML file")
+    template: str = Field(
+        "job", description="training, distributed, interactive, job, pod, pytorchjob, or a YAML file (its text is kept in the plan)"
+    )
+    variables: dict[str, str | int | float] = Field({}, description="placeholders of a template of your own")
     count: int = Field(100, ge=1, description="workloads")
     parallel: int = Field(8, ge=1, le=1000, description="submissions in flight")
     arrival: Arrival = Field("closed", description="closed, constant, poisson, burst, ramp, or batch: `parallel` at once each `delay`")
@@ -71,7 +61,9 @@ class ScaleParams(Params):
     pvc: bool = Field(False, description="a claim each workload")
     storage_class: str | None = None
     project: str = Field("project-0", description="Run:ai project; its workloads go to the namespace runai-<project>")
-    namespace: str | None = Field(None, description="unset: runai-<project> for Run:ai's kinds, else perfdag-scale")
+    namespace: str | list[str] | None = Field(
+        None, description="one, or several in turn; unset: runai-<project> for Run:ai's kinds, else perfdag-scale"
+    )
     goal: Literal["scheduled", "ready", "succeeded"] = Field("ready", description="what is waited for")
     timeout: PositiveDuration = Field(900.0, description="seconds for all to reach the goal, and for all to be gone")
     lock_timeout: Duration = Field(3600.0, description="seconds to wait for another performance run to end")
@@ -84,6 +76,33 @@ class ScaleParams(Params):
             parse_gate(text)
         return gates
 
+    @field_validator("template")
+    @classmethod
+    def _inline(cls, template: str) -> str:
+        return inlined(template)
+
+    def spec(self) -> workloads.Spec:
+        """What these params ask for. Raises ValueError for what cannot be, or has no meaning, together."""
+        runai = self.template in WORKLOAD_TYPES
+        own = f"runai-{self.project}" if runai else "perfdag-scale"
+        found = workloads.Spec(
+            template=self.template,
+            count=self.count,
+            namespaces=self.namespace if isinstance(self.namespace, list) else [self.namespace or own],
+            schedule=Schedule(self.arrival, self.rate, self.parallel, self.delay),
+            parallel=self.parallel,
+            workers=self.workers,
+            gpus=self.gpus,
+            pvc=self.pvc,
+            storage_class=self.storage_class,
+            timeout=self.timeout,
+            goal=self.goal,
+            variables={"project": self.project, **self.variables},
+            gates=[parse_gate(text) for text in self.gates],
+        )
+        workloads.check(found, self.scenario)
+        return found
+
 
 class Scale(Benchmark[ScaleParams]):
     """Submit many workloads and see when each is created, scheduled and ready.
@@ -91,7 +110,7 @@ class Scale(Benchmark[ScaleParams]):
     The headline is submission to the scheduling of the last pod of a workload. Workloads that were never scheduled count as
     infinitely long; refused ones count as failed. On simulated nodes the figures are of the control plane and the scheduler alone.
 
-    Clock: this process's. It starts when the workload is sent and stops when the watch tells that its last pod has a node; the lag
+    Clock: this process's. It starts when the workload is due (in a closed loop: sent) and stops when the watch tells that its last pod has a node; the lag
     of the watch is measured beside it and is its error bar.
     """
 
@@ -102,6 +121,8 @@ class Scale(Benchmark[ScaleParams]):
     metrics = (
         Metric("submission_to_scheduled", "s", "lower", "workload sent to its last pod scheduled (p50, p95, p99)", headline=True),
         Metric("schedule_rate", "1/s", "higher", "scheduler alone: pods scheduled a second since the release"),
+        Metric("schedule_rate_best_5s", "1/s", "higher", "scheduler alone: pods scheduled a second in the best 5 s"),
+        Metric("release_seconds", "s", "none", "scheduler alone: how long removing the gates took"),
         Metric("gpus_free", "1", "none", "fill: GPUs that were free"),
         Metric("gpus_allocated", "1", "higher", "fill: GPUs that pods got"),
         Metric("nodes_overcommitted", "1", "lower", "fill: nodes that hold more than they have"),
@@ -119,48 +140,35 @@ class Scale(Benchmark[ScaleParams]):
 
     def check(self, params: ScaleParams, shape: Any) -> list[str]:
         """See Benchmark."""
-        if params.arrival == "batch" and not params.delay > 0:
-            return ["arrival batch needs a delay above 0 s"]
-        if params.arrival in ("constant", "poisson", "burst", "ramp") and not params.rate > 0:
-            return [f"arrival {params.arrival} needs a rate above 0 objects/s"]
+        try:
+            params.spec()
+        except ValueError as error:
+            return [str(error)]
         return []
 
     def seconds(self, params: ScaleParams) -> float:
         """The schedule, and a guess of 20 ms a pod."""
-        planned = params.count / params.parallel * params.delay if params.arrival == "batch" else 0.0
-        planned = params.count / params.rate if params.rate > 0 else planned
-        return 20.0 + planned + 0.02 * params.count * params.workers
+        return 20.0 + params.spec().schedule.span(params.count) + 0.02 * params.count * params.workers
+
+    def limit(self, params: ScaleParams) -> float:
+        """See Benchmark: the lock, the schedule, and the waits of a scenario and of its deletion, which are three at most."""
+        return params.lock_timeout + params.spec().schedule.span(params.count) + 3 * params.timeout + SLACK
 
     def run(self, gang: Gang, params: ScaleParams) -> Output:
         """See Benchmark."""
-        runai = params.template in ("training", "distributed", "interactive")
-        spec = workloads.Spec(
-            template=params.template,
-            count=params.count,
-            namespaces=[params.namespace or (f"runai-{params.project}" if runai else "perfdag-scale")],
-            schedule=Schedule(params.arrival, params.rate, params.parallel, params.delay),
-            parallel=params.parallel,
-            workers=params.workers,
-            gpus=params.gpus,
-            pvc=params.pvc,
-            storage_class=params.storage_class,
-            timeout=params.timeout,
-            goal=params.goal,
-            variables={"project": params.project},
-            gates=[parse_gate(text) for text in params.gates],
-        )
         try:
-            result = asyncio.run(asyncio.wait_for(_measure(spec, params), gang.timeout))
+            spec = params.spec()
+            spec.deadline = time.monotonic() + gang.timeout
+            result = asyncio.run(_measure(spec, params))
         except workloads.NotHereError as error:
             raise Skip(str(error)) from None
-        except TimeoutError:
-            raise Failed(f"did not end in {gang.timeout:g} s; what it made was deleted") from None
         except ValueError as error:
             raise Failed(str(error)) from None
         except KubeError as error:
             raise measured.explained(error, self.name) from None
         facts = {"simulated": result.facts["simulated"], "runs": [result.facts]}
-        return Output({"result": orjson.dumps(asdict(result)).decode()}, tool="perfdag", facts=facts)
+        tool = measured.tool("perfdag", result.facts["simulated"])
+        return Output({"result": orjson.dumps(asdict(result)).decode()}, tool=tool, facts=facts)
 
     def parse(self, output: Output, params: ScaleParams) -> list[Measurement]:
         """See Benchmark. Invalid where the open loop was not held, or objects were left behind."""
@@ -175,23 +183,25 @@ class Scale(Benchmark[ScaleParams]):
                 values = {"p50": each.p50, "p95": each.p95, "p99": each.p99}
                 n = each.ok + each.censored
                 found += [Measurement("submission_to_scheduled", v, s, {}, n) for s, v in values.items() if v is not None]
-        found += [Measurement(name, figures[name]) for name in _PLAIN if figures.get(name) is not None]
+        found += [Measurement(name, figures[name]) for name in workloads.FIGURES if figures.get(name) is not None]
         for name in ("preemptor_wait", "reclaim_wait"):
             told = {stat: figures.get(f"{name}_{stat}") for stat in ("p50", "max")}
             found += [Measurement(name, value, stat) for stat, value in told.items() if value is not None]
-        found += measured.of_gates(raw["verdicts"], {})
+        found += measured.of_gates(raw["verdicts"], {}) + measured.of_messages(rows, {})
         said = measured.failure_text(rows, raw["facts"]["notes"])
         if not any(each.metric == "submission_to_scheduled" for each in found):
-            raise Failed(f"nothing was scheduled: {said}", output.texts)
+            raise Invalid(f"nothing was scheduled: {said}", output.texts, found)
         if figures["left_behind"]:
             raise Invalid(f"{figures['left_behind']:g} objects were left behind; {said}", output.texts, found)
         if (figures["success_ratio"] or 0) < 1:
             raise Invalid(f"{1 - (figures['success_ratio'] or 0):.1%} did not reach the goal: {said}", output.texts, found)
         if any(made["held"] is False for made in raw["facts"]["generator"]):
-            raise Invalid(f"the open loop reached only {figures['schedule_held']:.1%} of its rate", output.texts, found)
+            reached = figures["schedule_held"]
+            what = "was late" if reached is None else f"reached only {reached:.1%} of its rate"
+            raise Invalid(f"the open loop {what}", output.texts, found)
         return found
 
 
 async def _measure(spec: workloads.Spec, params: ScaleParams) -> Result:
-    async with Kube(connections=max(100, spec.parallel)) as kube, ExclusiveRun(kube, new_run(), params.lock_timeout):
-        return await workloads.measure(kube, spec, params.scenario)
+    async with Kube(connections=max(100, spec.parallel)) as kube:
+        return await workloads.exclusive(kube, spec, params.scenario, params.lock_timeout)

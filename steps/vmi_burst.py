@@ -1,6 +1,7 @@
 """vmi-burst: creation, running and deletion of many VMIs at once (KubeVirt's density test), also as a ladder or a capacity search."""
 
 import asyncio
+import time
 from dataclasses import asdict
 from typing import Any, ClassVar, Literal
 
@@ -11,10 +12,11 @@ from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Met
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import measured, run_vmi, vmi
 from perfdag.steps.scale.gates import parse as parse_gate
+from perfdag.steps.scale.prometheus import Prometheus
 from perfdag.steps.scale.rows import Row
-from perfdag.steps.scale.schedule import Arrival, Schedule
+from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.summary import Summary
-from perfdag.steps.scale.templates import TemplateError
+from perfdag.steps.scale.templates import inlined
 from perfdag.units import Duration, PositiveDuration
 
 API_RULES: tuple[dict[str, Any], ...] = (
@@ -31,11 +33,14 @@ API_RULES: tuple[dict[str, Any], ...] = (
 class VmiParams(Params):
     """What VMI scenarios share."""
 
-    template: str = Field("vmi", description="vmi, vm, vmirs, or a YAML file")
+    template: str = Field("vmi", description="vmi, vm, vmirs, or a YAML file (its text is kept in the plan)")
+    variables: dict[str, str | int | float] = Field({}, description="placeholders of a template of your own")
     replicas: int = Field(1, ge=1, description="VMIs of one object (template vmirs)")
-    namespace: str = Field("perfdag-vmi", description="namespace of the VMIs, made where it is missing")
+    namespace: str | list[str] = Field("perfdag-vmi", description="namespace of the VMIs, or several in turn, made where missing")
     parallel: int = Field(20, ge=1, le=1000, description="creations in flight")
-    arrival: Arrival = Field("closed", description="closed (as fast as it goes), constant, poisson, burst or ramp")
+    arrival: Literal["closed", "constant", "poisson", "burst", "ramp"] = Field(
+        "closed", description="closed (as fast as it goes), constant, poisson, burst or ramp"
+    )
     rate: float = Field(0.0, ge=0, description="creations a second of an open loop")
     per_node: int = Field(200, ge=1, description="VMIs a node at most, checked before starting")
     primer: bool = Field(True, description="one VMI before the clock starts")
@@ -43,6 +48,8 @@ class VmiParams(Params):
     lock_timeout: Duration = Field(3600.0, description="seconds to wait for another performance run to end")
     gates: list[str] = Field(["api_p99 < 1"], description="METRIC < VALUE, or METRIC < RATIO * METRIC")
     prometheus: str | None = Field(None, description="URL of a Prometheus that scrapes KubeVirt")
+    prometheus_token_file: str | None = Field(None, description="file with a bearer token for it")
+    prometheus_ca_file: str | None = Field(None, description="file with the certificate authority of its TLS")
 
     @field_validator("gates")
     @classmethod
@@ -50,6 +57,36 @@ class VmiParams(Params):
         for text in gates:
             parse_gate(text)
         return gates
+
+    @field_validator("template")
+    @classmethod
+    def _inline(cls, template: str) -> str:
+        return inlined(template)
+
+    def spec(self) -> vmi.Spec:
+        """What these params ask for. Raises ValueError for what cannot be, or has no meaning, together."""
+        vmi.template(self.template, "check", self.replicas, self.variables)
+        return vmi.Spec(
+            template=self.template,
+            namespaces=[self.namespace] if isinstance(self.namespace, str) else self.namespace,
+            schedule=Schedule(self.arrival, self.rate, self.parallel),
+            parallel=self.parallel,
+            replicas=self.replicas,
+            per_node=self.per_node,
+            primer=self.primer,
+            timeout=self.timeout,
+            variables=dict(self.variables),
+            gates=[parse_gate(text) for text in self.gates],
+            prometheus=Prometheus(self.prometheus, self.prometheus_token_file, self.prometheus_ca_file) if self.prometheus else None,
+        )
+
+    def problems(self) -> list[str]:
+        """Why they cannot be measured together (empty: they can)."""
+        try:
+            self.spec()
+        except ValueError as error:
+            return [str(error)]
+        return []
 
 
 class VmiBurstParams(VmiParams):
@@ -83,55 +120,57 @@ class VmiBurst(Benchmark[VmiBurstParams]):
 
     def check(self, params: VmiBurstParams, shape: Any) -> list[str]:
         """See Benchmark."""
-        if params.scenario == "burst" and len(params.counts) > 1:
-            return ["several counts are a ladder; set scenario: ladder"]
-        if params.arrival in ("constant", "poisson", "burst", "ramp") and not params.rate > 0:
-            return [f"arrival {params.arrival} needs a rate above 0 objects/s"]
-        return []
+        if params.scenario != "ladder" and len(params.counts) > 1:
+            return [f"{params.scenario} takes one count; several are a ladder: set scenario: ladder"]
+        if params.scenario != "ladder" and params.cooldown != VmiBurstParams.model_fields["cooldown"].default:
+            return [f"{params.scenario} has no cooldown; it goes with scenario: ladder"]
+        if params.scenario != "capacity" and params.step != VmiBurstParams.model_fields["step"].default:
+            return [f"{params.scenario} has no step; it goes with scenario: capacity"]
+        if params.scenario == "capacity" and params.step > params.counts[0]:
+            return [f"the first step of {params.step} is over the limit of {params.counts[0]}; take a smaller step"]
+        return params.problems()
 
     def seconds(self, params: VmiBurstParams) -> float:
         """A guess of 10 s and 60 ms a VMI, twice, and the cool-downs."""
         return 20.0 + 0.12 * sum(params.counts) + params.cooldown * (len(params.counts) - 1)
 
+    def limit(self, params: VmiBurstParams) -> float:
+        """See Benchmark: the lock, and each burst's primer, schedule and two waits."""
+        return _ask(params).limit(params.spec())
+
     def run(self, gang: Gang, params: VmiBurstParams) -> Output:
         """See Benchmark."""
-        ask = run_vmi.Ask(params.scenario, params.counts, step=params.step, cooldown=params.cooldown)
-        return run_scenario(self.name, params, ask, gang.timeout)
+        return run_scenario(self.name, params, _ask(params), gang.timeout)
 
     def parse(self, output: Output, params: VmiBurstParams) -> list[Measurement]:
         """See Benchmark."""
         return parse_results(output, "creation_to_running")
 
 
+def _ask(params: VmiBurstParams) -> run_vmi.Ask:
+    return run_vmi.Ask(params.scenario, params.counts, step=params.step, cooldown=params.cooldown, lock_timeout=params.lock_timeout)
+
+
 def run_scenario(name: str, params: VmiParams, ask: run_vmi.Ask, timeout: float) -> Output:
-    """Measure for benchmark `name` on the cluster we reach, for at most `timeout` seconds.
+    """Measure for benchmark `name` on the cluster we reach. After `timeout` seconds nothing is waited for any more but deletion: what
+    has not come by then is censored.
 
     Raises Skip (no cluster, no KubeVirt), Failed (a bad request), Infrastructure."""
-    ask.lock_timeout, ask.prometheus = params.lock_timeout, params.prometheus
     try:
-        spec = vmi.Spec(
-            template=params.template,
-            namespaces=[params.namespace],
-            schedule=Schedule(params.arrival, params.rate, params.parallel),
-            parallel=params.parallel,
-            replicas=params.replicas,
-            per_node=params.per_node,
-            primer=params.primer,
-            timeout=params.timeout,
-            gates=[parse_gate(text) for text in params.gates],
-        )
-        outcome = asyncio.run(asyncio.wait_for(_measure(spec, ask), timeout))
-    except TimeoutError:
-        raise Failed(f"did not end in {timeout:g} s; what it made was deleted") from None
-    except (TemplateError, ValueError) as error:
+        spec = params.spec()
+        spec.deadline = time.monotonic() + timeout
+        outcome = asyncio.run(_measure(spec, ask))
+    except ValueError as error:
         raise Failed(str(error)) from None
     except KubeError as error:
         raise measured.explained(error, name) from None
     results = [asdict(each) for each in outcome.results]
     simulated = any(each.facts["simulated"] for each in outcome.results)
     facts = {"simulated": simulated, "runs": [each.facts for each in outcome.results]}
-    texts = {"results": orjson.dumps({"capacity": outcome.capacity, "results": results}).decode()}
-    return Output(texts, tool="perfdag", facts=facts)
+    passed = asdict(outcome.capacity) if outcome.capacity else None
+    texts = {"results": orjson.dumps({"capacity": passed, "results": results}).decode()}
+    version = outcome.results[-1].facts["kubevirt_version"]
+    return Output(texts, tool=measured.tool(f"KubeVirt {version}" if version else "perfdag", simulated), facts=facts)
 
 
 async def _measure(spec: vmi.Spec, ask: run_vmi.Ask) -> run_vmi.Outcome:
@@ -142,7 +181,7 @@ async def _measure(spec: vmi.Spec, ask: run_vmi.Ask) -> run_vmi.Outcome:
 def parse_results(output: Output, headline: str) -> list[Measurement]:
     """Measurements of all results.
 
-    Raises Invalid where VMIs never ran, objects were left behind or an open loop was not held; Failed where none ran.
+    Raises Invalid where VMIs never ran, objects were left behind or an open loop was not held; what was seen is kept.
     """
     raw = orjson.loads(output.texts["results"])
     found: list[Measurement] = []
@@ -155,7 +194,7 @@ def parse_results(output: Output, headline: str) -> list[Measurement]:
         found += _headline(stages, headline, coords)
         found += measured.of_stages(stages, coords) + measured.of_figures(each["figures"], coords, each["count"])
         found += measured.of_calls(each["calls"], coords) + measured.of_objects(each_rows, coords)
-        found += measured.of_gates(each["verdicts"], coords)
+        found += measured.of_gates(each["verdicts"], coords) + measured.of_messages(each_rows, coords)
         notes += each["facts"]["notes"]
         rows += each_rows
         if each["figures"]["left_behind"]:
@@ -165,9 +204,10 @@ def parse_results(output: Output, headline: str) -> list[Measurement]:
         if any(made["held"] is False for made in each["facts"]["generator"]):
             raise Invalid("the open loop did not hold its rate", output.texts, found)
     if raw["capacity"] is not None:
-        found.append(Measurement("capacity", float(raw["capacity"])))
+        found.append(Measurement("capacity", float(raw["capacity"]["passed"])))
+        notes += [f"capacity is a lower bound: {raw['capacity']['stopped']}"] if raw["capacity"]["stopped"] else []
     if not any(each.metric == headline for each in found) and raw["capacity"] is None:
-        raise Failed(f"no VMI ran: {measured.failure_text(rows, notes)}", output.texts)
+        raise Invalid(f"no VMI ran: {measured.failure_text(rows, notes)}", output.texts, found)
     bad = [each for each in raw["results"] if (each["figures"]["success_ratio"] or 0) < 1 or each["figures"]["left_behind"]]
     if bad and raw["capacity"] is None:  # kept, but not comparable with a run where all ran
         raise Invalid(measured.failure_text(rows, notes), output.texts, found)

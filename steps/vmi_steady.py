@@ -39,16 +39,19 @@ class VmiSteady(Benchmark[VmiSteadyParams]):
 
     def check(self, params: VmiSteadyParams, shape: Any) -> list[str]:
         """See Benchmark."""
-        return ["churn is at most count"] if params.churn > params.count else []
+        return ["churn is at most count"] if params.churn > params.count else params.problems()
 
     def seconds(self, params: VmiSteadyParams) -> float:
         """The churn, and a guess of 60 ms a VMI for the ramps."""
         return 30.0 + params.duration + 0.12 * params.count
 
+    def limit(self, params: VmiSteadyParams) -> float:
+        """See Benchmark: the lock, the primer, the ramps, the churn and a wait for its last replacement."""
+        return _ask(params).limit(params.spec())
+
     def run(self, gang: Gang, params: VmiSteadyParams) -> Output:
         """See Benchmark."""
-        ask = run_vmi.Ask("steady", [params.count], churn=params.churn, pause=params.pause, duration=params.duration)
-        return run_scenario(self.name, params, ask, gang.timeout)
+        return run_scenario(self.name, params, _ask(params), gang.timeout)
 
     def parse(self, output: Output, params: VmiSteadyParams) -> list[Measurement]:
         """See Benchmark."""
@@ -57,3 +60,9 @@ class VmiSteady(Benchmark[VmiSteadyParams]):
             found.append(Measurement("churn_cycles", each["figures"]["churn_cycles"]))
             found += [Measurement("running", float(running), coords={"seconds": round(at, 3)}) for at, running in each["trace"]]
         return found
+
+
+def _ask(params: VmiSteadyParams) -> run_vmi.Ask:
+    return run_vmi.Ask(
+        "steady", [params.count], churn=params.churn, pause=params.pause, duration=params.duration, lock_timeout=params.lock_timeout
+    )

@@ -11,11 +11,13 @@ EPILOG = """examples:
   perfdag scale nodes --count 1000 --gpus 8
   perfdag scale simulate kubevirt --delay vmi-running=800-3300
   perfdag scale vmi burst --count 100 -o out0
+  perfdag scale gated --count 1000 -g 0 -o out3
   perfdag scale submit -t training -n 2000 -p 5 --delay 1 -o out1
   perfdag scale sample -t training -o out1
   perfdag scale plot --skip-errors -o out1
   perfdag scale submit -t distributed -n 1000 --num-workers 7 --pvc -p 1 --delay 5 -o out2
   perfdag scale plot --skip-errors --plot detailed -o out2
+  perfdag scale delete --run 1121120501-a1b2c3
 """
 _PLOTS = ("general", "detailed", "timeline", "scurves", "ecdf", "order")
 _TYPES = ("training", "distributed", "interactive")
@@ -33,6 +35,8 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     _add_nodes(verbs)
     _add_simulate(verbs)
     _add_vmi(verbs)
+    for name, (summary, about) in _SCENARIOS.items():
+        _add_scenario(verbs, name, summary, about)
 
 
 def _parser(sub: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, summary: str, about: str) -> argparse.ArgumentParser:
@@ -46,6 +50,10 @@ def _folder(parser: argparse.ArgumentParser) -> None:
 
 def _cluster(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", help="context of the kubeconfig")
+
+
+def _variables(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--var", action="append", default=[], metavar="NAME=VALUE", help="a placeholder of the template")
 
 
 def _arrivals(parser: argparse.ArgumentParser) -> None:
@@ -68,10 +76,10 @@ def _add_submit(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     parser.add_argument("--delay", type=float, default=0.0, help="seconds between batches of -p, on an absolute schedule (default: 0)")
     parser.add_argument("--project", help="project to submit to (default: project-0)")
     parser.add_argument("--pvc", action="store_true", help="add a claim to each workload")
-    parser.add_argument("--namespace", help="instead of runai-<project>")
+    parser.add_argument("--namespace", nargs="+", help="instead of runai-<project>; several take turns")
     parser.add_argument("--create-namespace", action="store_true", help="create the namespace where it is missing")
     parser.add_argument("--submitter", metavar="NAME", help="how to submit: api (default), kubectl, runai-cli or a plug-in")
-    parser.add_argument("--var", action="append", default=[], metavar="NAME=VALUE", help="a placeholder of the template")
+    _variables(parser)
     _arrivals(parser)
     parser.set_defaults(run=_safely(scale_verbs.submit))
 
@@ -107,9 +115,14 @@ def _add_plot(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 
 
 def _add_delete(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = _parser(verbs, "delete", "delete the workloads", "Delete a run's workloads and wait until none is left.")
+    about = "Delete what a run made and wait until none is left: the run of a folder, or of an id where no folder tells of it."
+    parser = _parser(verbs, "delete", "delete the workloads", about)
     _folder(parser)
     _cluster(parser)
+    parser.add_argument(
+        "--run", dest="run_id", metavar="ID", help="all that carries this run's label, of any kind (the id is said at the start)"
+    )
+    parser.add_argument("--namespace", help="with --run: only in this namespace (default: everywhere)")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help="how long to wait (default: 600)")
     parser.set_defaults(run=_safely(scale_verbs.delete))
 
@@ -143,23 +156,62 @@ def _add_vmi(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     _cluster(parser)
     parser.add_argument("scenario", choices=("burst", "ladder", "steady", "capacity"))
     parser.add_argument("--template", default="vmi", metavar="NAME|FILE", help="vmi, vm, vmirs or a YAML file (default: vmi)")
+    _variables(parser)
     parser.add_argument("--count", type=int, nargs="+", default=[100], help="VMIs; several for a ladder; the limit for capacity")
     parser.add_argument("--replicas", type=int, default=1, help="VMIs of one object, with --template vmirs (default: 1)")
-    parser.add_argument("--step", type=int, default=100, help="capacity: VMIs more each time (default: 100)")
-    parser.add_argument("--churn", type=int, default=5, help="steady: VMIs replaced at a time (default: 5)")
-    parser.add_argument("--pause", type=float, default=20.0, help="steady: seconds between replacements (default: 20)")
-    parser.add_argument("--duration", type=float, default=300.0, help="steady: seconds (default: 300)")
-    parser.add_argument("--cooldown", type=float, default=60.0, help="ladder: seconds between bursts (default: 60)")
+    parser.add_argument("--step", type=int, help="capacity: VMIs more each time (default: 100)")
+    parser.add_argument("--churn", type=int, help="steady: VMIs replaced at a time (default: 5)")
+    parser.add_argument("--pause", type=float, help="steady: seconds between replacements (default: 20)")
+    parser.add_argument("--duration", type=float, help="steady: seconds (default: 300)")
+    parser.add_argument("--cooldown", type=float, help="ladder: seconds between bursts (default: 60)")
     parser.add_argument("--per-node", type=int, default=200, help="VMIs a node at most (default: 200)")
     parser.add_argument("--parallel", type=int, default=20, help="creations in flight (default: 20)")
-    parser.add_argument("--namespace", default="perfdag-vmi", help="namespace (default: perfdag-vmi)")
+    parser.add_argument("--namespace", nargs="+", default=["perfdag-vmi"], help="namespace, or several in turn (default: perfdag-vmi)")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for all to run, and to be gone (default: 900)")
     parser.add_argument("--gate", action="append", default=[], metavar="'METRIC < VALUE'", help="beside `api_p99 < 1`; also RATIO * METRIC")
     parser.add_argument("--no-primer", action="store_true", help="no VMI before the clock starts")
     parser.add_argument("--prometheus", metavar="URL", help="KubeVirt's CPU, memory and work queues from here")
+    parser.add_argument("--prometheus-token-file", metavar="FILE", help="a bearer token for it")
+    parser.add_argument("--prometheus-ca-file", metavar="FILE", help="the certificate authority of its TLS")
     parser.add_argument("--lock-timeout", type=float, default=3600.0, help="seconds to wait for another performance run (default: 3600)")
     _arrivals(parser)
     parser.set_defaults(run=_safely(scale_verbs.vmi))
+
+
+_SCENARIOS = {
+    "gated": ("the scheduler alone", "Create pods with a scheduling gate, release them together, and say how many a second are scheduled."),
+    "fill": (
+        "fill every GPU",
+        "Fill every free GPU and ask for one more: all are placed, no node holds more than it has, the last is refused.",
+    ),
+    "fragmentation": ("are GPUs packed?", "Take half of all GPUs one by one, then ask for whole nodes: how many are still there?"),
+    "preemption": ("priority evicts", "Fill all GPUs at low priority, then ask at high priority: how long until placed, what was evicted?"),
+    "gang": (
+        "all or nothing",
+        "More gangs than fit, at once: are those that fit placed whole, and no other in part? Needs Volcano or KAI.",
+    ),
+    "reclaim": ("a queue gets its share back", "One queue takes all GPUs, another asks for its half. Needs Volcano or KAI."),
+}
+
+
+def _add_scenario(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, summary: str, about: str) -> None:
+    """A scenario of the benchmark `scale`, from a laptop."""
+    parser = _parser(verbs, name, summary, f"{about} Exit 3 where a gate is breached or has no data.")
+    _folder(parser)
+    _cluster(parser)
+    if name in ("gated", "preemption", "gang"):
+        what = {"gated": "pods", "preemption": "pods at high priority", "gang": "gangs; at least one more than fits is made"}[name]
+        parser.add_argument("--count", type=int, default=100, help=f"{what} (default: 100)")
+    if name == "gang":
+        parser.add_argument("--workers", type=int, default=2, help="pods of a gang (default: 2)")
+    if name != "fragmentation":
+        parser.add_argument("-g", "--gpus", type=int, default=1, help="GPUs a pod (default: 1)")
+    parser.add_argument("--parallel", type=int, default=20, help="creations in flight (default: 20)")
+    parser.add_argument("--namespace", nargs="+", default=["perfdag-scale"], help="namespace, or several in turn (default: perfdag-scale)")
+    parser.add_argument("--timeout", type=float, default=900.0, help="seconds for each wait (default: 900)")
+    parser.add_argument("--gate", action="append", default=[], metavar="'METRIC < VALUE'", help="also RATIO * METRIC")
+    parser.add_argument("--lock-timeout", type=float, default=3600.0, help="seconds to wait for another performance run (default: 3600)")
+    parser.set_defaults(run=_safely(scale_verbs.scenario), scenario=name)
 
 
 def _safely(work: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
@@ -167,10 +219,11 @@ def _safely(work: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Nam
 
     def run(args: argparse.Namespace) -> int:
         from perfdag.kube import KubeError
+        from perfdag.steps.scale.scenario import NotHereError
 
         try:
             return work(args)
-        except ValueError as error:  # TemplateError, SettingsError, TooDenseError, a bad schedule or gate
+        except (ValueError, NotHereError) as error:  # TemplateError, SettingsError, TooDenseError, a bad schedule or gate
             print(f"perfdag scale: {error}", file=sys.stderr)
             return 2
         except KubeError as error:

@@ -9,14 +9,35 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from perfdag.kube import Kube
     from perfdag.steps.scale.schedule import Schedule
+    from perfdag.steps.scale.vmi import Capacity, Result
 
 T = TypeVar("T")
 
 
 def _on_cluster(args: argparse.Namespace, work: "Callable[[Kube], Awaitable[T]]", connections: int = 100) -> T:
+    import asyncio
+    import signal
+
     from perfdag.kube import run
 
-    return run(work, context=args.context, connections=connections)
+    async def stoppable(kube: "Kube") -> T:
+        """SIGTERM is what Ctrl-C is: what was made is deleted. It is heard once, since `timeout` and others send it to the group too."""
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+
+        def stop() -> None:
+            if task and not task.cancelling():
+                task.cancel()
+
+        loop.add_signal_handler(signal.SIGTERM, stop)
+        try:
+            return await work(kube)
+        finally:
+            loop.remove_signal_handler(signal.SIGTERM)
+
+    try:
+        return run(stoppable, context=args.context, connections=connections)
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 def _tell(text: str) -> None:
@@ -37,7 +58,27 @@ def _schedule(args: argparse.Namespace, parallel: int, delay: float = 0.0) -> "S
     arrival: Arrival = args.arrival or ("batch" if delay > 0 else "constant" if args.rate else "closed")
     if args.arrival and delay > 0:
         raise ValueError("--delay makes batches of -p; leave it out with --arrival, which takes --rate")
+    if args.burst is not None and arrival != "burst":
+        raise ValueError(f"--burst goes with --arrival burst, not {arrival}")
+    if args.seed and arrival != "poisson":
+        raise ValueError(f"--seed goes with --arrival poisson, not {arrival}")
     return Schedule(arrival, args.rate, args.burst or parallel, delay, args.seed)
+
+
+def _values(given: list[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in given]
+    if any(not name or not middle for name, middle, _ in pairs):
+        raise ValueError("--var is NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+def _tell_held(told: dict[str, Any]) -> None:
+    """What became of an open loop's schedule."""
+    if told["held"] is None:
+        return
+    rate = "" if told["rate_share"] is None else f"{told['rate_share']:.0%} of its rate, "
+    text = f"the schedule was {'held' if told['held'] else 'not held'}: {rate}lag p99 {told['lag_p99_s']:.3f} s"
+    print(text, file=sys.stdout if told["held"] else sys.stderr)
 
 
 def submit(args: argparse.Namespace) -> int:
@@ -49,9 +90,8 @@ def submit(args: argparse.Namespace) -> int:
     check_submitter(args.submitter or settings.submitter)
     settings.project = args.project or settings.project
     settings.submitter = args.submitter or settings.submitter
-    pairs = [text.partition("=") for text in args.var]
-    if args.num_workloads < 1 or args.num_processes < 1 or any(not middle for _, middle, _ in pairs):
-        raise ValueError("-n and -p are 1 or more, and --var is NAME=VALUE")
+    if args.num_workloads < 1 or args.num_processes < 1:
+        raise ValueError("-n and -p are 1 or more")
     order = Order(
         template=args.template or args.workload_type,
         count=args.num_workloads,
@@ -62,17 +102,16 @@ def submit(args: argparse.Namespace) -> int:
         workers=args.num_workers,
         gpus=args.num_gpus,
         pvc=args.pvc,
-        namespace=args.namespace,
+        namespaces=args.namespace or [],
         create_namespace=args.create_namespace,
-        variables={name: value for name, _, value in pairs},
+        variables=_values(args.var),
         tell=_tell,
     )
     file = _on_cluster(args, lambda kube: submit(kube, order), max(100, args.num_processes))
     told = file.generator
     print(f"run {file.run}: {told['created']} of {told['planned']} created in {told['seconds']:.1f} s", end="")
     print(f" ({told['create_rate_per_s']:.0f}/s)" if told["create_rate_per_s"] else "")
-    if told["held"] is False:
-        print(f"the schedule was not held: {told['rate_share']:.0%} of its rate, lag p99 {told['lag_p99_s']:.3f} s", file=sys.stderr)
+    _tell_held(told)
     for text, count in told["errors"].items():
         print(f"{count} failed: {text}", file=sys.stderr)
     return 1 if told["failed"] or told["not_sent"] else 0
@@ -156,9 +195,18 @@ def _plot_stages(args: argparse.Namespace) -> int:
 def delete(args: argparse.Namespace) -> int:
     """Delete the workloads; 1 where some are left."""
     from perfdag.steps.scale.commands import delete
+    from perfdag.steps.scale.removal import remove_run
 
+    if args.run_id and args.output_dir:
+        raise ValueError("--run and -o name a run each; give one of them")
     _settings(args)
-    left = _on_cluster(args, lambda kube: delete(kube, args.output_dir, 20, args.timeout))
+
+    async def work(kube: "Kube") -> int:
+        if args.run_id:
+            return await remove_run(kube, args.run_id, args.namespace, 20, args.timeout)
+        return await delete(kube, args.output_dir, 20, args.timeout)
+
+    left = _on_cluster(args, work)
     print(f"{left} left" if left else "all deleted")
     return 1 if left else 0
 
@@ -199,45 +247,97 @@ def simulate(args: argparse.Namespace) -> int:
     return _on_cluster(args, work)
 
 
+_OF_SCENARIO = {"step": "capacity", "churn": "steady", "pause": "steady", "duration": "steady", "cooldown": "ladder"}
+
+
 def vmi(args: argparse.Namespace) -> int:
     """Run a VMI scenario and write its files; 3 for a gate, 1 where VMIs never ran or are left."""
-    from perfdag.steps.scale import gates, table, vmi
+    from perfdag.steps.scale import gates, vmi
+    from perfdag.steps.scale.prometheus import Prometheus
     from perfdag.steps.scale.run_vmi import Ask, measure
 
     _settings(args)
+    given = {name: value for name in _OF_SCENARIO if (value := getattr(args, name)) is not None}
+    for name in given:
+        if _OF_SCENARIO[name] != args.scenario:
+            raise ValueError(f"--{name} goes with {_OF_SCENARIO[name]}, not {args.scenario}")
     spec = vmi.Spec(
         template=args.template,
-        namespaces=[args.namespace],
+        namespaces=args.namespace,
         schedule=_schedule(args, args.parallel),
         parallel=args.parallel,
         replicas=args.replicas,
         per_node=args.per_node,
         primer=not args.no_primer,
         timeout=args.timeout,
+        variables=_values(args.var),
         gates=[gates.parse("api_p99 < 1"), *map(gates.parse, args.gate)],
+        prometheus=Prometheus(args.prometheus, args.prometheus_token_file, args.prometheus_ca_file) if args.prometheus else None,
         tell=_tell,
     )
-    ask = Ask(
-        args.scenario, args.count, args.step, args.churn, args.pause, args.duration, args.cooldown, args.lock_timeout, args.prometheus
-    )
+    ask = Ask(args.scenario, args.count, lock_timeout=args.lock_timeout, **given)
     outcome = _on_cluster(args, lambda kube: measure(kube, spec, ask))
-    args.output_dir.mkdir(parents=True, exist_ok=True)
-    for result in outcome.results:
+    _tell_results(args.output_dir, outcome.results, outcome.capacity)
+    if outcome.capacity is not None:
+        return 0 if outcome.capacity.passed else _code(outcome.results)
+    return _code(outcome.results)
+
+
+def scenario(args: argparse.Namespace) -> int:
+    """Run a scenario of GPUs, gangs or the scheduler alone and write its files; 3 for a gate, 1 where pods did not come or are left."""
+    from perfdag.steps.scale import gates, workloads
+
+    _settings(args)
+    spec = workloads.Spec(
+        template="pod" if args.scenario == "gated" else "job",
+        count=getattr(args, "count", 100),
+        namespaces=args.namespace,
+        parallel=args.parallel,
+        workers=getattr(args, "workers", 1),
+        gpus=getattr(args, "gpus", 1),
+        timeout=args.timeout,
+        gates=[*map(gates.parse, args.gate)],
+        tell=_tell,
+    )
+    if min(spec.count, spec.workers, spec.parallel) < 1:
+        raise ValueError("--count, --workers and --parallel are 1 or more")
+    result = _on_cluster(args, lambda kube: workloads.exclusive(kube, spec, args.scenario, args.lock_timeout), max(100, args.parallel))
+    _tell_results(args.output_dir, [result], None)
+    for name in workloads.FIGURES:
+        if (value := result.figures.get(name)) is not None:
+            print(f"{name}: {value:.6g}")
+    return _code([result])
+
+
+def _tell_results(folder: Path, results: "list[Result]", capacity: "Capacity | None") -> None:
+    from dataclasses import asdict
+
+    from perfdag.steps.scale import table
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for result in results:
         print(f"{result.scenario} of {result.count}, run {result.run}")
         _print_stages(result.rows)
+        for told in result.facts["generator"]:
+            _tell_held(told)
         for text in result.facts["notes"]:
             print(text, file=sys.stderr)
         for verdict in result.verdicts:
             print(verdict)
-    if outcome.capacity is not None:
-        print(f"capacity: {outcome.capacity} VMIs passed every gate")
-    rows = [row for result in outcome.results for row in result.rows]
-    table.write_rows(args.output_dir / "stages.parquet", rows)
-    table.write_json(args.output_dir / "perf-audit-results.json", table.audit(outcome.results))
-    table.write_json(
-        args.output_dir / "summary.json", [{"figures": r.figures, "facts": r.facts, "calls": r.calls} for r in outcome.results]
-    )
-    if args.scenario != "capacity" and any(result.breached for result in outcome.results):
+    if capacity is not None:
+        bound = f" at least: {capacity.stopped}" if capacity.stopped else ""
+        print(f"capacity: {capacity.passed} VMIs passed every gate{bound}")
+    table.write_rows(folder / "stages.parquet", [row for result in results for row in result.rows])
+    table.write_json(folder / "perf-audit-results.json", table.audit(results))
+    runs = [
+        {"scenario": r.scenario, "count": r.count, "run": r.run, "figures": r.figures, "facts": r.facts, "calls": r.calls}
+        | {"verdicts": [{**asdict(each), "gate": str(each.gate)} for each in r.verdicts]}
+        for r in results
+    ]
+    table.write_json(folder / "summary.json", {"runs": runs, "capacity": asdict(capacity) if capacity else None})
+
+
+def _code(results: "list[Result]") -> int:
+    if any(result.breached for result in results):
         return 3
-    bad = [r for r in outcome.results if r.figures["success_ratio"] != 1.0 or r.figures["left_behind"]]
-    return 1 if bad and args.scenario != "capacity" else 0
+    return 1 if any(result.failed for result in results) else 0

@@ -8,16 +8,40 @@ logs, exec and proxy are left out, as the SLO does (kubernetes/community, slos/a
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from perfdag.kube import Kube
+from perfdag.steps.scale.summary import NEEDED as SAMPLES
 
-_PREFIX = b"apiserver_request_duration_seconds_bucket{"
+_PREFIX, _STARTED = b"apiserver_request_duration_seconds_bucket{", b"process_start_time_seconds "
 _SKIPPED = {"WATCH", "WATCHLIST", "CONNECT", "PROXY"}
 _SKIPPED_SUBRESOURCES = {"log", "exec", "portforward", "attach", "proxy"}
 Call = tuple[str, str, str, str]
 """verb, resource, subresource, scope."""
-Scrape = dict[Call, dict[float, float]]
+_BULK = ("LIST", "DELETECOLLECTION")
+"""Verbs of many objects: they have limits of their own and are not among single-object requests."""
+NEEDED = SAMPLES[0.99]
+"""Requests a p99 needs."""
+_ALIASES = {"POST": "CREATE", "PUT": "UPDATE"}
+"""Verbs of HTTP and of the API: KubeVirt's audit has the latter."""
+TRIES = 5
+
+
+@dataclass
+class Scrape:
+    """The histograms of one API server, and when its process started (Unix seconds; None: it does not say)."""
+
+    calls: dict[Call, dict[float, float]] = field(default_factory=dict)
+    started: float | None = None
+
+
+async def after(kube: Kube, before: Scrape) -> Scrape | None:
+    """A scrape of the same process as `before`; None where a load balancer, or a restart, gives us others. Raises KubeError."""
+    for _ in range(TRIES):
+        found = await scrape(kube)
+        if found.started == before.started:
+            return found
+    return None
 
 
 async def scrape(kube: Kube) -> Scrape:
@@ -25,7 +49,7 @@ async def scrape(kube: Kube) -> Scrape:
 
     Raises KubeError (403: no right to /metrics).
     """
-    found: Scrape = {}
+    found = Scrape()
     async for line, _ in kube.lines("/metrics", {}, "text/plain", 60.0):
         add(found, line)
     return found
@@ -33,6 +57,8 @@ async def scrape(kube: Kube) -> Scrape:
 
 def add(found: Scrape, line: bytes) -> None:
     """Add one line of the text format; other metrics are ignored."""
+    if line.startswith(_STARTED):
+        found.started = float(line[len(_STARTED) :])
     if not line.startswith(_PREFIX):
         return
     labels_text, _, value = line[len(_PREFIX) :].rpartition(b"} ")
@@ -43,7 +69,7 @@ def add(found: Scrape, line: bytes) -> None:
     if call[0] in _SKIPPED or call[2] in _SKIPPED_SUBRESOURCES:
         return
     bound = math.inf if labels["le"] == "+Inf" else float(labels["le"])
-    buckets = found.setdefault(call, {})
+    buckets = found.calls.setdefault(call, {})
     buckets[bound] = buckets.get(bound, 0.0) + float(value)
 
 
@@ -64,11 +90,17 @@ class Calls:
     p99: float | None
     low: float | None
     high: float | None
+    buckets: Mapping[float, float] = field(default_factory=dict, repr=False)
+
+    @property
+    def single(self) -> bool:
+        """Whether it is of one object."""
+        return self.verb not in _BULK
 
     @property
     def slo(self) -> float:
-        """The SLO's limit in seconds: 1 for one object, 30 for a list."""
-        return 30.0 if self.verb == "LIST" else 1.0
+        """The SLO's limit in seconds: 1 for one object, 30 for a list or the deletion of a collection."""
+        return 1.0 if self.single else 30.0
 
     @property
     def name(self) -> str:
@@ -78,20 +110,16 @@ class Calls:
 
 
 def delta(before: Scrape, after: Scrape, p: float = 0.99) -> list[Calls]:
-    """What was asked between two scrapes, most frequent first. A counter that fell (a restart) counts from 0."""
+    """What was asked between two scrapes of one process, most frequent first."""
     found = []
-    for call, buckets in after.items():
-        grown = _grown(before.get(call, {}), buckets)
+    for call, buckets in after.calls.items():
+        then = before.calls.get(call, {})
+        grown = {bound: value - then.get(bound, 0.0) for bound, value in buckets.items()}
         count = round(grown.get(math.inf, 0.0))
         if count:
             value, low, high = quantile(grown, p)
-            found.append(Calls(*call, count, value, low, high))
+            found.append(Calls(*call, count, value, low, high, grown))
     return sorted(found, key=lambda each: -each.count)
-
-
-def _grown(before: Mapping[float, float], after: Mapping[float, float]) -> dict[float, float]:
-    restarted = after.get(math.inf, 0.0) < before.get(math.inf, 0.0)
-    return {bound: value - (0.0 if restarted else before.get(bound, 0.0)) for bound, value in after.items()}
 
 
 def quantile(buckets: Mapping[float, float], p: float) -> tuple[float | None, float | None, float | None]:
@@ -111,15 +139,27 @@ def quantile(buckets: Mapping[float, float], p: float) -> tuple[float | None, fl
     return low, low, None
 
 
-def worst(calls: Iterable[Calls], lists: bool = False, least: int = 1) -> Calls | None:
-    """The slowest kind of request (single objects, or lists) with at least `least` requests."""
-    wanted = [each for each in calls if (each.verb == "LIST") == lists and each.p99 is not None and each.count >= least]
-    return max(wanted, key=lambda each: each.p99 or 0.0, default=None)
+def worst(calls: Iterable[Calls], bulk: str = "", least: int = NEEDED) -> float | None:
+    """p99 in seconds of the slowest kind of request (of single objects; `bulk`: of that verb) with at least `least` requests.
+
+    Kinds with fewer are taken together, and left out only where all of them have fewer. None: too few requests for a p99.
+    """
+    wanted = [each for each in calls if (each.verb == bulk if bulk else each.single)]
+    found = [each.p99 for each in wanted if each.count >= least]
+    rest: dict[float, float] = defaultdict(float)
+    for each in wanted:
+        if each.count < least:
+            for bound, count in each.buckets.items():
+                rest[bound] += count
+    if rest.get(math.inf, 0.0) >= least:
+        found.append(quantile(rest, 0.99)[0])
+    return max((value for value in found if value is not None), default=None)
 
 
 def counts(calls: Iterable[Calls]) -> dict[str, int]:
-    """`<VERB>-<resource>-count` -> requests, as KubeVirt's audit names them."""
+    """`<VERB>-<resource>-count` -> requests, by the verb of the metric and, as KubeVirt's audit names them, CREATE and UPDATE."""
     found: dict[str, int] = defaultdict(int)
     for each in calls:
-        found[f"{each.verb}-{each.resource or 'other'}-count"] += each.count
+        for verb in {each.verb, _ALIASES.get(each.verb, each.verb)}:
+            found[f"{verb}-{each.resource or 'other'}-count"] += each.count
     return dict(found)

@@ -32,6 +32,7 @@ def _vmi(kind: str) -> tuple[Step, ...]:
         Step("running", "scheduled", own, "running", "last"),
         Step("creation_to_running", "created", own, "running", "last"),
         Step("submission_to_running", "submitted", own, "running", "last"),
+        Step("deletion_to_succeeded", "deleting", own, "succeeded", "last", optional=True),
         Step("deletion", "deleting", kind, "gone", optional=True),
         Step("pod_deletion", "deleting", "Pod", "gone", "last", optional=True),
     )
@@ -47,6 +48,7 @@ def _runai(kind: str, job: str) -> tuple[Step, ...]:
         Step("scheduled", "pod_group_created", "Pod", "scheduled", "last"),
         Step("evicted", "pod_group_created", "Pod", "evicted", optional=True),
         Step("pvc_requested", "pod_group_created", "PersistentVolumeClaim", "requested", optional=True),
+        Step("first_pvc_bound", "pvc_requested", "PersistentVolumeClaim", "bound", optional=True),
         Step("pvc_bound", "pvc_requested", "PersistentVolumeClaim", "bound", "last", optional=True),
         Step("ready", "scheduled", "Pod", "ready", "last"),
         Step("submission_to_scheduled", "submitted", "Pod", "scheduled", "last"),

@@ -2,28 +2,31 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from perfdag.kube import Kube, KubeError, Resource
-from perfdag.steps.scale import runai, table
+from perfdag.kube import Kube, KubeError
+from perfdag.steps.scale import rights, runai, table
 from perfdag.steps.scale.chains import kinds_of
-from perfdag.steps.scale.clock import Offset, server_offset
-from perfdag.steps.scale.files import RunFile, read_run, write_run
+from perfdag.steps.scale.clock import Heartbeat, server_offset
+from perfdag.steps.scale.files import RunFile, prefix_of, read_run, write_run
 from perfdag.steps.scale.generator import ApiSubmitter, CommandSubmitter, Submitted, Submitter, generate
 from perfdag.steps.scale.observer import Observer
+from perfdag.steps.scale.removal import remove
 from perfdag.steps.scale.rows import Clocks, Row, rows_of
 from perfdag.steps.scale.scenario import pods_of
 from perfdag.steps.scale.schedule import Schedule
-from perfdag.steps.scale.session import ensure_namespace, new_run
+from perfdag.steps.scale.session import ensure_namespace, new_run, p99
 from perfdag.steps.scale.simulate import simulated_nodes
 from perfdag.steps.scale.summary import summaries
-from perfdag.steps.scale.templates import RUN_LABEL, TemplateError, load
+from perfdag.steps.scale.templates import TemplateError, load
 
+LABELS = ("api", "kubectl")
+"""Submitters that create the template's objects as they are, with the run's label."""
 PARTIAL = 2.0
 """Seconds between writing partial files while submitting."""
 
@@ -41,7 +44,8 @@ class Order:
     workers: int = 1
     gpus: str = "1"
     pvc: bool = False
-    namespace: str | None = None
+    namespaces: list[str] = field(default_factory=list)
+    """Where they go in turn; none: runai-<project>."""
     create_namespace: bool = False
     variables: dict[str, Any] = field(default_factory=dict)
     tell: Callable[[str], None] = lambda text: None
@@ -71,16 +75,21 @@ async def submit(kube: Kube, order: Order) -> RunFile:
     project = order.settings.project
     values = {"project": project, "workers": order.workers, "gpus": order.gpus, "image": order.settings.image}
     template = load(order.template, run, values | order.variables, pvc=order.pvc, storage_class=order.settings.storage_class or None)
-    namespace = order.namespace or f"runai-{project}"
+    namespaces = order.namespaces or [f"runai-{project}"]
     submitter = _submitter(kube, order) or await ApiSubmitter.open(kube, template)
-    await _namespace(kube, namespace, run, order.create_namespace)
+    if order.settings.submitter in LABELS:  # Run:ai's own tools may have rights that the user has not
+        await rights.check(kube, template, namespaces)
+    for namespace in namespaces:
+        await _namespace(kube, namespace, run, order.create_namespace)
     order.folder.mkdir(parents=True, exist_ok=True)
     for old in ("observed.jsonl", "sampled.json", "stages.parquet"):
         (order.folder / old).unlink(missing_ok=True)  # of an earlier run; its rows would be joined to this one
     last = template.documents[-1]
     others = [(each.api_version, each.kind) for each in template.documents[:-1]]
     pods = pods_of(template.kind, order.workers)
-    file = RunFile(run, last.api_version, last.kind, [namespace], project, order.workers, pods, False, [], {}, others)
+    file = RunFile(run, last.api_version, last.kind, namespaces, project, order.workers, pods, False, [], {}, others)
+    file.labelled = order.settings.submitter in LABELS
+    order.tell(f"run {run}: submitting {order.count} {template.kind} to {', '.join(namespaces)}")
     done = Submitted(run, [], time.time(), time.monotonic_ns())
     finished = asyncio.Event()
 
@@ -106,11 +115,11 @@ async def submit(kube: Kube, order: Order) -> RunFile:
             submitter,
             template,
             order.count,
-            [namespace],
+            namespaces,
             order.schedule,
             order.parallel,
             run=run,
-            prefix=f"j-{run[-6:]}",
+            prefix=prefix_of(run),
             on_submit=on_submit,
         )
         file.submissions, file.generator, file.finished = made.submissions, made.summary(order.schedule), True
@@ -160,12 +169,25 @@ async def sample(kube: Kube, folder: Path, settings: runai.Settings, watch: floa
     shift = time.time_ns() - time.monotonic_ns()
     file = read_run(folder, shift)
     kinds = kinds_of(file.api_version, file.kind)
-    observer = Observer(kube, file.run, kinds, file.namespaces, primary=[file.kind], events=settings.scheduler_event_times)
+    observer = Observer(
+        kube,
+        file.run,
+        kinds,
+        file.namespaces,
+        primary=[file.kind] if file.labelled else [],
+        named=None if file.labelled else (file.kind, f"{prefix_of(file.run)}-"),
+        events=settings.scheduler_event_times,
+    )
     state = folder / "observed.jsonl"
     if state.exists():
         observer.restore(state)
     offset = await server_offset(kube)
-    async with observer:
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(observer)
+        lags: list[float] = []
+        if watch is not None:
+            with suppress(KubeError):  # without the right to change a ConfigMap there is no error bar
+                lags = (await stack.enter_async_context(Heartbeat(kube, f"{file.run}-sample", file.namespaces[0]))).lags
         complete = _complete(observer, file)
         if watch is not None:
             deadline = time.monotonic() + watch
@@ -175,11 +197,9 @@ async def sample(kube: Kube, folder: Path, settings: runai.Settings, watch: floa
                 complete = file.finished and _complete(observer, file)
                 observer.save(state)
                 tell(f"{_ready(observer, file)} of {len(file.submissions)} submitted are ready")
-        elif observer.records:
-            await asyncio.sleep(0.3)  # a resumed watch replays what it missed
         observer.save(state)
         fake = await simulated_nodes(kube)
-    rows = _rows(observer, file, shift, offset, fake)
+    rows = _rows(observer, file, Clocks(shift, offset.seconds, p99(lags)), fake)
     backend = runai.backend_times(settings, file.project, file.namespaces[0])
     sampled, waiting = runai.sampled_json(rows, file.project, backend)
     table.write_json(folder / "sampled.json", sampled)
@@ -203,16 +223,15 @@ def _ready(observer: Observer, file: RunFile) -> int:
 
 def _complete(observer: Observer, file: RunFile) -> bool:
     wanted = sum(1 for each in file.submissions if each.answered_ns and not each.error) * (file.expected_pods or 1)
-    ended = observer.counts["Pod", "ready"] + observer.counts["Pod", "failed"]
-    return file.finished and ended >= wanted
+    return file.finished and observer.reached("Pod", "ready", "failed") >= wanted
 
 
-def _rows(observer: Observer, file: RunFile, shift: int, offset: Offset, fake: set[str]) -> list[Row]:
+def _rows(observer: Observer, file: RunFile, clocks: Clocks, fake: set[str]) -> list[Row]:
     return list(
         rows_of(
             file.submissions,
             observer.records,
-            Clocks(shift, offset.seconds, None),
+            clocks,
             run=file.run,
             kind=file.kind,
             until_ns=time.monotonic_ns(),
@@ -228,21 +247,8 @@ async def delete(kube: Kube, folder: Path, parallel: int, timeout: float) -> int
     file = read_run(folder, 0)
     kinds = [(file.api_version, file.kind), *file.others]
     resources = [await kube.resource(api_version, kind) for api_version, kind in kinds]
-    deadline = time.monotonic() + timeout
-    while True:
-        left = [
-            (resource, each["metadata"]["namespace"], each["metadata"]["name"])
-            for resource in resources
-            for namespace in file.namespaces
-            for each in await kube.list(resource, namespace, labels=f"{RUN_LABEL}={file.run}")
-        ]
-        if not left or time.monotonic() > deadline:
-            return len(left)
-        queue = iter(left)
 
-        async def worker(queue: Iterator[tuple[Resource, str, str]] = queue) -> None:
-            for resource, namespace, name in queue:
-                await kube.delete(resource, name, namespace)
+    def named(body: dict[str, Any]) -> bool:
+        return body["kind"] == file.kind and str(body["metadata"]["name"]).startswith(f"{prefix_of(file.run)}-")
 
-        await asyncio.gather(*(worker() for _ in range(parallel)))
-        await asyncio.sleep(0.3)
+    return await remove(kube, file.run, resources, file.namespaces, parallel, timeout, also=None if file.labelled else named)

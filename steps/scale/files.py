@@ -27,6 +27,13 @@ class RunFile:
     generator: dict[str, Any]
     others: list[tuple[str, str]] = field(default_factory=list)
     """(apiVersion, kind) of what is created with each workload."""
+    labelled: bool = True
+    """Whether the workloads carry the run's label; those of Run:ai's CLI do not, and are known by their names."""
+
+
+def prefix_of(run: str) -> str:
+    """What the names of a submission's workloads begin with."""
+    return f"j-{run[-6:]}"
 
 
 def write_run(path: Path, file: RunFile, done: Submitted | None) -> None:

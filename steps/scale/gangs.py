@@ -156,7 +156,7 @@ async def gang(kube: Kube, spec: Spec) -> Result:
         template = gang_of(scheduler, jobs, spec.workers, queue)
         async with session_of(kube, spec, run, template) as session:
             await session.create(count, spec.schedule, spec.parallel)
-            await session.observer.until(lambda: placed(session.observer, spec.workers)[0] >= fitting, spec.timeout)
+            await session.until(lambda: placed(session.observer, spec.workers)[0] >= fitting, spec.timeout)
             await asyncio.sleep(2.0)  # what is placed wrongly now stays so
             whole, split = placed(session.observer, spec.workers)
             if whole < fitting or split:
@@ -190,11 +190,11 @@ async def reclaim(kube: Kube, spec: Spec) -> Result:
             pods = [each for each in session.observer.of("Pod") if each.owner in jobs_of and "scheduled" in each.stages]
             return sorted(span(each, "created", "scheduled") for each in pods)
 
-        await session.observer.until(lambda: len(waits()) >= half, spec.timeout)
+        await session.until(lambda: len(waits()) >= half, spec.timeout)
         seen = waits()
         if not filled or len(seen) < half:
             session.notes.append(
-                f"reclaim: first queue filled {filled}; {len(seen)} of {half} reclaimed in {spec.timeout:g} s; does {scheduler.name} reclaim?"
+                f"reclaim: first queue filled {filled}; {len(seen)} of {half} reclaimed {session.ended(spec.timeout)}; does {scheduler.name} reclaim?"
             )
         gone = sum("gone" in each.stages or "evicted" in each.stages for each in session.observer.of("Pod"))
         extra: dict[str, float | None] = {

@@ -95,7 +95,7 @@ async def fragmentation(kube: Kube, spec: Spec) -> Result:
         await session.wait("Pod", small, spec.timeout, "scheduled")
         session.template = template_of(spec, run, name="pod", gpus=largest, **selector)
         await session.create(ideal, Schedule(), spec.parallel)
-        await session.observer.until(
+        await session.until(
             lambda: session.reached("Pod", "scheduled") - small + session.reached("Pod", "unschedulable") >= ideal, spec.timeout
         )
         got = session.reached("Pod", "scheduled") - small
@@ -121,7 +121,7 @@ async def preemption(kube: Kube, spec: Spec) -> Result:
             made = await session.create(wanted, Schedule(), spec.parallel)
             done = await session.wait("Pod", room + len(made.created), spec.timeout, "scheduled")
             if not done:
-                session.notes.append(f"not all high-priority pods placed after {spec.timeout:g} s")
+                session.notes.append(f"not all high-priority pods placed {session.ended(spec.timeout)}")
             names = {each.name for each in made.submissions}
             urgent = [each for each in session.observer.of("Pod") if each.name in names]
             waits = sorted(span(each, "created", "scheduled") for each in urgent if "scheduled" in each.stages)

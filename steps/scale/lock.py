@@ -103,4 +103,11 @@ class ExclusiveRun:
         while True:
             await asyncio.sleep(LIFE / 3)
             with suppress(KubeError):
-                await self._kube.patch(leases, NAME, {"spec": {"renewTime": self._body()["spec"]["renewTime"]}}, self._namespace)
+                there = await self._kube.get(leases, NAME, self._namespace)
+                if there["spec"].get("holderIdentity") != self._run:  # it had expired and another took it: it is not ours to keep alive
+                    self._told(
+                        f"performance run {there['spec'].get('holderIdentity')} took the cluster meanwhile: figures of both are mixed"
+                    )
+                    return
+                there["spec"]["renewTime"] = self._body()["spec"]["renewTime"]
+                await self._kube.request("PUT", leases.path(self._namespace, NAME), json=there)  # refused where it changed hands since

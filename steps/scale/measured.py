@@ -1,11 +1,13 @@
 """From scenario results to a benchmark's measurements."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from perfdag.benchmark import Failed, Infrastructure, Measurement, Metric, SampleError, Skip
 from perfdag.kube import KubeError
 from perfdag.steps.scale.gates import Gate
+from perfdag.steps.scale.generator import nameless
 from perfdag.steps.scale.rows import Row
 from perfdag.steps.scale.summary import Summary
 
@@ -26,11 +28,15 @@ METRICS = (
     Metric("api_latency", "s", "lower", "p99 of API requests of one kind (coords: call)"),
     Metric("api_p99", "s", "lower", "p99 of the slowest kind of single-object API request"),
     Metric("api_calls", "1", "none", "API requests of one kind (coords: call, vms)"),
+    Metric("failures", "1", "lower", "objects that were refused or did not get there and of which this is said (coords: message)"),
     Metric("watch_lag", "s", "lower", "from sending a change to its arrival on the watch: the error bar of all times"),
     Metric("component", "1", "none", "figures from Prometheus (coords: figure; the unit is in its name)"),
     Metric("gates_failed", "1", "lower", "1 for a gate that was breached or had no data, 0 for one that passed (coords: gate)"),
 )
+SIMULATED = "simulated nodes"
 _STATS = ("p50", "p95", "p99", "mean", "least", "most")
+MOST = 50
+"""Distinct messages that are kept."""
 _NAMES = {"least": "min", "most": "max"}
 
 
@@ -41,6 +47,11 @@ def explained(error: KubeError, benchmark: str) -> SampleError:
     if error.status in (401, 403):
         return Skip(f"{error}; `perfdag install --allow {benchmark}` grants it to its pods")
     return Infrastructure(str(error)) if error.status in (0, 429) or error.status >= 500 else Failed(str(error))
+
+
+def tool(name: str, simulated: bool) -> str:
+    """What was measured, for the rows' column `tool`: comparisons and charts say so where nodes were simulated."""
+    return f"{name}, {SIMULATED}" if simulated else name
 
 
 def of_stages(stages: Sequence[Summary], coords: dict[str, Any]) -> list[Measurement]:
@@ -88,6 +99,8 @@ def of_figures(figures: dict[str, float | None], coords: dict[str, Any], count: 
         put(name, name, "p99" if name in ("submit_lag", "api_p99") else "value")
     put("watch_lag", "watch_lag_p99", "p99")
     for key in figures:
+        if key.endswith("-phase-count") or key.startswith(("CREATE-", "UPDATE-")):
+            continue  # of the audit: the second names of POST and PUT would be drawn as calls of their own
         if key.endswith("-count"):
             put("api_calls", key, call=key.removesuffix("-count"), vms=count)
         elif key.startswith(("virt_", "workqueue_", "node_")):
@@ -113,10 +126,18 @@ def of_gates(verdicts: Sequence[dict[str, Any]], coords: dict[str, Any]) -> list
     return found
 
 
+def messages(rows: Sequence[Row]) -> Counter[str]:
+    """What is said of objects that were refused or did not get to a stage, without their names: message -> how many objects."""
+    bad = {row.name: row for row in rows if row.error and row.status in ("failed", "censored")}
+    return Counter(nameless(row.error or "", row.name) for row in bad.values())
+
+
+def of_messages(rows: Sequence[Row], coords: dict[str, Any]) -> list[Measurement]:
+    """A row for each distinct message with the number of objects; `perfdag history --failures` searches them."""
+    return [Measurement("failures", float(count), coords={**coords, "message": text}) for text, count in messages(rows).most_common(MOST)]
+
+
 def failure_text(rows: Sequence[Row], notes: Sequence[str], limit: int = 5) -> str:
     """The failure messages of objects, most frequent first, and the notes, for a sample's error."""
-    from collections import Counter
-
-    said = Counter(row.error for row in {row.name: row for row in rows if row.error}.values())
-    parts = [f"{count} x {text}" for text, count in said.most_common(limit)]
+    parts = [f"{count} x {text}" for text, count in messages(rows).most_common(limit)]
     return "; ".join([*parts, *notes])

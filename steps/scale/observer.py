@@ -10,7 +10,7 @@ import gc
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from perfdag.steps.scale.stages import Extractor, extractor, failure, unix_ns
 from perfdag.steps.scale.templates import RUN_LABEL
 
 Kind = tuple[str, str]
+REPLAY = 2.0
+"""Seconds a resumed watch may take to tell what happened meanwhile; the list has told how things stand now."""
 _EVENT_STAGES = {
     "Scheduled": "scheduled",
     "Preempted": "evicted",
@@ -89,21 +91,33 @@ class Observer:
     """Records of a run. Use as an async context manager; `records` is by UID.
 
     `kinds` are watched in `namespaces` (one watch a kind; over several namespaces it is cluster-wide and filtered here). Kinds the
-    cluster does not have are in `absent`. `primary` kinds carry the run's label and are filtered by the server.
+    cluster does not have are in `absent`. `primary` kinds carry the run's label and are filtered by the server. An object is the
+    run's where it has the label, is of the kind and begins with the name of `named`, or is owned by one that is; others in the
+    same namespaces are neither kept nor counted.
     """
 
     def __init__(
-        self, kube: Kube, run: str, kinds: Iterable[Kind], namespaces: Sequence[str], *, primary: Iterable[str] = (), events: bool = True
+        self,
+        kube: Kube,
+        run: str,
+        kinds: Iterable[Kind],
+        namespaces: Sequence[str],
+        *,
+        primary: Iterable[str] = (),
+        named: tuple[str, str] | None = None,
+        events: bool = True,
     ) -> None:
-        self.kube, self.run = kube, run
+        self.kube, self.run, self._named = kube, run, named
         self.kinds, self.namespaces, self.primary = list(dict.fromkeys(kinds)), list(namespaces), set(primary)
         self.records: dict[str, Record] = {}
         self.counts: Counter[tuple[str, str]] = Counter()
         self.messages: dict[str, str] = {}
-        self.reasons: Counter[str] = Counter()
+        self._strays: dict[str, Record] = {}
+        self._owned_by: dict[str, list[Record]] = {}
         self.absent: list[str] = []
         self.failed: list[KubeError] = []
         self._events, self._versions, self._caught_up = events, dict[str, str](), dict[str, int]()
+        self._newest: dict[str, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
         self._pending_events: dict[str, list[tuple[str, int]]] = {}
@@ -122,10 +136,21 @@ class Observer:
         self.absent = [each for each in self.absent if each.partition(".")[0] not in there]  # PodGroups have four homes
         if self._events:
             resources.append(await self.kube.resource("v1", "Event"))
+        restored = set(self.records) | set(self._strays)
         gc.freeze()  # what was imported is not searched again: a full collection would hold the watches up for tens of ms
+        there_now: set[str] = set()
         for resource in resources:
-            await self._start(resource)
+            there_now |= await self._start(resource)
+        lost = [self.records[uid] for uid in restored - there_now if uid in self.records and self.records[uid].kind in there]
+        with suppress(KubeError):  # of a broken watch: who waits for something is told
+            await self.until(lambda: self._replayed() and all("gone" in each.stages for each in lost), REPLAY)
+        for record in lost:  # deleted while nobody looked, too long ago for the watch to tell
+            self._note(record, "gone", 0, 0, 0)
         return self
+
+    def _replayed(self) -> bool:
+        """A resumed watch has told of the newest change that the list shows."""
+        return all(int(self._versions[kind]) >= at for kind, at in self._newest.items())
 
     async def __aexit__(self, *_: object) -> None:
         for task in self._tasks:
@@ -135,26 +160,38 @@ class Observer:
                 await task
         gc.unfreeze()
 
-    async def _start(self, resource: Resource) -> None:
-        """List what is there, then watch in a task, so that nothing created from now on is missed. Raises KubeError."""
+    async def _start(self, resource: Resource) -> set[str]:
+        """List what is there, then watch in a task, so that nothing created from now on is missed; returns the UIDs.
+
+        A resumed watch replays what happened in between as well: stages that an object's state no longer shows. Raises KubeError.
+        """
         namespace = self.namespaces[0] if len(self.namespaces) == 1 else None
         labels = f"{RUN_LABEL}={self.run}" if resource.kind in self.primary else ""
         version = self._versions.get(resource.kind)
-        latest = ""
+        latest, newest, known = "", 0, dict[str, tuple[str, str]]()
         async for items, at in self.kube.pages(resource, namespace, labels=labels):
             latest = latest or at
-            if version is None:  # a resumed watch replays what happened since; a first one takes the list
-                now = time.monotonic_ns()
-                for item in items:
+            now = time.monotonic_ns()
+            for item in items:
+                metadata = item["metadata"]
+                if namespace or metadata.get("namespace") in self.namespaces:
+                    newest = max(newest, int(metadata["resourceVersion"]))
+                    known[metadata["uid"]] = (metadata.get("namespace", ""), metadata["name"])
                     self._take(resource.kind, extractor(resource.kind), Event("ADDED", item, now, listed=True))
         self._caught_up[resource.kind] = int(latest or 0)
-        self._tasks.append(asyncio.create_task(self._follow(resource, namespace, labels, version or latest)))
+        known = {} if resource.kind == "Event" else known
+        if version is not None and known:
+            self._newest[resource.kind] = newest
+        self._tasks.append(asyncio.create_task(self._follow(resource, namespace, labels, version or latest, known)))
+        return set(known)
 
-    async def _follow(self, resource: Resource, namespace: str | None, labels: str, version: str) -> None:
+    async def _follow(
+        self, resource: Resource, namespace: str | None, labels: str, version: str, known: Mapping[str, tuple[str, str]]
+    ) -> None:
         wanted, read = set(self.namespaces), extractor(resource.kind)
         kind, caught_up = resource.kind, self._caught_up[resource.kind]
         try:
-            async for event in self.kube.watch(resource, namespace, labels=labels, resource_version=version):
+            async for event in self.kube.watch(resource, namespace, labels=labels, resource_version=version, known=known):
                 metadata = event.object["metadata"]
                 if at := metadata.get("resourceVersion"):
                     if not event.listed:
@@ -173,14 +210,11 @@ class Observer:
             self._take_event(body, received)
             return
         metadata = body["metadata"]
-        if (metadata.get("labels") or {}).get(RUN_LABEL, self.run) != self.run:
-            return
-        record = self.records.get(metadata["uid"])
+        record = self.records.get(metadata["uid"]) or self._strays.get(metadata["uid"])
         if record is None:
-            if event.type == "DELETED" and event.listed:
+            record = None if event.type == "DELETED" and event.listed else self._new(kind, metadata)
+            if record is None:
                 return
-            record = Record(kind, metadata["uid"], metadata["name"], metadata.get("namespace", ""), _owner(metadata))
-            self.records[record.uid] = record
             for stage, at in self._pending_events.pop(record.uid, ()):
                 self._note(record, stage, 0, at, 0)
         if "spec" in body and kind == "Pod":
@@ -193,8 +227,48 @@ class Observer:
         if event.type == "DELETED":
             self._note(record, "gone", 0, 0, received)
 
+    def _new(self, kind: str, metadata: dict[str, Any]) -> Record | None:
+        """A record of an object not seen before: the run's own, or one whose owner may turn out to be; None for anybody else's."""
+        label = (metadata.get("labels") or {}).get(RUN_LABEL)
+        if label not in (None, self.run):
+            return None
+        record = Record(kind, metadata["uid"], metadata["name"], metadata.get("namespace", ""), _owner(metadata))
+        named = self._named and kind == self._named[0] and record.name.startswith(self._named[1])
+        if label or named or record.owner in self.records:
+            self._adopt(record)
+        elif record.owner:
+            self._stray(record)
+        else:
+            return None
+        return record
+
+    def _stray(self, record: Record) -> None:
+        self._strays[record.uid] = record
+        self._owned_by.setdefault(record.owner, []).append(record)
+
+    def _adopt(self, record: Record) -> None:
+        """Make it, and what it owns, the run's: the watches of different kinds do not wait for each other."""
+        todo = [record]
+        while todo:
+            each = todo.pop()
+            self._strays.pop(each.uid, None)
+            self.records[each.uid] = each
+            self.counts.update((each.kind, stage) for stage in each.stages)
+            todo += self._owned_by.pop(each.uid, ())
+
+    def reached(self, kind: str, *stages: str) -> int:
+        """How many objects of a kind reached one of the stages."""
+        if len(stages) == 1:
+            return self.counts[kind, stages[0]]
+        return sum(any(stage in each.stages for stage in stages) for each in self.of(kind))
+
+    @property
+    def reasons(self) -> Counter[str]:
+        """What Events warned of the run's objects last: kind and text -> how many objects."""
+        return Counter(f"{self.records[uid].kind} {text}" for uid, text in self.messages.items() if uid in self.records)
+
     def _note(self, record: Record, stage: str, api: int, at: int, received: int) -> None:
-        if record.put(stage, api, at, received):
+        if record.put(stage, api, at, received) and record.uid in self.records:
             self.counts[record.kind, stage] += 1
             if self.on_stage:
                 self.on_stage(record, stage, received)
@@ -205,14 +279,14 @@ class Observer:
         uid, reason = about.get("uid", ""), body.get("reason", "")
         at = unix_ns(body.get("eventTime") or body.get("firstTimestamp"))
         stage = _EVENT_STAGES.get(reason)
-        if stage and uid in self.records:
-            self._note(self.records[uid], stage, 0, at, received)
+        record = self.records.get(uid) or self._strays.get(uid)
+        if stage and record:
+            self._note(record, stage, 0, at, received)
         elif stage and uid:
             self._pending_events.setdefault(uid, []).append((stage, at))
         if body.get("type") == "Warning" and uid:
             text = " ".join(f"{reason}: {body.get('message', '')}".split())[:500]
             self.messages[uid] = text
-            self.reasons[f"{about.get('kind', '')} {text}"] += 1
 
     async def until(self, done: Callable[[], bool], timeout: float) -> bool:
         """Wait until `done()` holds, asked after changes; false after `timeout` seconds. Raises the KubeError of a broken watch."""
@@ -236,7 +310,12 @@ class Observer:
     def save(self, path: Path) -> None:
         """Write the state, so that another process can go on from it (atomically)."""
         mark = {"run": self.run, "versions": self._versions, "wall_minus_monotonic_ns": time.time_ns() - time.monotonic_ns()}
-        lines = [orjson.dumps(mark), *(orjson.dumps(record.dump()) for record in self.records.values())]
+        ours, strays = self.records.values(), self._strays.values()
+        lines = [
+            orjson.dumps(mark),
+            *(orjson.dumps([each.dump(), True]) for each in ours),
+            *(orjson.dumps([each.dump(), False]) for each in strays),
+        ]
         new = path.with_suffix(".new")
         new.write_bytes(b"\n".join(lines) + b"\n")
         new.replace(path)
@@ -249,9 +328,8 @@ class Observer:
                 raise ValueError(f"{path} is the state of run {mark['run']}, not {self.run}")
             shift = mark["wall_minus_monotonic_ns"] - (time.time_ns() - time.monotonic_ns())
             for line in lines:
-                record = Record.read(orjson.loads(line), shift)
-                self.records[record.uid] = record
-                self.counts.update((record.kind, stage) for stage in record.stages)
+                raw, ours = orjson.loads(line)
+                (self._adopt if ours else self._stray)(Record.read(raw, shift))
         self._versions = dict(mark["versions"])
 
 

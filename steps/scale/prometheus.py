@@ -5,7 +5,10 @@ Direct queries over the run's own window. No data is None: it is never taken for
 
 import math
 from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from perfdag.kube import KubeError
@@ -77,25 +80,55 @@ def rates(series: list[list[Point]]) -> list[float]:
     return [each / length for each in grown]
 
 
-async def component_figures(url: str, start: float, end: float) -> dict[str, float | None]:
-    """All figures of a window (Unix seconds). Raises KubeError where Prometheus does not answer."""
-    import aiohttp
+@dataclass(frozen=True)
+class Prometheus:
+    """Where to ask: the URL, and, where it wants them, files with a bearer token and with the certificate authority of its TLS."""
 
-    found: dict[str, float | None] = {}
+    url: str
+    token_file: str | None = None
+    ca_file: str | None = None
+
+    async def ask(self, queries: Mapping[str, Mapping[str, str]], path: str = "query_range") -> dict[str, Any]:
+        """Name -> the `data` of each query's answer. Raises KubeError where it does not answer or refuses one."""
+        import ssl
+
+        import aiohttp
+
+        found: dict[str, Any] = {}
+        try:
+            headers = {"Authorization": f"Bearer {Path(self.token_file).read_text().strip()}"} if self.token_file else {}
+            connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=self.ca_file)) if self.ca_file else None
+            timeout = aiohttp.ClientTimeout(total=60)
+            async with aiohttp.ClientSession(timeout=timeout, headers=headers, connector=connector) as session:
+                for name, params in queries.items():
+                    async with session.get(f"{self.url.rstrip('/')}/api/v1/{path}", params=params) as answer:
+                        if answer.status in (401, 403):
+                            hint = "give a token that may query it (--prometheus-token-file)"
+                            raise KubeError(answer.status, "Prometheus", f"Prometheus at {self.url} answers {answer.status}", hint)
+                        body: dict[str, Any] = await answer.json(content_type=None)
+                    if body.get("status") != "success":
+                        raise KubeError(0, "Prometheus", f"Prometheus at {self.url} refuses {name}: {body.get('error', answer.status)}")
+                    found[name] = body["data"]
+        except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
+            raise KubeError(0, "Unreachable", f"no answer from Prometheus at {self.url}: {error}", "check --prometheus") from None
+        return found
+
+    async def probe(self) -> None:
+        """Ask for nothing, so that a wrong URL or token is told before a run and not after it. Raises KubeError."""
+        await self.ask({"a probe": {"query": "vector(1)"}}, "query")
+
+
+async def component_figures(prometheus: Prometheus, start: float, end: float) -> dict[str, float | None]:
+    """All figures of a window (Unix seconds). Raises KubeError where Prometheus does not answer."""
     step = min(LONGEST_STEP, max(1.0, (end - start) / POINTS))
-    try:
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
-            for name, (query, how) in queries().items():
-                params = {"query": query, "start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
-                async with session.get(f"{url.rstrip('/')}/api/v1/query_range", params=params) as answer:
-                    body: dict[str, Any] = await answer.json(content_type=None)
-                if body.get("status") != "success":
-                    raise KubeError(0, "Prometheus", f"Prometheus at {url} refuses {name}: {body.get('error', answer.status)}")
-                found |= {f"{name}{suffix}": value for suffix, value in fold(_series(body), how).items()}
-    except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
-        raise KubeError(0, "Unreachable", f"no answer from Prometheus at {url}: {error}", "check --prometheus") from None
+    window = {"start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
+    wanted = queries()
+    data = await prometheus.ask({name: {"query": query, **window} for name, (query, _) in wanted.items()})
+    found: dict[str, float | None] = {}
+    for name, (_, how) in wanted.items():
+        found |= {f"{name}{suffix}": value for suffix, value in fold(_series(data[name]), how).items()}
     return found
 
 
-def _series(body: dict[str, Any]) -> list[list[Point]]:
-    return [[(float(at), float(value)) for at, value in each["values"]] for each in body["data"]["result"]]
+def _series(data: dict[str, Any]) -> list[list[Point]]:
+    return [[(float(at), float(value)) for at, value in each["values"]] for each in data["result"]]

@@ -17,6 +17,7 @@ from perfdag.steps.scale.observer import Record
 from perfdag.steps.scale.stages import whole_second
 
 Status = Literal["ok", "unobserved", "censored", "failed"]
+SET, VMI = "VirtualMachineInstanceReplicaSet", "VirtualMachineInstance"
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class Moment:
 
 @dataclass
 class Row:
-    """One workload and stage. Times are Unix seconds, `seconds` since the stage `since`, `resolution_s` the error bar of `seconds`."""
+    """One workload (of a replica set: one VMI) and stage. Times are Unix seconds, `seconds` since the stage `since`, `resolution_s`
+    the error bar of `seconds`. The stage `submitted` is the time an object was due (`intended`); `submitted` is when it was sent."""
 
     run: str
     index: int
@@ -112,6 +114,8 @@ def _moment(record: Record, stage: str, clocks: Clocks) -> Moment | None:
 def _reached(step: Step, family: Mapping[str, list[Record]], expected: int | None, clocks: Clocks) -> Moment | None:
     """When the step's stage was reached: for `last` only when all of them (`expected`, where it is known) were seen to reach it."""
     records = family.get(step.kind, [])
+    if step.kind == VMI:
+        records = _lasting(records)
     moments = [found for record in records if (found := _moment(record, step.stage, clocks))]
     if not moments:
         return None
@@ -148,42 +152,74 @@ def rows_of(
     simulated: Iterable[str] = (),
     messages: Mapping[str, str] | None = None,
 ) -> Iterator[Row]:
-    """One row a submission and step of the kind's chain. `until_ns` (monotonic) is when the observation ended."""
+    """One row a submission and step of the kind's chain; of a replica set of VMIs, one a VMI (`expected_pods` of them) and step.
+
+    `until_ns` (monotonic) is when the observation ended.
+    """
     family, fake, end = Family(records), set(simulated), until_ns + clocks.mono_to_unix_ns
     by_name = {(each.namespace, each.name): each for each in records.values() if each.kind == kind}
     for item in submissions:
         record = records.get(item.uid) or by_name.get((item.namespace, item.name))
-        yield from _rows_of_one(item, record, family, clocks, run, kind, end, expected_pods, fake, messages or {})
+        if kind == SET:
+            found = _members(item, record, family, expected_pods or 1)
+        else:
+            found = [Workload(item, record, item.index, item.name, family.below(record.uid) if record else {}, expected_pods)]
+        for workload in found:
+            yield from _rows_of_one(workload, clocks, run, kind, end, fake, messages or {})
+
+
+@dataclass
+class Workload:
+    """What a set of rows is about: a submission, or one VMI of a submitted set. `below` are its objects by kind."""
+
+    item: Submission
+    record: Record | None
+    index: int
+    name: str
+    below: Mapping[str, list[Record]]
+    expected: int | None
+    uid: str = ""
+
+
+def _members(item: Submission, record: Record | None, family: Family, replicas: int) -> list[Workload]:
+    """A workload for each VMI that a set shall have, those that are there by age: a set's time is not that of its VMIs."""
+    vmis = _lasting(family.below(record.uid)[VMI]) if record else []
+    vmis.sort(key=lambda each: (each.times("created") or (0, 0, 0))[2] or (each.times("created") or (0,))[0])
+    found = []
+    for k in range(replicas):
+        member = vmis[k] if k < len(vmis) else None
+        below = {**family.below(member.uid)} if member else {}
+        if record:
+            below[SET] = [record]
+        found.append(Workload(item, record, item.index * replicas + k, f"{item.name}-{k}", below, 1, member.uid if member else ""))
+    return found
+
+
+def _lasting(vmis: list[Record]) -> list[Record]:
+    """Without those that ended before they ran and were replaced, as long as there is another."""
+    return [each for each in vmis if "running" in each.stages or not {"failed", "gone"} & set(each.stages)] or vmis
 
 
 def _rows_of_one(
-    item: Submission,
-    record: Record | None,
-    family: Family,
-    clocks: Clocks,
-    run: str,
-    kind: str,
-    end: int,
-    expected: int | None,
-    fake: set[str],
-    messages: Mapping[str, str],
+    workload: Workload, clocks: Clocks, run: str, kind: str, end: int, fake: set[str], messages: Mapping[str, str]
 ) -> Iterator[Row]:
-    below = family.below(record.uid) if record else {}
+    item, record, below = workload.item, workload.record, workload.below
     members = [each for group in below.values() for each in group]
     nodes = sorted({each.node for each in members if each.node})
     said = [each.error or messages.get(each.uid, "") for each in members]
     error = item.error or next((text for text in said if text), "") or None
     moments: dict[str, Moment | None] = {}
-    if item.started_ns:
-        moments["submitted"] = Moment(received=item.started_ns + clocks.mono_to_unix_ns)
+    if item.started_ns:  # from the time it was due: in a closed loop that is when it was sent
+        moments["submitted"] = Moment(received=(item.intended_ns or item.started_ns) + clocks.mono_to_unix_ns)
     steps = chain(kind)
     for step in steps:
-        moments[step.name] = _reached(step, below, expected, clocks)
+        moments[step.name] = _reached(step, below, workload.expected, clocks)
     moments["deleting"] = _moment(record, "deleting", clocks) if record else None
     latest = max((each.best for each in moments.values() if each), default=0)
     for step in steps:
         start, here = moments.get(step.since), moments[step.name]
-        row = Row(run, item.index, item.name, item.namespace, kind, record.uid if record else item.uid, step.name, step.since, "ok")
+        uid = workload.uid or (record.uid if record else item.uid)
+        row = Row(run, workload.index, workload.name, item.namespace, kind, uid, step.name, step.since, "ok")
         row.objects = len(below.get(step.kind, ()))
         row.intended = (item.intended_ns + clocks.mono_to_unix_ns) / 1e9 if item.intended_ns else None
         row.submitted = (item.started_ns + clocks.mono_to_unix_ns) / 1e9 if item.started_ns else None
@@ -201,7 +237,7 @@ def _rows_of_one(
             row.status = "unobserved"
         else:
             row.status = "censored"
-            row.seconds = (end - (start.best if start else item.started_ns + clocks.mono_to_unix_ns)) / 1e9
+            row.seconds = (end - (start.best if start else moments["submitted"].best)) / 1e9  # type: ignore[union-attr]
         yield row
 
 

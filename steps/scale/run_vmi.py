@@ -1,14 +1,16 @@
 """A VMI measurement from the lock to the verdict: one scenario, whichever was asked for."""
 
+import time
 from dataclasses import dataclass, field
 
 from perfdag.kube import Kube
 from perfdag.steps.scale import vmi
-from perfdag.steps.scale.gates import hold
 from perfdag.steps.scale.lock import ExclusiveRun
-from perfdag.steps.scale.prometheus import component_figures
 from perfdag.steps.scale.session import new_run
+from perfdag.steps.scale.vmi import PRIMER
 
+SLACK = 60.0
+"""Seconds for what nobody waits for: namespaces, scrapes, the clock."""
 SCENARIOS = ("burst", "ladder", "steady", "capacity")
 
 
@@ -24,7 +26,13 @@ class Ask:
     duration: float = 300.0
     cooldown: float = 60.0
     lock_timeout: float = 3600.0
-    prometheus: str | None = None
+
+    def limit(self, spec: vmi.Spec) -> float:
+        """Seconds it may take where everything that it waits for takes as long as it may."""
+        sizes = range(self.step, max(self.counts) + 1, self.step) if self.scenario == "capacity" else self.counts
+        bursts = sum(spec.schedule.span(size) + (PRIMER + spec.timeout if spec.primer else 0.0) + 2 * spec.timeout for size in sizes)
+        churn = self.duration + 2 * spec.timeout if self.scenario == "steady" else 0.0
+        return self.lock_timeout + bursts + self.cooldown * (len(self.counts) - 1) + churn + SLACK
 
 
 @dataclass
@@ -32,15 +40,22 @@ class Outcome:
     """Results in order; `capacity` for that scenario alone."""
 
     results: list[vmi.Result]
-    capacity: int | None = None
+    capacity: vmi.Capacity | None = None
 
 
 async def measure(kube: Kube, spec: vmi.Spec, ask: Ask) -> Outcome:
     """Wait for the cluster to be ours, measure, hold the gates. Raises ValueError for a bad request, KubeError, LockTimeoutError."""
     if min(ask.counts) < 1 or ask.step < 1:
         raise ValueError("counts and step are 1 or more")
+    if ask.scenario != "ladder" and len(ask.counts) > 1:
+        raise ValueError(f"{ask.scenario} takes one count; several are a ladder")
+    if ask.scenario == "capacity" and ask.step > max(ask.counts):
+        raise ValueError(f"capacity: the first step of {ask.step} is over the limit of {max(ask.counts)}; take a smaller step")
     vmi.template_of(spec, "check")  # a bad template is told before waiting for the lock
-    async with ExclusiveRun(kube, new_run(), ask.lock_timeout, spec.tell):
+    if spec.prometheus:
+        await spec.prometheus.probe()
+    patience = max(0.0, min(ask.lock_timeout, spec.deadline - time.monotonic()))
+    async with ExclusiveRun(kube, new_run(), patience, spec.tell):
         if ask.scenario == "capacity":
             passed, results = await vmi.capacity(kube, spec, ask.step, max(ask.counts))
             outcome = Outcome(results, passed)
@@ -48,8 +63,4 @@ async def measure(kube: Kube, spec: vmi.Spec, ask: Ask) -> Outcome:
             outcome = Outcome([await vmi.steady(kube, spec, ask.counts[0], ask.churn, ask.pause, ask.duration)])
         else:
             outcome = Outcome(await vmi.ladder(kube, spec, ask.counts, ask.cooldown))
-        if ask.prometheus:
-            for result in outcome.results:
-                result.figures |= await component_figures(ask.prometheus, result.started, result.ended)
-                result.verdicts = hold(spec.gates, result.figures)
     return outcome

@@ -43,7 +43,7 @@ _TIMES = {
     "podSchedulingDecisionTimestamp": ("scheduled",),
     "firstEvictionTimestamp": ("evicted",),
     "firstPVCBindRequestTimestamp": ("pvc_requested",),
-    "firstPVCBindTimestamp": ("pvc_bound",),
+    "firstPVCBindTimestamp": ("first_pvc_bound",),
 }
 _NEEDED = ("workloadCreatedTimestamp", "firstPodCreatedTimestamp", "podSchedulingDecisionTimestamp")
 _INFO = {

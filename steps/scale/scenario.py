@@ -1,5 +1,6 @@
 """What all scheduling scenarios share: the request, a session on the cluster, and the result with its figures and verdicts."""
 
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -41,6 +42,8 @@ class Spec:
     variables: dict[str, Any] = field(default_factory=dict)
     gates: list[gating.Gate] = field(default_factory=list)
     submitter: Submitter | None = None
+    deadline: float = math.inf
+    """time.monotonic() from which on nothing is waited for but deletion: what has not come by then is censored."""
     tell: Callable[[str], None] = lambda text: None
 
 
@@ -62,8 +65,11 @@ async def session_of(kube: Kube, spec: Spec, run: str, template: Template) -> As
     expected = pods_of(template.kind, spec.workers)
     async with (
         own_namespaces(kube, spec.namespaces, run),
-        open_session(kube, template, spec.namespaces, run, submitter=spec.submitter, expected_pods=expected) as session,
+        open_session(
+            kube, template, spec.namespaces, run, submitter=spec.submitter, expected_pods=expected, deadline=spec.deadline
+        ) as session,
     ):
+        spec.tell(f"run {run}: {spec.count} {template.kind}")
         yield session
 
 

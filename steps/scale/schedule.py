@@ -19,7 +19,8 @@ class Schedule:
 
     closed: as fast as `parallel` submitters go (no schedule). constant, poisson: `rate` objects/s (Poisson: exponential gaps from
     `seed`). burst: `burst` at once, `rate` objects/s on average. ramp: from 0 linearly to `rate` over the run. batch: `burst` at
-    once each `delay` seconds. Raises ValueError for a rate, delay or burst that is not positive where one is needed.
+    once each `delay` seconds. Raises ValueError for a rate, delay or burst that is not positive where one is needed, and for a rate or
+    delay that the arrival has no use for.
     """
 
     arrival: Arrival = "closed"
@@ -33,6 +34,10 @@ class Schedule:
             raise ValueError(f"arrival {self.arrival} needs a rate above 0 objects/s")
         if self.arrival == "batch" and not self.delay > 0:
             raise ValueError("arrival batch needs a delay above 0 s")
+        if self.arrival in ("closed", "batch") and self.rate:
+            raise ValueError(f"arrival {self.arrival} has no rate; a rate goes with constant, poisson, burst or ramp")
+        if self.arrival != "batch" and self.delay:
+            raise ValueError(f"arrival {self.arrival} has no delay; a delay goes with batch")
         if self.arrival in ("burst", "batch") and self.burst < 1:
             raise ValueError(f"arrival {self.arrival} needs a burst of 1 or more")
 
@@ -44,6 +49,10 @@ class Schedule:
     def offsets(self, count: int) -> list[float]:
         """Seconds from the start, one an object, in order; all 0 for closed."""
         return list(islice(self._all(count), count))
+
+    def span(self, count: int) -> float:
+        """Seconds from the first to the last of `count` objects; 0 for closed, which takes as long as it takes."""
+        return self.offsets(count)[-1] if count else 0.0
 
     def _all(self, count: int) -> Iterator[float]:
         draw = random.Random(self.seed)

@@ -4,18 +4,20 @@ Whatever happens inside, leaving the session deletes what it made and waits unti
 """
 
 import asyncio
+import math
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from perfdag.kube import Kube, KubeError, Resource
-from perfdag.steps.scale import apimetrics
+from perfdag.steps.scale import apimetrics, rights
 from perfdag.steps.scale.chains import kinds_of
 from perfdag.steps.scale.clock import Heartbeat, Offset, server_offset
 from perfdag.steps.scale.generator import ApiSubmitter, Submission, Submitted, Submitter, generate
 from perfdag.steps.scale.observer import Observer, Record
+from perfdag.steps.scale.removal import remove
 from perfdag.steps.scale.rows import Clocks, Row, rows_of
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.simulate import simulated_nodes
@@ -23,6 +25,8 @@ from perfdag.steps.scale.templates import RUN_LABEL, Template
 
 LEFT_BEHIND = 300.0
 """Seconds to wait for deletion when a session ends early."""
+IN_FLIGHT = 1.0
+"""Seconds in which the server has done or dropped a request whose connection was cut."""
 DELETION_PATIENCE = 120.0
 """Seconds to wait for a namespace of an earlier run to be gone."""
 
@@ -39,10 +43,12 @@ class Session:
     heartbeat: Heartbeat
     submitter: Submitter
     offset: Offset
-    before: apimetrics.Scrape
+    before: apimetrics.Scrape | None
     expected_pods: int | None = None
     submissions: list[Submission] = field(default_factory=list)
     batches: list[tuple[Submitted, Schedule]] = field(default_factory=list)
+    deadline: float = math.inf
+    """time.monotonic() from which on nothing is waited for any more but deletion."""
     notes: list[str] = field(default_factory=list)
     calls: list[apimetrics.Calls] = field(default_factory=list)
     _deleted: set[str] = field(default_factory=set)
@@ -50,26 +56,53 @@ class Session:
     async def create(self, count: int, schedule: Schedule, parallel: int, stop: asyncio.Event | None = None) -> Submitted:
         """Create `count` more objects on a schedule; returns what became of them."""
         first = len(self.submissions)
-        made = await generate(
-            self.submitter, self.template, count, self.namespaces, schedule, parallel, run=self.run, first=first, stop=stop
+
+        def known(made: Submitted) -> None:
+            self.submissions += made.submissions
+            self.batches.append((made, schedule))
+
+        creation = generate(
+            self.submitter, self.template, count, self.namespaces, schedule, parallel, run=self.run, first=first, on_plan=known, stop=stop
         )
-        self.submissions += made.submissions
-        self.batches.append((made, schedule))
-        return made
+        try:
+            async with asyncio.timeout(self.left_of(math.inf)):
+                return await creation
+        except TimeoutError:
+            self.notes.append(f"creation was given up {self.ended(math.inf)}")
+            return self.batches[-1][0]
+
+    def left_of(self, timeout: float) -> float | None:
+        """`timeout` seconds, or what is left of the sample's own limit where that is less; None without a bound."""
+        left = min(timeout, self.deadline - time.monotonic())
+        return None if math.isinf(left) else max(0.0, left)
+
+    def ended(self, timeout: float) -> str:
+        """When a wait of at most `timeout` seconds was given up, in words."""
+        return "at the sample's own time limit" if time.monotonic() >= self.deadline else f"after {timeout:g} s"
 
     def reached(self, kind: str, *stages: str) -> int:
-        """How many objects of a kind have reached one of the stages (an object counts once a stage)."""
-        return sum(self.observer.counts[kind, stage] for stage in stages)
+        """How many objects of a kind have reached one of the stages (an object counts once, however many of them it reached)."""
+        return self.observer.reached(kind, *stages)
 
     async def wait(self, kind: str, count: int, timeout: float, *stages: str) -> bool:
-        """Wait until `count` objects of a kind reached one of the stages; false after `timeout` seconds."""
-        return await self.observer.until(lambda: self.reached(kind, *stages) >= count, timeout)
+        """Wait until `count` objects of a kind reached one of the stages; false after `timeout` seconds, or at the sample's limit."""
+        counts = self.observer.counts
+
+        def enough() -> bool:
+            most = sum(counts[kind, stage] for stage in stages)  # cheap, and too high only where objects reached several
+            return most >= count and self.reached(kind, *stages) >= count
+
+        return await self.until(enough, timeout)
+
+    async def until(self, done: Callable[[], bool], timeout: float) -> bool:
+        """Wait until `done()` holds; false after `timeout` seconds, or at the sample's limit. Raises KubeError."""
+        return await self.observer.until(done, self.left_of(timeout) or 0.0)
 
     async def delete(self, items: Sequence[Submission], parallel: int, timeout: float, *, wait: bool = True) -> bool:
         """Delete workloads, what was created with them, and wait until they and all below them are gone; false after `timeout` seconds."""
         documents = self.template.documents[::-1]  # the workload first, then what it needed
         resources = [await self.kube.resource(each.api_version, each.kind) for each in documents]
-        queue = iter([each for each in items if each.name not in self._deleted])
+        queue = iter([each for each in items if each.started_ns and each.name not in self._deleted])
         by_name = {(each.namespace, each.name): each for each in self.observer.of(self.template.kind)}
 
         async def worker() -> None:
@@ -85,7 +118,8 @@ class Session:
         if not wait:
             return True
         names = self._names(items)
-        return await self.observer.until(lambda: next(self._left(names), None) is None, timeout)
+        patience = min(timeout, max(LEFT_BEHIND, self.deadline - time.monotonic()))
+        return await self.observer.until(lambda: next(self._left(names), None) is None, patience)
 
     def left(self, items: Sequence[Submission]) -> int:
         """How many objects of these workloads, created with them or owned by them, are still there."""
@@ -107,13 +141,26 @@ class Session:
 
     async def scrape(self) -> None:
         """Close the books on API calls; best before deleting."""
-        if self.before:
-            with suppress(KubeError):
-                self.calls = apimetrics.delta(self.before, await apimetrics.scrape(self.kube))
+        if self.before is None:
+            return
+        try:
+            after = await apimetrics.after(self.kube, self.before)
+        except KubeError as error:
+            self.notes.append(f"no API server metrics: {error}")
+            return
+        if after is None:
+            self.notes.append("no API server metrics: the two scrapes are of different API servers, or it was restarted")
+            return
+        self.calls = apimetrics.delta(self.before, after)
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether an object was sent whose answer never came."""
+        return any(each.started_ns and not each.answered_ns for each in self.submissions)
 
     def clocks(self) -> Clocks:
         """How this run's clocks relate."""
-        return Clocks(time.time_ns() - time.monotonic_ns(), self.offset.seconds, _p99(self.heartbeat.lags))
+        return Clocks(time.time_ns() - time.monotonic_ns(), self.offset.seconds, p99(self.heartbeat.lags))
 
     async def rows(self) -> list[Row]:
         """A row a workload and stage, as of now."""
@@ -146,7 +193,8 @@ class Session:
         }
 
 
-def _p99(lags: Sequence[float]) -> float | None:
+def p99(lags: Sequence[float]) -> float | None:
+    """The error bar that the lags of a heartbeat give, however few they are; None without any."""
     ordered = sorted(lags)
     return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))] if ordered else None
 
@@ -163,30 +211,25 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
         *,
         submitter: Submitter | None = None,
         expected_pods: int | None = None,
-        keep: bool = False,
+        deadline: float = math.inf,
         heartbeat: float = 0.5,
     ) -> None:
         self._kube, self._template, self._namespaces, self._run = kube, template, list(namespaces), run
-        self._submitter, self._expected, self._keep, self._interval = submitter, expected_pods, keep, heartbeat
+        self._submitter, self._expected, self._deadline, self._interval = submitter, expected_pods, deadline, heartbeat
         self._stack = AsyncExitStack()
         self._session: Session | None = None
 
     async def __aenter__(self) -> Session:
         kube, template = self._kube, self._template
         submitter = self._submitter or await ApiSubmitter.open(kube, template)  # an unknown kind is told before anything is made
-        for document in template.documents:
-            await kube.resource(document.api_version, document.kind)
+        await rights.check(kube, template, self._namespaces)
         try:
-            if not self._keep:
-                await self._stack.enter_async_context(own_namespaces(kube, self._namespaces, self._run))
-            else:
-                for name in self._namespaces:
-                    await ensure_namespace(kube, name, self._run)
+            await self._stack.enter_async_context(own_namespaces(kube, self._namespaces, self._run))
             notes: list[str] = []
+            before: apimetrics.Scrape | None = None
             try:
                 before = await apimetrics.scrape(kube)
             except KubeError as error:
-                before = {}
                 notes.append(f"no API server metrics: {error}")
             last = template.documents[-1]
             kinds = [(each.api_version, each.kind) for each in template.documents] + kinds_of(last.api_version, last.kind)
@@ -200,17 +243,26 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
         self._session = Session(
             kube, self._run, template, self._namespaces, observer, heartbeat, submitter, offset, before, self._expected, notes=notes
         )
+        self._session.deadline = self._deadline
         return self._session
 
     async def __aexit__(self, *_: object) -> None:
         await self._close()
 
     async def _close(self) -> None:
-        session = self._session
-        if session and not self._keep:
+        if self._session:
             with suppress(KubeError):
-                await session.delete(session.submissions, 20, LEFT_BEHIND)
+                await self._remove(self._session)
         await self._stack.aclose()
+
+    async def _remove(self, session: Session) -> None:
+        """Delete by label: an object may be there whose answer we did not wait for. Then wait for what its owners leave behind."""
+        kube, documents = self._kube, self._template.documents[::-1]
+        resources = [await kube.resource(each.api_version, each.kind) for each in documents]
+        if session.in_flight:
+            await asyncio.sleep(IN_FLIGHT)  # a request that was cut off here may still be carried out there
+        await remove(kube, self._run, resources, self._namespaces, 20, LEFT_BEHIND)
+        await session.observer.until(lambda: not session.left(session.submissions), LEFT_BEHIND)
 
 
 @asynccontextmanager

@@ -125,10 +125,18 @@ def _job(body: Object) -> Iterator[Seen]:
             yield stage, unix_ns(condition.get("lastTransitionTime")), True
 
 
+def _status_since(body: Object) -> int:
+    """When the phase was written last, as the API server noted it of who wrote it (metadata.managedFields); 0 where it does not say."""
+    writes = [
+        each for each in body["metadata"].get("managedFields") or [] if "f:phase" in ((each.get("fieldsV1") or {}).get("f:status") or {})
+    ]
+    return max((unix_ns(each.get("time")) for each in writes), default=0)
+
+
 def _claim(body: Object) -> Iterator[Seen]:
     yield from _life(body)
     if (body.get("status") or {}).get("phase") == "Bound":
-        yield "bound", 0, True
+        yield "bound", _status_since(body), True
 
 
 def _other(body: Object) -> Iterator[Seen]:

@@ -11,7 +11,14 @@ from perfdag.steps.scale.rows import Row
 from perfdag.steps.scale.vmi import Result
 
 _NUMBERS = {"seconds", "resolution_s", "api_time", "event_time", "receive_time", "intended", "submitted"}
-_AUDIT = {"creation_to_running": "vmiCreationToRunningSeconds", "deletion": "vmiDeletionToSucceededSeconds"}
+_AUDIT = {
+    "creation_to_running": "vmiCreationToRunningSeconds",
+    "deletion_to_succeeded": "vmiDeletionToSucceededSeconds",
+    "deletion": "vmiDeletionToGoneSeconds",
+}
+_MIB = 2.0**20
+_COMPONENTS = {"virt_api": "VirtAPI", "virt_controller": "VirtController", "virt_handler": "VirtHandler"}
+_QUEUES = {"workqueue_adds_per_s": "AddRate", "workqueue_depth_max": "Depth", "workqueue_p99_s_max": "P99Latency"}
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
@@ -28,8 +35,22 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def audit(results: Sequence[Result]) -> dict[str, Any]:
-    """The audit's `Values` of the last result, with its keys, thresholds and verdicts (kubevirt/kubevirt, tools/perfscale-audit)."""
-    result = results[-1]
+    """The audit's `Values` of the last result, with its keys, thresholds and verdicts (kubevirt/kubevirt, tools/perfscale-audit), and
+    under `Rungs` the same of every size with all its gates. Memory is in MiB there, CPU in cores."""
+    if not results:
+        return {"Values": {}, "Rungs": []}
+    rungs = [
+        {
+            "Count": each.count,
+            "Values": _values(each),
+            "Gates": [{"gate": str(v.gate), "value": v.value, "passed": v.passed} for v in each.verdicts],
+        }
+        for each in results
+    ]
+    return {"Values": rungs[-1]["Values"], "Rungs": rungs}
+
+
+def _values(result: Result) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for stage, key in _AUDIT.items():
         for p in (50, 95, 99):
@@ -37,12 +58,20 @@ def audit(results: Sequence[Result]) -> dict[str, Any]:
     values |= {name: {"value": value} for name, value in result.figures.items() if name.endswith("-count")}
     for name in ("throughput_mean", "throughput_best_5s", "api_p99", "success_ratio"):
         values[name] = {"value": result.figures.get(name)}
-    for verdict in result.verdicts:
+    for ours, theirs in _COMPONENTS.items():
+        for how in ("avg", "min", "max"):
+            memory = result.figures.get(f"{ours}_memory_bytes_{how}")
+            values[f"{how}{theirs}MemoryUsageInMB"] = {"value": None if memory is None else memory / _MIB}
+            values[f"{how}{theirs}CPUUsage"] = {"value": result.figures.get(f"{ours}_cpu_cores_{how}")}
+    adds, seconds = result.figures.get("workqueue_adds"), result.ended - result.started
+    queues = {**result.figures, "workqueue_adds_per_s": adds / seconds if adds is not None and seconds > 0 else None}
+    values |= {f"virtControllerWorkqueue{theirs}": {"value": queues.get(ours)} for ours, theirs in _QUEUES.items()}
+    for verdict in sorted(result.verdicts, key=lambda each: not each.passed):  # a breach is what a metric with two gates shows
         threshold: dict[str, Any] = {"thresholdValue": verdict.threshold, "thresholdExceeded": not verdict.passed}
         if verdict.gate.other:
             threshold |= {"thresholdMetric": verdict.gate.other, "thresholdRatio": verdict.gate.value}
         values.setdefault(verdict.gate.metric, {"value": verdict.value})["thresholdResult"] = threshold
-    return {"Values": values}
+    return values
 
 
 def write_json(path: Path, value: Any) -> None:

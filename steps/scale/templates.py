@@ -88,14 +88,12 @@ def load(
     storage_class: str | None = None,
     gated: bool = False,
 ) -> Template:
-    """Read a template by built-in name or file path.
+    """Read a template by built-in name or file path, or the text of one (YAML of more than one line).
 
     `pvc` adds a small ephemeral claim to each pod (Run:ai kinds: the claim of the workload), `gated` a scheduling gate (Pods) or
     suspend (Jobs). Raises TemplateError.
     """
-    path = built_in().get(source) or Path(source)
-    if not path.is_file():
-        raise TemplateError(f"no template {source!r}: not a file, and built in are {', '.join(built_in())}")
+    path, text = _text_of(source)
     values = {"run": run, "project": "project-0", "workers": 1, "gpus": 1, "image": "gcr.io/run-ai-lab/ubuntu:loop"}
     values |= dict(variables or {}) | {"name": _NAME, "namespace": _NAMESPACE, "index": _INDEX}
 
@@ -105,7 +103,7 @@ def load(
             raise TemplateError(f"{path}: unknown placeholder {found[0]}; there are {allowed}; set it with --var")
         return str(values[found[1]])
 
-    parsed = _documents(path, _PLACEHOLDER.sub(fill, path.read_text()))
+    parsed = _documents(path, _PLACEHOLDER.sub(fill, text))
     documents = []
     for body in parsed:
         _label(body, run)
@@ -122,7 +120,23 @@ def load(
     return Template(source, tuple(documents))
 
 
-def _documents(path: Path, text: str) -> list[dict[str, Any]]:
+def _text_of(source: str) -> tuple[str, str]:
+    """What to call a template in messages, and its text. Raises TemplateError."""
+    if "\n" in source:
+        return "the template", source
+    path = built_in().get(source) or Path(source)
+    try:
+        return str(path), path.read_text()
+    except (OSError, UnicodeDecodeError):
+        raise TemplateError(f"no template {source!r}: not a file, and built in are {', '.join(built_in())}") from None
+
+
+def inlined(source: str) -> str:
+    """The text of a user's template, so that it can go where its file is not; a built-in one stays a name. Raises TemplateError."""
+    return source if source in built_in() else _text_of(source)[1].rstrip("\n") + "\n"
+
+
+def _documents(path: str, text: str) -> list[dict[str, Any]]:
     import yaml
 
     try:

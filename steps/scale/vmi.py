@@ -1,24 +1,30 @@
 """VMI scenarios: burst, ladder of bursts, steady state with churn, and the search for capacity."""
 
 import asyncio
+import math
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from perfdag.kube import Kube
+from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import gates as gating
-from perfdag.steps.scale.apimetrics import counts, worst
+from perfdag.steps.scale.apimetrics import NEEDED, counts, worst
+from perfdag.steps.scale.chains import CHAINS
 from perfdag.steps.scale.generator import Submission
-from perfdag.steps.scale.rows import Row
+from perfdag.steps.scale.observer import Record
+from perfdag.steps.scale.prometheus import Prometheus, component_figures
+from perfdag.steps.scale.rows import SET, VMI, Row
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import Session, new_run, open_session, own_namespaces
 from perfdag.steps.scale.simulate import NODE_ANNOTATION
+from perfdag.steps.scale.stages import VM_PHASES
 from perfdag.steps.scale.summary import Summary, summaries, throughput
-from perfdag.steps.scale.templates import Template, load
+from perfdag.steps.scale.templates import Template, TemplateError, load
 
-VMI = "VirtualMachineInstance"
+PRIMER = 300.0
+"""Seconds the primer may take to run."""
 Tell = Callable[[str], None]
 
 
@@ -40,6 +46,9 @@ class Spec:
     timeout: float = 900.0
     variables: dict[str, Any] = field(default_factory=dict)
     gates: list[gating.Gate] = field(default_factory=lambda: [gating.Gate("api_p99", "<", 1.0)])
+    prometheus: Prometheus | None = None
+    deadline: float = math.inf
+    """time.monotonic() from which on nothing is waited for but deletion: what has not come by then is censored."""
     tell: Tell = lambda text: None
 
 
@@ -66,20 +75,57 @@ class Result:
         """Gates that failed or had no data."""
         return gating.breaches(self.verdicts)
 
+    @property
+    def failed(self) -> bool:
+        """Whether a gate was breached, a VMI never ran or one was left behind."""
+        return bool(self.breached or self.figures["left_behind"]) or self.figures["success_ratio"] != 1.0
+
 
 async def check_nodes(kube: Kube, count: int, per_node: int) -> dict[str, Any]:
-    """Facts of the nodes that would run VMIs. Raises TooDenseError where `count` is over `per_node` a node, KubeError."""
-    nodes = [each for each in await kube.list(await kube.resource("v1", "Node")) if not each["spec"].get("unschedulable")]
+    """Facts of the nodes that would run VMIs: those that are Ready and take pods.
+
+    Raises TooDenseError where `count`, with the VMIs already there, is over `per_node` a node; KubeError.
+    """
+    every = await kube.list(await kube.resource("v1", "Node"))
+    nodes = [each for each in every if not each["spec"].get("unschedulable") and _ready(each)]
     labelled = [each for each in nodes if each["metadata"].get("labels", {}).get("kubevirt.io/schedulable") == "true"]
     fake = [each for each in nodes if NODE_ANNOTATION in (each["metadata"].get("annotations") or {})]
     usable = labelled or fake or [each for each in nodes if not _control_plane(each)]
-    if count > per_node * len(usable):
-        need = -(-count // per_node)
-        raise TooDenseError(f"{count} VMIs on {len(usable)} nodes is over {per_node} a node; {need} nodes are needed (or raise per_node)")
+    there = await _running(kube)
+    if count + there > per_node * len(usable):
+        need, beside = -(-(count + there) // per_node), f" beside {there} already there" if there else ""
+        raise TooDenseError(
+            f"{count} VMIs{beside} on {len(usable)} nodes is over {per_node} a node; {need} nodes are needed (or raise per_node)"
+        )
     nested = [
         each["metadata"]["name"] for each in usable if each["metadata"]["labels"].get("cpu-feature.node.kubevirt.io/hypervisor") == "true"
     ]
-    return {"nodes": len(usable), "simulated_nodes": len(fake), "nested_virtualisation": nested}
+    version = await kubevirt_version(kube)
+    return {"nodes": len(usable), "simulated_nodes": len(fake), "nested_virtualisation": nested, "kubevirt_version": version}
+
+
+async def kubevirt_version(kube: Kube) -> str | None:
+    """What KubeVirt says of its version; None where it is not there, or simulated, or may not be asked."""
+    with suppress(KubeError):
+        for each in await kube.list(await kube.resource("kubevirt.io/v1", "KubeVirt")):
+            version: str | None = (each.get("status") or {}).get("observedKubeVirtVersion")
+            return version
+    return None
+
+
+def _ready(node: dict[str, Any]) -> bool:
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in (node.get("status") or {}).get("conditions") or [])
+
+
+async def _running(kube: Kube) -> int:
+    """VMIs of the whole cluster that have not ended; 0 where we may not ask."""
+    try:
+        found = await kube.list(await kube.resource("kubevirt.io/v1", VMI))
+    except KubeError as error:
+        if error.status not in (403, 404):
+            raise
+        return 0
+    return sum((each.get("status") or {}).get("phase") not in ("Succeeded", "Failed") for each in found)
 
 
 def _control_plane(node: dict[str, Any]) -> bool:
@@ -87,8 +133,20 @@ def _control_plane(node: dict[str, Any]) -> bool:
 
 
 def template_of(spec: Spec, run: str) -> Template:
-    """The scenario's template for one run. Raises TemplateError."""
-    return load(spec.template, run, {"workers": spec.replicas, **spec.variables})
+    """The scenario's template for one run. Raises TemplateError where it cannot be read or is none of VMIs."""
+    return template(spec.template, run, spec.replicas, spec.variables)
+
+
+def template(source: str, run: str, replicas: int, variables: Mapping[str, Any]) -> Template:
+    """A template of VMIs. Raises TemplateError."""
+    found = load(source, run, {"workers": replicas, **variables})
+    if not found.kind.startswith(VMI.removesuffix("Instance")) or found.kind not in CHAINS:
+        raise TemplateError(
+            f"{found.kind} brings up no VMI: take the template vmi, vm or vmirs, or a file whose last document is of such a kind"
+        )
+    if replicas != 1 and found.kind != SET:
+        raise TemplateError(f"replicas go with the template vmirs; a {found.kind} is one VMI")
+    return found
 
 
 async def burst(kube: Kube, spec: Spec, count: int) -> Result:
@@ -97,31 +155,31 @@ async def burst(kube: Kube, spec: Spec, count: int) -> Result:
     run = new_run()
     async with own_namespaces(kube, spec.namespaces, run), _primed(kube, spec, run) as session:
         session.expected_pods = spec.replicas
-        spec.tell(f"creating {count} {session.template.kind}")
+        spec.tell(f"run {run}: creating {count} {session.template.kind}")
         made = await session.create(count, spec.schedule, spec.parallel)
         wanted = len(made.created) * spec.replicas
-        all_running = await _settled(session, wanted, spec.timeout)
+        all_running = await _settled(session, wanted, spec)
         if not all_running:
-            session.notes.append(f"{wanted - session.reached(VMI, 'running')} of {wanted} VMIs not Running after {spec.timeout:g} s")
+            session.notes.append(f"{wanted - session.reached(VMI, 'running')} of {wanted} VMIs not Running {session.ended(spec.timeout)}")
         await session.scrape()
-        running = session.reached(VMI, "running")
+        running, phases = session.reached(VMI, "running"), phase_counts(session.observer.of(VMI))
         spec.tell(f"{running} of {wanted} Running; deleting")
         gone = await session.delete(session.submissions, spec.parallel, spec.timeout)
         left = 0 if gone else session.left(session.submissions)
-        return await _result("burst", count, session, spec, nodes, {"left_behind": float(left)})
+        return await _result("burst", count, session, spec, nodes, {"left_behind": float(left), **phases})
 
 
 async def ladder(kube: Kube, spec: Spec, sizes: list[int], cooldown: float) -> list[Result]:
-    """Bursts of rising size with `cooldown` seconds between them; ends early where one leaves objects behind."""
+    """Bursts of rising size with `cooldown` seconds between them; ends early where one leaves objects behind, and at the deadline."""
     found: list[Result] = []
     await check_nodes(kube, max(sizes) * spec.replicas, spec.per_node)
     async with own_namespaces(kube, spec.namespaces, new_run()):
         for number, size in enumerate(sizes):
             if number:
                 spec.tell(f"cooling down for {cooldown:g} s")
-                await asyncio.sleep(cooldown)
+                await asyncio.sleep(max(0.0, min(cooldown, spec.deadline - time.monotonic())))
             found.append(await burst(kube, spec, size))
-            if found[-1].figures["left_behind"]:
+            if found[-1].figures["left_behind"] or time.monotonic() >= spec.deadline:
                 break
     return found
 
@@ -137,11 +195,12 @@ async def steady(kube: Kube, spec: Spec, count: int, churn: int, pause: float, d
         def note(running: int) -> None:
             trace.append((time.monotonic() - start, running))
 
+        spec.tell(f"run {run}: creating {count} {session.template.kind}")
         await session.create(count, spec.schedule, spec.parallel)
-        await _settled(session, _created(session), spec.timeout)
+        await _settled(session, _created(session), spec)
         note(_live(session))
         alive: list[Submission] = [each for each in session.submissions if not each.error]
-        cycles, end = 0, time.monotonic() + duration
+        cycles, end = 0, min(spec.deadline, time.monotonic() + duration)
         while time.monotonic() < end:
             await asyncio.sleep(min(pause, max(0.0, end - time.monotonic())))
             old, alive = alive[:churn], alive[churn:]
@@ -149,7 +208,7 @@ async def steady(kube: Kube, spec: Spec, count: int, churn: int, pause: float, d
             note(_live(session))
             made = await session.create(churn, spec.schedule, spec.parallel)
             alive += made.created
-            await _settled(session, _created(session), spec.timeout)
+            await _settled(session, _created(session), spec)
             note(_live(session))
             cycles += 1
         await session.scrape()
@@ -161,10 +220,19 @@ async def steady(kube: Kube, spec: Spec, count: int, churn: int, pause: float, d
         return result
 
 
-async def capacity(kube: Kube, spec: Spec, step: int, limit: int) -> tuple[int, list[Result]]:
+@dataclass(frozen=True)
+class Capacity:
+    """The last size that passed (0: none). `stopped` is empty where the next one failed, else why none was tried: then the size is a
+    lower bound."""
+
+    passed: int
+    stopped: str = ""
+
+
+async def capacity(kube: Kube, spec: Spec, step: int, limit: int) -> tuple[Capacity, list[Result]]:
     """Grow by bursts of `step`, 2 `step` ... up to `limit` until the first gate fails, a VMI does not run or one is left behind.
 
-    Returns the last size that passed, and all results.
+    Returns what passed, and all results. Raises TooDenseError where not even the first step has room.
     """
     found: list[Result] = []
     passed = 0
@@ -172,12 +240,25 @@ async def capacity(kube: Kube, spec: Spec, step: int, limit: int) -> tuple[int, 
         try:
             found.append(await burst(kube, spec, size))
         except TooDenseError as error:
-            spec.tell(str(error))
-            break
-        if found[-1].breached or found[-1].figures["left_behind"] or found[-1].figures["success_ratio"] != 1.0:
-            break
+            if not found:
+                raise
+            return Capacity(passed, str(error)), found
+        if found[-1].failed:
+            late = time.monotonic() >= spec.deadline
+            return Capacity(passed, "the sample's own time limit was reached" if late else ""), found
         passed = size
-    return passed, found
+    return Capacity(passed, f"the limit of {limit} was reached"), found
+
+
+def phase_counts(vmis: Iterable[Record]) -> dict[str, float]:
+    """`<Phase>-phase-count` -> VMIs in it now, as KubeVirt's audit names them."""
+    found = dict.fromkeys((f"{phase}-phase-count" for phase in VM_PHASES), 0.0)
+    names = {phase.lower(): f"{phase}-phase-count" for phase in VM_PHASES}
+    for each in vmis:
+        phases = [stage for stage in each.stages if stage in names]
+        if phases and "gone" not in each.stages:
+            found[names[max(phases, key=list(names).index)]] += 1
+    return found
 
 
 def _created(session: Session) -> int:
@@ -188,25 +269,47 @@ def _live(session: Session) -> int:
     return sum("running" in each.stages and "gone" not in each.stages for each in session.observer.of(VMI))
 
 
-async def _settled(session: Session, wanted: int, timeout: float) -> bool:
-    """Every VMI ran or failed."""
-    return await session.wait(VMI, wanted, timeout, "running", "failed")
+async def _settled(session: Session, wanted: int, spec: Spec) -> bool:
+    """Every VMI ran, or failed and was not replaced."""
+    counts = session.observer.counts
+
+    def all_settled() -> bool:
+        most = counts[VMI, "running"] + counts[VMI, "failed"]  # cheap, and too high where one is counted twice
+        return most >= wanted and settled(session.observer.of(VMI), spec.replicas) >= wanted
+
+    return await session.until(all_settled, spec.timeout)
+
+
+def settled(vmis: Iterable[Record], replicas: int) -> int:
+    """How many of the VMIs that their owners shall have (`replicas` each) ran or failed; one that failed counts only where no other
+    stands in for it."""
+    owners: dict[str, list[Record]] = {}
+    for each in vmis:
+        owners.setdefault(each.owner or each.uid, []).append(each)
+    found = 0
+    for group in owners.values():
+        ran = sum("running" in each.stages for each in group)
+        failed = sum("failed" in each.stages and "running" not in each.stages for each in group)
+        waiting = len(group) - ran - failed
+        found += min(replicas, ran + max(0, min(failed, replicas - ran - waiting)))
+    return found
 
 
 @asynccontextmanager
 async def _primed(kube: Kube, spec: Spec, run: str) -> AsyncIterator[Session]:
     if spec.primer:
         await _primer(kube, spec)
-    async with open_session(kube, template_of(spec, run), spec.namespaces, run) as session:
+    async with open_session(kube, template_of(spec, run), spec.namespaces, run, deadline=spec.deadline) as session:
         yield session
 
 
 async def _primer(kube: Kube, spec: Spec) -> None:
     """One object created, run and deleted, so that first-time costs (image, leader, new metric series) are outside the clock."""
     run = new_run()
-    async with open_session(kube, template_of(spec, run), spec.namespaces[:1], run) as session:
+    short = replace(spec, timeout=min(spec.timeout, PRIMER))
+    async with open_session(kube, template_of(spec, run), spec.namespaces[:1], run, deadline=spec.deadline) as session:
         made = await session.create(1, Schedule(), 1)
-        await _settled(session, len(made.created) * spec.replicas, min(spec.timeout, 300.0))
+        await _settled(session, len(made.created) * spec.replicas, short)
         await session.delete(session.submissions, 1, spec.timeout)
 
 
@@ -221,6 +324,12 @@ async def _result(
     facts["generator"] = [made.summary(schedule) for made, schedule in session.batches]
     facts["simulated"] = any(row.simulated for row in rows)
     figures = figures_of(session, rows, stages) | extra
+    started, ended = session.batches[0][0].started_wall, time.time()
+    if spec.prometheus:
+        try:
+            figures |= await component_figures(spec.prometheus, started, ended)
+        except KubeError as error:
+            session.notes.append(f"no figures of the components: {error}")
     calls = [{"call": each.name, "count": each.count, "p99_s": each.p99, "low_s": each.low, "high_s": each.high} for each in session.calls]
     return Result(
         scenario,
@@ -232,8 +341,8 @@ async def _result(
         facts,
         gating.hold(spec.gates, figures),
         calls=calls,
-        started=session.batches[0][0].started_wall,
-        ended=time.time(),
+        started=started,
+        ended=ended,
     )
 
 
@@ -246,17 +355,20 @@ def figures_of(session: Session, rows: list[Row], stages: list[Summary]) -> dict
     reached = [row.receive_time or row.api_time for row in final if row.status == "ok"]
     mean, best = throughput([each for each in reached if each])
     created = sum(1 for each in session.submissions if each.answered_ns and not each.error)
-    planned = len(session.submissions)
+    planned = len(final) or len(session.submissions)
     found |= {
         "throughput_mean": mean,
         "throughput_best_5s": best,
         "success_ratio": sum(row.status == "ok" for row in final) / planned if planned else None,
-        "create_ratio": created / planned if planned else None,
+        "create_ratio": created / len(session.submissions) if session.submissions else None,
         "censored": float(sum(row.status == "censored" for row in final)),
         "watch_lag_p99": session.clocks().lag_s,
     }
-    slow, slow_list = worst(session.calls), worst(session.calls, lists=True)
-    found |= {"api_p99": slow.p99 if slow else None, "api_list_p99": slow_list.p99 if slow_list else None}
+    if session.calls and worst(session.calls) is None:
+        count = sum(each.count for each in session.calls if each.single)
+        session.notes.append(f"no api_p99: it wants {NEEDED} requests of single objects, and there were {count}")
+    found |= {"api_p99": worst(session.calls), "api_list_p99": worst(session.calls, "LIST")}
+    found["api_deletecollection_p99"] = worst(session.calls, "DELETECOLLECTION")
     found |= {name: float(value) for name, value in counts(session.calls).items()}
     rates = [made.summary(schedule) for made, schedule in session.batches]
     found["create_rate"] = rates[0]["create_rate_per_s"] if rates else None

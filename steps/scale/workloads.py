@@ -12,15 +12,18 @@ from typing import Literal
 from perfdag.kube import JSON_PATCH, Kube
 from perfdag.steps.scale.gangs import gang, reclaim
 from perfdag.steps.scale.gpus import fill, fragmentation, preemption
+from perfdag.steps.scale.lock import ExclusiveRun
 from perfdag.steps.scale.scenario import NotHereError, Spec, finish, session_of, template_of, wanted
 from perfdag.steps.scale.session import new_run
 from perfdag.steps.scale.summary import throughput
+from perfdag.steps.scale.templates import TemplateError
 from perfdag.steps.scale.vmi import Result
 
 __all__ = ["NotHereError", "Spec", "fill", "fragmentation", "gang", "gated", "measure", "preemption", "reclaim", "submit"]
 
 KEPT_UP = 0.8
 """Where releasing the pods took more than this share of the time, the scheduler was not what was waited for."""
+_OWN_PODS = dict.fromkeys(("fill", "fragmentation", "preemption"), ("job", "pod")) | dict.fromkeys(("gang", "reclaim"), ("job",))
 Scenario = Literal["submit", "gated", "fill", "fragmentation", "preemption", "gang", "reclaim"]
 
 
@@ -35,19 +38,18 @@ async def submit(kube: Kube, spec: Spec) -> Result:
         else:
             done = await session.wait("Pod", pods, spec.timeout, "ready" if spec.goal != "scheduled" else "scheduled", "failed")
         if not done:
-            session.notes.append(f"not all pods {spec.goal} after {spec.timeout:g} s")
+            session.notes.append(f"not all pods {spec.goal} {session.ended(spec.timeout)}")
         return await finish("submit", spec, session, {})
 
 
 async def gated(kube: Kube, spec: Spec) -> Result:
     """The scheduler alone: pods are created with a scheduling gate, then all released; pods a second from the first release.
 
-    How fast they were created does not matter. Raises TemplateError, KubeError, NotHereError for a kind other than Pod.
+    How fast they were created does not matter. Raises TemplateError (also for a kind other than Pod), KubeError.
     """
     run = new_run()
+    check(spec, "gated")
     template = template_of(spec, run, gated=True)
-    if template.kind != "Pod":
-        raise NotHereError(f"scheduler-only mode gates Pods; {template.kind} has no scheduling gates: use template pod")
     async with session_of(kube, spec, run, template) as session:
         await session.create(spec.count, spec.schedule, spec.parallel)
         pods_made = wanted(session)
@@ -66,7 +68,7 @@ async def gated(kube: Kube, spec: Spec) -> Result:
         released = time.monotonic_ns()
         done = await session.wait("Pod", pods_made, spec.timeout, "scheduled")
         if not done:
-            session.notes.append(f"not all pods scheduled after {spec.timeout:g} s")
+            session.notes.append(f"not all pods scheduled {session.ended(spec.timeout)}")
         times = [each.times("scheduled") for each in session.observer.of("Pod")]
         at = [found[2] / 1e9 for found in times if found and found[2]]
         mean = len(at) / (max(at) - start / 1e9) if at else None
@@ -77,6 +79,22 @@ async def gated(kube: Kube, spec: Spec) -> Result:
         return await finish("gated", spec, session, extra)
 
 
+FIGURES = (
+    "schedule_rate",
+    "schedule_rate_best_5s",
+    "release_seconds",
+    "gpus_free",
+    "gpus_allocated",
+    "nodes_overcommitted",
+    "unschedulable_verdict",
+    "packing",
+    "gangs_fitting",
+    "gangs_placed",
+    "gangs_split",
+    "reclaimed",
+    "evicted",
+)
+"""Figures that one scenario alone has, by the names of the benchmark's metrics."""
 SCENARIOS: dict[Scenario, Callable[[Kube, Spec], Awaitable[Result]]] = {
     "submit": submit,
     "gated": gated,
@@ -86,6 +104,25 @@ SCENARIOS: dict[Scenario, Callable[[Kube, Spec], Awaitable[Result]]] = {
     "gang": gang,
     "reclaim": reclaim,
 }
+
+
+def check(spec: Spec, scenario: Scenario) -> None:
+    """Raises ValueError where the template cannot be read, or is not of a kind that the scenario can do something with."""
+    found = template_of(spec, "check")
+    if scenario == "gated" and found.kind != "Pod":
+        raise TemplateError(f"scheduler-only mode gates Pods; {found.kind} has no scheduling gates: use template pod")
+    if scenario not in ("submit", "gated") and spec.template not in _OWN_PODS[scenario]:
+        raise TemplateError(f"{scenario} makes its own pods; leave template out, or say {' or '.join(_OWN_PODS[scenario])}")
+    if found.kind.startswith("VirtualMachine"):
+        raise TemplateError(f"{found.kind} is measured by vmi-burst and vmi-steady, not here")
+
+
+async def exclusive(kube: Kube, spec: Spec, scenario: Scenario, lock_timeout: float) -> Result:
+    """Run one scenario while no other performance run does. Raises NotHereError, TemplateError, LockTimeoutError, KubeError."""
+    check(spec, scenario)
+    patience = max(0.0, min(lock_timeout, spec.deadline - time.monotonic()))
+    async with ExclusiveRun(kube, new_run(), patience, spec.tell):
+        return await measure(kube, spec, scenario)
 
 
 async def measure(kube: Kube, spec: Spec, scenario: Scenario) -> Result:

@@ -101,7 +101,7 @@ class TestCommands:
         """Half of the VMIs fail, with KubeVirt's words; the run says so, and the history finds the words."""
         assert self.cli("nodes", "--count", "20") == 0
         assert self.cli("simulate", "kubevirt", "--failures", "50") == 0
-        params = f"{{counts: [20], primer: false, namespace: perfdag-test-{uuid.uuid4().hex[:8]}, timeout: 60s}}"
+        params = f"{{counts: [20], primer: false, gates: [], namespace: perfdag-test-{uuid.uuid4().hex[:8]}, timeout: 60s}}"
         (tmp_path / "s.yaml").write_text(f"name: failing\nentries:\n  - {{benchmark: vmi-burst, params: {params}, timeout: 120s}}\n")
         store = ["--store", str(tmp_path / "store")]
         try:
@@ -127,3 +127,65 @@ class TestCommands:
         values: dict[str, Any] = orjson.loads((tmp_path / "perf-audit-results.json").read_bytes())["Values"]
         assert values["creation_to_running_p50"]["thresholdResult"]["thresholdExceeded"] is True
         assert values["vmiCreationToRunningSecondsP50"]["value"] > 0
+        told = orjson.loads((tmp_path / "summary.json").read_bytes())
+        assert told["capacity"] is None
+        assert [(each["scenario"], each["count"]) for each in told["runs"]] == [("burst", 5)]
+        assert {each["gate"]: each["passed"] for each in told["runs"][0]["verdicts"]}["virt_api_cpu_cores_avg < 9"] is None
+
+    @pytest.mark.slow
+    def test_a_gate_in_a_suite_is_exit_3_with_no_check_for_it(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert self.cli("nodes", "--count", "20") == 0
+        assert self.cli("simulate", "kubevirt") == 0
+        params = (
+            f"{{counts: [3], primer: false, gates: ['creation_to_running_p50 < 0.000001'], namespace: perfdag-test-{uuid.uuid4().hex[:8]}}}"
+        )
+        (tmp_path / "s.yaml").write_text(f"name: gated\nentries:\n  - {{benchmark: vmi-burst, params: {params}, timeout: 120s}}\n")
+        assert main(["run", str(tmp_path / "s.yaml"), "--no-report", "--store", str(tmp_path / "store")]) == 3
+        assert "creation_to_running_p50 < 1e-06" in capsys.readouterr().err
+        assert main(["check", "last", "--suite", "gated", "--store", str(tmp_path / "store")]) == 3
+
+    @pytest.mark.slow
+    def test_scenarios_of_the_benchmark_are_commands_too(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert self.cli("nodes", "--count", "20", "--gpus", "8") == 0
+        name = f"perfdag-test-{uuid.uuid4().hex[:8]}"
+        assert self.cli("gated", "--count", "30", "-g", "0", "--namespace", name, "-o", str(tmp_path), "--gate", "schedule_rate > 1") == 0
+        said = capsys.readouterr().out
+        assert "schedule_rate: " in said
+        assert "release_seconds: " in said
+        assert self.cli("gang", "-o", str(tmp_path)) == 2
+        assert "needs Volcano or KAI" in capsys.readouterr().err
+
+    def test_what_may_not_be_created_is_one_line_before_anything(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """A service account without any right, as the kubeconfig's user."""
+        name = f"perfdag-test-{uuid.uuid4().hex[:8]}"
+
+        async def account() -> str:
+            async with Kube() as kube:
+                await kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+                await kube.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "nobody"}}, name)
+                body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}}
+                told = await kube.request("POST", f"/api/v1/namespaces/{name}/serviceaccounts/nobody/token", json=body)
+                return str(told["status"]["token"])
+
+        async def clean() -> None:
+            async with Kube() as kube:
+                await kube.delete(await kube.resource("v1", "Namespace"), name)
+
+        if "KUBECONFIG" not in os.environ:
+            pytest.skip("KUBECONFIG is not set: no cluster to test against")
+        import yaml
+
+        config = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
+        for user in config["users"]:
+            user["user"] = {"token": asyncio.run(account())}
+        (tmp_path / "config").write_text(yaml.safe_dump(config))
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("KUBECONFIG", str(tmp_path / "config"))
+                assert self.cli("submit", "--template", "pod", "-n", "3", "--namespace", name, "-o", str(tmp_path / "out")) == 2
+        finally:
+            asyncio.run(clean())
+        said = capsys.readouterr().err
+        assert f"you may not create pods in the namespace {name}" in said
+        assert said.count("\n") == 1
+        assert not (tmp_path / "out").exists()

@@ -18,12 +18,15 @@ from .cluster import left, refusing
 pytestmark = pytest.mark.cluster
 
 
+LONGEST_LAG = 0.1
+
+
 @pytest.mark.slow
 async def test_vms_are_measured_as_their_stages_played_them_and_nothing_is_left(kube: Kube, nodes: None, namespace: str) -> None:
     """The simulated KubeVirt stamps each phase with nanoseconds, just before it writes it: that is the truth.
 
     The watch must agree within 20 ms, or, where the machine is busy (KWOK too stamps early and writes late then), within the error bar
-    that the run itself states.
+    that the run itself states, which may not be as wide as it likes.
     """
     await simulate.install(kube, "kubevirt", {"vmi-scheduling": (800, 3300)})
     truth: dict[str, float] = {}
@@ -44,8 +47,9 @@ async def test_vms_are_measured_as_their_stages_played_them_and_nothing_is_left(
     measured = {row.name: row.seconds for row in result.rows if row.stage == "scheduling" and row.status == "ok"}
     assert len(measured) == len(truth) == 40
     told, real = sorted(value for value in measured.values() if value is not None), sorted(truth.values())
+    bar = min(LONGEST_LAG, max(0.02, result.figures["watch_lag_p99"] or 0))
     for p in (0.5, 0.95):
-        assert rank(told, p, 1) == pytest.approx(rank(real, p, 1), abs=max(0.02, result.figures["watch_lag_p99"] or 0))
+        assert rank(told, p, 1) == pytest.approx(rank(real, p, 1), abs=bar)
     assert real[0] >= 0.8
     assert all(row.simulated for row in result.rows)
     assert result.figures["left_behind"] == 0
@@ -61,7 +65,9 @@ async def test_a_replica_set_of_vmis_counts_all_of_them(kube: Kube, nodes: None,
     spec = vmi.Spec(template="vmirs", replicas=4, namespaces=[namespace], primer=False, timeout=60)
     result = await vmi.burst(kube, spec, 3)
     assert result.figures["success_ratio"] == 1.0
-    assert {row.objects for row in result.rows if row.stage == "running"} == {4}
+    ran = [row for row in result.rows if row.stage == "creation_to_running"]
+    assert [row.status for row in ran] == ["ok"] * 12
+    assert len({row.uid for row in ran}) == 12, "a row a VMI, not a set"
     assert result.figures["left_behind"] == 0
     assert await left(kube, "kubevirt.io/v1", vmi.VMI, namespace) == 0
 
@@ -109,10 +115,10 @@ async def test_admission_that_refuses_5_percent_shows_as_5_percent(kube: Kube, n
 @pytest.mark.slow
 async def test_capacity_grows_until_the_first_size_that_fails(kube: Kube, nodes: None, namespace: str) -> None:
     await simulate.install(kube, "kubevirt")
-    spec = vmi.Spec(namespaces=[namespace], primer=False, timeout=60)
+    spec = vmi.Spec(namespaces=[namespace], primer=False, timeout=60, gates=[])  # so few VMIs make too few requests for api_p99
     async with refusing(kube, namespace, "kubevirt.io/virtualmachineinstances", f"int(object.metadata.labels['{INDEX_LABEL}']) < 25"):
         passed, results = await vmi.capacity(kube, spec, 10, 100)
-    assert passed == 20
+    assert passed == vmi.Capacity(20)
     assert [each.count for each in results] == [10, 20, 30]
     assert [each.figures["success_ratio"] for each in results] == [1.0, 1.0, pytest.approx(25 / 30)]
     assert await left(kube, "kubevirt.io/v1", vmi.VMI, namespace) == 0
@@ -174,6 +180,7 @@ async def test_nested_virtualisation_is_recorded_and_warned_of(kube: Kube, names
     try:
         labels = {"kubevirt.io/schedulable": "true", "cpu-feature.node.kubevirt.io/hypervisor": "true"}
         await kube.patch(nodes, f"{name}0", {"metadata": {"labels": labels}})
+        assert await simulate.nodes_ready(kube, len(await kube.list(nodes, labels=f"{simulate.LABEL}=true")))
         facts = await vmi.check_nodes(kube, 200, 200)
         assert (facts["nodes"], facts["nested_virtualisation"]) == (1, [f"{name}0"])
         with pytest.raises(vmi.TooDenseError, match="201 VMIs on 1 nodes is over 200 a node; 2 nodes are needed"):

@@ -99,8 +99,24 @@ async def test_the_scheduler_alone_is_released_at_once(kube: Kube, nodes: None, 
     spec = workloads.Spec(template="pod", count=40, namespaces=[namespace], gpus=0, schedule=Schedule("constant", 8), timeout=60)
     result = await workloads.gated(kube, spec)
     assert (result.figures["schedule_rate"] or 0) > 12, "the pace of creation is not the pace of scheduling"
+    assert (result.figures["release_seconds"] or 0) > 0
     waits = [row.seconds for row in result.rows if row.stage == "release_to_scheduled"]
     assert len([each for each in waits if each is not None]) == 40
+
+
+@pytest.mark.slow
+async def test_the_scheduler_s_rate_is_not_that_of_submission(kube: Kube, nodes: None, namespace: str) -> None:
+    """Submitted twice as fast: the rate agrees within what the same submission differs by from time to time, and 5 %."""
+    rates: dict[float, list[float]] = {60.0: [], 120.0: []}
+    for _ in range(3):
+        for pace, found in rates.items():
+            schedule = Schedule("constant", pace)
+            spec = workloads.Spec(template="pod", count=200, namespaces=[namespace], gpus=0, schedule=schedule, parallel=40, timeout=60)
+            found.append((await workloads.gated(kube, spec)).figures["schedule_rate"] or 0.0)
+    slow, fast = (sorted(found) for found in rates.values())
+    noise = max(slow[-1] - slow[0], fast[-1] - fast[0])
+    assert abs(slow[1] - fast[1]) <= 0.05 * slow[1] + noise, rates
+    assert min(slow) > 1.2 * 60, "it is not held back by the slower submission"
 
 
 async def test_gangs_without_their_scheduler_are_skipped_with_the_reason(kube: Kube, namespace: str) -> None:

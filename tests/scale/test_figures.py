@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pyarrow as pa
 import pytest
 
+from perfdag.gate import own_gates
 from perfdag.kube import KubeError
-from perfdag.steps.scale import apimetrics, gates, prometheus, vmi
+from perfdag.steps.scale import apimetrics, gates, measured, prometheus, table, vmi
+from perfdag.steps.scale.rows import Row
 
 
 class TestGates:
@@ -36,7 +39,7 @@ class TestGates:
 
 
 def scrape_of(*lines: str) -> apimetrics.Scrape:
-    found: apimetrics.Scrape = {}
+    found = apimetrics.Scrape()
     for line in lines:
         apimetrics.add(found, line.encode())
     return found
@@ -55,20 +58,82 @@ class TestApiMetrics:
         assert (calls.verb, calls.count) == ("POST", 100)
         assert calls.p99 == pytest.approx(0.1 + 0.9 * 0.9)
         assert (calls.low, calls.high) == (0.1, 1.0)
-        assert apimetrics.counts([calls]) == {"POST-pods-count": 100}
+        assert apimetrics.counts([calls]) == {"POST-pods-count": 100, "CREATE-pods-count": 100}
 
-    def test_a_restarted_server_counts_from_nothing(self) -> None:
-        before = scrape_of(*histogram("POST", "resource", ("1", 500), ("+Inf", 500)))
-        after = scrape_of(*histogram("POST", "resource", ("1", 20), ("+Inf", 20)))
-        assert apimetrics.delta(before, after)[0].count == 20
+    @pytest.mark.parametrize(("starts", "same"), [((7.0,), True), ((8.0, 9.0, 7.0), True), ((8.0,) * 5, False)])
+    async def test_another_api_server_or_a_restarted_one_has_no_difference(self, starts: tuple[float, ...], same: bool) -> None:
+        """Behind a load balancer each scrape may be of another server; the same one is tried for, and no other is subtracted from."""
+
+        class Balanced:
+            at = -1
+
+            async def lines(self, *_: Any) -> Any:
+                self.at += 1
+                yield b"process_start_time_seconds %f" % starts[self.at], 0
+
+        before = scrape_of("process_start_time_seconds 7.000000e+00")
+        found = await apimetrics.after(Balanced(), before)  # type: ignore[arg-type]
+        assert (found is not None) == same
+
+    def test_a_p99_wants_its_requests_and_rare_kinds_are_taken_together(self) -> None:
+        rare = [histogram(verb, "resource", ("0.1", 0), ("1", 200), ("+Inf", 200)) for verb in ("POST", "GET", "PUT")]
+        few = apimetrics.delta(apimetrics.Scrape(), scrape_of(*rare[0], *rare[1]))
+        assert apimetrics.worst(few) is None, "400 are too few for a p99"
+        assert few[0].p99, "it is told beside its count all the same"
+        enough = apimetrics.delta(apimetrics.Scrape(), scrape_of(*rare[0], *rare[1], *rare[2]))
+        assert apimetrics.worst(enough) == pytest.approx(0.1 + 0.9 * 0.99)
+
+    def test_a_real_scrape_gives_the_ratio_that_the_documentation_gates(self) -> None:
+        """Two scrapes of an API server around 30 pods created and patched twice each (tests/recorded/apiserver)."""
+        folder = Path(__file__).parents[1] / "recorded" / "apiserver"
+        before, after = (scrape_of(*(folder / f"{name}.txt").read_text().splitlines()) for name in ("before", "after"))
+        assert before.started == after.started
+        figures = {name: float(value) for name, value in apimetrics.counts(apimetrics.delta(before, after)).items()}
+        assert (figures["CREATE-pods-count"], figures["PATCH-pods-count"]) == (30, 60)
+        held = gates.hold([gates.parse(f"PATCH-pods-count <= {ratio} * CREATE-pods-count") for ratio in (2, 1.9)], figures)
+        assert [each.passed for each in held] == [True, False]
 
     def test_watches_are_left_out_and_lists_are_their_own(self) -> None:
         watch, listing = histogram("WATCH", "cluster", ("+Inf", 9)), histogram("LIST", "cluster", ("1", 0), ("+Inf", 5))
-        calls = apimetrics.delta({}, scrape_of(*watch, *listing, "go_goroutines 5"))
-        assert [each.verb for each in calls] == ["LIST"]
-        assert calls[0].slo == 30.0
-        assert apimetrics.worst(calls) is None
-        assert apimetrics.worst(calls, lists=True) is calls[0]
+        emptied = histogram("DELETECOLLECTION", "namespace", ("1", 0), ("10", 4), ("+Inf", 4))
+        calls = apimetrics.delta(apimetrics.Scrape(), scrape_of(*watch, *listing, *emptied, "go_goroutines 5"))
+        assert [each.verb for each in calls] == ["LIST", "DELETECOLLECTION"]
+        assert [each.slo for each in calls] == [30.0, 30.0]
+        assert apimetrics.worst(calls, least=1) is None
+        assert apimetrics.worst(calls, "LIST", least=1) == 1.0, "beyond its last bucket: its lower bound"
+        assert apimetrics.worst(calls, "DELETECOLLECTION", least=1) == pytest.approx(1 + 9 * 0.99)
+
+
+class TestOwnGates:
+    def test_a_breach_in_the_rows_fails_the_gate_with_no_rule_for_it(self) -> None:
+        rows = [("daily", {"count": 100, "gate": "api_p99 < 1"}, 0.0), ("daily", {"count": 400, "gate": "api_p99 < 1"}, 1.0)]
+        columns = [
+            {"metric": "gates_failed", "entry": entry, "coords": orjson.dumps(coords).decode(), "value": value}
+            for entry, coords, value in rows
+        ]
+        columns.append({"metric": "api_p99", "entry": "daily", "coords": None, "value": 7.0})
+        cases = own_gates(pa.Table.from_pylist(columns))
+        assert [(each.name, each.state) for each in cases] == [
+            ("daily count=100: api_p99 < 1", "ok"),
+            ("daily count=400: api_p99 < 1", "failed"),
+        ]
+
+
+class TestMessages:
+    def test_one_row_a_distinct_message_without_names(self) -> None:
+        def row(i: int, status: str, error: str | None) -> Row:
+            return Row("r", i, f"r-{i}", "ns", "Pod", "", "ready", "created", status, 1.0, error=error)  # type: ignore[arg-type]
+
+        refused = [row(i, "failed", f'pods "r-{i}" is forbidden: exceeded quota: q, used: pods=9') for i in range(3)]
+        stuck = [row(i, "censored", f"FailedMount: volume of virt-launcher-r-{i}-x7k2p is not there") for i in range(3, 5)]
+        fine = [row(9, "ok", "Unschedulable: for a moment")]
+        assert measured.messages([*refused, *stuck, *fine]) == {
+            'pods "NAME" is forbidden: exceeded quota: q, used: pods=9': 3,
+            "FailedMount: volume of NAME is not there": 2,
+        }
+        made = measured.of_messages([*refused, *stuck], {"count": 5})
+        assert [(each.metric, each.value) for each in made] == [("failures", 3.0), ("failures", 2.0)]
+        assert made[1].coords == {"count": 5, "message": "FailedMount: volume of NAME is not there"}
 
 
 class TestPrometheus:
@@ -124,6 +189,40 @@ class TestCharts:
             assert len(to_bytes(figure)[1]) > 5000
         assert "7.25 x PATCH vmi" in figures[-1].texts[0].get_text()
 
+    def table(self, *entries: tuple[str, int, str], tool: str = "perfdag") -> pa.Table:
+        """Rows of a result: of each (entry, count, sample) `count` objects, of which the last never ran, and one kind of API call."""
+        rows = []
+        for entry, count, sample in entries:
+            shared = {"entry": entry, "sample_id": sample, "tool": tool, "status": "ok", "stat": "value"}
+            for i in range(count):
+                coords = orjson.dumps({"count": count, "stage": "running", "since": "created"}).decode()
+                for metric, value in (
+                    (("object_latency", 1.0 + i), ("object_time", 2.0 + i)) if i < count - 1 else (("object_missing", 99.0),)
+                ):
+                    rows.append({**shared, "metric": metric, "subject": f"0101-ab-{i}", "coords": coords, "value": value})
+            coords = orjson.dumps({"call": "POST pods", "vms": count}).decode()
+            rows.append({**shared, "metric": "api_calls", "subject": None, "coords": coords, "value": 7.0 * count})
+        return pa.Table.from_pylist(rows)
+
+    def test_entries_sizes_and_repetitions_are_not_mixed_and_the_missing_are_counted(self) -> None:
+        from perfdag.charts import scale as charts
+
+        rows = self.table(("small", 3, "a"), ("ladder", 4, "b"), ("ladder", 8, "b"), ("ladder", 8, "c"))
+        groups = charts.of_results(rows)
+        assert [(each.entry, each.count, each.samples) for each in groups] == [("small", 3, 1), ("ladder", 4, 1), ("ladder", 8, 2)]
+        for group in groups:
+            (stage,) = group.stages
+            assert (len(stage.at), len(stage.seconds), stage.missing) == (group.count - 1, group.count - 1, 1)
+        assert charts.calls_of(rows) == {"small": {3: {"POST pods": 21.0}}, "ladder": {4: {"POST pods": 28.0}, 8: {"POST pods": 56.0}}}
+
+    def test_simulated_nodes_are_told_under_each_chart(self) -> None:
+        from perfdag.charts import scale as charts
+
+        for tool, told in (("perfdag", 0), (measured.tool("perfdag", True), 1)):
+            drawn = [figure for _, figure in charts.drawings(self.table(("e", 5, "a"), tool=tool))]
+            assert len(drawn) == 5
+            assert all(sum("simulated nodes" in each.get_text() for each in figure.texts) == told for figure in drawn)
+
     def test_an_unseen_delta_is_not_drawn_as_nought(self) -> None:
         from perfdag.charts import scale as charts
 
@@ -146,8 +245,8 @@ class TestCapacity:
 
         monkeypatch.setattr(vmi, "burst", burst)
         passed, results = await vmi.capacity(None, vmi.Spec(), step, 2000)  # type: ignore[arg-type]
-        assert passed == found
-        assert 0 <= 700 - passed < step
+        assert passed == vmi.Capacity(found), "the next size failed: no lower bound"
+        assert 0 <= 700 - passed.passed < step
         assert [each.count for each in results] == [step * (i + 1) for i in range(tried)]
 
     async def test_no_knee_ends_at_the_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +254,54 @@ class TestCapacity:
             return vmi.Result("burst", count, "r", [], [], {"left_behind": 0.0, "success_ratio": 1.0}, {})
 
         monkeypatch.setattr(vmi, "burst", burst)
-        assert (await vmi.capacity(None, vmi.Spec(), 100, 450))[0] == 400  # type: ignore[arg-type]
+        assert (await vmi.capacity(None, vmi.Spec(), 100, 450))[0] == vmi.Capacity(400, "the limit of 450 was reached")  # type: ignore[arg-type]
+
+    async def test_no_room_for_another_step_is_a_lower_bound_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        async def burst(kube: Any, spec: vmi.Spec, count: int) -> vmi.Result:
+            if count > 200:
+                raise vmi.TooDenseError("300 VMIs are too many")
+            return vmi.Result("burst", count, "r", [], [], {"left_behind": 0.0, "success_ratio": 1.0}, {})
+
+        monkeypatch.setattr(vmi, "burst", burst)
+        assert (await vmi.capacity(None, vmi.Spec(), 100, 450))[0] == vmi.Capacity(200, "300 VMIs are too many")  # type: ignore[arg-type]
+        with pytest.raises(vmi.TooDenseError):
+            await vmi.capacity(None, vmi.Spec(), 300, 450)  # type: ignore[arg-type]
+
+    def test_a_step_over_the_limit_is_told_at_once(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        from perfdag.cli import main
+
+        kubeconfig = {"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}], "users": [{"name": "u", "user": {}}]}
+        contexts = [{"name": "x", "context": {"cluster": "c", "user": "u"}}]
+        (tmp_path / "k").write_bytes(orjson.dumps({**kubeconfig, "contexts": contexts, "current-context": "x"}))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("KUBECONFIG", str(tmp_path / "k"))
+            assert main(["scale", "vmi", "capacity", "--count", "50", "--step", "100", "-o", str(tmp_path)]) == 2
+        assert "the first step of 100 is over the limit of 50" in capsys.readouterr().err
+
+
+class TestAudit:
+    def test_every_rung_and_gate_is_there_under_the_audit_s_names(self) -> None:
+        held = [gates.parse(text) for text in ("api_p99 < 1", "api_p99 < 0.1")]
+
+        def result(count: int, p99: float) -> vmi.Result:
+            figures: dict[str, float | None] = {"api_p99": p99, "virt_api_memory_bytes_avg": 2.0**21, "workqueue_adds": 100.0}
+            figures |= {"Running-phase-count": float(count), "CREATE-pods-count": 7.0, "deletion_p50": 3.0}
+            return vmi.Result("ladder", count, "r", [], [], figures, {}, gates.hold(held, figures), started=10.0, ended=20.0)
+
+        told = table.audit([result(100, 0.05), result(200, 0.5)])
+        assert [(each["Count"], [gate["passed"] for gate in each["Gates"]]) for each in told["Rungs"]] == [
+            (100, [True, True]),
+            (200, [True, False]),
+        ]
+        values = told["Values"]
+        assert values["Running-phase-count"]["value"] == 200
+        assert values["CREATE-pods-count"]["value"] == 7
+        assert values["avgVirtAPIMemoryUsageInMB"]["value"] == 2
+        assert values["virtControllerWorkqueueAddRate"]["value"] == 10
+        assert values["vmiDeletionToGoneSecondsP50"]["value"] == 3.0
+        assert values["vmiDeletionToSucceededSecondsP50"]["value"] is None, "gone is not succeeded"
+        assert values["api_p99"]["thresholdResult"]["thresholdExceeded"] is True, "of two gates the one that was breached"
+        assert table.audit([]) == {"Values": {}, "Rungs": []}
 
 
 EXPORTED = """container_cpu_usage_seconds_total{{pod="virt-api-1",container="virt-api"}} {cpu}
@@ -190,11 +336,11 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
     argv = ["prometheus", f"--config.file={tmp_path / 'p.yml'}", f"--storage.tsdb.path={tmp_path / 'db'}"]
     server = await asyncio.create_subprocess_exec(*argv, f"--web.listen-address=127.0.0.1:{port}", stdout=said, stderr=said)
     try:
-        url = f"http://127.0.0.1:{port}"
+        url = prometheus.Prometheus(f"http://127.0.0.1:{port}")
         for _ in range(60):
             await asyncio.sleep(0.5)
             with contextlib.suppress(KubeError):
-                if (await prometheus.component_figures(url, time.time() - 5, time.time()))["virt_api_memory_bytes_avg"]:
+                if (await prometheus.component_figures(url, time.time() - 5, time.time()))["virt_api_memory_bytes_avg"] is not None:
                     break
         began = time.time()
         await asyncio.sleep(8.0)
@@ -215,4 +361,25 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
 
 async def test_no_prometheus_is_said() -> None:
     with pytest.raises(KubeError, match=r"no answer from Prometheus at http://127\.0\.0\.1:9"):
-        await prometheus.component_figures("http://127.0.0.1:9", 0.0, 60.0)
+        await prometheus.component_figures(prometheus.Prometheus("http://127.0.0.1:9"), 0.0, 60.0)
+
+
+async def test_a_token_is_sent_and_a_refusal_names_its_option(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret\n")
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked = await reader.readuntil(b"\r\n\r\n")
+        body = b'{"status":"success","data":{"resultType":"vector","result":[]}}'
+        status = b"200 OK" if b"Authorization: Bearer secret\r\n" in asked else b"401 Unauthorized"
+        writer.write(b"HTTP/1.1 " + status + b"\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        await prometheus.Prometheus(url, str(tmp_path / "token")).probe()
+        with pytest.raises(KubeError, match=r"answers 401.*--prometheus-token-file"):
+            await prometheus.Prometheus(url).probe()
+    finally:
+        server.close()

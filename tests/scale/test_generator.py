@@ -88,6 +88,11 @@ class TestSchedule:
         assert statistics.mean(gaps) == pytest.approx(0.01, rel=0.05)
         assert statistics.stdev(gaps) == pytest.approx(0.01, rel=0.08), "exponential gaps: deviation equals mean"
 
+    @pytest.mark.parametrize(("given", "told"), [(("closed", 5.0), "has no rate"), (("constant", 5.0, 1, 2.0), "has no delay")])
+    def test_a_rate_or_delay_without_use_is_refused(self, given: Any, told: str) -> None:
+        with pytest.raises(ValueError, match=told):
+            Schedule(*given)
+
     @pytest.mark.parametrize("arrival", [each for each in ARRIVALS if each != "closed"])
     def test_a_missing_rate_is_refused(self, arrival: Any) -> None:
         with pytest.raises(ValueError, match=f"arrival {arrival} needs"):
@@ -104,7 +109,9 @@ class Slow:
         await asyncio.sleep(self.seconds)
         name = orjson.loads(bodies[-1])["metadata"]["name"]
         if self.refuse and int(name.rpartition("-")[2]) % self.refuse == 0:
-            raise KubeError(403, "Forbidden", "exceeded quota: x")
+            raise KubeError(
+                403, "Forbidden", f'pods "{name}" is forbidden: exceeded quota: q, requested: pods=1, used: pods=95, limited: pods=95'
+            )
         self.names.append(f"{namespace}/{name}")
         return name, 0
 
@@ -135,11 +142,29 @@ class TestGenerator:
         assert told["rate_share"] < 0.4
         assert told["lag_p99_s"] > 1.0
 
+    @pytest.mark.parametrize(("seconds", "parallel", "held"), [(0.001, 20, True), (0.2, 2, False)])
+    async def test_a_single_batch_is_judged_by_its_lag(self, seconds: float, parallel: int, held: bool) -> None:
+        schedule = Schedule("batch", burst=20, delay=60.0)
+        told = (await generate(Slow(seconds), TEMPLATE, 20, ["n"], schedule, parallel, run="r")).summary(schedule)
+        assert told["held"] is held
+        assert told["rate_share"] is None, "all at once has no rate"
+
+    async def test_who_is_interrupted_knows_what_may_be_there(self) -> None:
+        planned: list[Any] = []
+        work = asyncio.create_task(generate(Slow(60.0), TEMPLATE, 9, ["n"], Schedule(), 4, run="r", on_plan=planned.append))
+        await asyncio.sleep(0.05)
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        (made,) = planned
+        assert [each.name for each in made.submissions] == [f"r-{i}" for i in range(9)]
+        assert sum(bool(each.started_ns) for each in made.submissions) == 4
+
     async def test_refused_objects_are_kept_and_counted(self) -> None:
         made = await generate(Slow(0.0, refuse=20), TEMPLATE, 100, ["n"], Schedule(), 8, run="r")
         told = made.summary(Schedule())
         assert (told["created"], told["failed"]) == (95, 5)
-        assert told["errors"] == {"x": 5}
+        said = 'pods "NAME" is forbidden: exceeded quota: q, requested: pods=1, used: pods=95, limited: pods=95'
+        assert told["errors"] == {said: 5}, "the whole sentence, once"
         rows = list(rows_of(made.submissions, {}, Clocks(0), run="r", kind="Pod", until_ns=time.monotonic_ns()))
         created = [row for row in rows if row.stage == "created"]
         assert len(created) == 100

@@ -9,6 +9,7 @@ from perfdag.steps.scale.observer import Record
 from perfdag.steps.scale.rows import Clocks, Row, rows_of
 from perfdag.steps.scale.stages import extractor, failure, unix_ns
 from perfdag.steps.scale.summary import rank, summaries, throughput
+from perfdag.steps.scale.vmi import settled
 
 SECOND = 1_000_000_000
 BASE = 1_700_000_000 * SECOND
@@ -33,6 +34,16 @@ class TestStages:
         assert list(seen) == ["created", "pending", "scheduling", "scheduled", "running"]
         assert seen["scheduled"] == (unix_ns("2026-01-01T00:00:03.25Z"), False)
         assert seen["running"][1] is True
+
+    def test_a_claim_is_bound_when_its_phase_was_written(self) -> None:
+        """The object itself has no time for it: without a watch the API server's note of who wrote the status is all there is."""
+        wrote = [
+            {"time": "2026-01-01T00:00:09Z", "fieldsV1": {"f:metadata": {}}},
+            {"time": "2026-01-01T00:00:05Z", "subresource": "status", "fieldsV1": {"f:status": {"f:phase": {}}}},
+        ]
+        body = {"metadata": {"name": "c", "uid": "u", "managedFields": wrote}, "status": {"phase": "Bound"}}
+        found = {stage: at for stage, at, _ in extractor("PersistentVolumeClaim")(body)}
+        assert found["bound"] == unix_ns("2026-01-01T00:00:05Z")
 
     def test_failed_and_what_it_says(self) -> None:
         body = vmi(("Pending", "01"), ("Failed", "02"))
@@ -105,6 +116,7 @@ class TestRows:
             "pod_group_created": 0.12,
             "scheduled": 0.287,
             "pvc_requested": -0.02,
+            "first_pvc_bound": 0.06,
             "pvc_bound": 0.067,
             "ready": 0.1,
             "submission_to_scheduled": 0.707,
@@ -137,6 +149,57 @@ class TestRows:
         assert rows["scheduling"].status == "unobserved"
         assert rows["scheduled"].status == "unobserved", "its reference was not seen"
         assert rows["creation_to_running"].seconds == pytest.approx(0.09)
+
+    def test_an_open_loop_counts_from_the_time_an_object_was_due(self) -> None:
+        item = Submission(0, "root", "ns", BASE - SECOND, BASE, BASE + 1_000_000, "root")
+        made = record("Pod", "root", "", created=50, scheduled=100)
+        rows = {each.stage: each for each in rows_of([item], {"root": made}, Clocks(0), run="r", kind="Pod", until_ns=BASE + SECOND)}
+        assert rows["created"].seconds == pytest.approx(1.05)
+        assert rows["submission_to_scheduled"].seconds == pytest.approx(1.1)
+        assert rows["submission_to_ready"].seconds == pytest.approx(2.0), "how long it had waited, too"
+        assert (rows["created"].intended, rows["created"].submitted) == pytest.approx(((BASE - SECOND) / 1e9, BASE / 1e9))
+
+    def test_a_vm_whose_first_vmi_failed_and_was_replaced_runs(self) -> None:
+        own = "VirtualMachineInstance"
+        first = record(own, "v1", "root", created=20, pending=30, scheduling=40, failed=60)
+        second = record(own, "v2", "root", created=80, pending=90, scheduling=100, scheduled=110, running=120)
+        rows = rows_for([record("VirtualMachine", "root", "", created=10), first, second], "VirtualMachine")
+        assert (rows["creation_to_running"].status, rows["creation_to_running"].seconds) == ("ok", pytest.approx(0.11))
+        assert rows["running"].seconds == pytest.approx(0.01)
+        rows = rows_for([record("VirtualMachine", "root", "", created=10), first], "VirtualMachine")
+        assert rows["creation_to_running"].status == "censored", "nothing stands in for it"
+
+    def test_a_set_of_vmis_has_a_row_for_each_of_them(self) -> None:
+        own, kind = "VirtualMachineInstance", "VirtualMachineInstanceReplicaSet"
+        made = [record(own, f"v{i}", "root", created=20 + i, running=1020 + 1000 * i) for i in range(2)]
+        pods = [record("Pod", f"p{i}", f"v{i}", created=30, scheduled=40 + i) for i in range(2)]
+        item = Submission(3, "root", "ns", BASE, BASE, BASE + 1_000_000, "root")
+        records = {each.uid: each for each in [record(kind, "root", "", created=10), *made, *pods]}
+        rows = list(rows_of([item], records, Clocks(0), run="r", kind=kind, until_ns=BASE + 9 * SECOND, expected_pods=3))
+        ran = [each for each in rows if each.stage == "creation_to_running"]
+        assert [(each.index, each.name, each.uid, each.status) for each in ran] == [
+            (9, "root-0", "v0", "ok"),
+            (10, "root-1", "v1", "ok"),
+            (11, "root-2", "root", "censored"),
+        ]
+        assert [each.seconds for each in ran] == pytest.approx([1.01, 2.01, 8.99])
+
+    @pytest.mark.parametrize(
+        ("vmis", "replicas", "want"),
+        [
+            ([("a", "running")], 1, 1),
+            ([("a", "running", "failed")], 1, 1),
+            ([("a", "failed")], 1, 1),
+            ([("a", "failed"), ("a", "pending")], 1, 0),
+            ([("a", "failed"), ("a", "running")], 1, 1),
+            ([("a", "failed"), ("a", "running"), ("b", "pending")], 1, 1),
+            ([("a", "running"), ("a", "failed"), ("a", "running")], 3, 3),
+            ([("a", "running"), ("a", "failed"), ("a", "pending")], 2, 1),
+        ],
+    )
+    def test_a_vmi_is_settled_once(self, vmis: list[tuple[str, ...]], replicas: int, want: int) -> None:
+        made = [record("VirtualMachineInstance", f"v{i}", owner, **dict.fromkeys(stages, 1)) for i, (owner, *stages) in enumerate(vmis)]
+        assert settled(made, replicas) == want
 
     def test_names_do_not_join_only_owners_do(self) -> None:
         stray = record("Pod", "root-0", "somebody-else", created=1, scheduled=2)

@@ -1,0 +1,83 @@
+"""Deleting what carries a run's label, until none of it is left: also what was sent and whose answer never came."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from perfdag.kube import Kube, KubeError, Resource
+from perfdag.steps.scale.templates import RUN_LABEL
+
+PAUSE = 0.3
+"""Seconds between two looks."""
+Object = dict[str, Any]
+
+
+async def remove(
+    kube: Kube,
+    run: str,
+    resources: Sequence[Resource],
+    namespaces: Sequence[str | None],
+    parallel: int,
+    timeout: float,
+    *,
+    also: Callable[[Object], bool] | None = None,
+) -> int:
+    """Delete the run's objects of these kinds, and those that `also` holds for, and wait; how many are left after `timeout` seconds.
+
+    Namespace None is the whole cluster. Raises KubeError.
+    """
+    deadline = time.monotonic() + timeout
+    labels = "" if also else f"{RUN_LABEL}={run}"
+    while True:
+        left = []
+        for resource in resources:
+            for namespace in namespaces:
+                for each in await kube.list(resource, namespace, labels=labels):
+                    metadata = each["metadata"]
+                    if not also or (metadata.get("labels") or {}).get(RUN_LABEL) == run or also(each):
+                        left.append((resource, metadata.get("namespace"), metadata["name"], "deletionTimestamp" in metadata))
+        if not left or time.monotonic() > deadline:
+            return len(left)
+        queue = iter(left)
+
+        async def worker(queue: Iterator[tuple[Resource, str | None, str, bool]] = queue) -> None:
+            for resource, namespace, name, going in queue:
+                if not going:
+                    await kube.delete(resource, name, namespace)
+
+        await asyncio.gather(*(worker() for _ in range(max(1, parallel))))
+        await asyncio.sleep(PAUSE)
+
+
+async def everything(kube: Kube) -> list[Resource]:
+    """All kinds of the cluster that can be listed and deleted by us. Raises KubeError."""
+    groups = (await kube.request("GET", "/apis"))["groups"]
+    versions = ["v1", *(each["preferredVersion"]["groupVersion"] for each in groups)]
+    found = []
+    for version in versions:
+        path = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        with suppress(KubeError):  # an API service that is down serves nothing of ours
+            for each in (await kube.request("GET", path))["resources"]:
+                if "/" not in each["name"] and {"list", "delete"} <= set(each["verbs"]) and each["kind"] != "Event":
+                    found.append(Resource(version, each["kind"], each["name"], each["namespaced"]))
+    return found
+
+
+async def remove_run(kube: Kube, run: str, namespace: str | None, parallel: int, timeout: float) -> int:
+    """Delete all that carries the label of a run, of any kind, in one namespace or (None) everywhere, namespaces it made too.
+
+    Kinds that we may not list are left out. Returns how many objects are left after `timeout` seconds. Raises KubeError.
+    """
+    there = []
+    for resource in await everything(kube):
+        if namespace and not resource.namespaced:
+            continue
+        try:
+            if await kube.list(resource, namespace, labels=f"{RUN_LABEL}={run}"):
+                there.append(resource)
+        except KubeError as error:
+            if error.status not in (403, 404, 405):
+                raise
+    return await remove(kube, run, there, [namespace], parallel, timeout)

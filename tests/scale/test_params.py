@@ -1,0 +1,122 @@
+"""What the benchmarks vmi-burst, vmi-steady and scale refuse before anything starts, how long they may take, what the plan holds."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdag import suite
+from perfdag.benchmark import get
+from perfdag.document import BadDocument
+from perfdag.plan import make_plan
+from perfdag.shape import Shape
+from perfdag.steps.scale.templates import built_in
+
+
+def refused(benchmark: str, **params: Any) -> str:
+    found = get(benchmark)
+    return "; ".join(found.check(found.Params.model_validate(params), Shape()))
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "params", "told"),
+    [
+        ("vmi-burst", {"counts": [100, 400]}, "set scenario: ladder"),
+        ("vmi-burst", {"rate": 5}, "arrival closed has no rate"),
+        ("vmi-burst", {"arrival": "poisson"}, "needs a rate above 0"),
+        ("vmi-burst", {"template": "pod"}, "Pod brings up no VMI"),
+        ("vmi-burst", {"replicas": 3}, "replicas go with the template vmirs"),
+        ("vmi-burst", {"step": 5}, "burst has no step"),
+        ("vmi-burst", {"cooldown": 5}, "burst has no cooldown"),
+        ("vmi-burst", {"scenario": "capacity", "counts": [50]}, "first step of 100 is over the limit of 50"),
+        ("vmi-steady", {"template": "job"}, "Job brings up no VMI"),
+        ("scale", {"rate": 5}, "arrival closed has no rate"),
+        ("scale", {"delay": 5}, "arrival closed has no delay"),
+        ("scale", {"arrival": "batch", "delay": 5, "rate": 5}, "arrival batch has no rate"),
+        ("scale", {"scenario": "gated"}, "use template pod"),
+        ("scale", {"scenario": "fill", "template": "distributed"}, "fill makes its own pods"),
+        ("scale", {"template": "vmi"}, "measured by vmi-burst"),
+    ],
+)
+def test_what_would_be_ignored_or_cannot_be_is_refused(benchmark: str, params: dict[str, Any], told: str) -> None:
+    assert told in refused(benchmark, **params)
+
+
+def test_what_can_be_is_not_refused() -> None:
+    assert refused("vmi-burst", template="vmirs", replicas=3, namespace=["a", "b"]) == ""
+    assert refused("vmi-burst", scenario="capacity", counts=[500], step=50) == ""
+    assert refused("scale", scenario="gated", template="pod") == refused("scale", scenario="gang") == ""
+    assert refused("scale", arrival="batch", delay="1s", template="training") == ""
+
+
+def test_a_batch_is_no_arrival_of_vmis() -> None:
+    with pytest.raises(ValueError, match="'closed', 'constant', 'poisson', 'burst' or 'ramp'"):
+        get("vmi-burst").Params.model_validate({"arrival": "batch"})
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "params", "least"),
+    [
+        ("vmi-burst", {"counts": [100], "timeout": 900, "lock_timeout": 3600}, 3600 + 300 + 900 + 2 * 900),
+        (
+            "vmi-burst",
+            {"counts": [100], "timeout": 60, "lock_timeout": 0, "primer": False, "arrival": "constant", "rate": 0.5},
+            2 * 60 + 198,
+        ),
+        (
+            "vmi-burst",
+            {"scenario": "ladder", "counts": [4, 8], "timeout": 60, "lock_timeout": 0, "primer": False, "cooldown": 50},
+            4 * 60 + 50,
+        ),
+        ("vmi-burst", {"scenario": "capacity", "counts": [300], "timeout": 60, "lock_timeout": 0, "primer": False}, 6 * 60),
+        ("vmi-steady", {"duration": 1000, "timeout": 60, "lock_timeout": 0, "primer": False}, 1000 + 4 * 60),
+        ("scale", {"arrival": "batch", "delay": 5, "parallel": 1, "count": 1000, "timeout": 60, "lock_timeout": 7}, 7 + 4995 + 3 * 60),
+    ],
+)
+def test_the_limit_of_a_sample_leaves_room_for_every_wait(benchmark: str, params: dict[str, Any], least: float) -> None:
+    found = get(benchmark)
+    assert least <= found.limit(found.Params.model_validate(params)) <= least + 60
+
+
+def planned(folder: Path, text: str) -> Any:
+    (folder / "s.yaml").write_text(text)
+    return make_plan(suite.load(str(folder / "s.yaml")))
+
+
+def test_the_plan_has_the_limit_unless_the_suite_sets_one(tmp_path: Path) -> None:
+    both = (
+        "name: s\nentries:\n  - {benchmark: vmi-burst, name: a}\n  - {benchmark: vmi-burst, name: b, params: {counts: [9]}, timeout: 5m}\n"
+    )
+    assert [each.timeout >= 3600 + 2 * 900 for each in planned(tmp_path, both).points] == [True, False]
+
+
+def test_a_template_of_your_own_goes_into_the_plan_with_its_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pod that measures has not the file."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(built_in()["vmi"].read_text().replace("90Mi", "${memory}"))
+    entry = f"name: s\nentries:\n  - {{benchmark: vmi-burst, params: {{template: {file}, variables: {{memory: 1Gi}}}}}}\n"
+    (point,) = planned(tmp_path, entry).points
+    file.unlink()
+    params = get("vmi-burst").Params.model_validate(point.params)
+    assert "kind: VirtualMachineInstance" in point.params["template"]
+    assert get("vmi-burst").check(params, Shape()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("apiVersion: v1\nkind: Pod\nmetadata: {name: '${name}'}\n", "Pod brings up no VMI"),
+        ("apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: '${nmae}'}\n", "unknown placeholder ${nmae}"),
+        ("a: [\nb", "is not YAML"),
+    ],
+)
+def test_a_bad_template_is_told_when_the_suite_is_read(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "t.yaml").write_text(text)
+    with pytest.raises(BadDocument) as caught:
+        planned(tmp_path, f"name: s\nentries:\n  - {{benchmark: vmi-burst, params: {{template: {tmp_path / 't.yaml'}}}}}\n")
+    assert told in str(caught.value)
+
+
+def test_no_such_file_is_told_when_the_suite_is_read(tmp_path: Path) -> None:
+    with pytest.raises(BadDocument, match="built in are"):
+        planned(tmp_path, "name: s\nentries:\n  - {benchmark: scale, params: {template: nowhere.yaml}}\n")
