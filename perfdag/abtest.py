@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,6 +50,14 @@ class Line:
     info: SeriesInfo
     label: str
     judged: Judged
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Verdicts of the series that both variants have in at least one block; `unpaired` says for the others who has them."""
+
+    lines: list[Line]
+    unpaired: list[str]
 
 
 def prepare(a: Loaded, b: Loaded, words: tuple[str, str], count: int, only: str | None = None) -> Duel:
@@ -117,24 +124,33 @@ def positions(plan: Plan, repetition: int) -> list[int]:
     return [i for i, (_, each) in enumerate(plan.order) if (each == repetition if repetition else each < 0)]
 
 
-def analyse(store: Store, duel: Duel, tuning: Tuning, *, everything: bool = False) -> list[Line]:
+def analyse(store: Store, duel: Duel, tuning: Tuning, *, everything: bool = False) -> Outcome:
     """Return the verdict of each headline series (of every series with `everything`). Raises StoreError."""
     sides = []
     for plan in (duel.a, duel.b):
         table = results.load(store, suites=[plan.suite], runs=[plan.run_id], columns=list(COLUMNS))
         rows = table.filter(measured(table))
         sides.append(_series(rows, plan, len(duel.blocks)))
-    keys = [key for key in sides[0] if key in sides[1] and (everything or sides[0][key][0].headline)]
-    found = []
-    for key in keys:
-        info, a = sides[0][key]
-        b = sides[1][key][1]
+    found, unpaired = [], []
+    for key in {**sides[0], **sides[1]}:
+        has = [side for side in sides if key in side]
+        info = has[0][key][0]
+        name = " ".join(filter(None, (info.entry, _label(duel, key[0]), info.name)))
+        if not (everything or info.headline):
+            continue
+        if len(has) == 1:
+            unpaired.append(f"{name}: {'A' if key in sides[0] else 'B'} alone has values of it")
+            continue
+        a, b = sides[0][key][1], sides[1][key][1]
         both = np.concatenate([a, b])
         min_effect, absolute = tuning.effect(info, both[np.isfinite(both)])
         if np.isfinite(a + b).any():
             found.append((key, info, paired(a, b, better=info.better, min_effect=min_effect, absolute=absolute)))
+        else:
+            unpaired.append(f"{name}: no block in which both have values of it")
     judged = judge([each[2] for each in found])
-    return [Line(info, _label(duel, key[0]), verdict) for (key, info, _), verdict in zip(found, judged, strict=True)]
+    lines = [Line(info, _label(duel, key[0]), verdict) for (key, info, _), verdict in zip(found, judged, strict=True)]
+    return Outcome(lines, unpaired)
 
 
 _Key = tuple[int, str, str, str]
@@ -163,10 +179,10 @@ def _series(rows: pa.Table, plan: Plan, count: int) -> dict[_Key, tuple[SeriesIn
 
 def _label(duel: Duel, index: int) -> str:
     a, b = duel.a.points[index].label, duel.b.points[index].label
-    return a if a == b else f"{a} | {b}"
+    return a if a == b else f"{a or '-'} | {b or '-'}"
 
 
-def data(duel: Duel, lines: Sequence[Line]) -> dict[str, Any]:
+def data(duel: Duel, outcome: Outcome) -> dict[str, Any]:
     """Return the outcome as plain data; effects are B against A, relative (0.1 is +10 %) unless the metric is a fraction."""
     from dataclasses import asdict
 
@@ -177,6 +193,7 @@ def data(duel: Duel, lines: Sequence[Line]) -> dict[str, Any]:
         "blocks": duel.blocks,
         "series": [
             {**asdict(each.info), "label": each.label, "word": each.judged.word, "why": each.judged.why, **asdict(each.judged.result)}
-            for each in lines
+            for each in outcome.lines
         ],
+        "unpaired": outcome.unpaired,
     }

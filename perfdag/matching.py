@@ -45,7 +45,7 @@ def _changed(a: list[_Settings], b: list[_Settings]) -> dict[str, tuple[str, str
     for name in sorted({name for flat in (*a, *b) for name in flat}):
         before, after = ({flat.get(name, "-") for flat in side} for side in (a, b))
         if len(before) == len(after) == 1 and before != after:
-            found[name] = (*before, *after)
+            found[name] = (before.pop(), after.pop())
     return found
 
 

@@ -1,11 +1,13 @@
 """`perfdag ab`: two variants of a suite in interleaved blocks, on this machine or on the same nodes of a cluster."""
 
 import argparse
+import signal
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from perfdag.abtest import Duel, Line
+    from perfdag.abtest import Duel, Line, Outcome
     from perfdag.parts import Part
     from perfdag.points import Point
     from perfdag.store import Store
@@ -56,8 +58,10 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure both variants and print the outcome; exit 1 where a sample failed, 2 on bad input."""
+    from perfdag.cli import EXIT_INTERRUPTED, EXIT_REACH
+    from perfdag.cli.run import restore
     from perfdag.collect import collect
-    from perfdag.store import open_store
+    from perfdag.store import StoreError, open_store
 
     if args.submit:
         from perfdag.cli.ab_cluster import submit
@@ -74,12 +78,21 @@ def run(args: argparse.Namespace) -> int:
             collect(store, plan)
         return conclude(store, duel, args)
     for plan in (duel.a, duel.b):
-        store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+        if args.resume is None:
+            store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+        else:
+            store.delete(f"runs/{plan.run_id}/notes")
+            restore(store, plan)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    again = f"perfdag ab --resume {duel.a.run_id}" + (f" --store {root}" if root else "")
     try:
         _measure(duel, store)
     except KeyboardInterrupt:
-        print(f"interrupted; what was measured is stored. Continue: perfdag ab --resume {duel.a.run_id}", file=sys.stderr)
-        return 130
+        print(f"interrupted; what was measured is stored. Continue: {again}", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except StoreError as error:
+        print(f"perfdag: {error}\nwhat was measured is kept. Continue: {again}", file=sys.stderr)
+        return EXIT_REACH
     for plan in (duel.a, duel.b):
         collect(store, plan)
     return conclude(store, duel, args)
@@ -100,8 +113,7 @@ def conclude(store: "Store", duel: "Duel", args: argparse.Namespace | None = Non
         columns=["benchmark", "run_id", "point", "repetition", "phase", "status"],
     )
     bad = {tuple(each.values()) for each in rows.to_pylist() if each["phase"] == "measure" and each["status"] not in ("ok", "skipped")}
-    lines = analyse(store, duel, Tuning(checks_of(duel.a.suite_text)), everything=args.all)
-    _tell(args, store, duel, lines, len(bad))
+    _tell(args, store, duel, analyse(store, duel, Tuning(checks_of(duel.a.suite_text)), everything=args.all), len(bad))
     return 1 if bad else 0
 
 
@@ -150,29 +162,32 @@ class _Lines:
 
 
 def _measure(duel: "Duel", store: "Store") -> None:
-    """Measure the rounds of both variants in the order of the blocks; what is stored is not repeated."""
+    """Measure the rounds of both variants in the order of the blocks; what is stored is not repeated. The budget is that of both."""
     from perfdag.abtest import positions
-    from perfdag.cli.run import local_hosts, needs_cluster
+    from perfdag.cli.run import Rescuing, local_hosts, needs_cluster
     from perfdag.steps.lead import Lead, Place
     from perfdag.units import short_seconds
 
     watcher = _Lines(len(duel.a.order) + len(duel.b.order))
-    leads = {
-        letter: Lead(plan, store, Place(hosts_for=local_hosts, refuses=needs_cluster), watcher)
-        for letter, plan in (("A", duel.a), ("B", duel.b))
-    }
     plans = {"A": duel.a, "B": duel.b}
+    leads = {
+        letter: Lead(plan, Rescuing(store, plan.run_id), Place(hosts_for=local_hosts, refuses=needs_cluster), watcher)
+        for letter, plan in plans.items()
+    }
     expected = short_seconds(duel.a.seconds() + duel.b.seconds())
     print(f"ab {duel.a.run_id} and {duel.b.run_id}: {len(duel.blocks)} blocks, {watcher.total} samples, about {expected}", file=sys.stderr)
-    for letter in "AB":
-        leads[letter].measure(positions(plans[letter], 0))
-    for i, (letter, repetition) in enumerate(duel.rounds()):
-        if i % 4 == 0:
+    budget = duel.a.budget
+    deadline = time.monotonic() + budget if budget else None
+    for i, (letter, repetition) in enumerate([("A", 0), ("B", 0), *duel.rounds()], -2):  # warm-up rounds first
+        if i >= 0 and i % 4 == 0:
             print(
                 f"block {i // 4 + 1} of {len(duel.blocks)}  {duel.blocks[i // 4]}  {watcher.done} of {watcher.total} samples",
                 file=sys.stderr,
             )
-        leads[letter].measure(positions(plans[letter], repetition))
+        if not leads[letter].measure(positions(plans[letter], repetition), deadline=deadline):
+            for lead in leads.values():
+                lead.give_up("budget", "skipped", f"the budget of {budget:g} s was spent")
+            break
 
 
 HEADINGS = ["series", "A median", "B median", "B against A", "interval", "p", "verdict"]
@@ -190,13 +205,14 @@ def _cells(line: "Line") -> list[str]:
     return [name, short(r.a, line.info.unit), short(r.b, line.info.unit), percent(r.effect, r.absolute), band, f"{r.p:.2g}", verdict]
 
 
-def _tell(args: argparse.Namespace, store: "Store", duel: "Duel", lines: "list[Line]", failed: int) -> None:
+def _tell(args: argparse.Namespace, store: "Store", duel: "Duel", made: "Outcome", failed: int) -> None:
     """Print the outcome in the form asked for, and keep it beside run A."""
     import orjson
 
     from perfdag.abtest import data
 
-    outcome = orjson.dumps(data(duel, lines), option=orjson.OPT_INDENT_2)
+    lines = made.lines
+    outcome = orjson.dumps(data(duel, made), option=orjson.OPT_INDENT_2)
     store.put(f"runs/{duel.a.run_id}/ab.json", outcome)
     if args.chart:
         from perfdag.cli.compare import write_chart
@@ -217,6 +233,8 @@ def _tell(args: argparse.Namespace, store: "Store", duel: "Duel", lines: "list[L
     print(f"\n{len(duel.blocks)} blocks of ABBA or BAAB; interval: {', '.join(sorted(bands)) or '-'}; exact sign-flip test")
     if failed:
         print(f"{failed} samples were not ok; their blocks count where the other sample of the variant was")
+    for each in made.unpaired:
+        print(f"not compared: {each}")
     print(f"outcome {store.url(f'runs/{duel.a.run_id}/ab.json')}")
 
 

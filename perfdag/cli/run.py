@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     else:
         store.delete(f"runs/{plan.run_id}/notes")
-        _restore(store, plan)
+        restore(store, plan)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     again = f"perfdag run --resume {plan.run_id}" + (f" --store {root}" if root else "")
     print(f"run {plan.run_id}: {len(plan.points)} points, {len(plan.order)} samples, store {store.root}", file=sys.stderr)
@@ -137,7 +137,7 @@ def _measure(plan: "Plan", store: "Store") -> None:
     from perfdag.steps.lead import Lead, Place
 
     with Progress(plan) as progress:
-        lead = Lead(plan, _Rescuing(store, plan.run_id), Place(hosts_for=local_hosts, refuses=needs_cluster), progress)
+        lead = Lead(plan, Rescuing(store, plan.run_id), Place(hosts_for=local_hosts, refuses=needs_cluster), progress)
         deadline = time.monotonic() + plan.budget if plan.budget else None
         if not lead.measure(range(len(plan.order)), deadline=deadline):
             lead.give_up("budget", "skipped", f"the budget of {plan.budget:g} s was spent")
@@ -177,7 +177,7 @@ def _unsaved(run_id: str) -> Path:
     return Path(tempfile.gettempdir()) / "perfdag-unsaved" / run_id
 
 
-class _Rescuing:
+class Rescuing:
     """A store that, when it cannot be written, leaves the sample in the temporary folder, where --resume finds it."""
 
     def __init__(self, store: "Store", run_id: str) -> None:
@@ -201,7 +201,7 @@ class _Rescuing:
             raise
 
 
-def _restore(store: "Store", plan: "Plan") -> None:
+def restore(store: "Store", plan: "Plan") -> None:
     """Store samples that an earlier attempt could not."""
     try:
         folder = _unsaved(plan.run_id)

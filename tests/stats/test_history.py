@@ -1,6 +1,9 @@
 """history, compare, ab and baseline as commands, on synthetic stores; charts by their artists; the roll-up."""
 
 import json
+import re
+import signal
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from perfdag import rollup
+from perfdag import results, rollup
 from perfdag.charts import history as charts
 from perfdag.charts.compare import Effect, forest
 from perfdag.checks import Tuning
@@ -17,7 +20,8 @@ from perfdag.comparison import compare_selections, level_removed
 from perfdag.history import node_outliers, noise_report, overview, recent_rows, series_of
 from perfdag.plan import make_plan
 from perfdag.selection import SelectionError, select
-from perfdag.store import Store, open_store
+from perfdag.steps.lead import Lead
+from perfdag.store import FolderStore, Store, StoreError, open_store
 from perfdag.suite import load
 from tests.stats.synthetic import nights, put, rows, run_id
 
@@ -361,6 +365,55 @@ def test_ab_finds_a_real_difference_and_resumes(tmp_path: Path, capsys: pytest.C
     assert main(["ab", "--resume", made["a"]["run_id"], "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == made
     assert main(["history", "duel"]) == 2  # an ab is no night
+
+
+@pytest.mark.slow
+def test_ab_keeps_to_its_budget_and_lists_what_one_variant_alone_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "duel.yaml").write_text(AB.replace("entries:", "budget: 3s\nentries:"))
+    assert main(["ab", "duel.yaml", "--b", "command.argv=['false']", "--json"]) == 1
+    made = json.loads(capsys.readouterr().out)
+    assert made["series"] == []
+    assert made["unpaired"] == ['command - | argv=["false"] wall_time: A alone has values of it']
+    store = open_store(None)
+    rows = results.load(store, runs=[made["a"]["run_id"]], columns=["benchmark", "status", "error"]).to_pylist()
+    skipped = [row for row in rows if row["status"] == "skipped"]
+    assert 0 < len(skipped) < 20
+    assert {row["error"] for row in skipped} == {"the budget of 3 s was spent"}
+
+
+def test_ab_stopped_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "duel.yaml").write_text(AB)
+    command = ["ab", "duel.yaml", "--b", "command.expected=1", "--blocks", "8", "--store", "elsewhere"]
+
+    def interrupt(self: Lead, *args: object, **more: object) -> bool:
+        signal.raise_signal(signal.SIGTERM)
+        return True
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Lead, "measure", interrupt)
+        assert main(command) == 130
+    assert re.search(r"Continue: perfdag ab --resume \S+a --store elsewhere$", capsys.readouterr().err, re.M)
+
+    put = FolderStore.put
+
+    def away(self: FolderStore, key: str, data: bytes) -> None:
+        if "/parts/" in key:
+            raise StoreError("store elsewhere: it is away")
+        put(self, key, data)
+
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with monkeypatch.context() as patched:
+        patched.setattr(FolderStore, "put", away)
+        assert main(command) == 4
+    said = capsys.readouterr().err
+    again = re.search(r"Continue: perfdag ab --resume (\S+a) --store elsewhere$", said, re.M)
+    assert again
+    assert list((tmp_path / "perfdag-unsaved").rglob("*.json"))
+    monkeypatch.setattr(Lead, "measure", lambda self, *args, **more: True)
+    main(["ab", "--resume", again[1], "--store", "elsewhere"])
+    kept = [open_store("elsewhere").list(f"runs/{again[1][:-1]}{variant}/parts") for variant in "ab"]
+    assert any(kept)
 
 
 @pytest.mark.parametrize(
