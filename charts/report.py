@@ -20,38 +20,48 @@ DEFAULT_ROOT = "./perfdag-results"
 Plan = Any
 
 
-def write(table: pa.Table, plan: Plan | None, put: Callable[[str, bytes], Any], root: str = DEFAULT_ROOT) -> list[str]:
+def write(
+    table: pa.Table, plan: Plan | None, put: Callable[[str, bytes], Any], root: str = DEFAULT_ROOT, beside: Mapping[str, str] | None = None
+) -> list[str]:
     """Draw all charts of a run and write them and report.html through `put(name, bytes)`; returns the names.
 
-    `table` holds the rows of one run, `plan` its perfdag.plan.Plan (or the dict of plan.json), `root` is the store's address.
+    `table` holds the rows of one run, `plan` its perfdag.plan.Plan (or the dict of plan.json), `root` is the store's address; `beside`:
+    pages that are linked, by name.
     """
     pictures = list(pick.draw(table))
     names = pick.put_all(pictures, put)
-    put("report.html", report(table, plan, pictures, root).encode("utf-8", "replace"))
+    put("report.html", report(table, plan, pictures, root, beside).encode("utf-8", "replace"))
     return [*names, "report.html"]
 
 
-def report(table: pa.Table, plan: Plan | None = None, pictures: Sequence[Picture] | None = None, root: str = DEFAULT_ROOT) -> str:
+def report(
+    table: pa.Table,
+    plan: Plan | None = None,
+    pictures: Sequence[Picture] | None = None,
+    root: str = DEFAULT_ROOT,
+    beside: Mapping[str, str] | None = None,
+) -> str:
     """The page of a run. `pictures` are drawn where not given. Equal input gives an equal page."""
     drawn = list(pick.draw(table)) if pictures is None else list(pictures)
     table = _plain(table)
     cells = _cells(table)
     suite = _first(table["suite"]) or str(_of(plan, "suite") or "?")
     run = _first(table["run_id"]) or str(_of(plan, "run_id") or "?")
-    head = _summary(table, cells, suite, run, plan)
+    head = _summary(table, cells, suite, run, plan, beside or {})
     tail = [_problems(cells), _environment(table), _suite(plan), _reading(table, suite, run, root)]
-    room = LIMIT - sum(len(each.encode("utf-8", "replace")) for each in (head, _css(), *tail)) - 20_000
+    room = LIMIT - sum(len(each.encode("utf-8", "replace")) for each in (head, css(), *tail)) - 20_000
     body = _benchmarks(table, cells, drawn, room)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{text(suite)} {text(run)}</title>\n<style>\n{_css()}</style>\n</head>\n<body>\n<main>\n"
+        f"<title>{text(suite)} {text(run)}</title>\n<style>\n{css()}</style>\n</head>\n<body>\n<main>\n"
         f"{head}\n{tail[0]}\n{body}\n{''.join(tail[1:])}\n</main>\n</body>\n</html>\n"
     )
 
 
 @cache
-def _css() -> str:
+def css() -> str:
+    """The style of every page."""
     return files("perfdag.charts").joinpath("report.css").read_text("utf-8")
 
 
@@ -74,12 +84,13 @@ def _first(column: Any) -> str | None:
     return next((each for each in column.unique().to_pylist() if each), None)
 
 
-def _summary(table: pa.Table, cells: Sequence[Cell], suite: str, run: str, plan: Plan | None) -> str:
+def _summary(table: pa.Table, cells: Sequence[Cell], suite: str, run: str, plan: Plan | None, beside: Mapping[str, str]) -> str:
     well, ended = words.how_it_ended(cells)
     names = list(dict.fromkeys(cell.state.benchmark for cell in cells))
     links = [("#problems", "What went wrong")] if not well else []
     links += [(f"#b{i}", name) for i, name in enumerate(names)]
     links += [("#environment", "Environment"), ("#suite", "Suite"), ("#rows", "The rows")]
+    links += [(file, name) for name, file in beside.items()]
     nav = "".join(f'<a href="{where}">{text(name)}</a>' for where, name in links)
     found = "".join(_found(name, [cell for cell in cells if cell.state.benchmark == name]) for name in names)
     merged = _of(plan, "merged")

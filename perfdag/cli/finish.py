@@ -11,8 +11,11 @@ if TYPE_CHECKING:
     from perfdag.summary import PointState
 
 
-def finish(store: "Store", plan: "Plan", *, report: bool = True, as_json: bool = False) -> int:
-    """Collect and report a run, print its table (or JSON), and return 0, 1, or 3 for a benchmark's own gate. Raises StoreError."""
+def finish(store: "Store", plan: "Plan", *, report: bool = True, history: bool = False, as_json: bool = False) -> int:
+    """Collect and report a run, print its table (or JSON), and return 0, 1, or 3 for a benchmark's own gate. Raises StoreError.
+
+    `history`: with the page of the suite's history beside the report, from three runs on.
+    """
     from perfdag import exports
     from perfdag.cli import EXIT_FAILED, EXIT_GATE, EXIT_OK
     from perfdag.collect import collect
@@ -22,7 +25,7 @@ def finish(store: "Store", plan: "Plan", *, report: bool = True, as_json: bool =
 
     collected = collect(store, plan)
     table = load(store, suites=[plan.suite], runs=[plan.run_id])
-    page = write_report(store, plan, table) if report else None
+    page = write_report(store, plan, table, history=history) if report else None
     files = exports.write(store, plan.run_id, table)
     states = summarise(table)
     bad = {status: count for status, count in collected.statuses.items() if status not in ("ok", "skipped")}
@@ -39,12 +42,15 @@ def finish(store: "Store", plan: "Plan", *, report: bool = True, as_json: bool =
     return EXIT_GATE if broken else EXIT_FAILED if bad else EXIT_OK
 
 
-def write_report(store: "Store", plan: "Plan", table: Any) -> str:
+def write_report(store: "Store", plan: "Plan", table: Any, *, history: bool = False) -> str:
     """Write charts and report.html of a run; returns where the report is. Raises StoreError."""
     from perfdag.charts.report import write
+    from perfdag.cli.history_page import write_page
 
     folder = f"runs/{plan.run_id}"
-    write(table, plan, lambda name, data: store.put(f"{folder}/{name}", data), store.root)
+    past = write_page(store, plan) if history else None
+    beside = {"History of the suite": past} if past else {}
+    write(table, plan, lambda name, data: store.put(f"{folder}/{name}", data), store.root, beside)
     return store.url(f"{folder}/report.html")
 
 

@@ -227,28 +227,10 @@ def _charts(folder: str, trends: "Trends", series: "list[Series]", noise: "list[
     """Write every chart as SVG and PNG."""
     from pathlib import Path
 
-    from perfdag.charts import history as charts
     from perfdag.charts.style import to_bytes
-    from perfdag.history import NEWEST, overview
+    from perfdag.cli.history_page import draw, worth_drawing
 
-    shown = [each for each in series if each.info.headline or each.findings] or list(series)
-    changed = sum(bool(each.findings) for each in shown)
-    title = (
-        f"{trends.suite}: {changed} of {len(shown)} series changed level"
-        if changed
-        else f"{trends.suite}: no change of level in {len(shown)} series"
-    )
-    figures = {f"history-{i}": fig for i, fig in enumerate(charts.pages(shown, trends.runs, title), 1)}
-    recent = trends.runs[-NEWEST:]
-    figures["overview"] = charts.overview(
-        [each.name for each in shown],
-        [each.info.better for each in shown],
-        overview(shown),
-        recent,
-        f"{trends.suite}: the last {len(recent)} runs",
-    )
-    if noise:
-        figures["noise"] = charts.noise(noise, f"{trends.suite}: where the noise is")
+    figures = draw(trends, worth_drawing(series), noise)
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     for name, fig in figures.items():

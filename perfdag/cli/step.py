@@ -146,9 +146,9 @@ def _finish(args: argparse.Namespace) -> int:
         code = ab_cluster.finish(store, plan)
         _annotate(place, report)
         return code
-    code = finish(store, plan)
     for run_id in plan.options.get("confirmed", []):
         collect(store, load_plan(store, run_id))
+    code = finish(store, plan, history=True)
     _annotate(place, report)
     return after_run(store, plan, code)
 

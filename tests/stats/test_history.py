@@ -16,6 +16,8 @@ from perfdag.charts import history as charts
 from perfdag.charts.compare import Effect, forest
 from perfdag.checks import Tuning
 from perfdag.cli import main
+from perfdag.cli.finish import write_report
+from perfdag.cli.history_page import write_page
 from perfdag.comparison import compare_selections, level_removed
 from perfdag.history import node_outliers, noise_report, overview, recent_rows, series_of
 from perfdag.plan import make_plan
@@ -175,6 +177,27 @@ def test_compare_finds_the_step_and_what_changed(store: Store, capsys: pytest.Ca
     assert "| **worse** |" in capsys.readouterr().out
 
 
+def test_compare_says_which_side_ran_on_simulated_nodes(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    for night, tool in enumerate(("KubeVirt v1.7.0", "perfdag, simulated nodes", "perfdag, simulated nodes")):
+        put(store, rows(night, {"streams=1": [1.0] * 3}, tool=tool))
+    for pair, said in (((0, 1), "simulated nodes in B:"), ((1, 2), "simulated nodes in A and B: figures of the control plane alone")):
+        assert main(["compare", *map(run_id, pair), "--store", store.root]) == 0
+        assert said in capsys.readouterr().out
+
+
+def test_what_single_objects_said_is_searched_too(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a sample that is ok: a search for capacity ends at the size that fails."""
+    put(store, rows(0, {"streams=1": [1.0]}))
+    said = {"metric": "failures", "coords": '{"message":"exceeded quota: q"}', "unit": "1", "headline": False}
+    put(store, rows(1, {"streams=1": [1.0]}) + rows(1, {"streams=1": [7.0]}, **said))
+    assert main(["history", "net", "--store", store.root, "--failures", "QUOTA"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("7 objects  exceeded quota: q") == 1
+    assert "0 points with samples that were not ok, 1 messages of objects" in out
+    assert main(["history", "net", "--store", store.root, "--failures", "nowhere"]) == 0
+    assert "0 messages" in capsys.readouterr().out
+
+
 def test_compare_skips_nothing_in_silence(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     nights(store, 20, step)
     put(store, rows(20, {"streams=1": [1e10] * 3, "streams=4": [np.nan] * 3, "streams=16": [2e10] * 3}))
@@ -326,6 +349,26 @@ def test_charts_draw_what_was_found(store: Store) -> None:
     assert mesh.get_array().min() == pytest.approx(-16, abs=3)
     assert charts.pages([], [], "t")[0].axes[0].texts[0].get_text() == "no runs"
     assert charts.noise([], "t").axes
+
+
+def test_the_last_step_puts_the_history_beside_the_report(store: Store, tmp_path: Path) -> None:
+    text = "name: net\nentries:\n  - {benchmark: command, name: iperf, params: {argv: [ls]}}\n"
+    (tmp_path / "net.yaml").write_text(text)
+    nights(store, 2, step)
+    plan = make_plan(load(tmp_path / "net.yaml"), run_id=run_id(1))
+    assert write_page(store, plan) is None  # two runs are no history
+    nights(store, 40, step, env=lambda n: {"kernel": "6.1.119" if n >= 34 else "6.1.112"})
+    plan = make_plan(load(tmp_path / "net.yaml"), run_id=run_id(39))
+    write_report(store, plan, results.load(store, runs=[run_id(39)]), history=True)
+    assert '<a href="history.html">History of the suite</a>' in store.get(f"runs/{run_id(39)}/report.html").decode()
+    page = store.get(f"runs/{run_id(39)}/history.html").decode()
+    assert "iperf streams=8 throughput" in page
+    assert "kernel 6.1.112 -&gt; 6.1.119" in page
+    assert "2026-02-08" in page
+    assert page.count("<figure>") == 3  # small multiples, overview, noise
+    assert "<script" not in page
+    write_report(store, plan, results.load(store, runs=[run_id(39)]))
+    assert "history.html" not in store.get(f"runs/{run_id(39)}/report.html").decode()
 
 
 def test_forest_marks_what_is_shown() -> None:

@@ -1,0 +1,57 @@
+"""history.html: what changed when, with the charts of a suite's history, as one file that fetches nothing."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure
+
+from perfdag.charts.page import picture, table, text
+from perfdag.charts.pick import Picture
+from perfdag.charts.report import LIMIT, css
+from perfdag.charts.style import to_bytes
+from perfdag.findings import day_of
+from perfdag.history import Series
+from perfdag.trends import Trends
+from perfdag.units import short
+
+TITLES = {"overview": "The last runs at a glance", "noise": "Where the noise is"}
+
+
+def page(trends: Trends, series: Sequence[Series], figures: Mapping[str, Figure], more: str = "") -> str:
+    """The page: every change of level, newest first, then the figures by name. Equal input gives an equal page."""
+    first, last = trends.runs[0].run_id, trends.runs[-1].run_id
+    head = (
+        f'<h1>{text(trends.suite)}: history</h1>\n<p class="muted">{len(trends.runs)} runs from {day_of(first)} to {day_of(last)}; '
+        f'<a href="report.html">report of the newest</a></p>\n{_changes(series)}\n'
+    )
+    body, room = [], LIMIT - len(head.encode()) - len(css().encode()) - 20_000
+    for number, (name, fig) in enumerate(figures.items(), 1):
+        title = TITLES.get(name, "Series over the runs")
+        svg, png = to_bytes(fig)
+        shown = f"<h2>{text(title)}</h2>\n{picture(Picture('history', name, title, svg, png), number)}"
+        if len(shown.encode()) > room:
+            body.append(f'<p class="muted">{text(title)} ({text(name)}): left out for its size</p>')
+            continue
+        room -= len(shown.encode())
+        body.append(shown)
+    if more:
+        body.append(f'<p class="muted">{text(more)}</p>')
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{text(trends.suite)}: history</title>\n<style>\n{css()}</style>\n</head>\n<body>\n<main>\n"
+        f"{head}{''.join(body)}\n</main>\n</body>\n</html>\n"
+    )
+
+
+def _changes(series: Sequence[Series]) -> str:
+    found = sorted((each for one in series for each in one.findings), key=lambda each: -each.index)
+    if not found:
+        return "<p>No series changed its level.</p>"
+    rows = []
+    for each in found:
+        c, unit = each.change, each.info.unit
+        size = f"{c.effect:+.3g}" if each.absolute else f"{100 * c.effect:+.1f} %"
+        differs = "; ".join(f"{key} {a} -> {b}" for key, (a, b) in each.environment.items()) or "nothing that is recorded"
+        level = f"{short(c.before, unit)} to {short(c.after, unit)}"
+        rows.append([day_of(each.run), text(each.name), text(f"{size} {each.word}"), text(level), text(differs[:300])])
+    return table(("since", "series", "change", "level", "what else changed"), rows, ("value", "point", "value", "value", "text"), True)

@@ -1,0 +1,72 @@
+"""The history of a suite as one page beside the report of its newest run."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from perfdag.history import Series
+    from perfdag.plan import Plan
+    from perfdag.stats.noise import Noise
+    from perfdag.store import Store
+    from perfdag.trends import Trends
+
+FEWEST_RUNS = 3
+MOST_SERIES = 120
+"""Series that are drawn for the page; more make it longer than anybody reads, and `perfdag history` draws them."""
+
+
+def write_page(store: "Store", plan: "Plan") -> str | None:
+    """Write runs/<run>/history.html over the runs of the suite on this run's cluster; returns its name, None below three runs.
+
+    Raises StoreError, BadDocument.
+    """
+    from perfdag.charts.history_page import page
+    from perfdag.checks import Tuning
+    from perfdag.history import noise_report, recent_rows, series_of
+    from perfdag.rollup import trends
+    from perfdag.rules import checks_of, stored_acks
+
+    found = trends(store, plan.suite)
+    cluster = next((run.cluster for run in found.runs if run.run_id == plan.run_id), None)
+    shown = found.keep([i for i, run in enumerate(found.runs) if run.cluster == cluster])
+    if len(shown.runs) < FEWEST_RUNS:
+        return None
+    series = series_of(shown, Tuning(checks_of(plan.suite_text)), stored_acks(store)[0])
+    chosen = worth_drawing(series)
+    left = len(chosen) - MOST_SERIES
+    figures = draw(shown, chosen[:MOST_SERIES], noise_report(shown, recent_rows(store, shown)))
+    more = f"{left} more series: perfdag history {plan.suite} --chart DIR" if left > 0 else ""
+    store.put(f"runs/{plan.run_id}/history.html", page(shown, chosen, figures, more).encode())
+    return "history.html"
+
+
+def worth_drawing(series: "list[Series]") -> "list[Series]":
+    """Headline series and those that changed, what changed last first; all, where there is neither."""
+    chosen = [each for each in series if each.info.headline or each.findings] or list(series)
+    return sorted(chosen, key=lambda each: -each.findings[-1].index if each.findings else 1)
+
+
+def draw(trends: "Trends", shown: "list[Series]", noise: "list[tuple[str, Noise]]") -> "dict[str, Figure]":
+    """Small multiples, the overview of the newest runs and where the noise is, by file name."""
+    from perfdag.charts import history as charts
+    from perfdag.history import NEWEST, overview
+
+    changed = sum(bool(each.findings) for each in shown)
+    title = (
+        f"{trends.suite}: {changed} of {len(shown)} series changed level"
+        if changed
+        else f"{trends.suite}: no change of level in {len(shown)} series"
+    )
+    figures = {f"history-{i}": fig for i, fig in enumerate(charts.pages(shown, trends.runs, title), 1)}
+    recent = trends.runs[-NEWEST:]
+    figures["overview"] = charts.overview(
+        [each.name for each in shown],
+        [each.info.better for each in shown],
+        overview(shown),
+        recent,
+        f"{trends.suite}: the last {len(recent)} runs",
+    )
+    if noise:
+        figures["noise"] = charts.noise(noise, f"{trends.suite}: where the noise is")
+    return figures
