@@ -45,7 +45,7 @@ def stop(error: BaseException) -> None:
 def offline_rate(system: Any, samples: int, images: int) -> float:
     """Samples/s by LoadGen's own word."""
     load = loadgen.Load("offline", BATCH, 0.001, samples, images, 1.0)
-    logs = loadgen.test(system, load, stop).logs
+    logs = loadgen.measure(system, load, stop).logs
     rate = summary.read(logs["summary"], logs["detail"]).rate
     assert rate is not None
     return rate
@@ -62,6 +62,10 @@ class Loaded:
 
     def unload(self, indices: Any) -> None:
         """They stay."""
+
+    def buckets(self, largest: int) -> tuple[int, ...]:
+        """None: what is compared has its first batch in the time too."""
+        return ()
 
 
 def loop(blocks: int, batches: int) -> None:
@@ -122,7 +126,7 @@ def stub(blocks: int) -> None:
     ratios = []
     for _ in range(blocks):
         load = loadgen.Load("single-stream", 1, 0.001, count, 64, 1 / service, max_queries=count)
-        logs = loadgen.test(Stub(service), load, stop).logs
+        logs = loadgen.measure(Stub(service), load, stop).logs
         ratios.append(summary.read(logs["summary"], logs["detail"]).percentiles[0.5] / p50(service, count))
     print(f"stub: harness / plain LoadGen p50: {interval(ratios)}")
 
@@ -161,7 +165,7 @@ def peak(seconds: float, service: float) -> None:
 def trial(service: float, bound: float, seconds: float, rate: float) -> summary.Summary:
     """One Server test."""
     load = loadgen.Load("server", 1, seconds, 100, 64, rate, target_rate=rate, latency_bound=bound)
-    logs = loadgen.test(Stub(service), load, stop).logs
+    logs = loadgen.measure(Stub(service), load, stop).logs
     return summary.read(logs["summary"], logs["detail"])
 
 

@@ -43,6 +43,7 @@ class Batcher:
         self._queue: deque[tuple[int, int, float]] = deque()
         self._changed = threading.Condition()
         self._closed = False
+        self._errand: tuple[Callable[[], object], threading.Event] | None = None
         self.batches = Batches()
         self._worker = threading.Thread(target=self._work, name="batcher", daemon=True)
         self._worker.start()
@@ -54,6 +55,14 @@ class Batcher:
             self._queue.extend((sample.id, sample.index, now) for sample in samples)
             self._changed.notify()
 
+    def errand(self, call: Callable[[], object]) -> None:
+        """Have the worker's thread call something between batches, and wait until it has."""
+        done = threading.Event()
+        with self._changed:
+            self._errand = (call, done)
+            self._changed.notify()
+        done.wait()
+
     def close(self) -> None:
         """Run what is queued, then end the worker."""
         with self._changed:
@@ -62,19 +71,35 @@ class Batcher:
         self._worker.join()
 
     def _take(self) -> list[tuple[int, int, float]]:
-        """The next batch; empty where the batcher was closed and nothing is left."""
+        """The next batch; empty where the batcher was closed and nothing is left, or an errand is to be done."""
         with self._changed:
-            while not self._queue and not self._closed:
+            while not (self._queue or self._closed or self._errand):
                 self._changed.wait()
+            if self._errand:
+                return []
             if self._max_delay > 0 and self._queue:
                 due = self._queue[0][2] + self._max_delay
                 while len(self._queue) < self._max_batch and not self._closed and (left := due - time.monotonic()) > 0:
                     self._changed.wait(left)
             return [self._queue.popleft() for _ in range(min(self._max_batch, len(self._queue)))]
 
+    def _run_errand(self) -> bool:
+        """Do what was asked; false where nothing was."""
+        if self._errand is None:
+            return False
+        call, done = self._errand
+        self._errand = None
+        try:
+            call()
+        finally:
+            done.set()
+        return True
+
     def _work(self) -> None:
         try:
-            while batch := self._take():
+            while (batch := self._take()) or self._run_errand():
+                if not batch:
+                    continue
                 results = self._infer([index for _, index, _ in batch], batch[-1][2])
                 self._complete([identity for identity, _, _ in batch], results)
                 self.batches.sizes[len(batch)] += 1

@@ -47,7 +47,7 @@ class Resnet50(Benchmark[Workload]):
 
     def run(self, gang: Gang, params: Workload) -> Output:
         host, argv = gang.hosts[0], [*params.wrapper, *start.plain(params)]
-        with start.watched(host, params) as facts:
+        with start.watched([host], params) as facts:
             finished = host.run(argv, timeout=gang.timeout, env=params.wrapper_env, stdin=start.spec(params))
         text = start.ran(finished)
         return Output(texts(text, finished.stderr), [argv], versions(text), {**_facts(text), **facts, **_seed(text, params, facts)})
@@ -55,7 +55,7 @@ class Resnet50(Benchmark[Workload]):
     def parse(self, output: Output, params: Workload) -> list[Measurement]:
         found = result.read(output.texts.get("result", ""))
         values = result.measurements(found, params)
-        reason = result.wrong(found, params) or output.facts.get("slowed")
+        reason = result.wrong(found, params) or output.facts.get("against")
         if reason:
             raise Invalid(reason, output.texts, values)
         return values

@@ -81,7 +81,7 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
     def run(self, gang: Gang, params: InterferenceParams) -> Output:
         hosts = [gang.hosts[number % len(gang.hosts)] for number in range(params.copies)]
         argv, texts = [*params.wrapper, *start.plain(params)], {}
-        with start.watched(gang.hosts[0], params) as facts:
+        with start.watched(hosts, params) as facts:
             for number, host in enumerate(hosts):
                 finished = host.run(argv, timeout=gang.timeout, env=params.wrapper_env, stdin=start.spec(params))
                 texts[f"solo-{number}"] = start.ran(finished)
@@ -96,6 +96,8 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
             found[when] = [result.read(output.texts.get(f"{when}-{number}", "")) for number in range(params.copies)]
         values = measurements(found["solo"], found["together"], params)
         reasons = reasons_against(found["solo"], found["together"], params)
+        if reason := output.facts.get("against"):
+            reasons.append(str(reason))
         if reasons:
             raise Invalid("; ".join(reasons[:3]), output.texts, values)
         return values
@@ -170,12 +172,19 @@ def measurements(solo: Sequence[result.Result], beside: Sequence[result.Result],
     return [each for each in made if math.isfinite(each.value)]
 
 
+def _merely_late(beside: result.Result, reason: str) -> bool:
+    """Whether all that LoadGen holds against a run is its latency: too short a run or too few queries are no effect of the others."""
+    if not reason.startswith("LoadGen says INVALID") or beside.tested is None:
+        return False
+    return all(beside.tested.keys.get(f"result_{name}") is not False for name in ("min_duration_met", "min_queries_met"))
+
+
 def reasons_against(solo: Sequence[result.Result], beside: Sequence[result.Result], params: InterferenceParams) -> list[str]:
     """Why the figures are not what they claim. A latency bound that breaks beside others is what is measured, so it is no reason."""
     reasons = [f"copy {number} alone: {reason}" for number, each in enumerate(solo) if (reason := result.wrong(each, params))]
     for number, each in enumerate(beside):
         reason = result.wrong(each, params)
-        if reason and not reason.startswith("LoadGen says INVALID"):
+        if reason and not _merely_late(each, reason):
             reasons.append(f"copy {number} beside the others: {reason}")
         seen, share = each.raw.get("device", {}).get("memory"), params.memory_share
         if (

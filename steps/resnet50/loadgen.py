@@ -77,9 +77,9 @@ def settings(load: Load) -> Any:
     return made
 
 
-def test(system: System, load: Load, failed: Callable[[BaseException], None]) -> Tested:
+def measure(system: System, load: Load, failed: Callable[[BaseException], None], begin: Callable[[], None] = lambda: None) -> Tested:
     """Run one LoadGen test to its end. `failed` is called in another thread where the system raises: LoadGen cannot be
-    stopped from outside, so it must end the process."""
+    stopped from outside, so it must end the process. `begin` is called when samples are loaded and the thread that answers is warm."""
     import mlperf_loadgen as lg
 
     keep: list[Any] = []
@@ -100,6 +100,21 @@ def test(system: System, load: Load, failed: Callable[[BaseException], None]) ->
         except BaseException as error:
             failed(error)
 
+    warm: list[bool] = []
+
+    def bring(indices: Sequence[int]) -> None:
+        # LoadGen calls this before its clock starts; an exception would end the process without a word
+        try:
+            system.load(indices)
+            if not warm and load.scenario != "single-stream":  # a thread's first batch pays for its arena and its handles
+                sizes = system.buckets(load.batch)
+                batcher.errand(lambda: [system.infer([indices[at % len(indices)] for at in range(s)], time.monotonic()) for s in sizes])
+            if not warm:
+                begin()
+            warm.append(True)
+        except BaseException as error:
+            failed(error)
+
     delay = load.max_delay if load.scenario == "server" else 0.0
     batcher = Batcher(system.infer, complete, load.batch, delay, failed)
     with TemporaryDirectory(prefix="loadgen-") as folder:
@@ -107,7 +122,7 @@ def test(system: System, load: Load, failed: Callable[[BaseException], None]) ->
         logs.enable_trace = False
         logs.log_output.outdir = folder
         sut = lg.ConstructSUT(answer if load.scenario == "single-stream" else batcher.put, lambda: None)
-        qsl = lg.ConstructQSL(load.total or load.samples, load.samples, system.load, system.unload)
+        qsl = lg.ConstructQSL(load.total or load.samples, load.samples, bring, system.unload)
         try:
             # an audit configuration lying in the working directory would change the test
             lg.StartTestWithLogSettings(sut, qsl, settings(load), logs, os.path.join(folder, "no-audit.config"))  # noqa: PTH118

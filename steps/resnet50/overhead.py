@@ -78,8 +78,9 @@ def student(freedom: int) -> float:
 class Resnet50Overhead(Benchmark[OverheadParams]):
     """Overhead of a treatment (wrapper or environment) on ResNet-50 inference, paired with the plain program in ABBA blocks.
 
-    The treatment is an argv before the program (a runtime, `kubectl exec -i POD --`) or an environment (LD_PRELOAD of a vGPU layer). A
-    runtime class is a key of the shape: measure both shapes with `resnet50` and compare them. Each run is a process of its own.
+    The treatment is an argv before the program (a runtime, `kubectl exec -i POD --`, with treatment_python where its interpreter lies
+    elsewhere) or an environment (LD_PRELOAD of a vGPU layer). A runtime class is a key of the shape: measure both shapes with `resnet50` and
+    compare them. Each run is a process of its own.
 
     Clock: LoadGen's, as in resnet50: it starts with a query's scheduled time and stops when its classes are known. The cost of a run is its
     tail latency (Server p99, SingleStream p90), or in Offline seconds a sample.
@@ -108,10 +109,10 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
 
     def run(self, gang: Gang, params: OverheadParams) -> Output:
         host, given, plain = gang.hosts[0], start.spec(params), start.plain(params)
-        wrapped = [*params.wrapper, *plain]
+        wrapped = [*params.wrapper, *start.plain(params, params.treatment_python)]
         order = "".join(blocks(math.ceil(params.pairs / 2), params.seed))[: 2 * params.pairs]
         texts: dict[str, str] = {"order": order}
-        with start.watched(host, params) as facts:
+        with start.watched([host], params) as facts:
             for number, side in enumerate(order):
                 env = params.wrapper_env if side == "B" else {}
                 finished = host.run(wrapped if side == "B" else plain, timeout=gang.timeout, env=env, stdin=given)
@@ -129,6 +130,8 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
             costs[side].append(found.tail(params.scenario))
             if reason := result.wrong(found, params):
                 reasons.append(f"run {number + 1} ({'treatment' if side == 'B' else 'baseline'}): {reason}")
+        if reason := output.facts.get("against"):
+            reasons.append(str(reason))
         judged = overhead([math.log(b / a) for a, b in zip(costs["A"], costs["B"], strict=True)], params.limit)
         values = list(_values(judged, costs, result.SMOKE if params.fast else {}))
         if reasons:

@@ -54,7 +54,7 @@ class Workload(benchmark.Params):
     samples: int = Field(64, ge=1, le=50000, description="different images held in memory (MLPerf: 1024)")
     min_duration: PositiveDuration = Field(MLPERF_DURATION, description="shortest run; MLPerf's rules ask for 600 s")
     min_queries: int | None = Field(None, ge=1, description="fewest queries (offline: samples); unset: mlperf.conf's")
-    max_queries: int | None = Field(None, ge=1, description="stop after so many queries; unset: no limit")
+    max_queries: int | None = Field(None, ge=1, description="server, single-stream, find-peak: stop after so many queries; unset: no limit")
     fast: bool = Field(False, description="a smoke test of seconds: its rows say that they are not comparable")
     precision_of_peak: float = Field(0.01, gt=0, lt=0.5, description="find-peak: relative width of the last bracket")
     search_duration: PositiveDuration = Field(10.0, description="find-peak: seconds of a trial before the full ones at the edge")
@@ -82,6 +82,8 @@ class Workload(benchmark.Params):
             raise ValueError(
                 "scenario server needs target_rate, queries/s that arrive; find-peak finds the highest that holds latency_bound"
             )
+        if self.max_queries is not None and self.scenario in ("offline", "accuracy"):
+            raise ValueError(f"max_queries does nothing in scenario {self.scenario}, whose one query holds all samples: use min_duration")
         if self.precision == "tf32" and self.device != "cuda":
             raise ValueError("precision tf32 is a mode of NVIDIA GPUs: device: cuda, or precision fp32, bf16 or fp16")
         if self.scenario == "accuracy" and self.imagenet is None:
@@ -115,6 +117,9 @@ class OverheadParams(Workload):
 
     pairs: int = Field(6, ge=2, le=200, description="pairs of one baseline and one treatment each")
     limit: float = Field(0.05, gt=0, lt=1, description="relative overhead that the treatment must stay under")
+    treatment_python: Text | None = Field(
+        None, description="interpreter of the treatment where its path differs there, as in the pod that a wrapper enters; unset: python"
+    )
 
     @model_validator(mode="after")
     def _treated(self) -> "OverheadParams":

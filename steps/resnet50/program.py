@@ -110,8 +110,7 @@ class Program:
         elif self.spec["scenario"] == "find-peak":
             self._find_peak(system, rate)
         else:
-            subject.arm()
-            self.result["answer"] = self._test(system, self._load(rate))
+            self.result["answer"] = self._test(system, self._load(rate), begin=subject.arm)
         if self.spec["check_logits"]:
             # memory that was corrupted while it ran shows only now
             self.result["logits_after"] = subject.check_logits()
@@ -127,6 +126,7 @@ class Program:
             "first": largest.first,
             "steady": largest.steady,
             "stable": all(each.stable for each in found.values()),
+            "few": any(each.few for each in found.values()),
             "batches": sum(each.batches for each in found.values()),
             "by_size": {size: [each.first, each.steady] for size, each in found.items()},
         }
@@ -139,7 +139,7 @@ class Program:
             system.infer(indices, time.monotonic())
 
         try:
-            return warm_up(call, limit)
+            return warm_up(call, limit, stretch=0) if self.spec["fast"] else warm_up(call, limit)
         except Exception as error:
             if classify(error)[0] != "memory":
                 raise
@@ -166,10 +166,10 @@ class Program:
         }
         return loadgen.Load(**(base | changes))
 
-    def _test(self, system: System, load: loadgen.Load, keep: bool = True) -> int:
+    def _test(self, system: System, load: loadgen.Load, keep: bool = True, begin: Callable[[], None] = lambda: None) -> int:
         """Run one LoadGen test; its place in `tests`."""
         started = time.time()
-        tested = loadgen.test(system, load, self.fail)
+        tested = loadgen.measure(system, load, self.fail, begin)
         logs = dict(tested.logs) if keep else {"summary": tested.logs["summary"], "detail": _results_only(tested.logs["detail"])}
         record = {"started": started, "ended": time.time(), "rate": load.target_rate, "batches": tested.batches, "logs": logs}
         self.result["tests"].append(record)

@@ -97,7 +97,10 @@ def wrong(result: Result, params: Workload) -> str | None:
             return f"logits {what} from fp32 eager {when} the measurement: weights or arithmetic are corrupted"
         if found is None and params.check_logits:
             return f"logits were not checked {when} the measurement, though check_logits is set"
-    if raw.get("warmup", {}).get("stable") is False and not params.fast:
+    warm = raw.get("warmup", {})
+    if warm.get("stable") is False and not params.fast:
+        if warm.get("few"):
+            return f"too few batches fit into the warm-up to tell whether their time is steady: the last took {warm['steady']:.3g} s"
         return "batch times were still moving by more than 10 % when the warm-up's time was over: something else uses the device"
     if result.tested is not None and not result.tested.valid and not _merely_short(result.tested, params):
         return "LoadGen says INVALID: " + "; ".join(result.tested.reasons)
@@ -105,12 +108,14 @@ def wrong(result: Result, params: Workload) -> str | None:
 
 
 def _merely_short(tested: summary.Summary, params: Workload) -> bool:
-    """Whether a fast run is INVALID only because its few queries cannot show a percentile: what a smoke test is, and marked."""
-    bounds_held = all(
-        tested.keys.get(f"result_{name}") is not False for name in ("perf_constraints_met", "min_duration_met", "min_queries_met")
-    )
-    tail = PERCENTILES[TAIL.get(params.scenario, "p90")]
-    return params.fast and bounds_held and tested.queries < needed(tail)
+    """Whether a fast run is INVALID only because it is short: its few queries cannot show a percentile, or Offline's one query, sized by
+    a short warm-up, was done early. That is what a smoke test is, and marked."""
+    held = {
+        name for name in ("perf_constraints_met", "min_duration_met", "min_queries_met") if tested.keys.get(f"result_{name}") is not False
+    }
+    if params.scenario == "offline":
+        return params.fast and "min_queries_met" in held
+    return params.fast and len(held) == 3 and tested.queries < needed(PERCENTILES[TAIL.get(params.scenario, "p90")])
 
 
 def measurements(result: Result, params: Workload) -> list[Measurement]:
@@ -122,6 +127,8 @@ def measurements(result: Result, params: Workload) -> list[Measurement]:
             marks["loadgen"] = "INVALID"
     if not params.check_logits:
         marks["logits_checked"] = False
+    if result.raw.get("model", {}).get("weights_verified") is False:
+        marks["weights"] = "unverified"
     return [
         Measurement(each.metric, each.value, each.stat, {**each.coords, **marks}, each.n, each.subject)
         for each in _all(result, params)
@@ -151,7 +158,9 @@ def _of_test(tested: summary.Summary, result: Result, params: Workload) -> Itera
         yield Measurement("throughput", result.rate, n=queries)
     else:
         if params.scenario == "find-peak":
-            yield Measurement("peak_rate", result.raw["peak"]["rate"], n=queries)
+            # without a rate that failed the search ended at its own limit: the peak is this or more
+            bound = {} if result.raw["peak"]["above"] is not None else {"bound": "lower"}
+            yield Measurement("peak_rate", result.raw["peak"]["rate"], coords=bound, n=queries)
         tail = TAIL[params.scenario]
         if queries >= needed(PERCENTILES[tail]) and params.scenario != "find-peak":
             yield Measurement("tail_latency", tested.percentiles[PERCENTILES[tail]], tail, n=queries)

@@ -37,7 +37,13 @@ def entry(found: Result, params: Workload) -> dict[str, Any]:
     }
     tested = found.tested
     if tested is None:
-        return made
+        accuracy = found.raw["accuracy"]
+        reached = accuracy["top1"] >= accuracy["target"]
+        return (
+            made
+            | {f"{name}_top1" if name in ("reference", "target") else name: value for name, value in accuracy.items()}
+            | {"reached": reached}
+        )
     made |= {"valid": tested.valid, "precision": params.precision, "backend": params.backend, "fast": params.fast}
     if params.scenario in ("offline", "find-peak", "server"):
         made["throughput_samples_per_sec"] = round(found.rate, 3)

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -23,9 +23,9 @@ def interpreter(params: Workload) -> str:
     return params.python or sys.executable
 
 
-def plain(params: Workload) -> list[str]:
-    """argv of the program without the wrapper; the spec comes on standard input."""
-    return [interpreter(params), "-m", MODULE, "--spec", "-"]
+def plain(params: Workload, python: str | None = None) -> list[str]:
+    """argv of the program without the wrapper, by another interpreter where one is named; the spec comes on standard input."""
+    return [python or interpreter(params), "-m", MODULE, "--spec", "-"]
 
 
 def spec(params: Workload) -> bytes:
@@ -58,18 +58,45 @@ def ran(finished: Finished) -> str:
 
 
 @contextlib.contextmanager
-def watched(host: Host, params: Workload) -> Iterator[dict[str, Any]]:
-    """Facts of the GPUs, and after the block what they did in it (`during`, `slowed`); nothing where the device is a CPU."""
+def watched(hosts: Sequence[Host], params: Workload) -> Iterator[dict[str, Any]]:
+    """Facts of the GPUs of the hosts (`gpus`; of the second and further hosts under `peers` by name), and after the block what they did in
+    it and `against`, why the figures are not the devices' own; nothing where the device is a CPU."""
     facts: dict[str, Any] = {}
     if params.device != "cuda":
         yield facts
         return
-    if reason := gpu.problem(host):
-        raise Skip(f"device cuda: {reason}")
-    facts["gpus"] = gpu.facts(host)
-    with gpu.watched(host) as seen:
+    one_each = list({host.name: host for host in hosts}.values())
+    found: list[dict[str, Any]] = []
+    for host in one_each:
+        if reason := gpu.problem(host):
+            raise Skip(f"device cuda: {reason}")
+        found.append({"gpus": gpu.facts(host)})
+    with contextlib.ExitStack() as stack:
+        seen = [stack.enter_context(gpu.watched(host)) for host in one_each]
+        facts |= found[0]
         yield facts
-    facts |= seen
+    reasons = []
+    for host, here, during in zip(one_each, found, seen, strict=True):
+        here |= during
+        if reason := against(here, gpu.facts(host)):
+            reasons.append(f"{host.name}: {reason}" if len(one_each) > 1 else reason)
+    facts |= found[0]
+    if len(one_each) > 1:
+        facts["peers"] = {host.name: each for host, each in zip(one_each[1:], found[1:], strict=True)}
+    facts["against"] = "; ".join(reasons) or None
+
+
+def against(found: dict[str, Any], after: Sequence[dict[str, Any]]) -> str | None:
+    """Why figures of a host's GPUs are not the devices' own: slowed, not seen at all, or with memory errors since `gpus` was read."""
+    if found.get("slowed"):
+        return str(found["slowed"])
+    if not found.get("during"):
+        return f"what the GPU's clocks did is not known: {found.get('error', 'no samples')}"
+    before = {each.get("index"): each.get("ecc_uncorrected", 0) for each in found["gpus"]}
+    for each in after:
+        if (grown := each.get("ecc_uncorrected", 0) - before.get(each.get("index"), 0)) > 0:
+            return f"GPU {each['index']} had {grown} uncorrected memory error(s) meanwhile: its memory is broken"
+    return None
 
 
 def spec_file(scratch: str, number: int) -> str:

@@ -8,39 +8,48 @@ from dataclasses import dataclass
 WINDOW = 5
 WINDOWS = 3
 TOLERANCE = 0.1
-"""Warm when three windows of five batches have medians within 10 % (the rule of perf_analyzer)."""
+"""Warm when three windows of five batches have medians within 10 % (the rule of perf_analyzer); windows are shorter where five batches
+would not fit three times."""
+STRETCH = 16
+"""Batches that are waited for where they take longer than the limit: three windows of five, and one."""
 HONEST = 0.95
 """Part of the device's time that the host's clock must cover; the rest is the resolution of both."""
 
 
 @dataclass(frozen=True)
 class Warmup:
-    """Seconds: `first` batch (lazy initialisation, compilation, tuning), `steady` median of the last window."""
+    """Seconds: `first` batch (lazy initialisation, compilation, tuning), `steady` median of the last window. `few`: there were not three
+    windows to compare."""
 
     first: float
     steady: float
     batches: int
     stable: bool
+    few: bool = False
 
 
-def warm_up(call: Callable[[], object], limit: float, clock: Callable[[], float] = time.perf_counter) -> Warmup:
-    """Call until three windows of five agree within 10 %, at most `limit` seconds after the first call (then not stable)."""
-    start = clock()
-    call()
-    first = clock() - start
-    begun, seconds, medians = clock(), [], []
+def warm_up(call: Callable[[], object], limit: float, clock: Callable[[], float] = time.perf_counter, stretch: int = STRETCH) -> Warmup:
+    """Call until three windows of five agree within 10 %, at most `limit` seconds after the first call, or `stretch` times what the second
+    took where that is more (then not stable)."""
+
+    def timed() -> float:
+        start = clock()
+        call()
+        return clock() - start
+
+    first = timed()
+    begun, seconds = clock(), [timed()]
+    medians: list[float] = []
+    window = max(1, min(WINDOW, int(limit / (WINDOWS * max(seconds[0], 1e-9)))))
+    limit = max(limit, stretch * seconds[0])
     while True:
-        for _ in range(WINDOW):
-            at = clock()
-            call()
-            seconds.append(clock() - at)
-            if clock() - begun > limit:
-                break
-        medians.append(statistics.median(seconds[-WINDOW:]))
+        while len(seconds) < window * (len(medians) + 1) and clock() - begun <= limit:
+            seconds.append(timed())
+        medians.append(statistics.median(seconds[-window:]))
         last = medians[-WINDOWS:]
         stable = len(last) == WINDOWS and max(last) <= (1 + TOLERANCE) * min(last)
         if stable or clock() - begun > limit:
-            return Warmup(first, medians[-1], 1 + len(seconds), stable)
+            return Warmup(first, medians[-1], 1 + len(seconds), stable, len(last) < WINDOWS)
 
 
 @dataclass(frozen=True)

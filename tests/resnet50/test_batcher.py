@@ -36,6 +36,28 @@ class Recorder:
         return Batcher(self.infer, self.complete, max_batch, max_delay, self.errors.append)
 
 
+def test_an_errand_runs_in_the_workers_thread_and_before_what_is_queued() -> None:
+    seen, threads = Recorder(), []
+    batcher = seen.batcher(2, 0.0)
+    batcher.errand(lambda: threads.append(threading.current_thread().name))
+    batcher.put([Sample(1, 1)])
+    batcher.close()
+    assert threads == ["batcher"]
+    assert [ids for ids, _, _ in seen.done] == [[1]]
+
+
+def test_an_errand_that_fails_is_told_and_waits_for_nobody() -> None:
+    seen = Recorder()
+
+    def broken() -> None:
+        raise ValueError("cold")
+
+    batcher = seen.batcher(2, 0.0)
+    batcher.errand(broken)
+    batcher.close()
+    assert [str(each) for each in seen.errors] == ["cold"]
+
+
 def test_everything_is_answered_once_in_batches_no_larger_than_asked() -> None:
     seen = Recorder()
     batcher = seen.batcher(8, 0.0)

@@ -41,6 +41,18 @@ def test_offline_says_what_was_published_and_that_it_is_unverified() -> None:
     assert "Highest throughput" in said
 
 
+def test_accuracy_is_held_against_the_reference() -> None:
+    samples = [
+        sample("resnet50", {"scenario": "accuracy", "precision": precision}, 1, [value("top1", top1, "1", headline=True)])
+        for precision, top1 in (("fp32", 0.7646), ("bf16", 0.75))
+    ]
+    figure = drawn(resnet50, table(*samples))["accuracy"]
+    said = words(figure)
+    assert "76.46 % of the fp32 reference" in said
+    assert said.count("NOT reached") == 1
+    assert any(list(line.get_xdata()) == [0.76456] * 2 for line in figure.axes[0].lines)
+
+
 def test_server_shows_percentiles_and_the_point_that_failed() -> None:
     good = [value("latency", 0.001 * i, "s", stat=stat) for i, stat in enumerate(("p50", "p90", "p99"), 1)]
     rows = table(

@@ -7,6 +7,8 @@ import pytest
 
 from perfdag.hosts import LocalHost
 from perfdag.steps import gpu
+from perfdag.steps.resnet50 import start
+from perfdag.steps.resnet50.params import Workload
 
 T4 = (
     "0, Tesla T4, GPU-1b2c, 550.90.07, 90.04.38.00.03, 15360, 70.00, 1590, 5001, Enabled, Default, Enabled, 0, 2, [N/A], 3, 16\n"
@@ -119,3 +121,26 @@ def test_a_driver_that_refuses_for_another_reason_is_in_the_record(monkeypatch: 
     with gpu.watched(LocalHost()) as seen:
         pass
     assert seen == {"during": [], "slowed": None, "error": "Unable to determine the device handle for GPU0: Unknown Error"}
+
+
+def test_every_host_is_watched_and_what_its_gpus_did_is_held_against_the_figure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hot = SAMPLING.replace("0x4", "0x40")
+    fake_smi(
+        tmp_path,
+        monkeypatch,
+        f'case "$*" in -L) echo "GPU 0: T4"; exit;; *loop*) ;; *uuid*) echo "{T4.splitlines()[0]}"; exit;; esac; {hot}',
+    )
+    hosts = [LocalHost(name=name) for name in ("a", "b", "a")]
+    with start.watched(hosts, Workload(device="cuda", system="stub")) as facts:
+        time.sleep(0.3)
+    assert facts["against"].startswith("a: GPU 0 was slowed down (hardware thermal slowdown)")
+    assert "; b: GPU 0 was slowed down" in facts["against"]
+    assert facts["peers"].keys() == {"b"}
+    assert facts["gpus"][0]["name"] == "Tesla T4"
+
+
+def test_memory_errors_that_came_meanwhile_and_a_gpu_not_seen_at_all_are_held_against_it() -> None:
+    seen = {"gpus": [{"index": 0, "ecc_uncorrected": 2}], "during": [{"index": 0}], "slowed": None}
+    assert start.against(seen, [{"index": 0, "ecc_uncorrected": 2}]) is None
+    assert "GPU 0 had 3 uncorrected memory error" in str(start.against(seen, [{"index": 0, "ecc_uncorrected": 5}]))
+    assert "is not known: no samples" in str(start.against({**seen, "during": []}, []))

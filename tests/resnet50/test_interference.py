@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark import Gang, Measurement
+from perfdag.benchmark import Gang, Invalid, Measurement, Output
 from perfdag.hosts import LocalHost
 from perfdag.shape import Shape
 from perfdag.steps.resnet50.interference import Resnet50Interference, jain, overlap, reasons_against
@@ -76,3 +76,21 @@ def test_copies_that_hardly_met_are_invalid() -> None:
     params = InterferenceParams.model_validate({"scenario": "single-stream"})
     reasons = reasons_against([], [with_memory(1, 0, 10), with_memory(1, 6, 16)], params)
     assert "at once for 25 % of the time" in reasons[0]
+
+
+def test_beside_the_others_only_latency_is_excused() -> None:
+    params = InterferenceParams.model_validate({"scenario": "server", "target_rate": 100, "check_logits": False})
+    raw = json.loads(RECORDED.with_name("server-overloaded.json").read_text())
+    assert reasons_against([], [read(json.dumps(raw))], params) == []
+    logs = raw["tests"][0]["logs"]
+    logs["detail"] += '\n:::MLLOG {"key": "result_min_duration_met", "value": false}\n'
+    assert reasons_against([], [read(json.dumps(raw))], params)[0].startswith("copy 0 beside the others: LoadGen says INVALID")
+
+
+def test_a_slowed_gpu_makes_the_figures_invalid() -> None:
+    params = InterferenceParams.model_validate({"scenario": "single-stream"})
+    text = RECORDED.read_text()
+    texts = {f"{when}-{number}": text for when in ("solo", "together") for number in range(2)}
+    assert Resnet50Interference().parse(Output(texts), params)
+    with pytest.raises(Invalid, match="GPU 0 was slowed"):
+        Resnet50Interference().parse(Output(texts, facts={"against": "GPU 0 was slowed"}), params)

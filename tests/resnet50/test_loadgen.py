@@ -2,6 +2,8 @@
 
 import json
 import statistics
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,10 @@ import pytest
 from perfdag.benchmark import Gang, Invalid
 from perfdag.hosts import LocalHost
 from perfdag.shape import Shape
-from perfdag.steps.resnet50 import result
+from perfdag.steps.resnet50 import loadgen, result, summary
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.params import Workload
+from perfdag.steps.resnet50.system import Stub
 from tests.resnet50.plain_loadgen import p50
 
 pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'")
@@ -60,6 +63,28 @@ def test_our_share_of_the_latency_is_below_two_percent_of_loadgens_own_figure(tm
         bare.append(p50(service, count))
     assert statistics.median(ours) / statistics.median(bare) < 1.02
     assert min(ours) >= service
+
+
+class Cold(Stub):
+    """The first call in a thread takes a second."""
+
+    def __init__(self) -> None:
+        super().__init__(0.002)
+        self.warm = threading.local()
+
+    def infer(self, indices: Sequence[int], ready: float) -> Sequence[int]:
+        if not getattr(self.warm, "yes", False):
+            self.warm.yes = True
+            time.sleep(1.0)
+        return super().infer(indices, time.monotonic())
+
+
+def test_the_first_batch_of_the_answering_thread_is_no_part_of_a_latency() -> None:
+    begun: list[float] = []
+    load = loadgen.Load("server", 1, 0.1, 64, 8, 500, target_rate=50, latency_bound=1.0, max_queries=64)
+    logs = loadgen.measure(Cold(), load, pytest.fail, lambda: begun.append(time.monotonic())).logs
+    assert len(begun) == 1
+    assert summary.read(logs["summary"], logs["detail"]).keys["result_max_latency_ns"] < 0.5e9
 
 
 def test_offline_counts_samples_and_batches(tmp_path: Path) -> None:

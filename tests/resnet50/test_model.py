@@ -112,6 +112,8 @@ def test_weights_from_a_file_and_its_digest(tmp_path: Path, net: Any) -> None:
     loaded, facts = model.build(str(path), 9, digest)
     assert (facts["weights_sha256"], facts["trained"]) == (digest, True)
     assert torch.equal(loaded.fc.weight, net.fc.weight)
+    assert facts["weights_verified"]
+    assert not model.build(str(path), 9)[1]["weights_verified"]  # nothing says what they should be
     named = tmp_path / f"resnet50-{digest[:8]}.pth"
     path.rename(named)
     assert model.build(str(named), 0)[1]["trained"]
@@ -132,6 +134,16 @@ def test_weights_that_are_missing_or_of_another_model(tmp_path: Path) -> None:
     other.write_text("not a file of torch")
     with pytest.raises(model.UnusableError, match="no state dict"):
         model.build(str(other), 0)
+
+
+def test_a_cut_image_is_named(tmp_path: Path) -> None:
+    from PIL import Image
+
+    file = tmp_path / "cut.png"
+    Image.new("RGB", (300, 300), (9, 200, 7)).save(file)
+    file.write_bytes(file.read_bytes()[:60])
+    with pytest.raises(model.UnusableError, match=r"cut\.png: not an image"):
+        model.decode(file)
 
 
 def test_compiled_batches_are_padded_to_what_was_warmed(net: Any) -> None:

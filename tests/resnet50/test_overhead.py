@@ -130,3 +130,19 @@ def test_invalid_runs_make_the_comparison_invalid() -> None:
     params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", "wrapper": ["env"], "pairs": 2})
     with pytest.raises(Invalid, match=r"run 2 \(treatment\): logits differ"):
         Resnet50Overhead().parse(Output(texts), params)
+
+
+def test_a_slowed_gpu_makes_the_comparison_invalid() -> None:
+    good = RECORDED.read_text()
+    texts = {"order": "ABBA", "000A": good, "001B": good, "002B": good, "003A": good}
+    params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", "wrapper": ["env"], "pairs": 2})
+    assert Resnet50Overhead().parse(Output(texts, facts={"against": None}), params)
+    with pytest.raises(Invalid, match="GPU 0 was slowed"):
+        Resnet50Overhead().parse(Output(texts, facts={"against": "GPU 0 was slowed"}), params)
+
+
+def test_the_treatment_may_have_an_interpreter_of_its_own() -> None:
+    given = {"wrapper": ["treated"], "pairs": 2, "python": "/here/python", "treatment_python": "/there/python"}
+    params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", **given})
+    output = Resnet50Overhead().run(Gang([Drifting(0.0)], Shape(), 60, "/"), params)
+    assert [argv[:2] for argv in output.argv] == [["/here/python", "-m"], ["treated", "/there/python"]]

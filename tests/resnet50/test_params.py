@@ -28,6 +28,7 @@ from perfdag.steps.resnet50.params import InterferenceParams, OverheadParams, Wo
         ({"threads": 0}, "greater than or equal to 1"),
         ({"price_per_hour": 0}, "greater than 0"),
         ({"colour": "red"}, "Extra inputs"),
+        ({"max_queries": 100}, "max_queries does nothing in scenario offline"),
     ],
 )
 def test_refused(params: dict[str, Any], said: str) -> None:

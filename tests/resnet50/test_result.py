@@ -225,3 +225,30 @@ def test_an_export_that_fails_costs_no_other(monkeypatch: pytest.MonkeyPatch, tm
     said = exports.write(FolderStore(str(tmp_path)), "r1", rows)
     assert (tmp_path / "runs/r1/count.txt").read_text() == "2"
     assert sorted(said) == sorted([f"{tmp_path}/runs/r1/count.txt", "not written, export of resnet50: ValueError: no such row"])
+
+
+def test_too_few_warm_batches_are_said_as_that() -> None:
+    raw = recorded("single-stream")
+    raw["warmup"] |= {"stable": False, "few": True, "steady": 31.0}
+    with pytest.raises(Invalid, match=r"too few batches fit into the warm-up .* the last took 31 s"):
+        parse(raw, params("single-stream"))
+
+
+def test_unverified_weights_and_a_peak_without_an_upper_end_are_in_the_coordinates() -> None:
+    raw = recorded("single-stream")
+    raw["model"]["weights_verified"] = False
+    assert all(each.coords["weights"] == "unverified" for each in parse(raw, params("single-stream")))
+    for above, bound in ((None, "lower"), (130.0, None)):
+        raw = recorded("server-overloaded")
+        raw["tests"][0]["logs"] = {name: text.replace("INVALID", "VALID") for name, text in raw["tests"][0]["logs"].items()}
+        raw |= {"answer": 0, "peak": {"rate": 123.0, "above": above}}
+        found = next(each for each in parse(raw, params("find-peak")) if each.metric == "peak_rate")
+        assert found.coords.get("bound") == bound
+
+
+def test_accuracy_in_the_seeds_document_has_its_reference_and_verdict() -> None:
+    for top1, reached in ((0.7646, True), (0.75, False)):
+        raw = recorded("offline")
+        raw["accuracy"] = {"top1": top1, "images": 50000, "reference": 0.76456, "target": 0.7569144}
+        (entry,) = seed_json(result.read(json.dumps(raw)), params("accuracy", imagenet="/x"), {})["benchmarks"]
+        assert (entry["top1"], entry["reference_top1"], entry["images"], entry["reached"]) == (top1, 0.76456, 50000, reached)

@@ -45,6 +45,29 @@ def test_it_gives_up_at_the_limit_and_says_so() -> None:
     assert fake.now < 40
 
 
+@pytest.mark.parametrize("seconds", [9.5, 25.0, 90.0])
+def test_slow_and_steady_is_stable(seconds: float) -> None:
+    fake = Fake(lambda call: seconds)
+    warm = warm_up(fake, 60.0, fake.clock)
+    assert warm.stable
+    assert warm.batches <= 7  # no longer than it takes to see
+    assert warm.steady == pytest.approx(seconds)
+
+
+def test_too_few_batches_are_told_from_moving_ones() -> None:
+    fake = Fake(lambda call: 1.0 if call < 2 else 50.0)
+    warm = warm_up(fake, 60.0, fake.clock)
+    assert (warm.stable, warm.few) == (False, True)
+    fake = Fake(lambda call: 1.0 if call // 5 % 2 else 2.0)
+    assert not warm_up(fake, 30.0, fake.clock).few
+
+
+def test_a_smoke_test_does_not_stretch() -> None:
+    fake = Fake(lambda call: 9.5 + call)
+    warm_up(fake, 2.0, fake.clock, stretch=0)
+    assert fake.calls == 2
+
+
 class Device:
     """Work that runs on beside the host, as CUDA kernels do: a launch returns at once."""
 
