@@ -19,6 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from perfdag.benchmark import SIMULATED
 from perfdag.charts import style
 
 _P = ParamSpec("_P")
@@ -326,10 +327,6 @@ def drawings(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
             yield f"{name}{own}", _captioned(draw(group.stages), caption, fake)
     for entry, counted in calls.items():
         yield f"api-calls-{entry}" if len(calls) > 1 else "api-calls", _captioned(api_calls(counted), entry, fake)
-
-
-SIMULATED = "simulated nodes"
-"""What the column `tool` has of runs on nodes that nothing runs on."""
 
 
 def _captioned(figure: Figure, caption: str, fake: bool) -> Figure:

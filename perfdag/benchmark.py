@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Better = Literal["higher", "lower", "none"]
 MIN_TIMEOUT = 60.0
+SIMULATED = "simulated nodes"
+"""What `Output.tool` says of a sample whose nodes run nothing: its figures are of the control plane alone."""
 
 
 class Params(BaseModel):

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from perfdag import results
+from perfdag.benchmark import SIMULATED
 from perfdag.checks import Tuning
 from perfdag.environment import codes, environment
 from perfdag.matching import match
@@ -49,6 +50,7 @@ class Comparison:
     failed: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
+    simulated: list[str] = field(default_factory=list)
 
 
 _Key = tuple[str, str, str, str]
@@ -74,6 +76,7 @@ def compare_selections(a: tuple[Store, Selection], b: tuple[Store, Selection], t
     asked = {run for _, side in (a, b) if len(side.runs) == 1 for run in side.runs}
     past = _past(b[0], b[1], asked, damaged)
     made = Comparison(a[1], b[1], damaged=damaged)
+    made.simulated = [letter for letter, side in (("A", left), ("B", right)) if SIMULATED in side.environment.get("tool", "")]
     made.environment = {
         key: (left.environment.get(key, "-"), right.environment.get(key, "-"))
         for key in sorted({*left.environment, *right.environment})

@@ -169,6 +169,8 @@ def notes(made: "Comparison") -> list[str]:
     from perfdag.comparison import count
 
     said = [count(made.rows)]
+    if made.simulated:
+        said.append(f"simulated nodes in {' and '.join(made.simulated)}: figures of the control plane alone")
     for title, lines in (
         ("only in A (missing in B)", made.only_a),
         ("only in B (new)", made.only_b),

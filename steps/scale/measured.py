@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from perfdag.benchmark import Failed, Infrastructure, Measurement, Metric, SampleError, Skip
+from perfdag.benchmark import SIMULATED, Failed, Infrastructure, Measurement, Metric, SampleError, Skip
 from perfdag.kube import KubeError
 from perfdag.steps.scale.gates import Gate
 from perfdag.steps.scale.generator import nameless
@@ -33,7 +33,6 @@ METRICS = (
     Metric("component", "1", "none", "figures from Prometheus (coords: figure; the unit is in its name)"),
     Metric("gates_failed", "1", "lower", "1 for a gate that was breached or had no data, 0 for one that passed (coords: gate)"),
 )
-SIMULATED = "simulated nodes"
 _STATS = ("p50", "p95", "p99", "mean", "least", "most")
 MOST = 50
 """Distinct messages that are kept."""

@@ -203,6 +203,9 @@ class Observer:
         except KubeError as error:
             self.failed.append(error)
             self._changed.set()
+        except asyncio.CancelledError:
+            self.failed.append(KubeError(0, "Stopped", "the watch was stopped"))  # nobody waits for what it cannot tell any more
+            raise
 
     def _take(self, kind: str, read: Extractor, event: Event) -> None:
         body, received = event.object, 0 if event.listed else event.received_ns

@@ -42,6 +42,18 @@ class TestCommands:
             said = capsys.readouterr().err
             assert told in said
             assert said.count("\n") == 1
+        for words, told in (
+            (["burst", "--count", "100", "400"], "several are a ladder"),
+            (["burst", "--step", "5"], "--step goes with capacity, not burst"),
+            (["burst", "--template", "pod"], "Pod brings up no VMI"),
+            (["burst", "--burst", "5"], "--burst goes with --arrival burst"),
+        ):
+            assert self.cli("vmi", *words, "-o", out) == 2
+            said = capsys.readouterr().err
+            assert told in said
+            assert said.count("\n") == 1
+        assert self.cli("vmi", "burst", "--prometheus", "http://127.0.0.1:9", "-o", out) == 4, "asked before anything is made"
+        assert "no answer from Prometheus" in capsys.readouterr().err
         assert not (tmp_path / "out").exists()
 
     @pytest.mark.slow

@@ -36,13 +36,18 @@ async def cli(*words: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("way", ["scale", "suite"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_an_interrupted_burst_leaves_nothing_in_a_namespace_that_was_there(
-    kube: Kube, nodes: None, namespace: str, number: signal.Signals, tmp_path: Path
+    kube: Kube, nodes: None, namespace: str, number: signal.Signals, way: str, tmp_path: Path
 ) -> None:
     """Stopped in the midst of its creations, of which the answers of some never came."""
     await simulate.install(kube, "kubevirt")
-    argv = [*CLI, "vmi", "burst", "--count", "300", "--no-primer", "--parallel", "8", "--namespace", namespace, "-o", str(tmp_path)]
+    params = f"{{counts: [300], primer: false, parallel: 8, namespace: {namespace}}}"
+    (tmp_path / "s.yaml").write_text(f"name: cut\nentries:\n  - {{benchmark: vmi-burst, params: {params}}}\n")
+    suite = [*CLI[:-1], "run", str(tmp_path / "s.yaml"), "--no-report", "--store", str(tmp_path / "store")]
+    own = [*CLI, "vmi", "burst", "--count", "300", "--no-primer", "--parallel", "8", "--namespace", namespace, "-o", str(tmp_path)]
+    argv = suite if way == "suite" else own
     process = await asyncio.create_subprocess_exec(
         *argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, preexec_fn=hears_sigint
     )
@@ -52,14 +57,15 @@ async def test_an_interrupted_burst_leaves_nothing_in_a_namespace_that_was_there
                 break
             await asyncio.sleep(0.05)
         process.send_signal(number)
-        said = (await asyncio.wait_for(process.communicate(), 120))[0].decode()
+        said = (await asyncio.wait_for(process.communicate(), 60))[0].decode()
     finally:
         if process.returncode is None:
             process.kill()
     assert process.returncode == 130, said
     assert "Traceback" not in said
     run = said.partition("run ")[2].partition(":")[0]
-    assert await kube.list(await kube.resource("kubevirt.io/v1", VMI), namespace, labels=f"{RUN_LABEL}={run}") == []
+    if way == "scale":
+        assert await kube.list(await kube.resource("kubevirt.io/v1", VMI), namespace, labels=f"{RUN_LABEL}={run}") == []
     assert await left(kube, "kubevirt.io/v1", VMI, namespace) == await left(kube, "v1", "Pod", namespace) == 0
     assert await kube.list(await kube.resource("v1", "ConfigMap"), namespace, labels=RUN_LABEL) == []
 

@@ -6,8 +6,9 @@ import uuid
 import pytest
 
 from perfdag.kube import Kube, KubeError
-from perfdag.steps.scale import simulate, vmi
+from perfdag.steps.scale import gates, simulate, vmi
 from perfdag.steps.scale.lock import ExclusiveRun, LockTimeoutError
+from perfdag.steps.scale.prometheus import Prometheus
 from perfdag.steps.scale.session import ensure_namespace
 from perfdag.steps.scale.stages import unix_ns
 from perfdag.steps.scale.summary import rank
@@ -122,6 +123,18 @@ async def test_capacity_grows_until_the_first_size_that_fails(kube: Kube, nodes:
     assert [each.count for each in results] == [10, 20, 30]
     assert [each.figures["success_ratio"] for each in results] == [1.0, 1.0, pytest.approx(25 / 30)]
     assert await left(kube, "kubevirt.io/v1", vmi.VMI, namespace) == 0
+
+
+@pytest.mark.slow
+async def test_a_prometheus_that_went_away_costs_its_figures_alone(kube: Kube, nodes: None, namespace: str) -> None:
+    await simulate.install(kube, "kubevirt")
+    held = [gates.parse("virt_api_cpu_cores_avg < 9")]
+    gone = Prometheus("http://127.0.0.1:9")
+    result = await vmi.burst(kube, vmi.Spec(namespaces=[namespace], primer=False, timeout=60, gates=held, prometheus=gone), 3)
+    assert [row.status for row in result.rows if row.stage == "creation_to_running"] == ["ok"] * 3
+    assert [str(each) for each in result.breached] == ["gate virt_api_cpu_cores_avg < 9: no data for virt_api_cpu_cores_avg"]
+    assert any("no answer from Prometheus" in note for note in result.facts["notes"])
+    assert result.figures["Running-phase-count"] == 3
 
 
 async def test_a_namespace_that_is_being_deleted_is_waited_for(kube: Kube) -> None:
