@@ -1,7 +1,8 @@
 """fio: throughput and latency of a file system or block device; on several hosts by fio's own client and server."""
 
 import re
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Annotated, Any, ClassVar, Literal
@@ -140,48 +141,61 @@ class Fio(Benchmark[FioParams]):
         return {"filesystem": fio_files.filesystem(gang.hosts[0], target)}
 
     def run(self, gang: Gang, params: FioParams) -> Output:
-        with fio_files.files(gang, params) as places:
-            # files that are only read are written by fio itself, before its clock starts; a device's blocks are not
-            if params.prefill and (params.directions != ("read",) or any(place.described.get("type") == "block" for place in places)):
-                fill = {"rw": "write", "bs": min(params.size // params.nrfiles, 1 << 20) // 512 * 512, "runtime": None, "ramp": 0.0}
-                self._lay_out(gang, params.model_copy(update=fill), places, [])
-            elif params.drop_caches or len(places) > 1:  # hosts that lay out their files inside the measured run start at different times
-                self._lay_out(gang, params, places, ["--create_only=1"])
+        with fio_files.files(gang, params) as places, ExitStack() as stack:
+            with self._laying_out(gang, params, places):
+                servers = self._servers(gang, places, stack) if len(places) > 1 else []
             if params.drop_caches:
                 fio_files.drop_caches(gang)
-            return self._local(gang, params, places[0]) if len(gang.hosts) == 1 else self._distributed(gang, params, places)
+            return self._distributed(gang, params, places, servers) if servers else self._local(gang, params, places[0])
 
-    def _lay_out(self, gang: Gang, params: FioParams, places: list[Place], more: list[str]) -> None:
-        """On all hosts at once; the order of what they write to one volume is then as it is when they measure."""
+    @contextmanager
+    def _laying_out(self, gang: Gang, params: FioParams, places: list[Place]) -> Iterator[None]:
+        """Lay out the files where that is to be apart from measuring: on all hosts at once, beginning before the block and done after it."""
+        # files that are only read are written by fio itself, before its clock starts; a device's blocks are not
+        if params.prefill and (params.directions != ("read",) or any(place.described.get("type") == "block" for place in places)):
+            fill = {"rw": "write", "bs": min(params.size // params.nrfiles, 1 << 20) // 512 * 512, "runtime": None, "ramp": 0.0}
+            argvs = [_command(params.model_copy(update=fill), place) for place in places]
+        elif params.drop_caches or len(places) > 1:  # hosts that lay out their files inside the measured run start at different times
+            argvs = [[*_command(params, place), "--create_only=1"] for place in places]
+        else:
+            argvs = []
         with ExitStack() as stack:
-            laying = [stack.enter_context(place.host.serve([*_command(params, place), *more], cwd=place.folder)) for place in places]
-            for place, each in zip(places, laying, strict=True):
+            pairs = zip(places, argvs, strict=False)
+            laying = [(place, stack.enter_context(place.host.serve(argv, cwd=place.folder))) for place, argv in pairs]
+            yield
+            for place, each in laying:
                 laid = each.wait(gang.timeout)
                 late = replace(laid, timed_out=laid.seconds >= gang.timeout)  # wait() ends what is late and does not say so
                 late.check(f"fio, laying out files on {place.host.name},")
+
+    def _servers(self, gang: Gang, places: list[Place], stack: ExitStack) -> list[tuple[list[str], str]]:
+        """A fio server on each host: its argv, and how the client names it."""
+        made = []
+        for place in places:
+            host, port = place.host, place.host.free_port("tcp")
+            kind = "ip6" if ":" in host.address else "ip"
+            argv = ["fio", f"--server={kind}:{host.address},{port}"]
+            stack.enter_context(host.serve(argv, port=port, cwd=place.folder, cpus=gang.shape.hosts.cpus.server))
+            made.append((argv, f"--client={kind}:{host.address},{port}"))
+        return made
 
     def _local(self, gang: Gang, params: FioParams, place: Place) -> Output:
         argv = _command(params, place)
         finished = gang.hosts[0].run(argv, timeout=gang.timeout, cwd=place.folder, cpus=gang.shape.hosts.cpus.client)
         return _output(finished, [argv], {"filesystem": place.described})
 
-    def _distributed(self, gang: Gang, params: FioParams, places: list[Place]) -> Output:
+    def _distributed(self, gang: Gang, params: FioParams, places: list[Place], servers: list[tuple[list[str], str]]) -> Output:
         lead = gang.hosts[0]
-        client, argvs = ["fio", "--output-format=json+"], []  # with the histograms: percentiles of all hosts are computed from them
-        with ExitStack() as stack:
-            for index, (host, place) in enumerate(zip(gang.hosts, places, strict=True)):
-                port = host.free_port("tcp")
-                argv = ["fio", f"--server=ip:{host.address},{port}" if ":" not in host.address else f"--server=ip6:{host.address},{port}"]
-                stack.enter_context(host.serve(argv, port=port, cwd=place.folder, cpus=gang.shape.hosts.cpus.server))
-                job = str(PurePosixPath(gang.scratch) / f"job-{index}.fio")
-                lead.put(job, job_file(params, place).encode())
-                client += [f"--client=ip{'6' if ':' in host.address else ''}:{host.address},{port}", job]
-                argvs.append(argv)
-            finished = lead.run(client, timeout=gang.timeout)
-            output = _output(finished, [*argvs, client], {"filesystem": [place.described for place in places]})
-            output.texts["job"] = job_file(params, places[0])
-            starts = [host.get(f"{place.folder}/{_PRERUN}").decode().strip() for host, place in zip(gang.hosts, places, strict=True)]
-            output.facts |= {"started": starts, "hosts": len(places)}
+        client = ["fio", "--output-format=json+"]  # with the histograms: percentiles of all hosts are computed from them
+        for index, (place, (_, named)) in enumerate(zip(places, servers, strict=True)):
+            job = str(PurePosixPath(gang.scratch) / f"job-{index}.fio")
+            lead.put(job, job_file(params, place).encode())
+            client += [named, job]
+        finished = lead.run(client, timeout=gang.timeout)
+        output = _output(finished, [*(argv for argv, _ in servers), client], {"filesystem": [place.described for place in places]})
+        output.texts["job"] = job_file(params, places[0])
+        starts = [place.host.get(f"{place.folder}/{_PRERUN}").decode().strip() for place in places]
+        output.facts |= {"started": starts, "hosts": len(places)}
         return output
 
     def parse(self, output: Output, params: FioParams) -> list[Measurement]:
