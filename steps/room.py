@@ -88,7 +88,7 @@ async def _nodes(kube: Kube) -> list[Object] | None:
 
 async def _grows(kube: Kube) -> bool:
     """Whether nodes are added on demand, so that what no node has now may come: by Karpenter, or by the cluster autoscaler."""
-    for path in ("/apis/karpenter.sh/v1", "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"):
+    for path in ("/apis/karpenter.sh", "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"):
         try:
             await kube.request("GET", path)
             return True

@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
+import yaml
 
 from perfdag import kube
 from perfdag.collect import gather, load_plan
@@ -19,6 +20,8 @@ from perfdag.steps.plan import step
 from perfdag.steps.pods import read, told
 from perfdag.store import open_store
 from perfdag.suite import loads
+from perfdag.workflows import base
+from perfdag.workflows.templates import Installation
 
 from .test_plan_step import place
 
@@ -96,6 +99,60 @@ def test_the_rest_is_measured_and_the_rows_say_why(here: Here, tmp_path: Path) -
     assert "nowhere/none" in found["network"][1]
     assert found["full"][0] == "failed"
     assert "exceeded quota" in found["full"][1]
+
+
+@pytest.fixture(params=[False, True], ids=["cluster-wide", "namespaced"])
+def as_account(here: Here, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
+    """As the service account of the steps in an installation, which is `namespaced` or not: a kubeconfig with its token."""
+    installed = base.objects(Installation(namespace=here.namespace, store=here.store, namespaced=request.param))
+    rights = [each for each in installed if each["kind"] != "PriorityClass" and "spec" not in each]
+
+    async def make(client: Kube) -> str:
+        for each in rights:
+            await client.apply(each)
+        path = f"/api/v1/namespaces/{here.namespace}/serviceaccounts/perfdag-run/token"
+        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}}
+        return str((await client.request("POST", path, json=asked))["status"]["token"])
+
+    async def remove(client: Kube) -> None:
+        for each in rights:
+            if each["kind"].startswith("Cluster"):
+                await client.delete(await client.resource(each["apiVersion"], each["kind"]), each["metadata"]["name"])
+
+    usual = os.environ["KUBECONFIG"]
+    config = yaml.safe_load(Path(usual).read_text())
+    config["users"] = [{"name": each["name"], "user": {"token": kube.run(make)}} for each in config["users"]]
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    yield request.param
+    monkeypatch.setenv("KUBECONFIG", usual)
+    kube.run(remove)
+
+
+def test_the_rights_of_an_installation_are_enough(here: Here, as_account: bool, tmp_path: Path) -> None:
+    store = open_store(here.store)
+    plan = make_plan(loads(SUITE.replace("STORAGE", here.namespace)), run_id=here.run_id)
+    store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    step(here, tmp_path / "out", {})
+    stored = load_plan(store, here.run_id)
+    assert (stored.where["cluster"], stored.where["nodes"], stored.where["daemons"]).count(None) == (3 if as_account else 0)
+    found = {row["entry"]: row["status"] for row in gather(store, stored)[0].to_pylist()}
+    # who may not read nodes does not know what they lack, and the scheduler will tell
+    assert found["gadget"] == ("missing" if as_account else "skipped")
+    assert (found["good"], found["network"], found["full"]) == ("missing", "skipped", "failed")
+
+    async def give_up(client: Kube) -> str:
+        spec = {"schedulerName": "nobody", "containers": [{"name": "main", "image": "none"}]}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
+        with pytest.raises(KubeError, match="forbidden"):
+            await client.create(pod, here.namespace)
+        kind = await client.resource("v1", "Pod")
+        assert await told(client, here.namespace, [replace(read(pod), created=0.0)])
+        with pytest.raises(KubeError) as refused:  # it may, but there is no such pod
+            await client.patch(kind, "p", {"status": {"phase": "Failed"}}, here.namespace, subresource="status")
+        return refused.value.reason
+
+    assert kube.run(give_up) == "NotFound"
 
 
 def test_the_events_of_a_pod_that_waits_are_read(here: Here) -> None:

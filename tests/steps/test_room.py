@@ -94,7 +94,7 @@ async def test_a_network_is_lacking_without_multus_and_without_its_definition() 
 
 async def test_nodes_that_are_added_on_demand_are_waited_for() -> None:
     assert await lacking(cluster(), [GPU, BY_HAND], "bench") == {0: "no node has nvidia.com/gpu"}
-    for path in ("/apis/karpenter.sh/v1", "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"):
+    for path in ("/apis/karpenter.sh", "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"):
         assert await lacking(cluster((path,)), [GPU], "bench") == {}
 
 
