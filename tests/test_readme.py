@@ -1,8 +1,10 @@
 """The README is true: its commands run, its suite can be planned, its table is the one that perfdag prints."""
 
+import json
 import re
 import shlex
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,31 @@ def test_the_table_of_benchmarks_is_current() -> None:
     assert table is not None
     own = [name for name in benchmark.names() if benchmark.get(name).__module__.startswith("perfdag.")]
     assert table[1].strip() == markdown([describe(name) for name in own]), "perfdag benchmarks --markdown"
+
+
+def test_the_commands_on_a_store_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those under "Did it get slower?" as they stand, on two real runs of a suite that is called as the README's."""
+    chapter = README.split("## Did it get slower?")[1].split("\n## ")[0]
+    commands = {line.split()[1]: shlex.split(line)[1:] for line in re.findall(r"^    (perfdag .*)$", chapter, re.M)}
+    monkeypatch.chdir(tmp_path)
+    Path("quick.yaml").write_text(
+        "name: quick\nrepetitions: 3\nentries:\n  - {benchmark: command, name: iperf, params: {argv: [sleep, '0.01'], expected: 0.01}}\n"
+    )
+    for _ in range(2):
+        assert main(["run", "quick.yaml", "--no-report"]) == 0
+        time.sleep(1.0)  # a run's id has its second, and the second run is to be the later one
+    first, last = sorted(path.name for path in Path("perfdag-results/runs").iterdir())
+    for verb, expected in (
+        ("compare", [f"A  quick  {first}", f"B  quick  {last}", "iperf wall_time"]),
+        ("history", ["quick: 2 runs", "iperf wall_time"]),
+        ("check", [f"gate passed  quick  {last}"]),
+        ("baseline", ["baseline v1.0: 1 run(s) of quick"]),
+    ):
+        capsys.readouterr()
+        assert main(commands[verb]) == 0
+        said = capsys.readouterr().out
+        assert all(each in said for each in expected), said
+    assert json.loads(Path("perfdag-results/baselines.json").read_text())["v1.0"]["quick"]["runs"] == [last]
 
 
 def test_links_and_pictures_are_there() -> None:
