@@ -14,6 +14,7 @@ KIND = {"kubelet": "v1.34.4", "type": "m5.large"}
 WHERE = {
     "kubernetes": "v1.34.4",
     "csi": ["ebs.csi.aws.com"],
+    "daemons": {"aws-node": ["aws-node:v1.19.2"]},
     "network_policy": True,
     "nodes": {"node-a": KIND, "node-b": KIND, "node-c": {"kubelet": "v1.33.0", "type": "m5.large"}},
 }
@@ -28,5 +29,11 @@ def test_rows_name_the_cluster_and_the_kinds_of_node_they_used(tmp_path: Path) -
     table, _ = gather(store, plan)
     assert orjson.loads(table["env"].to_pylist()[0]) == {
         "kernel": "6.1",
-        "cluster": {"kubernetes": "v1.34.4", "csi": ["ebs.csi.aws.com"], "network_policy": True, "nodes": [KIND]},
+        "cluster": {
+            "kubernetes": "v1.34.4",
+            "csi": ["ebs.csi.aws.com"],
+            "daemons": {"aws-node": ["aws-node:v1.19.2"]},
+            "network_policy": True,
+            "nodes": [KIND],
+        },
     }
