@@ -156,6 +156,13 @@ def worst(calls: Iterable[Calls], bulk: str = "", least: int = NEEDED) -> float 
     return max((value for value in found if value is not None), default=None)
 
 
+def slowest(calls: Iterable[Calls]) -> float | None:
+    """What no request of a single object took longer than, in seconds: the end of the last bucket in use; None where there is none."""
+    ends = [min(bound for bound, count in each.buckets.items() if count >= each.count) for each in calls if each.single]
+    found = max(ends, default=math.inf)
+    return None if math.isinf(found) else found
+
+
 def counts(calls: Iterable[Calls]) -> dict[str, int]:
     """`<VERB>-<resource>-count` -> requests, by the verb of the metric and, as KubeVirt's audit names them, CREATE and UPDATE."""
     found: dict[str, int] = defaultdict(int)

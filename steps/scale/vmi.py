@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import gates as gating
-from perfdag.steps.scale.apimetrics import NEEDED, counts, worst
+from perfdag.steps.scale.apimetrics import NEEDED, counts, slowest, worst
 from perfdag.steps.scale.chains import CHAINS
 from perfdag.steps.scale.generator import Submission
 from perfdag.steps.scale.observer import Record
@@ -367,7 +367,7 @@ def figures_of(session: Session, rows: list[Row], stages: list[Summary]) -> dict
     if session.calls and worst(session.calls) is None:
         count = sum(each.count for each in session.calls if each.single)
         session.notes.append(f"no api_p99: it wants {NEEDED} requests of single objects, and there were {count}")
-    found |= {"api_p99": worst(session.calls), "api_list_p99": worst(session.calls, "LIST")}
+    found |= {"api_p99": worst(session.calls), "api_slowest": slowest(session.calls), "api_list_p99": worst(session.calls, "LIST")}
     found["api_deletecollection_p99"] = worst(session.calls, "DELETECOLLECTION")
     found |= {name: float(value) for name, value in counts(session.calls).items()}
     rates = [made.summary(schedule) for made, schedule in session.batches]

@@ -18,6 +18,7 @@ from perfdag.collect import collect, load_plan, result_key
 from perfdag.kube import Kube
 from perfdag.parts import Part, part_key, stored_parts
 from perfdag.plan import make_plan, new_run_id
+from perfdag.steps.facts import cluster_facts
 from perfdag.store import open_store
 from perfdag.suite import load
 
@@ -40,9 +41,10 @@ def _suite(folder: Path, name: str, checks: str = "") -> Path:
 
 def _past(root: str, suite: Path, usual: dict[str, float]) -> None:
     """Nights before this one, of which only the numbers are made up: wall times in seconds around `usual`, by entry."""
-    store, rng = open_store(root), np.random.default_rng(1)
+    store, rng, here = open_store(root), np.random.default_rng(1), kube.run(cluster_facts)["cluster"]
     for night in range(NIGHTS, 0, -1):
         plan = make_plan(load(str(suite)), run_id=new_run_id(datetime.now(UTC) - timedelta(days=night)), trigger="cron")
+        plan.where = {"cluster": here}
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
         for position, (index, repetition) in enumerate(plan.order):
             point = plan.points[index]

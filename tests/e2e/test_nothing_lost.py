@@ -355,13 +355,12 @@ def test_a_store_that_is_away_for_30_s_loses_nothing(bench: Namespace, proxy: Pr
 def test_a_store_that_leaves_after_the_last_sample_is_waited_for_by_the_end(bench: Namespace, proxy: Proxy, tmp_path: Path) -> None:
     name = bench.submit(sleeps(tmp_path, points=4, hosts=1))
     run_id = bench.run_id(name)
-    _under_way(bench, run_id, 4)
-    proxy.leave()
     bench.until(
         lambda: "finish" in " ".join(pod["metadata"]["name"] for pod in bench.objects("Pod") if name in pod["metadata"]["name"]),
         120,
         "last step",
     )
+    proxy.leave()
     time.sleep(20)
     proxy.away = False
     ended = bench.watch(name)

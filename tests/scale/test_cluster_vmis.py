@@ -116,7 +116,7 @@ async def test_admission_that_refuses_5_percent_shows_as_5_percent(kube: Kube, n
 @pytest.mark.slow
 async def test_capacity_grows_until_the_first_size_that_fails(kube: Kube, nodes: None, namespace: str) -> None:
     await simulate.install(kube, "kubevirt")
-    spec = vmi.Spec(namespaces=[namespace], primer=False, timeout=60, gates=[])  # so few VMIs make too few requests for api_p99
+    spec = vmi.Spec(namespaces=[namespace], primer=False, timeout=60, gates=[])
     async with refusing(kube, namespace, "kubevirt.io/virtualmachineinstances", f"int(object.metadata.labels['{INDEX_LABEL}']) < 25"):
         passed, results = await vmi.capacity(kube, spec, 10, 100)
     assert passed == vmi.Capacity(20)

@@ -32,6 +32,14 @@ class TestGates:
         assert gates.breaches([verdict]) == [verdict]
         assert "no data for api_p99" in str(verdict)
 
+    def test_too_few_requests_for_a_p99_show_a_limit_kept_and_never_one_broken(self) -> None:
+        few = {"api_p99": None, "api_slowest": 0.5}
+        kept, unknown = gates.hold([gates.parse("api_p99 < 1"), gates.parse("api_p99 < 0.1")], few)
+        assert (kept.passed, kept.value) == (True, 0.5)
+        assert unknown.passed is None
+        broken = gates.hold([gates.parse("api_p99 < 1")], {"api_p99": 2.0, "api_slowest": 0.5})
+        assert broken[0].passed is False, "the percentile itself goes first"
+
     @pytest.mark.parametrize("text", ["api_p99", "api_p99 = 1", "api_p99 < x", "< 1", "a < 1 * "])
     def test_a_bad_gate_is_refused_with_the_form(self, text: str) -> None:
         with pytest.raises(ValueError, match="write METRIC < VALUE"):
@@ -79,6 +87,7 @@ class TestApiMetrics:
         rare = [histogram(verb, "resource", ("0.1", 0), ("1", 200), ("+Inf", 200)) for verb in ("POST", "GET", "PUT")]
         few = apimetrics.delta(apimetrics.Scrape(), scrape_of(*rare[0], *rare[1]))
         assert apimetrics.worst(few) is None, "400 are too few for a p99"
+        assert apimetrics.slowest(few) == 1.0
         assert few[0].p99, "it is told beside its count all the same"
         enough = apimetrics.delta(apimetrics.Scrape(), scrape_of(*rare[0], *rare[1], *rare[2]))
         assert apimetrics.worst(enough) == pytest.approx(0.1 + 0.9 * 0.99)
