@@ -83,11 +83,13 @@ def mark_known(trends: Trends, run_id: str, alerts: Sequence[Alert], records: di
     previous = records[max(earlier)].alerts if earlier else []
     for alert in alerts:
         if alert.kind in ("regression", "environment"):
+            # what the machine was to blame for does not page; where it is to blame no longer, somebody must be told
+            alike = ("regression",) if alert.kind == "regression" else ("regression", "environment")
             known = [
                 old
                 for record in records.values()
                 for old in record.alerts
-                if old.kind in ("regression", "environment")
+                if old.kind in alike
                 and set(old.keys) & set(alert.keys)
                 and abs(position.get(old.run, -99) - position.get(alert.run, 99)) <= SAME
             ]
