@@ -78,7 +78,9 @@ class Suite(_Strict):
     warmup: int = Field(0, ge=0, le=100, description="rounds measured and stored but not analysed")
     timeout: PositiveDuration | None = Field(None, description="of one sample; default: five times its expected time, at least 60 s")
     retries: int = Field(1, ge=0, le=10, description="how often a sample is tried again after a fault of the infrastructure")
-    budget: PositiveDuration | None = Field(None, description="wall time after which no further sample starts")
+    budget: PositiveDuration | None = Field(
+        None, description="wall time after which no further sample starts; on a cluster counted from the plan step on"
+    )
     isolation: Literal["batch", "pod"] = Field("batch", description="pod: every sample in pods of its own")
     rounds_per_batch: int | None = Field(
         None,

@@ -22,7 +22,7 @@ from perfdag.plan import Plan
 from perfdag.podspec import VOLUME
 from perfdag.points import Point
 from perfdag.shape import Shape
-from perfdag.steps import peer
+from perfdag.steps import budget, peer
 from perfdag.steps.lead import GangLost, Lead, Place
 from perfdag.steps.place import KEYS, Here, scratch_home
 from perfdag.steps.plan import ssh_port
@@ -97,10 +97,7 @@ def in_turn(plan: Plan, samples: Sequence[int], left: Collection[int], attempt: 
 
 def _measure(here: Here, store: Store, plan: Plan, gang: Hosts, number: int, samples: Sequence[int], said: "Said") -> None:
     measuring = Lead(plan, store, place_for(here, plan.shape_of(number), gang), said)
-    deadline = None
-    if plan.budget:
-        deadline = time.monotonic() + plan.budget - (time.time() - here.created.timestamp())
-    if not measuring.measure(samples, batch=number, deadline=deadline):
+    if not measuring.measure(samples, batch=number, deadline=budget.deadline(store, here.run_id, plan)):
         measuring.give_up(f"budget-{number}", "skipped", f"the budget of {plan.budget:g} s was spent", [number])
 
 

@@ -23,7 +23,6 @@ class Here:
     run_id: str
     workflow: str
     workflow_uid: str
-    created: datetime
     trigger: str
     images: str
     namespace: str
@@ -58,7 +57,6 @@ def here(environment: Mapping[str, str] = os.environ) -> Here:
         run_id=run_id,
         workflow=of("WORKFLOW"),
         workflow_uid=of("WORKFLOW_UID"),
-        created=created,
         trigger=of("TRIGGER"),
         images=of("IMAGES"),
         namespace=of("NAMESPACE"),

@@ -19,6 +19,7 @@ from perfdag.plan import MAX_BATCHES, Plan, make_plan, read_plan
 from perfdag.podspec import Context, account_of, claim_spec, host_port, patch, shared_claim
 from perfdag.rules import gated
 from perfdag.shape import Shape
+from perfdag.steps import budget
 from perfdag.steps.facts import cluster_facts
 from perfdag.steps.peer import make_keys
 from perfdag.steps.place import Here
@@ -164,6 +165,7 @@ def step(here: Here, out: Path, environment: Mapping[str, str]) -> Plan:
     plans = [plan, load_plan(store, plan.options["other"])] if plan.trigger == "ab" else [plan]
     made = outputs(plan, here, _stored(store, plans), *plans[1:])
     _put(store, plans)  # first of all: whatever the cluster refuses, there are rows that say so
+    budget.begin(store, plan.run_id)
     where, unable = run(lambda kube: _prepare(kube, here, plans, [number for name in FANS for number in made[name]]))
     for each in plans:
         each.where |= where

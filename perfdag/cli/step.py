@@ -131,6 +131,7 @@ def _finish(args: argparse.Namespace) -> int:
     from perfdag.cli.check import after_run
     from perfdag.cli.finish import finish
     from perfdag.collect import collect, load_plan
+    from perfdag.steps import budget
     from perfdag.steps.place import here
     from perfdag.store import NotStoredError
 
@@ -141,6 +142,7 @@ def _finish(args: argparse.Namespace) -> int:
     except NotStoredError:
         print(f"run {place.run_id}: no plan was made, so there is nothing to collect", file=sys.stderr)
         return 2
+    budget.end(store, plan.run_id)
     report = {"perfdag/run": plan.run_id, "perfdag/report": store.url(f"runs/{plan.run_id}/report.html")}
     if plan.trigger == "ab":
         code = ab_cluster.finish(store, plan)

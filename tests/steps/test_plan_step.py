@@ -3,7 +3,6 @@
 import base64
 import json
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -22,8 +21,7 @@ NASTY = "quote ' \" back\\slash {{workflow.name}} {{=1+1}} $(HOME) `id`\nsecond:
 
 
 def place(run_id: str = "20260101T000000Z-00000000") -> Here:
-    moment = datetime(2026, 1, 1, tzinfo=UTC)
-    return Here("s3://b/r", run_id, "wf", "uid", moment, "manual", "r/perfdag-{name}:1", "bench", "pod", "node", "10.0.0.1")
+    return Here("s3://b/r", run_id, "wf", "uid", "manual", "r/perfdag-{name}:1", "bench", "pod", "node", "10.0.0.1")
 
 
 def suite(points: int = 3, extra: str = "") -> str:
