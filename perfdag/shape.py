@@ -5,6 +5,7 @@ shape may share pods. The keys and their meaning are in the JSON schema (`perfda
 """
 
 import re
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
@@ -24,6 +25,40 @@ def _quantity(value: str | int | float) -> str | int | float:
 
 
 Quantity = Annotated[str | int | float, AfterValidator(_quantity)]
+_THOUSANDS = {suffix: Decimal(1000) ** power for power, suffix in enumerate(("n", "u", "m", "", "k", "M", "G", "T", "P", "E"), start=-3)}
+_POWERS = _THOUSANDS | {f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", start=1)}
+
+
+def amount(value: str | int | float) -> Decimal:
+    """How much a quantity of Kubernetes is: `500m` is 0.5, `1Ki` 1024. Raises ValueError."""
+    found = _QUANTITY.fullmatch(str(_quantity(value)))
+    suffix = found[3] or "" if found else ""
+    return Decimal(str(value)) if suffix not in _POWERS else Decimal(str(value).removesuffix(suffix)) * _POWERS[suffix]
+
+
+_NATIVE = ("cpu", "memory", "ephemeral-storage")
+_HUGEPAGES = re.compile(r"hugepages-[1-9][0-9]*[KMG]i")
+
+
+def _resource(name: str) -> str:
+    if "/" not in name and name not in _NATIVE and not _HUGEPAGES.fullmatch(name):
+        raise ValueError(f"no container can ask for {name!r}: there are {', '.join(_NATIVE)} and devices such as nvidia.com/gpu")
+    return name
+
+
+def _pages(name: str) -> str:
+    if not _HUGEPAGES.fullmatch(name):
+        raise ValueError(f"{name!r} is no kind of hugepages: write hugepages-2Mi or hugepages-1Gi")
+    return name
+
+
+def _whole(resources: dict[str, str | int | float]) -> dict[str, str | int | float]:
+    for name, value in resources.items():
+        if "/" in name and amount(value) % 1:
+            raise ValueError(f"{name}: {value}: a device is given whole; ask for 1 or more")
+    return resources
+
+
 LABEL_KEY, LABEL_VALUE = rf"^([a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_LABEL}$", rf"^{_LABEL}?$"
 INTERFACE = r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,14}$"
 LabelKey = Annotated[str, StringConstraints(pattern=LABEL_KEY)]
@@ -103,6 +138,14 @@ class Toleration(_Strict):
     value: str | None = None
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
 
+    @model_validator(mode="after")
+    def _matches(self) -> "Toleration":
+        if self.operator == "Exists" and self.value:
+            raise ValueError("operator Exists takes no value; leave out value, or use Equal")
+        if self.operator == "Equal" and not self.key:
+            raise ValueError("operator Equal (the default) needs a key; give one, or operator: Exists, which tolerates any")
+        return self
+
 
 class Shape(_Strict):
     """One kind of pod. Two points of equal shape can be measured in the same pods."""
@@ -110,8 +153,10 @@ class Shape(_Strict):
     image: str | None = Field(None, description="image of the pods; unset: the benchmark's own")
     hosts: Hosts = Hosts()
     network: Network = Network()
-    resources: dict[Name, Quantity] = Field({}, description="requests and limits of a measuring pod, device resources included")
-    hugepages: dict[Name, Quantity] = {}
+    resources: Annotated[dict[Annotated[Name, AfterValidator(_resource)], Quantity], AfterValidator(_whole)] = Field(
+        {}, description="requests and limits of a measuring pod, device resources included"
+    )
+    hugepages: dict[Annotated[Name, AfterValidator(_pages)], Quantity] = {}
     shm: Size | None = Field(None, description="size of /dev/shm, a tmpfs")
     volume: Volume | None = None
     node_selector: dict[LabelKey, LabelValue] = {}
@@ -138,6 +183,10 @@ class Shape(_Strict):
         if volume is not None and volume.mode == "Block" and (volume.access == "ReadWriteMany" or volume.claim) and count > 1:
             text = f"the {count} hosts would write the same blocks; use ReadWriteOnce without `claim` (a claim each), or hosts.count: 1"
             found.append(("volume.mode", text))
+        if volume is not None and volume.mode == "Block" and volume.kind != "claim":
+            found.append(("volume.mode", f"kind {volume.kind} has no block device; use kind: claim, or leave out mode"))
+        if self.hugepages and not {"cpu", "memory"} & set(self.resources):
+            found.append(("hugepages", "a container that asks for hugepages asks for cpu or memory too; add resources: {memory: ...}"))
         return found
 
     def pair(self) -> "Shape":

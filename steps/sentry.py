@@ -80,10 +80,14 @@ class Sentry:
             )
 
     def refused(self, nodes: dict[str, Object]) -> None:
-        """Note pods that the API server refused to make: a quota, an admission rule."""
+        """Note pods that were never made: the API server calls them invalid, or a quota, an admission rule or a webhook refused them.
+
+        One that Argo asks for again (a quota may be free soon) is Pending, any other is an Error that no node ever hosted.
+        """
         for node in nodes.values():
-            message = node.get("message") or ""
-            if node.get("type") == "Pod" and node.get("phase") in ("Pending", "Error") and ("forbidden" in message or "denied" in message):
+            message, phase = node.get("message") or "", node.get("phase")
+            unmade = phase == "Error" and message and not node.get("hostNodeName") and not message.startswith("pod deleted")
+            if node.get("type") == "Pod" and (unmade or (phase == "Pending" and ("forbidden" in message or "denied" in message))):
                 given = {each["name"]: each.get("value") for each in (node.get("inputs") or {}).get("parameters") or []}
                 if str(given.get("batch", "")).isdigit():
                     self.note(int(given["batch"]), f"pod of rank {given.get('rank')} was refused: {message}")

@@ -77,6 +77,22 @@ def test_a_quota_is_noted(sentry: Sentry, tmp_path: Path) -> None:
     assert "exceeded quota" in notes(tmp_path)[0]
 
 
+@pytest.mark.parametrize(
+    ("fields", "noted"),
+    [
+        ({"message": 'Pod "x" is invalid: spec.containers[0].resources.requests[gpu]: must be fully qualified'}, True),
+        ({"message": 'Internal error occurred: failed calling webhook "mutate.example.com": connection refused'}, True),
+        ({"message": "pod deleted"}, False),
+        ({"message": "main: Error (exit code 137)", "hostNodeName": "node-1"}, False),
+        ({"message": "waits for its turn", "phase": "Pending"}, False),
+    ],
+)
+def test_whatever_a_pod_was_not_made_for_is_noted(sentry: Sentry, tmp_path: Path, fields: dict[str, str], noted: bool) -> None:
+    inputs = {"parameters": [{"name": "batch", "value": "0"}, {"name": "rank", "value": "1"}]}
+    sentry.refused({"n": {"type": "Pod", "phase": "Error", "inputs": inputs, **fields}})
+    assert [fields["message"].replace('"', '\\"') in each for each in notes(tmp_path)] == [True] * noted
+
+
 def test_explain_prefers_the_container_over_the_condition() -> None:
     waiting = {"name": "main", "image": "i", "state": {"waiting": {"reason": "ErrImageNeverPull", "message": "not present"}}}
     body: dict[str, Any] = {
