@@ -179,11 +179,12 @@ async def _measure(spec: vmi.Spec, ask: run_vmi.Ask) -> run_vmi.Outcome:
 
 
 def parse_results(output: Output, headline: str) -> list[Measurement]:
-    """Measurements of all results.
+    """Measurements of all results. Of a search for capacity the gates that ended it are its answer, no breach, unless nothing passed.
 
     Raises Invalid where VMIs never ran, objects were left behind or an open loop was not held; what was seen is kept.
     """
     raw = orjson.loads(output.texts["results"])
+    passed = raw["capacity"]["passed"] if raw["capacity"] else 0
     found: list[Measurement] = []
     notes: list[str] = []
     rows: list[Row] = []
@@ -194,7 +195,9 @@ def parse_results(output: Output, headline: str) -> list[Measurement]:
         found += _headline(stages, headline, coords)
         found += measured.of_stages(stages, coords) + measured.of_figures(each["figures"], coords, each["count"])
         found += measured.of_calls(each["calls"], coords) + measured.of_objects(each_rows, coords)
-        found += measured.of_gates(each["verdicts"], coords) + measured.of_messages(each_rows, coords)
+        ended_it = passed and each is raw["results"][-1]
+        held = [verdict for verdict in each["verdicts"] if verdict["passed"] or not ended_it]
+        found += measured.of_gates(held, coords) + measured.of_messages(each_rows, coords)
         notes += each["facts"]["notes"]
         rows += each_rows
         if each["figures"]["left_behind"]:
@@ -204,12 +207,12 @@ def parse_results(output: Output, headline: str) -> list[Measurement]:
         if any(made["held"] is False for made in each["facts"]["generator"]):
             raise Invalid("the open loop did not hold its rate", output.texts, found)
     if raw["capacity"] is not None:
-        found.append(Measurement("capacity", float(raw["capacity"]["passed"])))
+        found.append(Measurement("capacity", float(passed)))
         notes += [f"capacity is a lower bound: {raw['capacity']['stopped']}"] if raw["capacity"]["stopped"] else []
     if not any(each.metric == headline for each in found) and raw["capacity"] is None:
         raise Invalid(f"no VMI ran: {measured.failure_text(rows, notes)}", output.texts, found)
     bad = [each for each in raw["results"] if (each["figures"]["success_ratio"] or 0) < 1 or each["figures"]["left_behind"]]
-    if bad and raw["capacity"] is None:  # kept, but not comparable with a run where all ran
+    if bad and not passed:  # kept, but not comparable with a run where all ran
         raise Invalid(measured.failure_text(rows, notes), output.texts, found)
     output.facts["notes"] = measured.failure_text(rows, notes)
     return found

@@ -157,6 +157,24 @@ class TestCommands:
         assert main(["check", "last", "--suite", "gated", "--store", str(tmp_path / "store")]) == 3
 
     @pytest.mark.slow
+    @pytest.mark.parametrize(("most", "capacity", "code"), [(25, 20.0, 0), (5, 0.0, 3)])
+    def test_a_search_for_capacity_in_a_suite_ends_well_where_a_step_passed(
+        self, tmp_path: Path, most: int, capacity: float, code: int
+    ) -> None:
+        """As on the command line: the size that broke the gate is the answer."""
+        from perfdag import results
+        from perfdag.store import open_store
+
+        assert self.cli("nodes", "--count", "20") == 0
+        assert self.cli("simulate", "kubevirt") == 0
+        params = "scenario: capacity, counts: [100], step: 10, primer: false"
+        params += f", gates: ['Running-phase-count <= {most}'], namespace: perfdag-test-{uuid.uuid4().hex[:8]}"
+        (tmp_path / "s.yaml").write_text(f"name: grow\nentries:\n  - {{benchmark: vmi-burst, params: {{{params}}}, timeout: 120s}}\n")
+        assert main(["run", str(tmp_path / "s.yaml"), "--no-report", "--store", str(tmp_path / "store")]) == code
+        rows = results.load(open_store(str(tmp_path / "store")), suites=["grow"]).to_pylist()
+        assert [row["value"] for row in rows if row["metric"] == "capacity"] == [capacity]
+
+    @pytest.mark.slow
     def test_scenarios_of_the_benchmark_are_commands_too(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert self.cli("nodes", "--count", "20", "--gpus", "8") == 0
         name = f"perfdag-test-{uuid.uuid4().hex[:8]}"

@@ -13,10 +13,12 @@ import orjson
 import pyarrow as pa
 import pytest
 
+from perfdag.benchmark import Invalid, Output
 from perfdag.gate import own_gates
 from perfdag.kube import KubeError
 from perfdag.steps.scale import apimetrics, gates, measured, prometheus, table, vmi
 from perfdag.steps.scale.rows import Row
+from perfdag.steps.vmi_burst import parse_results
 
 
 class TestGates:
@@ -275,6 +277,31 @@ class TestCapacity:
         assert (await vmi.capacity(None, vmi.Spec(), 100, 450))[0] == vmi.Capacity(200, "300 VMIs are too many")  # type: ignore[arg-type]
         with pytest.raises(vmi.TooDenseError):
             await vmi.capacity(None, vmi.Spec(), 300, 450)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(("sizes", "passed", "failed"), [((10, 20, 30), 20, []), ((10,), 0, [10])])
+    def test_of_a_search_in_a_suite_only_a_first_step_that_fails_is_a_breach(
+        self, sizes: tuple[int, ...], passed: int, failed: list[int]
+    ) -> None:
+        output = self.searched(sizes, passed, 1.0)
+        found = parse_results(output, "creation_to_running")
+        assert [each.value for each in found if each.metric == "capacity"] == [passed]
+        breached = [(each.coords or {})["count"] for each in found if each.metric == "gates_failed" and each.value]
+        assert breached == failed
+
+    def test_a_search_whose_first_step_never_ran_is_invalid(self) -> None:
+        with pytest.raises(Invalid, match="never ran"):
+            parse_results(self.searched((10,), 0, 0.5), "creation_to_running")
+
+    def searched(self, sizes: tuple[int, ...], passed: int, ran: float) -> Output:
+        """What a search leaves whose last size broke its gate, and where a share of `ran` VMIs of that size ran."""
+        gate = {"metric": "api_p99", "op": "<", "value": 1.0, "other": None}
+        results = [
+            {"count": size, "rows": [], "stages": [], "calls": [], "facts": {"notes": [], "generator": []}}
+            | {"figures": {"left_behind": 0.0, "success_ratio": ran if size == sizes[-1] else 1.0}}
+            | {"verdicts": [{"gate": gate, "value": 0.5, "threshold": 1.0, "passed": size != sizes[-1]}]}
+            for size in sizes
+        ]
+        return Output({"results": orjson.dumps({"capacity": {"passed": passed, "stopped": ""}, "results": results}).decode()})
 
     def test_a_step_over_the_limit_is_told_at_once(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         from perfdag.cli import main
