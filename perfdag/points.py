@@ -5,10 +5,10 @@ The order goes round by round; the points of a round are shuffled from the suite
 for pairs of its hosts, each pair is a point, and the disjoint pairs of one round stay together in the order.
 """
 
-import itertools
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import orjson
@@ -20,18 +20,12 @@ from perfdag.benchmark import Benchmark
 from perfdag.document import BadDocument, Problem, Where, dotted, nearest
 from perfdag.explain import explain
 from perfdag.pairs import Pair
+from perfdag.permutations import combinations
 from perfdag.results import canonical, digest
 from perfdag.shape import SHAPE_KEYS, Shape, merge
 from perfdag.suite import Loaded, Source, Until
 
 MAX_POINTS = 1_000_000
-_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-    "ne": lambda a, b: a != b,
-}
 
 
 @dataclass(slots=True)
@@ -95,7 +89,6 @@ class _Collector:
     def __init__(self, loaded: Loaded) -> None:
         self.loaded, self.made = loaded, Enumerated()
         self.problems: dict[Problem, int] = {}
-        self.found = 0
         self._by_id: dict[str, Point] = {}
         self._shapes: dict[bytes, tuple[int, Shape, str] | None] = {}
         self._shape_index: dict[str, int] = {}
@@ -110,7 +103,6 @@ class _Collector:
     def problem(self, source: Source, path: Where, text: str) -> None:
         found = source.document.problem((*source.path, *path), text)
         self.problems[found] = self.problems.get(found, 0) + 1
-        self.found += 1
 
     def add(self, source: Source) -> None:
         benchmark = registry.get(source.entry.benchmark)
@@ -122,7 +114,7 @@ class _Collector:
                     ("params", name),
                     f"{source.entry.benchmark} has no such parameter; it has {', '.join(fields)}{nearest(name, fields)}",
                 )
-        axes = _axes(self, source, benchmark, source.sets)
+        axes = combinations(source, benchmark, partial(self.problem, source))
         defaults = {name: value for name, value in source.defaults.params.items() if name in fields}
         params = {**defaults, **source.entry.params}
         shape = merge(_shape_keys(source.raw_defaults), _shape_keys(source.raw))
@@ -287,111 +279,6 @@ def _nested(name: str, value: Any) -> dict[str, Any]:
         value = {part: value}
     nested: dict[str, Any] = value
     return nested
-
-
-def _axes(
-    collector: _Collector, source: Source, benchmark: Benchmark[Any], sets: Mapping[str, Any]
-) -> Iterator[tuple[Where, dict[str, Any]]]:
-    """Combinations of an entry, each with the path in the file it comes from; what `--set` fixes is no longer an axis."""
-    before = collector.found
-    permutations = source.entry.permutations
-    product = {name: values for name, values in permutations.product.items() if name not in sets}
-    zipped = {name: values for name, values in permutations.zip.items() if name not in sets}
-    for kind, axes in (("product", permutations.product), ("zip", permutations.zip)):
-        for name, values in axes.items():
-            _check_name(collector, source, benchmark, ("permutations", kind, name), name)
-            if not values:
-                collector.problem(
-                    source,
-                    ("permutations", kind, name),
-                    "an empty list gives no point; give at least one value or remove it",
-                )
-    for name in sets:
-        _check_name(collector, source, benchmark, (), name)
-    for name in set(permutations.product) & set(permutations.zip):
-        collector.problem(source, ("permutations", "zip", name), "is in `product` too; keep it in one of them")
-    lengths = {name: len(values) for name, values in zipped.items()}
-    if len(set(lengths.values())) > 1:
-        collector.problem(
-            source,
-            ("permutations", "zip"),
-            f"lists of different length: {', '.join(f'{n} has {c}' for n, c in lengths.items())}",
-        )
-    for index, explicit in enumerate(permutations.explicit):
-        for name in explicit:
-            _check_name(collector, source, benchmark, ("permutations", "explicit", index, name), name)
-    axis_names = {*permutations.product, *permutations.zip}
-    for index, condition in enumerate(permutations.exclude):
-        _check_condition(collector, source, ("permutations", "exclude", index), condition, axis_names)
-    return iter(()) if collector.found > before else _combine(collector, source, product, zipped)
-
-
-def _combine(
-    collector: _Collector, source: Source, product: dict[str, list[Any]], zipped: dict[str, list[Any]]
-) -> Iterator[tuple[Where, dict[str, Any]]]:
-    permutations = source.entry.permutations
-    rows = [dict(zip(zipped, values, strict=True)) for values in zip(*zipped.values(), strict=True)] if zipped else [{}]
-    left = 0
-    if permutations.product or permutations.zip or not permutations.explicit:
-        where: Where = ("permutations", "product") if product else ("permutations", "zip") if zipped else ()
-        for values in itertools.product(*product.values()):
-            for row in rows:
-                combination = {**dict(zip(product, values, strict=True)), **row}
-                if not any(_matches(condition, combination) for condition in permutations.exclude):
-                    left += 1
-                    yield where, combination
-        if not left and not permutations.explicit:
-            collector.problem(source, ("permutations", "exclude"), "leaves no point")
-    for index, explicit in enumerate(permutations.explicit):
-        yield ("permutations", "explicit", index), explicit
-
-
-def _check_name(collector: _Collector, source: Source, benchmark: Benchmark[Any], path: Where, name: str) -> None:
-    fields = benchmark.Params.model_fields
-    first, _, rest = name.partition(".")
-    if first in fields:
-        return
-    if first not in SHAPE_KEYS:
-        known = [*fields, *SHAPE_KEYS]
-        collector.problem(
-            source,
-            path,
-            f"{benchmark.name} has no parameter {name!r}; it has {', '.join(fields)}{nearest(name, known)}",
-        )
-    elif rest:
-        model = Shape.model_fields[first].annotation
-        inner = getattr(model, "model_fields", None)
-        if inner is not None and rest.split(".")[0] not in inner:
-            collector.problem(source, path, f"{first} has no key {rest!r}; it has {', '.join(inner)}{nearest(rest, inner)}")
-
-
-def _check_condition(collector: _Collector, source: Source, path: Where, condition: Mapping[str, Any], names: set[str]) -> None:
-    if not condition:
-        collector.problem(source, path, "an empty condition would leave out every point")
-    for name, wanted in condition.items():
-        if name not in names:
-            text = f"is not an axis of this entry; axes: {', '.join(sorted(names)) or 'none'}{nearest(name, names)}"
-            collector.problem(source, (*path, name), text)
-        for operator in wanted if isinstance(wanted, dict) else ():
-            if operator not in _OPERATORS:
-                collector.problem(source, (*path, name), f"unknown comparison {operator!r}; there are {', '.join(_OPERATORS)}")
-
-
-def _matches(condition: Mapping[str, Any], combination: Mapping[str, Any]) -> bool:
-    for name, wanted in condition.items():
-        value = combination.get(name)
-        if isinstance(wanted, dict):
-            try:
-                if not all(_OPERATORS[operator](value, bound) for operator, bound in wanted.items()):
-                    return False
-            except TypeError:
-                return False
-        elif isinstance(wanted, list):
-            if value not in wanted:
-                return False
-        elif value != wanted:
-            return False
-    return True
 
 
 def order(points: list[Point], seed: int, warmup: int = 0) -> list[tuple[int, int]]:

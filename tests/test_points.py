@@ -1,6 +1,7 @@
 """Enumeration: properties that hold for any suite, and the rules that people trip over."""
 
 import itertools
+import operator
 from typing import Any
 
 import orjson
@@ -57,10 +58,63 @@ def test_zip_takes_values_side_by_side(pairs: list[tuple[int, int]]) -> None:
 
 @given(axis_lists, st.integers(0, 255))
 def test_exclude_leaves_out_what_matches(axes: dict[str, list[int]], limit: int) -> None:
-    if "exit_code" not in axes or all(code < limit for code in axes["exit_code"]):
+    if "exit_code" not in axes or len({code < limit for code in axes["exit_code"]}) == 1:
         return
     plan = plan_of({"permutations": {"product": axes, "exclude": [{"exit_code": {"lt": limit}}]}})
     assert {code for (code,) in params_of(plan, "exit_code")} == {code for code in axes["exit_code"] if code >= limit}
+
+
+UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "kB": 1000, "MiB": 1 << 20, "MB": 10**6}
+written_sizes = st.builds(
+    lambda blocks, unit: (f"{blocks * 64}{unit}", blocks * 64 * UNITS[unit]), st.integers(8, 15), st.sampled_from([*UNITS])
+)
+
+
+@given(
+    st.lists(written_sizes, min_size=2, max_size=6, unique_by=lambda each: each[1]),
+    written_sizes,
+    st.sampled_from(["lt", "le", "gt", "ge", "ne"]),
+)
+def test_exclude_compares_what_is_meant_not_how_it_is_written(
+    sizes: list[tuple[str, int]], bound: tuple[str, int], comparison: str
+) -> None:
+    left = {size for _, size in sizes if not getattr(operator, comparison)(size, bound[1])}
+    if not left or len(left) == len(sizes):
+        return
+    permutations = {"product": {"bs": [text for text, _ in sizes]}, "exclude": [{"bs": {comparison: bound[0]}}]}
+    plan = plan_of({"benchmark": "fio", "params": {"size": "1GiB", "direct": False}, "permutations": permutations})
+    assert {size for (size,) in params_of(plan, "bs")} == left
+
+
+@pytest.mark.parametrize(
+    ("axes", "exclude", "left"),
+    [
+        ({"bs": ["4KiB", "128KiB", "1MiB"]}, {"bs": {"gt": "64KiB"}}, [4096]),
+        ({"bs": ["4KiB", "128KiB"]}, {"bs": 4096}, [131072]),
+        ({"bs": ["4KiB", "128KiB", "1MiB"]}, {"bs": [4096, "1024KiB"]}, [131072]),
+        ({"bs": ["4KiB", "128KiB"], "size": ["64MiB", "1GiB"]}, {"size": {"ge": "1GiB"}, "bs": {"ne": "4096B"}}, [4096, 4096, 131072]),
+        ({"bs": ["4KiB"], "runtime": [None, "1m", "90s"]}, {"runtime": {"gt": 60}}, [4096, 4096]),
+        ({"bs": ["4KiB"], "volume.size": ["1GiB", "20GiB"]}, {"volume.size": {"gt": "3GiB"}}, [4096]),
+        ({"bs": ["4KiB"], "resources.memory": ["512Mi", "16Gi", "2Gi"]}, {"resources.memory": {"le": "2048Mi"}}, [4096]),
+    ],
+)
+def test_exclude_reads_values_and_bounds_as_the_parameter_does(
+    axes: dict[str, list[Any]], exclude: dict[str, Any], left: list[int]
+) -> None:
+    plan = plan_of({"benchmark": "fio", "params": {}, "permutations": {"product": axes, "exclude": [exclude]}})
+    assert sorted(size for (size,) in params_of(plan, "bs")) == left
+
+
+def test_a_condition_on_rows_of_zip_holds_for_both_values() -> None:
+    axes = {"zip": {"bs": ["4KiB", "8KiB"], "iodepth": [1, 32]}, "product": {"rw": ["read", "randread"]}}
+    plan = plan_of({"benchmark": "fio", "params": {}, "permutations": {**axes, "exclude": [{"bs": 4096, "iodepth": 1, "rw": "read"}]}})
+    assert sorted(params_of(plan, "bs", "rw")) == [(4096, "randread"), (8192, "randread"), (8192, "read")]
+
+
+def test_a_condition_on_what_set_fixes_leaves_nothing_out_and_is_no_mistake() -> None:
+    text = "name: s\nentries:\n  - {benchmark: fio, permutations: {product: {bs: [4KiB, 1MiB], iodepth: [1, 8]}, exclude: [{bs: 1MiB}]}}\n"
+    plan = make_plan(suite.loads(text, settings=["fio.bs=1MiB"]))
+    assert sorted(params_of(plan, "bs", "iodepth")) == [(1 << 20, 1), (1 << 20, 8)]
 
 
 @given(axis_lists, st.integers(1, 5), st.integers(0, 3), st.integers(0, 10**6))
