@@ -10,8 +10,8 @@ from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Met
 from perfdag.steps.queue.workload import built_in_seconds
 from perfdag.units import PositiveDuration
 
-GRACE = 45.0
-"""Seconds that a validator told to end has to put the replicas back; a client that is gone costs it 30."""
+GRACE = 20.0
+"""Seconds that a validator told to end has to put the replicas back, within the 30 that a pod is given; a client that is gone costs it 10."""
 ITEM = 5.0
 """Seconds that an item is taken to run where neither the command nor `item` says."""
 API_RULES: tuple[dict[str, Any], ...] = (

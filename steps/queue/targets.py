@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from perfdag.kube import Kube
 
 
+CLIENT_SECONDS = 10.0
+"""A client's control port answers at once; one that takes longer is gone."""
+
+
 class LocalTarget:
     """Processes as replicas."""
 
@@ -102,7 +106,7 @@ def by_url(url: str, token: str) -> Callable[[str], Awaitable[bytes]]:
     def fetch(path: str) -> bytes:
         request = urllib.request.Request(f"{url.rstrip('/')}/{path}", headers={"Authorization": f"Bearer {token}"} if token else {})
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=CLIENT_SECONDS) as answer:
                 body: bytes = answer.read()
                 return body
         except urllib.error.HTTPError as error:
@@ -128,7 +132,7 @@ def by_service(kube: Kube, namespace: str, service: str, port: int, token: str) 
     async def get(path: str) -> bytes:
         bare, _, query = path.partition("?")
         where = f"/api/v1/namespaces/{namespace}/services/{service}:{port}/proxy/{bare}"
-        _, _, body = await kube.raw("GET", where, params=dict(parse_qsl(query)), headers=headers)
+        _, _, body = await kube.raw("GET", where, params=dict(parse_qsl(query)), headers=headers, timeout=CLIENT_SECONDS, retries=2)
         return bytes(body)
 
     return get

@@ -17,6 +17,9 @@ from typing import Any, Protocol
 from perfdag.steps.queue import law
 from perfdag.steps.queue.steady import Patience, Rate, Stats, longest, measure, ratio
 
+STOP_SECONDS = 5.0
+"""A client is given so long to stop its requests when a validation ends early."""
+
 
 class BadInput(ValueError):
     """Something that the caller has to change: a name, a limit; the text says what."""
@@ -157,10 +160,11 @@ async def validate(target: Target, load: Load, plan: Plan, say: Callable[[str], 
         await target.scale(1)
     except BaseException:
         say(f"putting {before} replica(s) back")
+        await target.scale(before)  # first: a client that is gone, or hangs, holds nothing up
         try:
-            await load.parallel(0)
-        finally:  # also where the client is gone
-            await target.scale(before)
+            await asyncio.wait_for(load.parallel(0), STOP_SECONDS)
+        except Exception as error:  # what ended the validation is what the user is told, not this
+            say(f"the client may go on sending: {str(error) or f'no answer in {STOP_SECONDS:g} s'}")
         raise
     verdict.seconds = time.monotonic() - began
     return verdict

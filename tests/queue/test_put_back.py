@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -34,6 +35,7 @@ class Control(BaseHTTPRequestHandler):
     """A client's control port whose requests are never answered."""
 
     def do_GET(self) -> None:
+        self.server.talks.wait()  # type: ignore[attr-defined]
         answer: dict[str, Any] = Tally().as_json()
         if "value=" in self.path:
             answer = {"result": int(self.path.rpartition("value=")[2])}
@@ -50,10 +52,12 @@ class Control(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def control() -> Iterator[ThreadingHTTPServer]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Control)
-    server.asked = []  # type: ignore[attr-defined]
+    server = ThreadingHTTPServer(("0.0.0.0", 0), Control)
+    server.asked, server.talks = [], threading.Event()  # type: ignore[attr-defined]
+    server.talks.set()  # type: ignore[attr-defined]
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     yield server
+    server.talks.set()  # type: ignore[attr-defined]
     server.shutdown()
     server.server_close()
 
@@ -72,6 +76,27 @@ def deployment(namespace: str, replicas: int) -> dict[str, Any]:
     meta = {"name": "fake", "namespace": namespace}
     spec = {"replicas": replicas, "selector": selector, "template": template}
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec}
+
+
+def service(namespace: str, name: str, port: int) -> None:
+    """A Service of this machine's port. The API server's proxy speaks to addresses of pods alone: a pod that never runs has this one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
+        out.connect(("203.0.113.1", 9))  # sends nothing: only says by which address this machine is reached
+        address = out.getsockname()[0]
+    meta, ports = {"name": name, "namespace": namespace}, [{"name": "control", "port": 9996}]
+    pod = {"schedulingGates": [{"name": "perfdag.test/never"}], "containers": [{"name": "c", "image": "none"}]}
+    subset = {
+        "addresses": [{"ip": address, "targetRef": {"kind": "Pod", **meta}}],
+        "ports": [{"name": "control", "port": port}],
+    }
+    objects = [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": pod},
+        {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {"ports": ports}},
+        {"apiVersion": "v1", "kind": "Endpoints", "metadata": meta, "subsets": [subset]},
+    ]
+    kubectl("apply", "-f", "-", stdin=objects)
+    status = json.dumps({"status": {"podIP": address, "podIPs": [{"ip": address}]}})
+    kubectl("-n", namespace, "patch", "pod", name, "--subresource=status", "--type=merge", "-p", status)
 
 
 @pytest.fixture
@@ -116,6 +141,29 @@ def test_replicas_are_put_back(namespace: str, control: ThreadingHTTPServer, end
     assert "putting 2 replica(s) back" in said
     assert "Traceback" not in said
     assert replicas(namespace) == 2
+
+
+@cluster
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_a_client_that_hangs_holds_no_replicas(namespace: str, control: ThreadingHTTPServer) -> None:
+    service(namespace, "its-client", control.server_address[1])
+    argv = [sys.executable, "-m", "perfdag", "queue", "validate", "fake", "-n", namespace, "--client", "its-client", "--limit", "3"]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as validator:
+        deadline = time.monotonic() + 60
+        while control.asked[-2:] != [0, 1]:  # type: ignore[attr-defined]
+            assert time.monotonic() < deadline
+            assert validator.poll() is None, validator.communicate()[1]
+            time.sleep(0.1)
+        control.talks.clear()  # type: ignore[attr-defined]
+        time.sleep(0.5)
+        validator.send_signal(signal.SIGTERM)
+        time.sleep(2)
+        assert replicas(namespace) == 2
+        said = validator.communicate(timeout=18)[1]
+    assert validator.returncode == 130, said
+    assert "the client may go on sending: no answer in 5 s" in said
+    assert "Traceback" not in said
 
 
 @cluster
