@@ -18,6 +18,8 @@ VOLUME = "/perfdag/volume"
 STORE = "/perfdag/store"
 HELPER_RESOURCES = {"cpu": "100m", "memory": "128Mi"}
 LABEL = "perfdag"
+PRIORITY_CLASSES = ("perfdag", "perfdag-preempting")
+"""Of measuring pods: of a usual suite, and of one that asks for priority."""
 # an sshd of uid 0 separates its privileges and writes an audit record, or ends; one of another uid does neither
 _SSHD = ("AUDIT_WRITE", "SETGID", "SETUID", "SYS_CHROOT")
 _HOSTNAME = "kubernetes.io/hostname"
@@ -41,6 +43,11 @@ class Context:
     """The ServiceAccount of a benchmark that is allowed rights; None: that of all measuring pods."""
     ranks: range | None = None
     """Ranks of the variant that the pod belongs to, where a batch holds the pods of two; None: the batch's pods are one gang."""
+
+
+def priority_class(priority: int) -> str:
+    """Name of the PriorityClass of the measuring pods of a suite of that priority."""
+    return PRIORITY_CLASSES[priority > 0]
 
 
 def account_of(benchmark: str) -> str:

@@ -33,8 +33,6 @@ class Here:
     """Benchmarks whose Kubernetes rights this installation grants."""
     network_policy: bool = False
     """Whether this installation put a NetworkPolicy around measuring pods."""
-    namespaced: bool = False
-    """Whether this installation made nothing cluster-wide, so that there is no priority class either."""
 
     def open(self) -> Store:
         """The store, a mounted claim included. Raises StoreError; BadDocument for a store that no other pod would find."""
@@ -65,7 +63,6 @@ def here(environment: Mapping[str, str] = os.environ) -> Here:
         address=of("IP"),
         allowed=tuple(of("ALLOWED").split()),
         network_policy=bool(of("NETWORK_POLICY")),
-        namespaced=bool(of("NAMESPACED")),
     )
 
 

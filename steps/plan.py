@@ -16,14 +16,14 @@ from perfdag.document import BadDocument, Problem
 from perfdag.kube import Kube, KubeError
 from perfdag.parts import note, run_folder, stored_parts
 from perfdag.plan import MAX_BATCHES, Plan, make_plan, read_plan
-from perfdag.podspec import Context, account_of, claim_spec, host_port, patch, shared_claim
+from perfdag.podspec import PRIORITY_CLASSES, Context, account_of, claim_spec, host_port, patch, priority_class, shared_claim
 from perfdag.rules import gated
 from perfdag.shape import Shape
 from perfdag.steps import budget
 from perfdag.steps.facts import cluster_facts
 from perfdag.steps.peer import make_keys
 from perfdag.steps.place import Here
-from perfdag.steps.room import lacking
+from perfdag.steps.room import has_class, lacking
 from perfdag.store import NotStoredError, Store, StoreError
 
 SUITE_FILE = Path("/perfdag/suite/suite.yaml")
@@ -82,7 +82,7 @@ def check_size(plan: Plan) -> None:
     if len(plan.batches) > MAX_BATCHES:
         knob = "raise batch_time or rounds_per_batch, use isolation: batch, or split the suite"
         raise refuse(f"{len(plan.batches):,} batches are more than {MAX_BATCHES:,}, which is what one workflow holds; {knob}")
-    context = Context(plan.run_id, _LONG_IMAGE, priority_class="perfdag-preempting")
+    context = Context(plan.run_id, _LONG_IMAGE, priority_class=PRIORITY_CLASSES[1])
     _check_shapes([{"patch": patch(Shape.model_validate(shape), context)} for shape in plan.shapes])
 
 
@@ -143,7 +143,7 @@ def _side_by_side(a: Plan, b: Plan, here: Here) -> tuple[list[Object], list[Obje
 
 
 def _described(shape: Shape, plan: Plan, here: Here, account: str | None, ranks: range | None = None) -> Object:
-    priority = None if here.namespaced else "perfdag-preempting" if plan.options.get("priority", 0) > 0 else "perfdag"
+    priority = priority_class(plan.options.get("priority", 0))
     context = Context(plan.run_id, here.images, here.store, priority, here.workflow, account, ranks)
     described: Object = {"patch": patch(shape, context), "port": str(host_port(plan.run_id))}
     if shape.network.name:
@@ -172,6 +172,9 @@ def step(here: Here, out: Path, environment: Mapping[str, str]) -> Plan:
         for number, (status, reason) in unable.items():
             note(store, each.run_id, f"batch-{number}", status, reason, [number])
     _put(store, plans)
+    if not run(lambda kube: has_class(kube, priority_class(plan.options.get("priority", 0)))):
+        for each in made["shapes"]:
+            del each["patch"]["priorityClassName"]  # a pod that names a class which is not there is refused
     made |= {name: [number for number in made[name] if number not in unable] for name in FANS}
     out.mkdir(parents=True, exist_ok=True)
     for name, value in made.items():

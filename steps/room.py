@@ -35,6 +35,17 @@ async def lacking(kube: Kube, shapes: Sequence[Shape], namespace: str) -> dict[i
     return found
 
 
+async def has_class(kube: Kube, name: str) -> bool:
+    """Whether pods can have this PriorityClass for sure: not where we may not read it. Raises KubeError."""
+    try:
+        await kube.request("GET", f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}")
+        return True
+    except KubeError as error:
+        if error.status not in (403, 404):
+            raise
+        return False
+
+
 def unable(shape: Shape, room: Room) -> str | None:
     """Why no pod of this shape can ever start with that room, or None."""
     return _no_class(shape.volume, room.classes) or (None if room.nodes is None else _no_node(shape, room.nodes))

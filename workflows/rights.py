@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from perfdag.podspec import account_of
+from perfdag.podspec import PRIORITY_CLASSES, account_of
 from perfdag.workflows.templates import Installation
 
 Object = dict[str, Any]
@@ -126,11 +126,13 @@ def _cluster_wide(made: Installation) -> list[Object]:
         {"apiGroups": ["apps"], "resources": ["daemonsets"], "verbs": ["list"]},
         {"apiGroups": ["storage.k8s.io"], "resources": ["storageclasses", "csidrivers"], "verbs": ["get", "list"]},
         {"apiGroups": ["k8s.cni.cncf.io"], "resources": ["network-attachment-definitions"], "verbs": ["get"]},
+        {"apiGroups": ["scheduling.k8s.io"], "resources": ["priorityclasses"], "resourceNames": [*PRIORITY_CLASSES], "verbs": ["get"]},
     ]
+    usual, preempting = PRIORITY_CLASSES
     return [
         *_cluster_role(made, name, "perfdag-run", rules),
-        _priority(made, "perfdag", 0, "Never", "Measuring pods wait for room and push nobody out."),
-        _priority(made, "perfdag-preempting", 1000, "PreemptLowerPriority", "Measuring pods of a suite that asks for priority."),
+        _priority(made, usual, 0, "Never", "Measuring pods wait for room and push nobody out."),
+        _priority(made, preempting, 1000, "PreemptLowerPriority", "Measuring pods of a suite that asks for priority."),
     ]
 
 

@@ -86,7 +86,6 @@ def _plan(made: Installation) -> Container:
         {
             "allowed": " ".join(made.allow),
             "network_policy": "true" if made.network_policy else "",
-            "namespaced": "true" if made.namespaced else "",
         },
         image=made.image("base"),
         args=["step", "plan", "--out", "/tmp/perfdag-plan"],

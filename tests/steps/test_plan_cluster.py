@@ -11,7 +11,7 @@ import orjson
 import pytest
 import yaml
 
-from perfdag import kube
+from perfdag import kube, podspec
 from perfdag.collect import gather, load_plan
 from perfdag.kube import Kube, KubeError
 from perfdag.plan import make_plan
@@ -101,8 +101,22 @@ def test_the_rest_is_measured_and_the_rows_say_why(here: Here, tmp_path: Path) -
     assert "exceeded quota" in found["full"][1]
 
 
+@pytest.fixture
+def made_classes(here: Here) -> None:
+    """The PriorityClasses, which stay: every installation of the cluster shares them."""
+
+    async def make(client: Kube) -> None:
+        for each in base.objects(Installation(namespace=here.namespace, store=here.store)):
+            if each["kind"] == "PriorityClass":
+                await client.apply(each)
+
+    kube.run(make)
+
+
 @pytest.fixture(params=[False, True], ids=["cluster-wide", "namespaced"])
-def as_account(here: Here, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
+def as_account(
+    made_classes: None, here: Here, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[bool]:
     """As the service account of the steps in an installation, which is `namespaced` or not: a kubeconfig with its token."""
     installed = base.objects(Installation(namespace=here.namespace, store=here.store, namespaced=request.param))
     rights = [each for each in installed if each["kind"] != "PriorityClass" and "spec" not in each]
@@ -129,6 +143,18 @@ def as_account(here: Here, request: pytest.FixtureRequest, tmp_path: Path, monke
     kube.run(remove)
 
 
+def classes_of(out: Path) -> set[str | None]:
+    return {each["patch"].get("priorityClassName") for each in orjson.loads((out / "shapes").read_bytes())}
+
+
+def test_pods_name_no_priority_class_that_is_not_there(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(podspec, "PRIORITY_CLASSES", ("perfdag-not-there", "perfdag-not-there-either"))
+    plan = make_plan(loads("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"), run_id=here.run_id)
+    open_store(here.store).put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    step(here, tmp_path / "out", {})
+    assert classes_of(tmp_path / "out") == {None}
+
+
 def test_the_rights_of_an_installation_are_enough(here: Here, as_account: bool, tmp_path: Path) -> None:
     store = open_store(here.store)
     plan = make_plan(loads(SUITE.replace("STORAGE", here.namespace)), run_id=here.run_id)
@@ -140,6 +166,8 @@ def test_the_rights_of_an_installation_are_enough(here: Here, as_account: bool, 
     # who may not read nodes does not know what they lack, and the scheduler will tell
     assert found["gadget"] == ("missing" if as_account else "skipped")
     assert (found["good"], found["network"], found["full"]) == ("missing", "skipped", "failed")
+    # one that may not be read may not be there: pods do without it
+    assert classes_of(tmp_path / "out") == {None if as_account else "perfdag"}
 
     async def give_up(client: Kube) -> str:
         spec = {"schedulerName": "nobody", "containers": [{"name": "main", "image": "none"}]}

@@ -124,14 +124,11 @@ def test_spread_on_one_node_is_invalid() -> None:
     assert "node-1, node-2" in (wrong_place(packed, [LocalHost(name="node-2"), LocalHost(name="node-1")]) or "")
 
 
-@pytest.mark.parametrize(
-    ("priority", "namespaced", "name"), [(0, False, "perfdag"), (1, False, "perfdag-preempting"), (0, True, None), (1, True, None)]
-)
-def test_pods_have_a_priority_class_where_the_installation_made_them(priority: int, namespaced: bool, name: str | None) -> None:
+@pytest.mark.parametrize(("priority", "name"), [(0, "perfdag"), (1, "perfdag-preempting")])
+def test_pods_have_the_priority_class_of_their_suite(priority: int, name: str) -> None:
     plan = make_plan(loads(suite(1, f"priority: {priority}\n")), run_id="r")
-    [shape] = outputs(plan, replace(place(), namespaced=namespaced), set())["shapes"]
-    assert shape["patch"].get("priorityClassName") == name
-    assert here({"PERFDAG_NAMESPACED": "true"}).namespaced
+    [shape] = outputs(plan, place(), set())["shapes"]
+    assert shape["patch"]["priorityClassName"] == name
 
 
 def test_too_many_shapes_are_refused_before_anything_is_made() -> None:
