@@ -118,7 +118,9 @@ def _healthy(port: int) -> Object:
 
 def _frontend(queues: Queues) -> Object:
     command = ["perfdag", "queue", "frontend", "--caddr", ":9997", "--maddr", ":9998", "--waddr", ":9999"]
-    command += ["--qmax", str(queues.longest), "--retries", str(queues.retries), *(queue.name for queue in queues.queues)]
+    command += ["--qmax", str(queues.longest), "--retries", str(queues.retries)]
+    command += ["--reply-timeout", f"{queues.reply_timeout:g}"] if queues.reply_timeout else []
+    command += [queue.name for queue in queues.queues]
     container = {
         "name": "frontend",
         "image": queues.image,
@@ -227,6 +229,7 @@ def _client(queues: Queues, queue: Queue) -> Object:
     name = f"{queue.object_name}-client"
     command = ["perfdag", "queue", "client", "--caddr", ":9996", "--faddr", f"{FRONTEND}:9997", "--name", queue.name]
     command += ["--req-now", str(queue.parallel), "--req-max", str(max(queue.parallel, queue.most_parallel))]
+    command += ["--limit", f"{queue.limit:g}"] if queue.limit else []  # so the frontend gives up a backend that hangs
     container: Object = {
         "name": "client",
         "image": queues.image,

@@ -53,7 +53,9 @@ class Queue(_Model):
     command: list[str] = Field(min_length=1, description="absolute path or built-in (sleep, usl), with arguments")
     image: str | None = None
     replicas: int = Field(1, ge=0)
-    limit: float = Field(0.0, ge=0, description="seconds an item may run, 0 for no limit")
+    limit: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="seconds an item may run, 0 for no limit; its backend is given up 30 s after it"
+    )
     grace: int | None = Field(None, ge=1, description="termination grace in seconds, at least the limit")
     glob: str = Field("", description="device files; the first match replaces FILENAME")
     resources: dict[str, int | str] = Field(default_factory=dict, description="limits, for example gpu.intel.com/millicores")
@@ -93,6 +95,9 @@ class Queues(_Model):
     pull: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     longest: int = Field(9999, ge=0, description="requests that may wait in a queue, 0 for no bound")
     retries: int = Field(0, ge=0, le=100)
+    reply_timeout: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="seconds after which an item without a limit is given up, 0 for never"
+    )
     monitor: str | None = Field(None, description="namespace of Prometheus (its operator's kinds are needed then)")
     ingress_class: str = "nginx"
     node_selector: dict[str, str] = Field(default_factory=dict, description="of every pod; a queue's own is added")

@@ -38,6 +38,18 @@ def test_a_queue_is_one_line_more() -> None:
     assert frontend[-2:] == ["sleep", "other"]
 
 
+def test_the_limit_of_an_item_reaches_who_waits_for_it() -> None:
+    queues = [{"name": "a", "command": ["sleep", "1"], "limit": 0.5}, {"name": "b", "command": ["sleep", "1"]}]
+    objects = of("Deployment", manifests(Queues.model_validate({"queues": queues, "reply_timeout": 90})))
+
+    def option(deployment: str, name: str) -> str | None:
+        command = objects[deployment]["spec"]["template"]["spec"]["containers"][0]["command"]
+        return command[command.index(name) + 1] if name in command else None
+
+    assert [option(f"perfdag-queue-{name}", "--limit") for name in ("a", "a-client", "b", "b-client")] == ["0.5", "0.5", "0", None]
+    assert option("perfdag-queue-frontend", "--reply-timeout") == "90"
+
+
 def test_every_pod_is_restricted() -> None:
     objects = manifests(load(None, ["sleep=sleep 2"]))
     assert of("Namespace", objects)["perfdag-queue"]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
