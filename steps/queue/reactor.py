@@ -169,7 +169,8 @@ class Peer:
         if len(rest) > self.message_bytes:
             self.bad("message too long")
             return
-        self.complete(bool(rest))
+        if lines or rest:  # a greeting alone is no message
+            self.complete(bool(rest))
         for one in lines:
             try:
                 message = wire.decode(one)

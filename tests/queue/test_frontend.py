@@ -91,13 +91,24 @@ async def test_half_open_peers_delay_nobody(start: Start) -> None:
 
 async def test_half_open_peers_are_cut_off(start: Start) -> None:
     frontend = await start(limits=Limits(message_seconds=0.3))
-    stuck = [socket.create_connection(("127.0.0.1", frontend.ports[n % 2])) for n in range(8)]
+    stuck = [socket.create_connection(("127.0.0.1", frontend.ports[n % 2])) for n in range(10)]
     for n, peer in enumerate(stuck):
-        peer.send([b"{", b'{"Queue": "sle', b"perfdag/1\n{", b"perf"][n % 4])
-    await until(lambda: frontend.stuck == 8)
+        peer.send([b"{", b'{"Queue": "sle', b"perfdag/1\n{", b"perf", b"perfdag/1\n"][n % 5])
+    await until(lambda: frontend.stuck == 10)
     assert frontend.peers == 0
     for peer in stuck:
         peer.close()
+
+
+async def test_a_kept_peer_that_has_spoken_may_be_silent(start: Start) -> None:
+    frontend = await start(limits=Limits(message_seconds=0.2))
+    worker = await dial(frontend.ports[1], 'perfdag/1\n{"Queue": "sleep"}\n')
+    await asyncio.sleep(1)
+    line = await dial(frontend.ports[0], '{"Queue": "sleep", "Args": ["1"]}')
+    assert (await worker.hear())["Args"] == ["1"]
+    assert frontend.stuck == 0
+    await worker.close()
+    await line.close()
 
 
 async def test_half_a_surrogate_pair_does_not_strand_its_item(start: Start) -> None:
