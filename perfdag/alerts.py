@@ -18,7 +18,7 @@ from perfdag.store import Store
 from perfdag.trends import Trends
 from perfdag.units import short
 
-Kind = Literal["regression", "environment", "threshold", "absent", "stale"]
+Kind = Literal["regression", "environment", "threshold", "gate", "absent", "stale"]
 RECENT = 7
 """Runs back to which a change still alerts."""
 EXPLAINS = 0.5
@@ -93,10 +93,13 @@ def mark_known(trends: Trends, run_id: str, alerts: Sequence[Alert], records: di
                 and set(old.keys) & set(alert.keys)
                 and abs(position.get(old.run, -99) - position.get(alert.run, 99)) <= SAME
             ]
-        else:
-            known = [old for old in [*previous, *(own.alerts if own else [])] if old.kind == alert.kind and set(old.keys) & set(alert.keys)]
-        alert.fresh = not known
-        alert.sent = any(old.sent for old in known)
+            alert.fresh = not known
+            alert.sent = any(old.sent for old in known)
+            continue
+        told = [old for old in [*previous, *(own.alerts if own else [])] if old.kind == alert.kind]
+        # one more series of an entry is news, where the others were told
+        alert.fresh = not set(alert.keys) <= {key for old in told for key in old.keys}
+        alert.sent = set(alert.keys) <= {key for old in told if old.sent for key in old.keys}
 
 
 def causes(findings: Sequence[Finding], runs: int) -> list[list[Finding]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,21 +13,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from perfdag import results
-from perfdag.alerts import Alert, Record, causes, mark_known, read_records, record_key, regression
+from perfdag.alerts import Alert, Kind, Record, causes, mark_known, read_records, record_key, regression
 from perfdag.checks import Check, Tuning
-from perfdag.comparison import full_name
-from perfdag.findings import Accepted, Finding, Suspicion, accepted_from, day_of, find, names, suspicions
+from perfdag.findings import Accepted, Finding, Suspicion, day_of, find, names, suspicions
 from perfdag.rollup import trends
-from perfdag.selection import SelectionError, baseline
-from perfdag.stats.changes import change_points
+from perfdag.selection import SelectionError
 from perfdag.stats.noise import INFORMATIONAL
-from perfdag.stats.percentiles import TooFewSamplesError, percentile
-from perfdag.stats.robust import Array, median
 from perfdag.store import Store
-from perfdag.trends import COLUMNS, SeriesInfo, Trends, labels, of_table
+from perfdag.thresholds import Past, judge
+from perfdag.trends import COLUMNS, SeriesInfo, Trends
 from perfdag.units import short
 
-OPERATORS = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
 OWN_GATES = "gates_failed"
 """The metric of a benchmark that has gates among its params: 1 for one that was breached or had no data (coords: gate)."""
 PRESENT_OF, PRESENT = 5, 3
@@ -66,6 +61,18 @@ class Gate:
         return any(each.gates for each in self.alerts) or any(each.state in ("failed", "absent") for each in self.cases)
 
 
+Lost = tuple[str, str, str]
+"""What an alert about several series says of each: its name, the key it is known by, what is wrong."""
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A series that is expected and absent, and whether that is acknowledged."""
+
+    info: SeriesInfo
+    accepted: bool
+
+
 @dataclass(frozen=True)
 class Rules:
     """What a run is held against: the suite's checks, acknowledgements, and how old the newest run may be (hours)."""
@@ -89,10 +96,10 @@ def check(store: Store, suite: str, run_id: str, rules: Rules, now: datetime | N
     tuning = Tuning(rules.checks)
     gate.findings = find(history, tuning, rules.accepted)
     _regressions(gate, history, tuning, rules)
-    gate.cases += own_gates(table)
-    _thresholds(gate, store, history, table, rules)
+    _own_gates(gate, table, rules)
     records = read_records(store, suite)
-    _absent(gate, history, tuning, rules, records)
+    gone = _absent(gate, history, tuning, rules, records)
+    _thresholds(gate, Past(store, history, rules.accepted, gate.damaged), table, rules, gone)
     if rules.max_age is not None:
         _stale(gate, store, suite, rules.max_age, now or datetime.now(UTC))
     gate.confirm = suspicions(history, tuning, rules.accepted)
@@ -102,16 +109,20 @@ def check(store: Store, suite: str, run_id: str, rules: Rules, now: datetime | N
 
 def own_gates(table: pa.Table) -> list[Case]:
     """The gates that benchmarks of a run held by themselves: a breach fails the run's gate with no rule of the suite."""
+    return [case for _, case in _cases_of_own(table)]
+
+
+def _cases_of_own(table: pa.Table) -> list[tuple[str, Case]]:
     rows = table.filter(pc.fill_null(pc.equal(table["metric"], OWN_GATES), False))
-    worst: dict[tuple[str, str], float] = {}
+    worst: dict[tuple[str, str, str], float] = {}
     for row in rows.select(["entry", "coords", "value"]).to_pylist():
         coords = orjson.loads(row["coords"] or "{}")
         name = ", ".join(f"{key}={value}" for key, value in sorted(coords.items()) if key != "gate")
-        key = f"{row['entry']} {name}".strip(), str(coords.get("gate", ""))
+        key = row["entry"], f"{row['entry']} {name}".strip(), str(coords.get("gate", ""))
         worst[key] = max(worst.get(key, 0.0), row["value"] if row["value"] is not None else 1.0)
     return [
-        Case("gate", f"{where}: {said}", "failed" if value else "ok", "was breached or had no data" if value else "held")
-        for (where, said), value in worst.items()
+        (entry, Case("gate", f"{where}: {said}", "failed" if value else "ok", "was breached or had no data" if value else "held"))
+        for (entry, where, said), value in worst.items()
     ]
 
 
@@ -159,106 +170,57 @@ def _regressions(gate: Gate, history: Trends, tuning: Tuning, rules: Rules) -> N
         gate.cases.append(Case("change", name, "ok" if enough else "unsure", text))
 
 
-def _thresholds(gate: Gate, store: Store, history: Trends, table: pa.Table, rules: Rules) -> None:
-    tonight = of_table(table, gate.suite)
-    tell = labels(tonight.series)
-    for rule in rules.checks:
-        if rule.op is None:
+def _own_gates(gate: Gate, table: pa.Table, rules: Rules) -> None:
+    """The gates that benchmarks held by themselves: one alert an entry for those that were breached or had no data."""
+    broken: dict[str, list[Lost]] = {}
+    for entry, case in _cases_of_own(table):
+        if case.state == "failed" and _accepted(rules, gate.run, case.name, case.name):
+            gate.cases.append(Case(case.group, case.name, "ok", f"{case.text} (acknowledged)"))
             continue
-        covered = [(i, info) for i, info in enumerate(tonight.series) if rule.covers(info)]
-        if not covered and (why := _skipped(table, rule)):
-            gate.cases.append(Case("threshold", rule.words(), "skipped", why))
-        elif not covered:
-            _threshold_case(gate, rules, rule, rule.words(), "absent", "the run has no value of it")
-        for i, info in covered:
-            name = full_name(info, tell)
-            try:
-                limit = _limit(store, history, rule, info, rules)
-                measured = _measured(table, rule, info, float(tonight.value[i, 0]))
-            except (TooFewSamplesError, SelectionError) as error:
-                _threshold_case(gate, rules, rule, name, "absent", str(error), info)
-                continue
-            holds = bool(OPERATORS[rule.op](measured, limit))
-            what = f"p{rule.percentile:g} " if rule.percentile else ""
-            text = f"{what}{short(measured, info.unit)} {'holds' if holds else 'breaks'} {rule.op} {short(limit, info.unit)}"
-            _threshold_case(gate, rules, rule, name, "ok" if holds else "failed", text, info)
+        gate.cases.append(case)
+        if case.state == "failed":
+            broken.setdefault(entry, []).append((case.name, case.name, case.text))
+    for entry, lost in broken.items():
+        _alert(gate, rules, "gate", f"GATE {gate.suite}/{entry}: {len(lost)} of its own gates", lost, gate.report)
 
 
-def _skipped(table: pa.Table, rule: Check) -> str | None:
-    """Say why all samples of the entries that a rule names were skipped: the place cannot run them, which is no fault."""
-    named = [row for row in table.select(["entry", "status", "error"]).to_pylist() if fnmatch.fnmatchcase(row["entry"], rule.entry or "")]
-    return str(named[0]["error"]) if named and all(row["status"] == "skipped" for row in named) else None
+def _thresholds(gate: Gate, past: Past, table: pa.Table, rules: Rules, gone: Sequence[Gone]) -> None:
+    """Hold the run against thresholds: one alert for each rule and entry, and none for data whose absence is told already."""
+    broken: dict[tuple[str, str], list[Lost]] = {}
+    for each in judge(past, table, rules.checks):
+        told: list[Gone] = []
+        if each.info is None:
+            measured = {info.entry for info in past.history.series if each.rule.covers(info)}
+            told = [lost for lost in gone if lost.info.entry in measured]
+        name = f"{each.name}: {each.rule.words()}" if each.info else each.name
+        bad = each.state in ("failed", "absent")
+        accepted = _accepted(rules, gate.run, each.name, each.info.series_id if each.info else each.name)
+        if bad and (accepted or (told and all(lost.accepted for lost in told))):
+            gate.cases.append(Case("threshold", name, "ok", f"{each.text} (acknowledged)"))
+            continue
+        gate.cases.append(Case("threshold", name, each.state, each.text))
+        if bad and not told:
+            entry = each.info.entry if each.info else each.rule.entry or ""
+            broken.setdefault((each.rule.words(), entry), []).append((each.name, each.key, each.text))
+    for (words, entry), lost in broken.items():
+        about = lost[0][0] if len(lost) == 1 else f"{entry}: {len(lost)} series"
+        _alert(gate, rules, "threshold", f"THRESHOLD {gate.suite}/{about}", lost, gate.report, rule=words)
 
 
-def _threshold_case(
-    gate: Gate, rules: Rules, rule: Check, name: str, state: Literal["ok", "failed", "absent"], text: str, info: SeriesInfo | None = None
-) -> None:
-    key = f"{rule.words()} {info.series_id if info else ''}".strip()
-    if state != "ok" and _accepted(rules, gate.run, name, info.series_id if info else rule.words()):
-        gate.cases.append(Case("threshold", f"{name}: {rule.words()}", "ok", f"{text} (acknowledged)"))
-        return
-    gate.cases.append(Case("threshold", f"{name}: {rule.words()}", state, text))
-    if state != "ok":
-        title = f"THRESHOLD {gate.suite}/{name}"
-        lines = [
-            title,
-            f"what    {text}",
-            f"rule    {rule.words()}",
-            f"do      {gate.report}",
-            f"accept  in {rules.acks_file}: {{series: '{name}', run: {gate.run}, reason: ...}}",
-        ]
-        gate.alerts.append(Alert("threshold", title, "\n".join(lines), [key], gate.run))
+def _alert(gate: Gate, rules: Rules, kind: Kind, title: str, lost: Sequence[Lost], do: str, rule: str = "") -> None:
+    """Word one alert about several series, the first six by name."""
+    shown = [f"{name}: {why}"[:300] for name, _, why in lost[:6]] + ([f"and {len(lost) - 6} more"] if len(lost) > 6 else [])
+    lines = [title, *(f"what    {each}" for each in shown), *([f"rule    {rule}"] if rule else []), f"do      {do}"]
+    lines.append(f"accept  in {rules.acks_file}: {{series: '{lost[0][0]}', run: {gate.run}, reason: ...}}")
+    gate.alerts.append(Alert(kind, title, "\n".join(lines), [key for _, key, _ in lost], gate.run))
 
 
 def _accepted(rules: Rules, run: str, name: str, series_id: str) -> bool:
     return any(each.holds(name, series_id, day_of(run)) and each.run <= run for each in rules.accepted)
 
 
-def _measured(table: pa.Table, rule: Check, info: SeriesInfo, middle: float) -> float:
-    """Return the median of the run, or a percentile of its values: of its pods or devices where the metric has them.
-
-    Raises TooFewSamplesError.
-    """
-    if rule.percentile is None:
-        return middle
-    same = pc.and_(pc.equal(table["point"], info.point), pc.equal(table["metric"], info.metric))
-    same = pc.and_(same, pc.equal(pc.fill_null(table["coords"], ""), info.coords))
-    ok = pc.and_(pc.equal(table["status"], "ok"), pc.equal(table["phase"], "measure"))
-    rows = table.filter(pc.fill_null(pc.and_(same, ok), False))
-    of_stat = pc.equal(rows["stat"], info.stat)
-    # pods or devices have a value each, whatever statistic of them the series is
-    each = pc.is_valid(rows["subject"])
-    wanted = (pc.and_(each, of_stat), pc.and_(each, pc.equal(rows["stat"], "value")), of_stat)
-    chosen = next((found for mask in wanted if (found := rows.filter(mask)).num_rows), rows.slice(0, 0))
-    values: Array = chosen["value"].to_numpy().astype(np.float64)
-    return percentile(values, rule.percentile / 100).value
-
-
-def _limit(store: Store, history: Trends, rule: Check, info: SeriesInfo, rules: Rules) -> float:
-    """Return the threshold in the metric's unit. Raises SelectionError where its baseline is absent."""
-    if rule.value is not None:
-        return rule.value
-    ratio = rule.ratio or 1.0
-    if rule.baseline is not None:
-        chosen = baseline(store, rule.baseline, history.suite)
-        rows = results.load(store, suites=[chosen.suite], runs=list(chosen.runs), columns=list(COLUMNS))
-        of_baseline = of_table(rows, chosen.suite) if rows.num_rows else None
-        found = [i for i, each in enumerate(of_baseline.series) if each.key == info.key] if of_baseline else []
-        if of_baseline is None or not found:
-            raise SelectionError(f"baseline {rule.baseline} has no value of it")
-        return ratio * median(of_baseline.value[found[0]])
-    at = next((i for i, each in enumerate(history.series) if each.series_id == info.series_id), None)
-    past = history.value[at, :-1] if at is not None else np.array([])
-    past = past[accepted_from(history, info.name, info.series_id, rules.accepted) :]
-    past = past[np.isfinite(past)]
-    if not past.size:
-        raise SelectionError("no earlier run has a value of it")
-    changes = change_points(past, info.series_id)
-    return ratio * median(past[changes[-1].index if changes else 0 :])
-
-
-def _absent(gate: Gate, history: Trends, tuning: Tuning, rules: Rules, records: dict[str, Record]) -> None:
-    """Name headline series that earlier runs of the same trigger had and this one lacks: one alert an entry.
+def _absent(gate: Gate, history: Trends, tuning: Tuning, rules: Rules, records: dict[str, Record]) -> list[Gone]:
+    """Name headline series that earlier runs of the same trigger had and this one lacks, and return them: one alert an entry.
 
     Runs that confirm, and those that somebody started for a part of a suite, are no measure of a scheduled one. A series that was
     missed once is missed until it is back or acknowledged, however long ago it was last seen.
@@ -266,12 +228,13 @@ def _absent(gate: Gate, history: Trends, tuning: Tuning, rules: Rules, records: 
     trigger = history.runs[-1].trigger
     same = [i for i, run in enumerate(history.runs[:-1]) if run.trigger == trigger]
     if not same or trigger == "confirm":
-        return
+        return []
     alike = same[-PRESENT_OF:]
     missed = _missed(history, same, records)
     finite = np.isfinite(history.value)
     tonight = {info.key for i, info in enumerate(history.series) if finite[i, -1]}
-    gone: dict[str, list[tuple[str, str, str]]] = {}
+    gone: list[Gone] = []
+    entries: dict[str, list[Lost]] = {}
     for i, name in enumerate(names(history)):
         info = history.series[i]
         before = finite[i, alike]
@@ -280,17 +243,16 @@ def _absent(gate: Gate, history: Trends, tuning: Tuning, rules: Rules, records: 
             continue
         ok, bad, error, _ = history.runs[-1].points.get(info.point, (0, 0, "", ""))
         why = f"all {bad} samples failed, {error}" if bad and not ok else "not in the run any more" if not ok else "the samples lack it"
-        if _accepted(rules, gate.run, name, info.series_id):
+        gone.append(Gone(info, _accepted(rules, gate.run, name, info.series_id)))
+        if gone[-1].accepted:
             gate.cases.append(Case("present", name, "ok", f"{why} (acknowledged)"))
             continue
-        gone.setdefault(info.entry, []).append((name, info.series_id, why))
+        entries.setdefault(info.entry, []).append((name, info.series_id, why))
         gate.cases.append(Case("present", name, "absent", why))
-    for entry, lost in gone.items():
+    for entry, lost in entries.items():
         title = f"ABSENT {gate.suite}/{entry}: {len(lost)} series"
-        shown = [f"{name}: {why}"[:300] for name, _, why in lost[:6]] + ([f"and {len(lost) - 6} more"] if len(lost) > 6 else [])
-        lines = [title, *(f"what    {each}" for each in shown), f"do      {gate.report}   perfdag run --resume {gate.run}"]
-        lines.append(f"accept  in {rules.acks_file}: {{series: '{lost[0][0]}', run: {gate.run}, reason: ...}}")
-        gate.alerts.append(Alert("absent", title, "\n".join(lines), [key for _, key, _ in lost], gate.run))
+        _alert(gate, rules, "absent", title, lost, f"{gate.report}   perfdag run --resume {gate.run}")
+    return gone
 
 
 def _missed(history: Trends, same: Sequence[int], records: dict[str, Record]) -> dict[str, int]:

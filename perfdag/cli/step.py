@@ -131,6 +131,7 @@ def _finish(args: argparse.Namespace) -> int:
     from perfdag.cli.check import after_run
     from perfdag.cli.finish import finish
     from perfdag.collect import collect, load_plan
+    from perfdag.rules import gated
     from perfdag.steps import budget
     from perfdag.steps.place import here
     from perfdag.store import NotStoredError
@@ -150,7 +151,7 @@ def _finish(args: argparse.Namespace) -> int:
         return code
     for run_id in plan.options.get("confirmed", []):
         collect(store, load_plan(store, run_id))
-    code = finish(store, plan, history=True)
+    code = finish(store, plan, history=True, gates=not gated(plan))
     _annotate(place, report)
     return after_run(store, plan, code)
 

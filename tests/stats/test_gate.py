@@ -1,6 +1,7 @@
 """The gate on synthetic stores: regressions, environment, thresholds, absence, acknowledgements, alerts told once."""
 
 import json
+import re
 import threading
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
@@ -236,6 +237,77 @@ def test_a_threshold_is_told_once_until_it_held_again(store: Store) -> None:
     assert told == [5, 8]
 
 
+def test_a_rule_over_many_series_is_one_message_for_each_entry(store: Store) -> None:
+    rule = Check(metric="throughput", op=">", value=9e9)
+    slow = {f"streams={n}": [1e9] * 3 for n in range(1, 301)}
+    put(store, rows(0, slow) + rows(0, {"streams=1": [1e9] * 3}, entry="other"))
+    gate = check(store, "net", run_id(0), Rules([rule]))
+    alerts = {alert.title: alert for alert in gate.alerts}
+    assert list(alerts) == ["THRESHOLD net/iperf: 300 series", "THRESHOLD net/other throughput"]
+    text = alerts["THRESHOLD net/iperf: 300 series"].text.splitlines()
+    assert len(text) <= 12
+    shown = [re.fullmatch(r"what    iperf streams=(\d+) throughput: 1 Gbit/s breaks > 9 Gbit/s", line) for line in text]
+    assert len({found[1] for found in shown if found}) == 6
+    assert "what    and 294 more" in text
+    assert "rule    throughput > 9e+09" in text
+    assert sum(case.state == "failed" for case in gate.cases) == 301
+
+
+def test_one_more_series_that_breaks_a_rule_is_told(store: Store) -> None:
+    told = []
+    for night, slow in enumerate(({"streams=1"}, {"streams=1", "streams=4"}, {"streams=4"}, {"streams=4"})):
+        put(store, rows(night, {point: [1e9 if point in slow else 1e10] * 3 for point in ("streams=1", "streams=4", "streams=8")}))
+        gate = check(store, "net", run_id(night), Rules([Check(metric="throughput", op=">", value=9e9)]))
+        told += [night for alert in gate.alerts if alert.fresh]
+        remember(store, gate)
+    assert told == [0, 1]
+
+
+def test_an_entry_that_vanished_is_told_once_and_not_for_each_rule_on_it(store: Store) -> None:
+    rules = [Check(metric="throughput", op=">", value=9e9), Check(entry="iperf", metric="retransmits", op="<", value=5)]
+    for night in range(6):
+        made = rows(night, {"streams=1": [1e10] * 3}) + rows(night, {"streams=1": [0.0] * 3}, metric="retransmits", headline=False)
+        put(store, (made if night < 5 else []) + rows(night, {"x=1": [1.0] * 3}, entry="other", metric="speed", unit="1/s"))
+    typo = Check(entry="iperf", metric="througput", op=">", value=9e9)
+    gate = check(store, "net", run_id(5), Rules([*rules, typo]))
+    assert [alert.title for alert in gate.alerts] == ["ABSENT net/iperf: 1 series", "THRESHOLD net/iperf througput > 9e+09"]
+    assert [case.state for case in gate.cases if case.group == "threshold"] == ["absent"] * 3
+    accepted = [Accepted("iperf throughput", run_id(5), "not any more")]
+    assert not check(store, "net", run_id(5), Rules(rules, accepted)).failed
+
+
+def test_a_gate_of_a_benchmark_itself_is_told(store: Store, webhook: str) -> None:
+    def held(night: int, value: float) -> None:
+        values = {"count=100": [0.0], "count=400": [value]}
+        made = []
+        for count in (100, 400):
+            part = {f"count={count}": values[f"count={count}"]}
+            coords = f'{{"count":{count},"gate":"api_p99 < 1"}}'
+            made += rows(night, part, entry="burst", metric="gates_failed", unit="1", better="lower", headline=False, coords=coords)
+        put(store, made)
+
+    for night, value in enumerate((0.0, 1.0, 1.0)):
+        held(night, value)
+        gate = check(store, "net", run_id(night), Rules())
+        gatefiles.send(webhook, gate, gate.alerts)
+        remember(store, gate)
+        assert gate.failed == bool(value)
+    [message] = Receiver.got
+    assert (message["kind"], message["page"]) == ("gate", True)
+    assert message["title"] == "GATE net/burst: 1 of its own gates"
+    line = next(each for each in str(message["text"]).splitlines() if each.startswith("accept"))
+    assert f"{{series: 'burst count=400: api_p99 < 1', run: {run_id(1)}, reason: ...}}" in line
+    accepted = [Accepted("burst count=400: api_p99 < 1", run_id(1), "a small API server")]
+    assert not check(store, "net", run_id(2), Rules(accepted=accepted)).failed
+
+
+def test_a_ratio_is_to_the_accepted_level(store: Store) -> None:
+    nights(store, 8, lambda n, p: 1e10 if n < 6 else 8e9, points=["streams=1"], noise=0.001)
+    rules = [Check(metric="throughput", op=">=", ratio=0.9)]
+    assert check(store, "net", run_id(7), Rules(rules)).failed
+    assert not check(store, "net", run_id(7), Rules(rules, [Accepted("iperf *", run_id(6), "new kernel")])).failed
+
+
 def test_absence_is_an_alert(store: Store) -> None:
     nights(store, 12, lambda n, p: 1e10)
     put(store, rows(12, {"streams=1": [1e10] * 3, "streams=4": [np.nan] * 3}))
@@ -452,6 +524,21 @@ def test_damaged_files_are_named_and_the_others_used(store: Store, tmp_path: Pat
     store.put(f"results/suite=net/month=2026-02/{run_id(39)}.parquet", b"")
     assert main(["check", "last", "--store", store.root]) == 2
     assert "no readable rows" in capsys.readouterr().err
+
+
+def test_a_damaged_file_of_a_baseline_is_named(store: Store) -> None:
+    nights(store, 6, lambda n, p: 1e10, points=["streams=1"])
+    rules = Rules([Check(metric="throughput", op=">=", ratio=0.9, baseline="v1")])
+    assert main(["baseline", "set", "v1", "since=2026-01-05 until=2026-01-06", "--store", store.root]) == 0
+    assert not check(store, "net", run_id(5), rules).failed  # what the history needs of the files is rolled up from here on
+    broken = [f"results/suite=net/month=2026-01/{run_id(night)}.parquet" for night in range(2)]
+    store.put(broken[0], b"PAR1 not really")
+    gate = check(store, "net", run_id(5), rules)
+    assert (gate.failed, gate.damaged) == (False, broken[:1])
+    store.put(broken[1], b"PAR1 not really")
+    gate = check(store, "net", run_id(5), rules)
+    assert sorted(gate.damaged) == broken
+    assert f"baseline v1 has no readable rows: {', '.join(broken)}" in gate.cases[-1].text
 
 
 def test_a_partial_run_by_hand_does_not_make_the_next_night_absent_nor_hide_it(store: Store) -> None:

@@ -1,0 +1,143 @@
+"""Thresholds of a suite's `checks`, held against one run: absolute, relative to a baseline or to the level of the past, percentiles."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from perfdag import results
+from perfdag.checks import Check
+from perfdag.comparison import full_name
+from perfdag.findings import Accepted, accepted_from
+from perfdag.selection import SelectionError, baseline
+from perfdag.stats.changes import change_points
+from perfdag.stats.percentiles import TooFewSamplesError, percentile
+from perfdag.stats.robust import Array, median
+from perfdag.store import Store
+from perfdag.trends import COLUMNS, SeriesInfo, Trends, labels, of_table
+from perfdag.units import short
+
+OPERATORS = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a rule stands for one series of a run; `info` is None where the run has no series that the rule names."""
+
+    rule: Check
+    info: SeriesInfo | None
+    name: str
+    state: Literal["ok", "failed", "absent", "skipped"]
+    text: str
+
+    @property
+    def key(self) -> str:
+        """What it is known by: the rule and the series."""
+        return f"{self.rule.words()} {self.info.series_id if self.info else ''}".strip()
+
+
+@dataclass(frozen=True)
+class Past:
+    """What ratios are of: the history up to the run, its accepted levels, named baselines; `damaged` collects files left out."""
+
+    store: Store
+    history: Trends
+    accepted: Sequence[Accepted]
+    damaged: list[str]
+
+
+def judge(past: Past, table: pa.Table, rules: Sequence[Check]) -> Iterator[Outcome]:
+    """Yield how each threshold stands for each series of the run's rows that it covers. Raises StoreError."""
+    tonight = of_table(table, past.history.suite)
+    tell = labels(tonight.series)
+    for rule in rules:
+        if rule.op is None:
+            continue
+        covered = [(i, info) for i, info in enumerate(tonight.series) if rule.covers(info)]
+        if not covered:
+            why = _skipped(table, rule)
+            yield Outcome(rule, None, rule.words(), "skipped" if why else "absent", why or "the run has no value of it")
+            continue
+        try:
+            reference = _reference(past, rule)
+        except SelectionError as error:
+            yield from (Outcome(rule, info, full_name(info, tell), "absent", str(error)) for _, info in covered)
+            continue
+        for i, info in covered:
+            name = full_name(info, tell)
+            try:
+                limit = _limit(past, reference, rule, info, name)
+                measured = _measured(table, rule, info, float(tonight.value[i, 0]))
+            except (TooFewSamplesError, SelectionError) as error:
+                yield Outcome(rule, info, name, "absent", str(error))
+                continue
+            holds = bool(OPERATORS[rule.op](measured, limit))
+            what = f"p{rule.percentile:g} " if rule.percentile else ""
+            text = f"{what}{short(measured, info.unit)} {'holds' if holds else 'breaks'} {rule.op} {short(limit, info.unit)}"
+            yield Outcome(rule, info, name, "ok" if holds else "failed", text)
+
+
+def _skipped(table: pa.Table, rule: Check) -> str | None:
+    """Say why all samples of the entries that a rule names were skipped: the place cannot run them, which is no fault."""
+    named = [row for row in table.select(["entry", "status", "error"]).to_pylist() if fnmatch.fnmatchcase(row["entry"], rule.entry or "")]
+    return str(named[0]["error"]) if named and all(row["status"] == "skipped" for row in named) else None
+
+
+def _measured(table: pa.Table, rule: Check, info: SeriesInfo, middle: float) -> float:
+    """Return the median of the run, or a percentile of its values: of its pods or devices where the metric has them.
+
+    Raises TooFewSamplesError.
+    """
+    if rule.percentile is None:
+        return middle
+    same = pc.and_(pc.equal(table["point"], info.point), pc.equal(table["metric"], info.metric))
+    same = pc.and_(same, pc.equal(pc.fill_null(table["coords"], ""), info.coords))
+    ok = pc.and_(pc.equal(table["status"], "ok"), pc.equal(table["phase"], "measure"))
+    rows = table.filter(pc.fill_null(pc.and_(same, ok), False))
+    of_stat = pc.equal(rows["stat"], info.stat)
+    # pods or devices have a value each, whatever statistic of them the series is
+    each = pc.is_valid(rows["subject"])
+    wanted = (pc.and_(each, of_stat), pc.and_(each, pc.equal(rows["stat"], "value")), of_stat)
+    chosen = next((found for mask in wanted if (found := rows.filter(mask)).num_rows), rows.slice(0, 0))
+    values: Array = chosen["value"].to_numpy().astype(np.float64)
+    return percentile(values, rule.percentile / 100).value
+
+
+def _reference(past: Past, rule: Check) -> Trends | None:
+    """Return the run medians of the baseline that a rule names, None where it names none. Raises SelectionError where it is absent."""
+    if rule.baseline is None:
+        return None
+    chosen = baseline(past.store, rule.baseline, past.history.suite)
+    damaged: list[str] = []
+    rows = results.load(past.store, suites=[chosen.suite], runs=list(chosen.runs), columns=list(COLUMNS), damaged=damaged)
+    past.damaged.extend(key for key in damaged if key not in past.damaged)
+    if not rows.num_rows:
+        raise SelectionError(f"baseline {rule.baseline} has no readable rows{': ' + ', '.join(damaged) if damaged else ''}")
+    return of_table(rows, chosen.suite)
+
+
+def _limit(past: Past, reference: Trends | None, rule: Check, info: SeriesInfo, name: str) -> float:
+    """Return the threshold in the metric's unit. Raises SelectionError where what it is a ratio of has no value."""
+    if rule.value is not None:
+        return rule.value
+    ratio = rule.ratio or 1.0
+    if reference is not None:
+        found = [i for i, each in enumerate(reference.series) if each.key == info.key]
+        if not found:
+            raise SelectionError(f"baseline {rule.baseline} has no value of it")
+        return ratio * median(reference.value[found[0]])
+    history = past.history
+    at = next((i for i, each in enumerate(history.series) if each.series_id == info.series_id), None)
+    values = history.value[at, :-1] if at is not None else np.array([])
+    values = values[accepted_from(history, name, info.series_id, past.accepted) :]
+    values = values[np.isfinite(values)]
+    if not values.size:
+        raise SelectionError("no earlier run has a value of it")
+    changes = change_points(values, info.series_id)
+    return ratio * median(values[changes[-1].index if changes else 0 :])

@@ -1,0 +1,53 @@
+"""The last step of a run on a cluster, on a store in a folder and without an API server."""
+
+from pathlib import Path
+
+import pytest
+
+from perfdag.cli import main
+from perfdag.collect import load_plan
+from perfdag.gate import Case
+from perfdag.store import Store, open_store
+
+SUITE = "name: tiny\nentries:\n  - {benchmark: command, name: list, params: {argv: [ls, /]}}\n"
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store with three runs, as a pod of the newest finds it behind its claim."""
+    root = str(tmp_path / "store")
+    (tmp_path / "tiny.yaml").write_text(SUITE)
+    for _ in range(3):
+        assert main(["run", str(tmp_path / "tiny.yaml"), "--store", root, "--no-report"]) == 0
+    monkeypatch.setattr("perfdag.steps.place.STORE", root)
+    monkeypatch.setenv("PERFDAG_STORE", "claim://bench")
+    monkeypatch.setenv("PERFDAG_RUN", newest(open_store(root)))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none.yaml"))
+    return open_store(root)
+
+
+def newest(store: Store) -> str:
+    return max(key.split("/")[1] for key in store.list("runs"))
+
+
+def scheduled(store: Store) -> None:
+    plan = load_plan(store, newest(store))
+    plan.trigger = "cron"
+    store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+
+
+def test_it_leaves_the_report_with_the_history_beside_it(store: Store) -> None:
+    assert main(["step", "finish"]) == 0
+    left = {key.rpartition("/")[2] for key in store.list(f"runs/{newest(store)}")}
+    assert {"report.html", "history.html"} <= left
+    assert "check.xml" not in left  # nobody asked for a gate
+    scheduled(store)
+    assert main(["step", "finish"]) == 0
+    assert f"runs/{newest(store)}/check.xml" in store.list(f"runs/{newest(store)}")
+
+
+def test_a_gate_that_a_benchmark_holds_is_left_to_the_gate_of_the_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perfdag.gate.own_gates", lambda table: [Case("gate", "burst: api_p99 < 1", "failed", "was breached")])
+    assert main(["step", "finish"]) == 3
+    scheduled(store)
+    assert main(["step", "finish"]) == 0  # which finds nothing wrong in these rows
