@@ -312,7 +312,8 @@ def calls_of(rows: pa.Table) -> dict[str, dict[int, dict[str, float]]]:
     for row in rows.filter(pa.compute.equal(rows["metric"], "api_calls")).select(["entry", "coords", "value"]).to_pylist():
         if row["value"] is not None:
             coords = orjson.loads(row["coords"] or "{}")
-            found[row["entry"]][int(coords["vms"])][coords["call"]] = row["value"]
+            phase = f"{coords['phase']}: " if "phase" in coords else ""
+            found[row["entry"]][int(coords["vms"])][phase + coords["call"]] = row["value"]
     return {entry: dict(calls) for entry, calls in found.items()}
 
 

@@ -7,8 +7,9 @@ logs, exec and proxy are left out, as the SLO does (kubernetes/community, slos/a
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from perfdag.kube import Kube
 from perfdag.steps.scale.summary import NEEDED as SAMPLES
@@ -24,6 +25,8 @@ NEEDED = SAMPLES[0.99]
 """Requests a p99 needs."""
 _ALIASES = {"POST": "CREATE", "PUT": "UPDATE"}
 """Verbs of HTTP and of the API: KubeVirt's audit has the latter."""
+CREATION, DELETION = "creation", "deletion"
+"""Phases of a run whose calls are counted apart."""
 TRIES = 5
 
 
@@ -109,6 +112,10 @@ class Calls:
         return f"{self.verb} {resource or '-'} {self.scope}"
 
 
+Phases = Mapping[str, Sequence[Calls]]
+"""Calls by phase; one whose books could not be closed is absent."""
+
+
 def delta(before: Scrape, after: Scrape, p: float = 0.99) -> list[Calls]:
     """What was asked between two scrapes of one process, most frequent first."""
     found = []
@@ -161,6 +168,51 @@ def slowest(calls: Iterable[Calls]) -> float | None:
     ends = [min(bound for bound, count in each.buckets.items() if count >= each.count) for each in calls if each.single]
     found = max(ends, default=math.inf)
     return None if math.isinf(found) else found
+
+
+def latencies(calls: Sequence[Calls]) -> dict[str, float | None]:
+    """Named latencies of a phase, in seconds; None below the requests that a p99 needs."""
+    return {
+        "api_p99": worst(calls),
+        "api_slowest": slowest(calls),
+        "api_list_p99": worst(calls, "LIST"),
+        "api_deletecollection_p99": worst(calls, "DELETECOLLECTION"),
+    }
+
+
+def judged(phases: Phases, whole: Sequence[Calls]) -> dict[str, float | None]:
+    """The latencies that a gate sees: of the worse phase; one with too few requests for a p99 is judged within the `whole`.
+
+    No data where a phase is absent.
+    """
+    together = latencies(whole)
+    if not {CREATION, DELETION} <= set(phases):
+        return dict.fromkeys(together)
+    found = [latencies(each) for each in phases.values()]
+    worse: dict[str, float | None] = {}
+    for name, value in together.items():
+        values = [each[name] for each in found]
+        worse[name] = max((each for each in (*values, value if None in values else None) if each is not None), default=None)
+    return worse
+
+
+def named(calls: Sequence[Calls]) -> dict[str, float | None]:
+    """Latencies and counts of a phase by name."""
+    return latencies(calls) | {name: float(value) for name, value in counts(calls).items()}
+
+
+def of_deletion(phases: Phases) -> dict[str, float | None]:
+    """Those of the deletion, with `deletion/` before their names."""
+    return {f"{DELETION}/{name}": value for name, value in named(phases.get(DELETION, [])).items()}
+
+
+def told(phases: Phases) -> list[dict[str, Any]]:
+    """Each kind of request of each phase: count, and p99 in seconds with its error bar; the most frequent of a phase first."""
+    return [
+        {"phase": phase, "call": each.name, "count": each.count, "p99_s": each.p99, "low_s": each.low, "high_s": each.high}
+        for phase, calls in phases.items()
+        for each in calls
+    ]
 
 
 def counts(calls: Iterable[Calls]) -> dict[str, int]:

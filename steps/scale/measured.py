@@ -6,6 +6,7 @@ from typing import Any
 
 from perfdag.benchmark import SIMULATED, Failed, Infrastructure, Measurement, Metric, SampleError, Skip
 from perfdag.kube import KubeError
+from perfdag.steps.scale.apimetrics import DELETION
 from perfdag.steps.scale.gates import Gate
 from perfdag.steps.scale.generator import nameless
 from perfdag.steps.scale.rows import Row
@@ -25,9 +26,9 @@ METRICS = (
     Metric("schedule_held", "1", "higher", "share of its rate that the open loop reached"),
     Metric("submit_lag", "s", "lower", "how late creations were sent (open loop)"),
     Metric("left_behind", "1", "lower", "objects still there after deletion"),
-    Metric("api_latency", "s", "lower", "p99 of API requests of one kind (coords: call)"),
-    Metric("api_p99", "s", "lower", "p99 of the slowest kind of single-object API request"),
-    Metric("api_calls", "1", "none", "API requests of one kind (coords: call, vms)"),
+    Metric("api_latency", "s", "lower", "p99 of API requests of one kind (coords: call; phase: deletion)"),
+    Metric("api_p99", "s", "lower", "p99 of the slowest kind of single-object API request (coords of the deletion: phase)"),
+    Metric("api_calls", "1", "none", "API requests of one kind (coords: call, vms; phase: deletion)"),
     Metric("failures", "1", "lower", "objects that were refused or did not get there and of which this is said (coords: message)"),
     Metric("watch_lag", "s", "lower", "from sending a change to its arrival on the watch: the error bar of all times"),
     Metric("component", "1", "none", "figures from Prometheus (coords: figure; the unit is in its name)"),
@@ -84,8 +85,10 @@ def of_objects(rows: Sequence[Row], coords: dict[str, Any], stages: Sequence[str
 
 
 def of_figures(figures: dict[str, float | None], coords: dict[str, Any], count: int) -> list[Measurement]:
-    """Named figures of a run: rates, ratios, API latency and calls, components."""
-    found: list[Measurement] = []
+    """Named figures of a run: rates, ratios, API latency and calls (those of the deletion with coords of their own), components."""
+    deletion = {key.removeprefix(f"{DELETION}/"): value for key, value in figures.items() if key.startswith(f"{DELETION}/")}
+    figures = {key: value for key, value in figures.items() if not key.startswith(f"{DELETION}/")}
+    found = of_figures(deletion, {**coords, "phase": DELETION}, count) if deletion else []
 
     def put(metric: str, key: str, stat: str = "value", **more: Any) -> None:
         value = figures.get(key)
@@ -108,12 +111,14 @@ def of_figures(figures: dict[str, float | None], coords: dict[str, Any], count: 
 
 
 def of_calls(calls: Sequence[dict[str, Any]], coords: dict[str, Any], most: int = 40) -> list[Measurement]:
-    """p99 by kind of request, the most frequent kinds."""
-    return [
-        Measurement("api_latency", each["p99_s"], "p99", {**coords, "call": each["call"]}, each["count"])
-        for each in calls[:most]
-        if each["p99_s"] is not None
-    ]
+    """p99 by kind of request, the most frequent kinds of each phase."""
+    found = []
+    for phase in dict.fromkeys(each["phase"] for each in calls):
+        here = {**coords, "phase": phase} if phase == DELETION else coords
+        for each in [each for each in calls if each["phase"] == phase][:most]:
+            if each["p99_s"] is not None:
+                found.append(Measurement("api_latency", each["p99_s"], "p99", {**here, "call": each["call"]}, each["count"]))
+    return found
 
 
 def of_gates(verdicts: Sequence[dict[str, Any]], coords: dict[str, Any]) -> list[Measurement]:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from perfdag.kube import Kube
+from perfdag.steps.scale import apimetrics
 from perfdag.steps.scale import gates as gating
+from perfdag.steps.scale.apimetrics import CREATION, DELETION
 from perfdag.steps.scale.generator import Submitter
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import Session, open_session, own_namespaces
@@ -81,7 +83,7 @@ def wanted(session: Session) -> int:
 
 async def finish(scenario: str, spec: Spec, session: Session, extra: dict[str, float | None], planned_misses: int = 0) -> Result:
     """Rows, figures and verdicts, then deletion, which must leave nothing."""
-    await session.scrape()
+    await session.scrape(CREATION)
     rows = await session.rows()
     stages: list[Summary] = summaries(rows)
     figures = figures_of(session, rows, stages)
@@ -95,12 +97,13 @@ async def finish(scenario: str, spec: Spec, session: Session, extra: dict[str, f
     generator = [made.summary(schedule) for made, schedule in session.batches]
     figures |= {"schedule_held": generator[0]["rate_share"], "submit_lag": generator[0]["lag_p99_s"]} | extra
     gone = await session.delete(session.submissions, spec.parallel, spec.timeout)
+    await session.scrape(DELETION)
     left = 0 if gone else session.left(session.submissions)
-    figures["left_behind"] = float(left)
+    figures |= apimetrics.of_deletion(session.phases) | {"left_behind": float(left)}
     facts = session.facts() | {"generator": generator, "simulated": any(row.simulated for row in rows), "goal": goal}
-    calls = [{"call": each.name, "count": each.count, "p99_s": each.p99, "low_s": each.low, "high_s": each.high} for each in session.calls]
     started = session.batches[0][0].started_wall
-    verdicts = gating.hold(spec.gates, figures)
+    verdicts = gating.hold(spec.gates, figures | session.judged())
+    calls = apimetrics.told(session.phases)
     return Result(
         scenario, spec.count, session.run, rows, stages, figures, facts, verdicts, calls=calls, started=started, ended=time.time()
     )

@@ -43,14 +43,16 @@ class Session:
     heartbeat: Heartbeat
     submitter: Submitter
     offset: Offset
-    before: apimetrics.Scrape | None
+    scrapes: list[apimetrics.Scrape]
+    """Of /metrics: the first before anything was made, then at the end of each phase; none where the API server does not tell."""
     expected_pods: int | None = None
     submissions: list[Submission] = field(default_factory=list)
     batches: list[tuple[Submitted, Schedule]] = field(default_factory=list)
     deadline: float = math.inf
     """time.monotonic() from which on nothing is waited for any more but deletion."""
     notes: list[str] = field(default_factory=list)
-    calls: list[apimetrics.Calls] = field(default_factory=list)
+    phases: dict[str, list[apimetrics.Calls]] = field(default_factory=dict)
+    """API calls by phase; a phase whose books could not be closed is absent."""
     _deleted: set[str] = field(default_factory=set)
 
     async def create(self, count: int, schedule: Schedule, parallel: int, stop: asyncio.Event | None = None) -> Submitted:
@@ -139,19 +141,26 @@ class Session:
             if (top.kind, top.namespace, top.name) in names:
                 yield record
 
-    async def scrape(self) -> None:
-        """Close the books on API calls; best before deleting."""
-        if self.before is None:
+    async def scrape(self, phase: str) -> None:
+        """Close the books on the API calls of a phase, which began where the one before ended."""
+        if not self.scrapes:
             return
+        after, why = None, "the two scrapes are of different API servers, or it was restarted"
         try:
-            after = await apimetrics.after(self.kube, self.before)
+            after = await apimetrics.after(self.kube, self.scrapes[-1])
         except KubeError as error:
-            self.notes.append(f"no API server metrics: {error}")
-            return
+            why = str(error)
         if after is None:
-            self.notes.append("no API server metrics: the two scrapes are of different API servers, or it was restarted")
+            self.notes.append(f"no API server metrics of the {phase}: {why}")
+            self.scrapes.clear()
             return
-        self.calls = apimetrics.delta(self.before, after)
+        self.phases[phase] = apimetrics.delta(self.scrapes[-1], after)
+        self.scrapes.append(after)
+
+    def judged(self) -> dict[str, float | None]:
+        """The API latencies that gates see: the worse of creation and deletion. Without the books of both there is no data."""
+        whole = apimetrics.delta(self.scrapes[0], self.scrapes[-1]) if self.scrapes else []
+        return apimetrics.judged(self.phases, whole)
 
     @property
     def in_flight(self) -> bool:
@@ -226,9 +235,9 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
         try:
             await self._stack.enter_async_context(own_namespaces(kube, self._namespaces, self._run))
             notes: list[str] = []
-            before: apimetrics.Scrape | None = None
+            scrapes: list[apimetrics.Scrape] = []
             try:
-                before = await apimetrics.scrape(kube)
+                scrapes.append(await apimetrics.scrape(kube))
             except KubeError as error:
                 notes.append(f"no API server metrics: {error}")
             last = template.documents[-1]
@@ -241,7 +250,7 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
             await self._close()
             raise
         self._session = Session(
-            kube, self._run, template, self._namespaces, observer, heartbeat, submitter, offset, before, self._expected, notes=notes
+            kube, self._run, template, self._namespaces, observer, heartbeat, submitter, offset, scrapes, self._expected, notes=notes
         )
         self._session.deadline = self._deadline
         return self._session

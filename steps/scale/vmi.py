@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from perfdag.kube import Kube, KubeError
+from perfdag.steps.scale import apimetrics
 from perfdag.steps.scale import gates as gating
-from perfdag.steps.scale.apimetrics import NEEDED, counts, slowest, worst
+from perfdag.steps.scale.apimetrics import CREATION, DELETION
 from perfdag.steps.scale.chains import CHAINS
 from perfdag.steps.scale.generator import Submission
 from perfdag.steps.scale.observer import Record
@@ -161,10 +162,11 @@ async def burst(kube: Kube, spec: Spec, count: int) -> Result:
         all_running = await _settled(session, wanted, spec)
         if not all_running:
             session.notes.append(f"{wanted - session.reached(VMI, 'running')} of {wanted} VMIs not Running {session.ended(spec.timeout)}")
-        await session.scrape()
+        await session.scrape(CREATION)
         running, phases = session.reached(VMI, "running"), phase_counts(session.observer.of(VMI))
         spec.tell(f"{running} of {wanted} Running; deleting")
         gone = await session.delete(session.submissions, spec.parallel, spec.timeout)
+        await session.scrape(DELETION)
         left = 0 if gone else session.left(session.submissions)
         return await _result("burst", count, session, spec, nodes, {"left_behind": float(left), **phases})
 
@@ -211,8 +213,9 @@ async def steady(kube: Kube, spec: Spec, count: int, churn: int, pause: float, d
             await _settled(session, _created(session), spec)
             note(_live(session))
             cycles += 1
-        await session.scrape()
+        await session.scrape(CREATION)
         gone = await session.delete(session.submissions, spec.parallel, spec.timeout)
+        await session.scrape(DELETION)
         note(_live(session))
         left = 0 if gone else session.left(session.submissions)
         result = await _result("steady", count, session, spec, nodes, {"left_behind": float(left), "churn_cycles": float(cycles)})
@@ -323,14 +326,13 @@ async def _result(
         session.notes.append(f"nested virtualisation on {len(nodes['nested_virtualisation'])} nodes: latencies are not of bare metal")
     facts["generator"] = [made.summary(schedule) for made, schedule in session.batches]
     facts["simulated"] = any(row.simulated for row in rows)
-    figures = figures_of(session, rows, stages) | extra
+    figures = figures_of(session, rows, stages) | apimetrics.of_deletion(session.phases) | extra
     started, ended = session.batches[0][0].started_wall, time.time()
     if spec.prometheus:
         try:
             figures |= await component_figures(spec.prometheus, started, ended)
         except KubeError as error:
             session.notes.append(f"no figures of the components: {error}")
-    calls = [{"call": each.name, "count": each.count, "p99_s": each.p99, "low_s": each.low, "high_s": each.high} for each in session.calls]
     return Result(
         scenario,
         count,
@@ -339,8 +341,8 @@ async def _result(
         stages,
         figures,
         facts,
-        gating.hold(spec.gates, figures),
-        calls=calls,
+        gating.hold(spec.gates, figures | session.judged()),
+        calls=apimetrics.told(session.phases),
         started=started,
         ended=ended,
     )
@@ -364,12 +366,11 @@ def figures_of(session: Session, rows: list[Row], stages: list[Summary]) -> dict
         "censored": float(sum(row.status == "censored" for row in final)),
         "watch_lag_p99": session.clocks().lag_s,
     }
-    if session.calls and worst(session.calls) is None:
-        count = sum(each.count for each in session.calls if each.single)
-        session.notes.append(f"no api_p99: it wants {NEEDED} requests of single objects, and there were {count}")
-    found |= {"api_p99": worst(session.calls), "api_slowest": slowest(session.calls), "api_list_p99": worst(session.calls, "LIST")}
-    found["api_deletecollection_p99"] = worst(session.calls, "DELETECOLLECTION")
-    found |= {name: float(value) for name, value in counts(session.calls).items()}
+    calls = session.phases.get(CREATION, [])
+    if calls and apimetrics.worst(calls) is None:
+        count = sum(each.count for each in calls if each.single)
+        session.notes.append(f"no api_p99: it wants {apimetrics.NEEDED} requests of single objects, and there were {count}")
+    found |= apimetrics.named(calls)
     rates = [made.summary(schedule) for made, schedule in session.batches]
     found["create_rate"] = rates[0]["create_rate_per_s"] if rates else None
     return found

@@ -104,6 +104,42 @@ class TestApiMetrics:
         held = gates.hold([gates.parse(f"PATCH-pods-count <= {ratio} * CREATE-pods-count") for ratio in (2, 1.9)], figures)
         assert [each.passed for each in held] == [True, False]
 
+    def test_a_gate_sees_the_worse_of_creation_and_deletion(self) -> None:
+        """600 quick creations; then 600 slow deletions, or 20, which are too few for a p99 of their own, or unknown ones."""
+        quick = scrape_of(*histogram("POST", "resource", ("0.1", 600), ("2", 600), ("+Inf", 600)))
+
+        def seen(deletions: int) -> tuple[dict[str, float | None], apimetrics.Phases]:
+            slow = histogram("DELETE", "resource", ("0.1", 0), ("2", deletions), ("+Inf", deletions))
+            after = scrape_of(*histogram("POST", "resource", ("0.1", 600), ("2", 600), ("+Inf", 600)), *slow)
+            phases = {"creation": apimetrics.delta(apimetrics.Scrape(), quick), "deletion": apimetrics.delta(quick, after)}
+            return apimetrics.judged(phases, apimetrics.delta(apimetrics.Scrape(), after)), phases
+
+        gate = gates.parse("api_p99 < 1")
+        for deletions, held in ((600, False), (20, True)):
+            judged, phases = seen(deletions)
+            figures = apimetrics.named(phases["creation"]) | apimetrics.of_deletion(phases)
+            assert (figures["api_p99"] or 9) < 0.1, "the creation's figure is its own"
+            assert figures["deletion/DELETE-pods-count"] == deletions
+            assert "DELETE-pods-count" not in figures
+            assert gates.hold([gate], figures | judged)[0].passed is held
+        assert gates.hold([gate], figures | apimetrics.judged({"creation": phases["creation"]}, []))[0].passed is None
+
+    def test_rows_of_the_deletion_have_coordinates_of_their_own(self) -> None:
+        calls = apimetrics.delta(apimetrics.Scrape(), scrape_of(*histogram("DELETE", "resource", ("0.1", 600), ("+Inf", 600))))
+        phases = {"creation": calls, "deletion": calls}
+        figures = apimetrics.named(calls) | apimetrics.of_deletion(phases)
+        made = [*measured.of_figures(figures, {"count": 6}, 6), *measured.of_calls(apimetrics.told(phases), {"count": 6})]
+        for metric in ("api_p99", "api_calls", "api_latency"):
+            assert sorted((each.coords or {}).get("phase", "") for each in made if each.metric == metric) == ["", "deletion"]
+        from perfdag.charts import scale as charts
+
+        rows = [
+            {"entry": "e", "metric": each.metric, "coords": orjson.dumps(each.coords).decode(), "value": each.value}
+            for each in made
+            if each.metric == "api_calls"
+        ]
+        assert charts.calls_of(pa.Table.from_pylist(rows)) == {"e": {6: {"DELETE-pods": 600.0, "deletion: DELETE-pods": 600.0}}}
+
     def test_watches_are_left_out_and_lists_are_their_own(self) -> None:
         watch, listing = histogram("WATCH", "cluster", ("+Inf", 9)), histogram("LIST", "cluster", ("1", 0), ("+Inf", 5))
         emptied = histogram("DELETECOLLECTION", "namespace", ("1", 0), ("10", 4), ("+Inf", 4))
