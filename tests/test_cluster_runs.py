@@ -190,3 +190,14 @@ def test_where_the_store_is_not_reached_argos_progress_and_the_lead_are_heard() 
             return Standing(1, 9, "x", 4.0)
 
     assert "3/12" not in describe(seen, Reached(""), 5.0)
+
+
+def test_troubles_of_batches_that_are_over_are_left_out_until_the_end() -> None:
+    workflow: dict[str, Any] = {"metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}}
+    old = Pod("old", 0, 0, 0, "Failed", "n", None, trouble="DeadlineExceeded: too long")
+    now = Pod("now", 1, 0, 0, "Pending", "", None, trouble="ImagePullBackOff: no such image")
+    running = View({**workflow, "status": {"phase": "Running"}}, [old, now])
+    assert running.troubles() == ["now: ImagePullBackOff: no such image"]
+    assert len(View({**workflow, "status": {"phase": "Failed"}}, [old, now]).troubles()) == 2
+    retried = View({**workflow, "status": {"phase": "Running"}}, [old, Pod("again", 0, 0, 1, "Running", "n", "10.0.0.1")])
+    assert retried.troubles() == ["old: DeadlineExceeded: too long"], "its batch is under way"

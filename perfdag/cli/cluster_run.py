@@ -91,11 +91,12 @@ class View:
         return codes["plan"] if codes.get("plan") == 2 else codes.get("finish")
 
     def troubles(self) -> list[str]:
-        """What keeps pods from running, and pods that Argo could not make."""
+        """What keeps pods from running, and pods that Argo could not make; while the run lasts not those of batches that are over."""
         from perfdag.steps.pods import troubles
         from perfdag.steps.sentry import nodes_of
 
-        found = troubles(self.pods)
+        over = {pod.batch for pod in self.pods if pod.batch is not None} - set(self.batches) if self.phase not in DONE else set()
+        found = troubles(pod for pod in self.pods if pod.phase == "Pending" or pod.batch not in over)
         for node in nodes_of(self.workflow).values():
             if node.get("type") == "Pod" and node.get("phase") in ("Pending", "Error", "Failed") and node.get("message"):
                 text = f"{node.get('displayName')}: {node['message']}"

@@ -1,0 +1,61 @@
+"""What an installation may be asked for beyond the usual, and shapes that a node has to honour."""
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from perfdag import kube
+from perfdag.kube import Kube
+
+from .conftest import Namespace, installed
+
+pytestmark = [pytest.mark.argo, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def wide() -> Iterator[Namespace]:
+    """An installation with a ClusterWorkflowTemplate, a NetworkPolicy and a pull secret."""
+    with installed("restricted", "--cluster-scope", "--network-policy", "--pull-secret", "registry") as made:
+        yield made
+        kube.run(_remove_templates)
+
+
+async def _remove_templates(client: Kube) -> None:
+    kind = await client.resource("argoproj.io/v1alpha1", "ClusterWorkflowTemplate")
+    for each in await client.list(kind, labels="app.kubernetes.io/managed-by=perfdag"):
+        await client.delete(kind, each["metadata"]["name"])
+
+
+def test_iperf_behind_a_network_policy_from_templates_of_the_cluster(wide: Namespace, tmp_path: Path) -> None:
+    suite = tmp_path / "wide.yaml"
+    suite.write_text("name: wide\npending_limit: 90s\nentries:\n  - {benchmark: iperf, hosts: {count: 2}, params: {duration: 1s}}\n")
+    name = wide.submit(suite)
+    pod = wide.pod(name, 1)
+    assert {"name": "registry"} in pod["spec"]["imagePullSecrets"]
+    ended = wide.watch(name)
+    rows = wide.rows(wide.run_id(name))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert {row["status"] for row in rows} == {"ok"}
+    assert {json.loads(row["env"])["cluster"]["network_policy"] for row in rows} == {True}
+
+
+def test_a_guaranteed_pod_and_gangs_that_have_the_node_for_themselves(bench: Namespace, tmp_path: Path) -> None:
+    suite = tmp_path / "alone.yaml"
+    shape = "hosts: {exclusive: true}, resources: {cpu: 1, memory: 300Mi}, volume: {kind: emptyDir, size: 64MiB}"
+    suite.write_text(
+        "name: alone\npending_limit: 90s\nbatch_time: 1s\nentries:\n"
+        f"  - {{benchmark: command, name: one, {shape}, params: {{argv: [sleep, '1'], expected: 1}}}}\n"
+        f"  - {{benchmark: command, name: two, {shape}, params: {{argv: [sleep, '1.1'], expected: 1}}}}\n"
+    )
+    name = bench.submit(suite)
+    pod = bench.pod(name, 0)
+    assert pod["status"]["qosClass"] == "Guaranteed"
+    assert any("emptyDir" in each for each in pod["spec"]["volumes"] if each["name"] == "measured")
+    ended = bench.watch(name)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    rows = sorted(bench.rows(bench.run_id(name)), key=lambda row: row["started_at"])
+    assert [row["status"] for row in rows] == ["ok", "ok"]
+    assert all(before["finished_at"] <= after["started_at"] for before, after in pairwise(rows))

@@ -1,0 +1,94 @@
+"""Why a batch does not start is told while it waits: in the watch line and in the rows within 30 s, with no limit set by the suite."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perfdag import kube
+from perfdag.store import open_store
+
+from .conftest import Namespace, Object
+
+pytestmark = [pytest.mark.argo, pytest.mark.slow]
+
+
+@contextlib.contextmanager
+def _quota(bench: Namespace) -> Iterator[None]:
+    """Less room for disks than one pod of the suite asks for."""
+    body = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "small"},
+        "spec": {"hard": {"requests.ephemeral-storage": "3Gi"}},
+    }
+    kube.run(lambda client: client.create(body, bench.name))
+    try:
+        yield
+    finally:
+        bench.delete("ResourceQuota", "small")
+
+
+CASES = {
+    "request": ("resources: {cpu: 500}", "Insufficient cpu"),
+    "image": ("image: 'localhost/no-such-image:1'", "no-such-image"),
+    "quota": ("resources: {ephemeral-storage: 4Gi}", "exceeded quota"),
+}
+
+
+@pytest.mark.parametrize(("shape", "words"), CASES.values(), ids=CASES)
+def test_the_reason_is_told_within_30_s(bench: Namespace, tmp_path: Path, shape: str, words: str) -> None:
+    suite = tmp_path / "waits.yaml"
+    suite.write_text(f"name: waits\nentries:\n  - {{benchmark: command, {shape}, params: {{argv: [sleep, '0.1']}}}}\n")
+    with _quota(bench) if "quota" in words else contextlib.nullcontext():
+        name = bench.submit(suite)
+        run_id = bench.run_id(name)
+        labels = f"workflows.argoproj.io/workflow={name},perfdag/rank=0"
+
+        def refused() -> bool:
+            workflow = next(each for each in bench.objects("Workflow", "argoproj.io/v1alpha1") if each["metadata"]["name"] == name)
+            return words in str(workflow["status"])
+
+        bench.until(lambda: bench.objects("Pod", labels=labels) or refused(), 120, "pod, or its refusal")
+        start = time.monotonic()
+        bench.until(lambda: words in bench.perfdag("status", name).stdout, 30, "reason in the watch line")
+        bench.until(lambda: any(words in (row["error"] or "") for row in bench.rows(run_id)), 30, "reason in the row")
+        assert time.monotonic() - start < 30
+        bench.perfdag("delete", run_id, check=True)
+
+
+def test_a_gang_of_which_one_half_has_room_ends_and_the_rest_is_measured(bench: Namespace, tmp_path: Path) -> None:
+    half = 0.6 * max(_cpus(node["status"]["allocatable"]["cpu"]) for node in _real_nodes())
+    suite = tmp_path / "half.yaml"
+    suite.write_text(
+        "name: half\npending_limit: 30s\nentries:\n"
+        f"  - {{benchmark: command, name: half, hosts: {{count: 2}}, resources: {{cpu: '{half:.2f}'}}, params: {{argv: [sleep, '0.1']}}}}\n"
+        "  - {benchmark: command, name: good, params: {argv: [sleep, '0.2']}}\n"
+    )
+    name = bench.submit(suite)
+    ended = bench.watch(name)
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    rows = {row["entry"]: row for row in bench.rows(bench.run_id(name))}
+    assert rows["good"]["status"] == "ok"
+    assert rows["half"]["status"] == "failed"
+    assert "Insufficient cpu" in rows["half"]["error"]
+    placed = [pod for pod in bench.objects("Pod", labels=f"workflows.argoproj.io/workflow={name}") if pod["spec"].get("nodeName")]
+    assert {pod["status"]["phase"] for pod in placed} <= {"Succeeded", "Failed"}, "what was placed holds its node no longer"
+    report = open_store(bench.store).get(f"runs/{rows['half']['run_id']}/report.html").decode()
+    assert "Insufficient cpu" in report
+
+
+def _cpus(quantity: str) -> float:
+    return float(quantity[:-1]) / 1000 if quantity.endswith("m") else float(quantity)
+
+
+def _real_nodes() -> list[Object]:
+    """Nodes that run pods."""
+
+    async def work(client: kube.Kube) -> list[Object]:
+        nodes = await client.list(await client.resource("v1", "Node"))
+        return [node for node in nodes if "kwok.x-k8s.io/node" not in node["metadata"].get("annotations", {})]
+
+    return kube.run(work)

@@ -1,0 +1,74 @@
+"""The suites that perfdag brings, shortened by --set alone: what the cluster can run is ok, the rest is skipped with its reason."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perfdag.store import open_store
+
+from .conftest import IMAGES, Namespace, installed
+
+pytestmark = [pytest.mark.argo, pytest.mark.slow]
+SUITES = Path(__file__).parents[2] / "suites"
+
+
+@pytest.fixture(scope="module")
+def privileged() -> Iterator[Namespace]:
+    """A namespace where a suite may ask for the host's network and for capabilities."""
+    with installed("privileged") as made:
+        yield made
+
+
+def _set(*pairs: str) -> list[str]:
+    return [word for pair in pairs for word in ("--set", pair)]
+
+
+def test_everything_runs_here_or_is_skipped_with_its_reason(privileged: Namespace) -> None:
+    shorter = _set(
+        "pending_limit=90s", "iperf-set.duration=1s", "iperf.duration=1s", "mpi-pingpong.max_log=10", "fio-here.runtime=1s",
+        "fio-here.size=16MiB", "openfoam-here.time_steps=5", "openfoam.size=XS", "openfoam.time_steps=2",
+    )  # fmt: skip
+    # the image of torchbench is too heavy for a test: this one has no torch, which is a reason too
+    light = _set(f"pytorch-here.image={IMAGES.format(name='base')}")
+    name = privileged.submit(SUITES / "everything.yaml", *shorter, *light)
+    run_id = privileged.run_id(name)
+    ended = privileged.watch(name, timeout=900)
+    rows = privileged.rows(run_id)
+    states = {(row["entry"], row["status"]) for row in rows}
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    ran = {"iperf-set", "iperf", "mpi-pingpong", "openfoam", "openfoam-here", "fio-here"}
+    lacks = {
+        "network-selection",
+        "rdma-bandwidth",
+        "rdma-latency",
+        "rdma-bandwidth-here",
+        "rdma-latency-here",
+        "fio-filesystem",
+        "pytorch-gpu",
+        "pytorch-here",
+    }
+    assert states == {(entry, "ok") for entry in ran} | {(entry, "skipped") for entry in lacks}
+    reasons = {row["entry"]: row["error"] for row in rows if row["status"] == "skipped"}
+    report = open_store(privileged.store).get(f"runs/{run_id}/report.html").decode()
+    assert all(reasons.values())
+    assert all(entry in report for entry in lacks)
+    assert "csi-cinder" in reasons["fio-filesystem"]
+    assert "csi-cinder" in report
+    assert len({row["point"] for row in rows if row["entry"] == "iperf-set"}) == 15
+
+
+def test_the_daily_suite_as_it_stands(bench: Namespace) -> None:
+    shorter = _set(
+        "pending_limit=90s", "repetitions=1", "warmup=0", "tcp.duration=1s", "tcp.omit=0s", "mpi.max_log=8", "mpi.iterations=20",
+        "disk.runtime=1s", "disk.size=16MiB", "queue.limit=2", "queue.factor=1.2",
+    )  # fmt: skip
+    name = bench.submit(SUITES / "daily.yaml", *shorter)
+    ended = bench.watch(name, timeout=600)
+    rows = bench.rows(bench.run_id(name))
+    states = {(row["entry"], row["status"]) for row in rows}
+    assert {state for state in states if state[0] != "vmi"} == {(entry, "ok") for entry in ("tcp", "mpi", "disk", "queue")}, ended.stdout
+    # without KubeVirt, or without leave to make VMIs, that entry is skipped and fails nothing
+    assert ("vmi", "skipped") in states
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "gate passed" in ended.stdout
