@@ -49,6 +49,9 @@ class Queue:
     retried: int = 0
     refused: int = 0
     devices: Counter[tuple[str, str]] = field(default_factory=Counter)
+    max_run: WindowMax = field(init=False)
+    max_wait: WindowMax = field(init=False)
+    max_total: WindowMax = field(init=False)
 
     def __post_init__(self) -> None:
         self.max_run, self.max_wait, self.max_total = (WindowMax(self.window) for _ in range(3))
@@ -72,9 +75,15 @@ class Queue:
             if not item.gone:
                 self.waiting -= 1
                 self.running += 1
-                item.dispatched = clock()
+                item.dispatched = now = clock()
+                self.max_wait.add(now - item.added, now)  # not at its end: a scaler has to see it while a long item runs
                 return item
         return None
+
+    def longest_wait(self, now: float) -> float:
+        """The longest waiting time of the window in seconds, that of the oldest item which still waits included."""
+        oldest = next((item for item in self.items if not item.gone), None)
+        return max(self.max_wait.read(now), now - oldest.added if oldest else 0.0)
 
     def leave(self, item: Item) -> None:
         """The item's client is gone: drop it where it waits, else note that nobody wants the answer."""
@@ -116,7 +125,6 @@ class Queue:
         self.run.add(run)
         self.total.add(total)
         self.overhead.add(max(0.0, total - waited - run))
-        self.max_wait.add(waited, now)
         self.max_run.add(run, now)
         self.max_total.add(total, now)
         if not item.gone:

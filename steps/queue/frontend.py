@@ -118,7 +118,7 @@ class Frontend:
         now = clock()
         return "\n".join(
             f"{q.name}: {q.success} done, {q.failure} failed, {q.running} running, {q.waiting} waiting (longest run "
-            f"{q.max_run.read(now):.2f} s, wait {q.max_wait.read(now):.2f} s), {q.disconnected} clients left"
+            f"{q.max_run.read(now):.2f} s, wait {q.longest_wait(now):.2f} s), {q.disconnected} clients left"
             for q in self.queues.values()
         )
 

@@ -79,10 +79,14 @@ _SIMPLE: tuple[tuple[str, str, str, Callable[[Queue], int]], ...] = (
     ("hpa_queue_retry_total", "counter", "Items put back after losing their backend.", lambda q: q.retried),
     ("hpa_queue_refused_total", "counter", "Requests refused because the queue was full.", lambda q: q.refused),
 )  # fmt: skip
-_MAXIMA = (
-    ("hpa_queue_maxrun_seconds", "run time", "max_run"),
-    ("hpa_queue_maxwait_seconds", "waiting time", "max_wait"),
-    ("hpa_queue_maxtotal_seconds", "total time", "max_total"),
+_MAXIMA: tuple[tuple[str, str, Callable[[Queue, float], float]], ...] = (
+    ("hpa_queue_maxrun_seconds", "run time in a sliding window", lambda q, now: q.max_run.read(now)),
+    (
+        "hpa_queue_maxwait_seconds",
+        "waiting time in a sliding window, of items that wait now too",
+        lambda q, now: q.longest_wait(now),
+    ),
+    ("hpa_queue_maxtotal_seconds", "total time in a sliding window", lambda q, now: q.max_total.read(now)),
 )
 _HISTOGRAMS = (
     ("hpa_queue_run_seconds", "Run time that the backend reports.", "run"),
@@ -109,9 +113,9 @@ def exposition(queues: Iterable[Queue], totals: Mapping[str, tuple[str, int]], i
         for (node, device), count in sorted(q.devices.items()):
             out.append(f'{name}{{name="{escape(q.name)}",node="{escape(node)}",device="{escape(device)}"}} {count}')
     tag = f',interval="{interval:g}s"' if interval else ""
-    for name, what, attribute in _MAXIMA:
-        out += [f"# HELP {name} Largest {what} in a sliding window.", f"# TYPE {name} gauge"]
-        out += [f'{name}{{name="{escape(q.name)}"{tag}}} {getattr(q, attribute).read(now):.9g}' for q in queues]
+    for name, what, largest in _MAXIMA:
+        out += [f"# HELP {name} Largest {what}.", f"# TYPE {name} gauge"]
+        out += [f'{name}{{name="{escape(q.name)}"{tag}}} {largest(q, now):.9g}' for q in queues]
     for name, explanation, attribute in _HISTOGRAMS:
         out += [f"# HELP {name} {explanation}", f"# TYPE {name} histogram"]
         for queue in queues:

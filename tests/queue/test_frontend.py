@@ -249,6 +249,25 @@ async def test_a_silent_backend_is_given_up(start: Start) -> None:
     assert adds_up(frontend.queues["sleep"])
 
 
+async def test_waiting_time_shows_while_items_wait_and_run(start: Start) -> None:
+    frontend = await start()
+    wait = 'hpa_queue_maxwait_seconds{name="sleep"}'
+    assert (await scrape(frontend.ports[2]))[wait] == 0
+    lines = [await dial(frontend.ports[0], '{"Queue": "sleep"}') for _ in range(2)]
+    await asyncio.sleep(0.3)
+    seen = (await scrape(frontend.ports[2]))[wait]
+    assert seen > 0.3
+    await lines[0].close()
+    worker = await dial(frontend.ports[1], '{"Queue": "sleep"}')
+    assert await worker.hear()
+    handed = (await scrape(frontend.ports[2]))[wait]
+    await asyncio.sleep(0.1)
+    assert (await scrape(frontend.ports[2]))[wait] == handed > 0.3  # the item runs: nobody waits any longer
+    assert frontend.queues["sleep"].running == 1
+    for each in (worker, lines[1]):
+        await each.close()
+
+
 async def test_two_scrapers_read_the_same(start: Start) -> None:
     frontend = await start()
     line = await dial(frontend.ports[0], '{"Queue": "sleep"}')
