@@ -106,7 +106,11 @@ def outputs(plan: Plan, here: Here, stored: set[str], other: Plan | None = None)
     else:
         described = [_described(shape, plan, here, accounts.get(number)) for number, shape in enumerate(shapes)]
         placed = [batch.shape for batch in plan.batches] + [*range(len(shapes))] * ROUNDS  # those of perfdag.confirm.numbers
-        shapeof = [{"s": str(shape), "n": str(shapes[shape].hosts.count)} for shape in placed]
+        counts = [shapes[shape].hosts.count for shape in placed]
+        shapeof = [
+            {"s": str(shape), "n": str(n), "turn": _turn(shapes[shape], n, number)}
+            for number, (shape, n) in enumerate(zip(placed, counts, strict=True))
+        ]
     _check_shapes(described)
     return {
         "batches": [] if other else [number for number in left if number not in set(net)],
@@ -121,6 +125,12 @@ def outputs(plan: Plan, here: Here, stored: set[str], other: Plan | None = None)
     }
 
 
+def _turn(shape: Shape, pods: int, number: int) -> str:
+    """Batches of one turn are never measured at once, even where batches may overlap: two gangs could each hold the half of the nodes that
+    both need. Volcano places a gang as a whole or not at all."""
+    return "gang" if pods > 1 and shape.scheduler != "volcano" else str(number)
+
+
 def _side_by_side(a: Plan, b: Plan, here: Here) -> tuple[list[Object], list[Object]]:
     """The shapes of two variants and, for each batch, how many pods of which shape of each: `n` a side, those with a
     network of their own apart."""
@@ -132,8 +142,10 @@ def _side_by_side(a: Plan, b: Plan, here: Here) -> tuple[list[Object], list[Obje
             n = shape.hosts.count
             ranks = range(first * n, (first + 1) * n)
             described.append(_described(shape, a, here, accounts.get(number), ranks))
-    for left, right in zip(a.batches, b.batches, strict=True):
-        entry = {"s": str(left.shape), "t": str(len(a.shapes) + right.shape)}
+    for number, (left, right) in enumerate(zip(a.batches, b.batches, strict=True)):
+        first_shape = Shape.model_validate(a.shapes[left.shape])
+        turn = _turn(first_shape, 2 * first_shape.hosts.count, number)
+        entry = {"s": str(left.shape), "t": str(len(a.shapes) + right.shape), "turn": turn}
         for side, raw in (("a", a.shapes[left.shape]), ("b", b.shapes[right.shape])):
             shape = Shape.model_validate(raw)
             pods, named = str(shape.hosts.count), bool(shape.network.name)

@@ -25,7 +25,14 @@ def _ranks(name: str, rank: Container, shape: str, sequence: m.Sequence) -> None
 def _attempts(made: Installation, name: str) -> DAG:
     """One attempt at a batch; what makes its pods is added by the caller. A retry makes all of them anew."""
     retries = RetryStrategy(limit=str(made.retries), retry_policy="Always")
-    return DAG(name=name, inputs=[Parameter(name="batch")], fail_fast=False, retry_strategy=retries)
+    return DAG(name=name, inputs=[Parameter(name="batch")], fail_fast=False, retry_strategy=retries, synchronization=_turns(made))
+
+
+def _turns(made: Installation) -> m.Synchronization | None:
+    """Where batches may overlap: those of one name wait for one another, so that no two gangs hold each the half of what both need."""
+    if made.parallel_batches == 1:
+        return None
+    return m.Synchronization(mutexes=[m.Mutex(name=f"perfdag-{{{{workflow.uid}}}}-{{{{={_of_batch('turn')}}}}}")])
 
 
 def duel(made: Installation, ranks: dict[bool, Container]) -> DAG:

@@ -57,7 +57,11 @@ def add_installation(parser: argparse.ArgumentParser) -> None:
         help="installations of one such name measure in turn, in whatever namespaces (default: perfdag, all of the cluster)",
     )
     parser.add_argument(
-        "--parallel-batches", type=int, default=1, metavar="N", help="batches measured at once (default 1: they disturb each other)"
+        "--parallel-batches",
+        type=int,
+        default=1,
+        metavar="N",
+        help="batches measured at once (default 1: they disturb each other); gangs of several hosts take turns, unless Volcano places them",
     )
     parser.add_argument(
         "--allow", action="append", default=[], metavar="BENCHMARK", help="grant a benchmark the Kubernetes rights it declares"

@@ -70,7 +70,7 @@ def test_outputs_are_integers_and_shapes_and_skip_what_is_stored() -> None:
     made = outputs(plan, place(), set())
     assert made["batches"] == [0, 1]
     assert made["batchesnet"] == []
-    assert made["shapeof"] == [{"s": "0", "n": "1"}] * 4  # two more for runs that confirm
+    assert made["shapeof"] == [{"s": "0", "n": "1", "turn": str(number)} for number in range(4)]  # two more for runs that confirm
     assert made["gated"] == "false"
     stored = {plan.key(position) for position in plan.batches[0].samples}
     assert outputs(plan, place(), stored)["batches"] == [1]
@@ -90,7 +90,23 @@ def test_too_many_batches_are_refused_with_the_knob() -> None:
 def test_pairs_share_the_pods_of_one_gang() -> None:
     text = "name: s\nentries:\n  - benchmark: iperf\n    hosts: {count: 4, pairs: all}\n    repetitions: 2\n"
     made = outputs(make_plan(loads(text), run_id=place().run_id), place(), set())
-    assert (made["batches"], made["shapeof"][0]) == ([0], {"s": "0", "n": "4"})
+    assert (made["batches"], made["shapeof"][0]) == ([0], {"s": "0", "n": "4", "turn": "gang"})
+
+
+def test_gangs_of_several_hosts_take_turns_unless_volcano_places_them() -> None:
+    entries = "".join(
+        f"  - {{benchmark: command, name: {name}, {shape}, params: {{argv: ['true']}}}}\n"
+        for name, shape in (
+            ("one", "resources: {cpu: 1}"),
+            ("two", "hosts: {count: 2}"),
+            ("three", "hosts: {count: 3, exclusive: true}"),
+            ("four", "hosts: {count: 4}, scheduler: volcano"),
+        )
+    )
+    plan = make_plan(loads(f"name: s\nentries:\n{entries}"), run_id=place().run_id)
+    made = outputs(plan, place(), set())["shapeof"][: len(plan.batches)]
+    assert sorted((each["n"], each["turn"] == "gang") for each in made) == [("1", False), ("2", True), ("3", True), ("4", False)]
+    assert len({each["turn"] for each in made}) == 3
 
 
 def test_multus_batches_go_to_the_twin() -> None:

@@ -62,7 +62,10 @@ def test_numbers_lead_to_batches_and_their_shapes(tmp_path: Path) -> None:
         got, at = assigned(store, plan, number)
         assert (got.run_id, at) == (made.run_id, index)
         shape = made.batches[index].shape
-        assert shapeof[number] == {"s": str(shape), "n": str(plan.shapes[shape].get("hosts", {}).get("count", 1))}
+        assert {key: shapeof[number][key] for key in "sn"} == {
+            "s": str(shape),
+            "n": str(plan.shapes[shape].get("hosts", {}).get("count", 1)),
+        }
     assert assigned(store, plan, 1)[0].run_id == plan.run_id
 
 

@@ -177,6 +177,15 @@ def test_rights_of_an_allowed_benchmark_are_of_its_own_account(namespaced: bool)
     assert {"name": "PERFDAG_ALLOWED", "value": "vmi-burst"} in plan["container"]["env"]
 
 
+@pytest.mark.parametrize(("name", "taken"), [("base", False), ("claim", True)])
+def test_gangs_take_turns_where_batches_may_overlap(name: str, taken: bool) -> None:
+    template = next(each for each in documents()[name] if each["metadata"]["name"] == "perfdag" and each["kind"] == "WorkflowTemplate")
+    fans = [each for each in template["spec"]["templates"] if each["name"] in ("gang", "gang-net", "duel")]
+    assert ["synchronization" in each for each in fans] == [taken] * 3
+    names = {each["synchronization"]["mutexes"][0]["name"] for each in fans if taken}
+    assert all("{{workflow.uid}}" in each and ".turn')}}" in each for each in names)
+
+
 def test_cron_refuses_what_argo_would() -> None:
     with pytest.raises(ValueError, match="five fields"):
         runs.cron("bench", "quick", ["hourly"])
