@@ -203,4 +203,5 @@ async def reclaim(kube: Kube, spec: Spec) -> Result:
             "reclaim_wait_max": seen[-1] if seen else None,
             "evicted": float(gone),
         }
-        return await finish("reclaim", spec, session, extra)
+        # what had to go for the other queue's share cannot be placed again: that many miss their goal where all is well
+        return await finish("reclaim", spec, session, extra, planned_misses=min(gone, half))
