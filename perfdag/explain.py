@@ -1,12 +1,47 @@
 """Errors of pydantic in the words of a suite file: the path, what is wrong, what is allowed, the nearest name."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from perfdag.document import Document, Problem, Where, nearest
 from perfdag.shape import INTERFACE, LABEL_KEY, LABEL_VALUE
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def salvage(
+    document: Document, prefix: Where, raw: Any, model: type[M], problems: list[Problem], instead: Mapping[str, Any] | None = None
+) -> tuple[M | None, frozenset[str]]:
+    """The model of what stands at `prefix`, mistakes added to `problems`; of one with mistakes, what is left without the keys that have them.
+
+    Also the names of those keys. None where nothing can be left: it is no mapping, or a required key that `instead` does not give is wrong.
+    """
+    left, dropped = raw, set[tuple[str | int, ...]]()
+    while True:
+        try:
+            return model.model_validate(left), frozenset(str(where[0]) for where in dropped)
+        except ValidationError as error:
+            found = error.errors()
+        # what is said of a mapping as a whole may be only for what was dropped from it
+        sure = [each for each in found if not any(path[: len(each["loc"])] == each["loc"] for path in dropped)]
+        problems += [explain(document, prefix, each, model) for each in sure]
+        before = left
+        for each in found:
+            left = _without(left, each["loc"]) if each["loc"] and isinstance(left, dict) else left
+            dropped |= {each["loc"]} if each["loc"] else set()
+        left = {**(instead or {}), **left} if isinstance(left, dict) else left
+        if left == before:
+            return None, frozenset(str(where[0]) for where in dropped)
+
+
+def _without(left: Mapping[str, Any], where: tuple[str | int, ...]) -> dict[str, Any]:
+    """A mapping without the key at `where`, or without the innermost that there is on the way."""
+    key, inside = str(where[0]), left.get(str(where[0]))
+    if isinstance(inside, dict) and len(where) > 1 and where[1] in inside:
+        return {**left, key: _without(inside, where[1:])}
+    return {name: value for name, value in left.items() if name != key}
 
 
 def explain(document: Document, prefix: Where, error: Mapping[str, Any], model: type[BaseModel]) -> Problem:

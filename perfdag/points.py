@@ -75,6 +75,14 @@ def enumerate_points(loaded: Loaded, only: str | None = None) -> Enumerated:
     return _select(collector.made, only, loaded) if only else collector.made
 
 
+def wrong_points(loaded: Loaded) -> list[Problem]:
+    """What is wrong with the points of a suite that has other mistakes too, as far as its entries can be read."""
+    collector = _Collector(loaded)
+    for source in loaded.known():
+        collector.add(source)
+    return collector.list_problems()
+
+
 def _select(made: Enumerated, only: str, loaded: Loaded) -> Enumerated:
     from fnmatch import fnmatchcase
 
@@ -114,6 +122,12 @@ class _Collector:
                     ("params", name),
                     f"{source.entry.benchmark} has no such parameter; it has {', '.join(fields)}{nearest(name, fields)}",
                 )
+        repetitions, until = self._times(source)
+        if until is not None and until.max_repetitions < repetitions:
+            text = (
+                f"{until.max_repetitions} is less than the {repetitions} repetitions that every point has; raise it, or lower repetitions"
+            )
+            self.problem(source, ("until", "max_repetitions"), text)
         axes = combinations(source, benchmark, partial(self.problem, source))
         defaults = {name: value for name, value in source.defaults.params.items() if name in fields}
         params = {**defaults, **source.entry.params}
@@ -145,9 +159,13 @@ class _Collector:
             model = benchmark.Params.model_validate(own)
         except ValidationError as error:
             for each in error.errors():
+                if source.partial and (each["type"] == "missing" or not each["loc"]):
+                    continue  # it may stand in what could not be read
                 name = dotted(tuple(each["loc"]))
                 path = (*where, name) if name in varied else ("params", *each["loc"])
                 self.problem(source, path, explain(source.document, (), each, benchmark.Params).text)
+            return
+        if source.partial:
             return
         placed = self._shape(source, merge(benchmark.shape(model), asked), benchmark, where, varied)
         if placed is None:
@@ -221,6 +239,10 @@ class _Collector:
             self._shapes[key] = (self._shape_index[pods], shape, text)
         return self._shapes[key]
 
+    def _times(self, source: Source) -> tuple[int, Until | None]:
+        entry, defaults = source.entry, source.defaults
+        return entry.repetitions or defaults.repetitions or self.loaded.suite.repetitions, entry.until or defaults.until
+
     def _keep(
         self,
         source: Source,
@@ -233,12 +255,11 @@ class _Collector:
     ) -> None:
         suite, entry, defaults = self.loaded.suite, source.entry, source.defaults
         params = model.model_dump(mode="json")
-        repetitions = entry.repetitions or defaults.repetitions or suite.repetitions
+        repetitions, until = self._times(source)
         seconds = benchmark.seconds(model)
         timeout = entry.timeout or defaults.timeout or suite.timeout or benchmark.limit(model)
         retries = next(r for r in (entry.retries, defaults.retries, suite.retries) if r is not None)
         label = " ".join(f"{name}={_brief(value)}" for name, value in varied.items())
-        until = entry.until or defaults.until
         point = Point(identity, source.name, benchmark.name, params, shape, label, repetitions, seconds, timeout, retries, until, pair)
         known = self._by_id.setdefault(identity, point)
         if known is point:

@@ -1,6 +1,6 @@
 """A suite file: which benchmarks, with which parameters, how often, on what. `perfdag plan --schema` prints its JSON schema."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from perfdag import benchmark as registry
 from perfdag.checks import Check, misaimed
 from perfdag.document import BadDocument, Document, Problem, Where, nearest, parse_document, read_document
-from perfdag.explain import explain
+from perfdag.explain import explain, salvage
 from perfdag.shape import Shape
 from perfdag.units import Duration, PositiveDuration
 
@@ -98,7 +98,11 @@ class Suite(_Strict):
 
 @dataclass
 class Source:
-    """An entry as written, with the `defaults` of its own file and what --set fixes; and where, for enumeration and for errors."""
+    """An entry as written, with the `defaults` of its own file and what --set fixes; and where, for enumeration and for errors.
+
+    `refused`: keys of the entry or its defaults that are wrong and therefore left out here; a suite with such an entry is never used, but
+    the rest of the entry is still looked at, so that all mistakes are said at once.
+    """
 
     entry: Entry
     raw: dict[str, Any]
@@ -108,74 +112,115 @@ class Source:
     path: Where
     name: str
     sets: dict[str, Any] = field(default_factory=dict)
+    refused: frozenset[str] = frozenset()
+
+    @property
+    def partial(self) -> bool:
+        """Whether what is refused bears on the params or the shape, so that what is absent of them may well have been given."""
+        return not self.refused <= ENTRY_KEYS | {"name"}
 
 
 @dataclass
 class Loaded:
-    """A suite file read and checked, includes resolved; entries not yet enumerated."""
+    """A suite file read and checked, includes resolved; entries not yet enumerated. `lost`: an entry could not be read at all."""
 
     suite: Suite
     document: Document
     sources: list[Source] = field(default_factory=list)
-    merged_duplicates: int = 0
+    lost: bool = False
+
+    def known(self) -> Iterator[Source]:
+        """Entries whose benchmark is installed."""
+        return (source for source in self.sources if source.entry.benchmark in registry.names())
 
 
 def load(file: Path | str, settings: Iterable[str] = ()) -> Loaded:
     """Read a suite file, its includes and `--set` settings (`entry.param=value`, `repetitions=5`). Raises BadDocument."""
-    return _load(read_document(file), settings, Path(file).parent, (str(Path(file).resolve()),))
+    return _sound(read_document(file), settings, Path(file).parent, (str(Path(file).resolve()),))
 
 
 def loads(text: str, file: str = "suite.yaml", settings: Iterable[str] = ()) -> Loaded:
     """As `load`, from text; includes are relative to the folder of `file`."""
-    return _load(parse_document(text, file), settings, Path(file).parent, (file,))
+    return _sound(parse_document(text, file), settings, Path(file).parent, (file,))
 
 
-def _load(document: Document, settings: Iterable[str], folder: Path, chain: tuple[str, ...]) -> Loaded:
-    data = document.data
-    if not isinstance(data, dict):
-        raise BadDocument([document.problem((), "a suite is a mapping with `name` and `entries`")])
+def _sound(document: Document, settings: Iterable[str], folder: Path, chain: tuple[str, ...]) -> Loaded:
     problems: list[Problem] = []
-    sets = _split_settings(document, data, settings, problems)
-    try:
-        suite = Suite.model_validate(data)
-    except ValidationError as error:
-        raise BadDocument(problems + [explain(document, (), each, Suite) for each in error.errors()]) from None
-    loaded = Loaded(suite, document)
-    for name in [suite.include] if isinstance(suite.include, str) else suite.include:
-        _include(loaded, name, folder, chain, problems)
-    defaults = data.get("defaults") or {}
-    for index, entry in enumerate(suite.entries):
-        raw = data["entries"][index]
-        name = entry.name or entry.benchmark
-        loaded.sources.append(Source(entry, raw, suite.defaults, defaults, document, ("entries", index), name))
-    _check_names(loaded, problems)
-    _apply(loaded, sets, problems)
-    _check_checks(loaded, problems)
-    if not loaded.sources and not problems:
-        problems.append(document.problem(("entries",), "no entries: a suite needs at least one, or an `include`"))
+    loaded = _load(document, settings, folder, chain, problems)
     if problems:
-        raise BadDocument(problems)
+        from perfdag.points import wrong_points  # enumeration is made of what this module reads, and is asked here for its mistakes
+
+        raise BadDocument([*problems, *(wrong_points(loaded) if loaded else ())])
+    assert loaded is not None
     return loaded
 
 
-def _include(loaded: Loaded, name: str, folder: Path, chain: tuple[str, ...], problems: list[Problem]) -> None:
+def _load(document: Document, settings: Iterable[str], folder: Path, chain: tuple[str, ...], problems: list[Problem]) -> Loaded | None:
+    """What of a suite file can be read, its mistakes added to `problems`; None where it is no suite at all."""
+    if not isinstance(document.data, dict):
+        problems.append(document.problem((), "a suite is a mapping with `name` and `entries`"))
+        return None
+    sets = _split_settings(document, document.data, settings, problems)
+    loaded, checks = _read(document, problems)
+    names = [loaded.suite.include] if isinstance(loaded.suite.include, str) else loaded.suite.include
+    included = [source for name in names for source in _include(loaded, name, folder, chain, problems)]
+    loaded.sources = [*included, *loaded.sources]
+    _check_names(loaded, problems)
+    _apply(loaded, sets, problems)
+    _check_checks(loaded, checks, problems)
+    if not loaded.sources and not problems:
+        problems.append(document.problem(("entries",), "no entries: a suite needs at least one, or an `include`"))
+    return loaded
+
+
+def _read(document: Document, problems: list[Problem]) -> tuple[Loaded, list[tuple[int, Check]]]:
+    """The suite with its own entries and its checks by their number, without what is wrong."""
+    data = document.data
+    apart = {key: data[key] for key, kind in (("entries", list), ("checks", list), ("defaults", dict)) if isinstance(data.get(key), kind)}
+    outer = {**data, **{key: type(value)() for key, value in apart.items()}}
+    suite, refused = salvage(document, (), outer, Suite, problems, {"name": "unnamed"})
+    defaults, wrong = salvage(document, ("defaults",), apart.get("defaults", {}), Settings, problems)
+    below = wrong | (refused & {"defaults"})
+    loaded = Loaded(suite or Suite(name="unnamed"), document, lost="entries" in refused)
+    for index, raw in enumerate(apart.get("entries", [])):
+        entry, wrong = salvage(document, ("entries", index), raw, Entry, problems)
+        if entry is None:
+            loaded.lost = True
+            continue
+        name = entry.name or entry.benchmark
+        raw_defaults = apart.get("defaults", {})
+        loaded.sources.append(
+            Source(entry, raw, defaults or Settings(), raw_defaults, document, ("entries", index), name, refused=wrong | below)
+        )
+    found = [(index, salvage(document, ("checks", index), raw, Check, problems)[0]) for index, raw in enumerate(apart.get("checks", []))]
+    checks = [(index, check) for index, check in found if check is not None]
+    own = {"defaults": defaults or Settings(), "entries": [each.entry for each in loaded.sources], "checks": [each for _, each in checks]}
+    loaded.suite = loaded.suite.model_copy(update=own)
+    return loaded, checks
+
+
+def _include(loaded: Loaded, name: str, folder: Path, chain: tuple[str, ...], problems: list[Problem]) -> list[Source]:
+    """Entries of another suite file."""
     target = folder / name
     if not target.exists():
         known = sorted(path.name for path in target.parent.glob("*.yaml")) if target.parent.is_dir() else []
         problems.append(loaded.document.problem(("include",), f"no such file: {target}{nearest(target.name, known)}"))
-        return
-    if str(target.resolve()) in chain:
+    elif str(target.resolve()) in chain:
         problems.append(loaded.document.problem(("include",), f"{name} includes itself"))
-        return
-    try:
-        inner = _load(read_document(target), (), target.parent, (*chain, str(target.resolve())))
-    except BadDocument as error:
-        problems += error.problems
-        return
-    if inner.suite.checks:
-        text = f"the checks of an included file are not looked at; move them to {loaded.document.file}"
-        problems.append(inner.document.problem(("checks",), text))
-    loaded.sources += inner.sources
+    else:
+        try:
+            inner = _load(read_document(target), (), target.parent, (*chain, str(target.resolve())), problems)
+        except BadDocument as error:
+            inner = None
+            problems += error.problems
+        if inner is not None:
+            if inner.suite.checks:
+                text = f"the checks of an included file are not looked at; move them to {loaded.document.file}"
+                problems.append(inner.document.problem(("checks",), text))
+            loaded.lost |= inner.lost
+            return inner.sources
+    loaded.lost = True
+    return []
 
 
 def _check_names(loaded: Loaded, problems: list[Problem]) -> None:
@@ -185,6 +230,8 @@ def _check_names(loaded: Loaded, problems: list[Problem]) -> None:
         if source.entry.benchmark not in known:
             text = f"unknown benchmark {source.entry.benchmark!r}; there are {', '.join(known)}{nearest(source.entry.benchmark, known)}"
             problems.append(source.document.problem((*source.path, "benchmark"), text))
+        if "name" in source.refused:
+            continue
         if source.name in seen:
             other = seen[source.name]
             text = f"the entry name {source.name!r} is taken (line {other.document.line(other.path)}); give one of them another `name`"
@@ -192,13 +239,14 @@ def _check_names(loaded: Loaded, problems: list[Problem]) -> None:
         seen[source.name] = source
 
 
-def _check_checks(loaded: Loaded, problems: list[Problem]) -> None:
-    """Refuse checks that hold nothing: of no entry, of no metric, in another unit."""
-    if not loaded.sources or any(source.entry.benchmark not in registry.names() for source in loaded.sources):
-        return
-    entries = {source.name: registry.get(source.entry.benchmark).metrics for source in loaded.sources}
-    for index, key, text in misaimed(loaded.suite.checks, entries):
-        problems.append(loaded.document.problem(("checks", index, key), text))
+def _check_checks(loaded: Loaded, checks: list[tuple[int, Check]], problems: list[Problem]) -> None:
+    """Refuse checks that hold nothing: of no entry, of no metric, in another unit. With entries that are not known only the unit is sure."""
+    entries = {source.name: registry.get(source.entry.benchmark).metrics for source in loaded.known()}
+    whole = not loaded.lost and len(entries) == len({source.name for source in loaded.sources})
+    for index, check in checks if entries else ():
+        for _, key, text in misaimed([check], entries):
+            if whole or key == "value":
+                problems.append(loaded.document.problem(("checks", index, key), text))
 
 
 def _split_settings(
@@ -236,7 +284,7 @@ def _apply(loaded: Loaded, sets: list[tuple[str, str, Any]], problems: list[Prob
     names = [source.name for source in loaded.sources]
     for target, name, value in sets:
         found = [source for source in loaded.sources if source.name == target]
-        if not found:
+        if not found and not loaded.lost:
             problems.append(
                 Problem(
                     "--set",
@@ -265,25 +313,3 @@ def _set_key(source: Source, name: str, value: Any, problems: list[Problem]) -> 
         problems += [
             Problem("--set", 1, f"{source.name}.{name}", explain(source.document, (), each, Entry).text) for each in error.errors()
         ]
-
-
-def json_schema() -> dict[str, Any]:
-    """JSON schema (draft 2020-12) of suite files, the params of every installed benchmark included."""
-    schema = Suite.model_json_schema()
-    definitions = schema["$defs"]
-    rules = []
-    for name in registry.names():
-        params = registry.get(name).Params.model_json_schema(ref_template=f"#/$defs/{name}-{{model}}")
-        for inner, each in params.pop("$defs", {}).items():
-            definitions[f"{name}-{inner}"] = each
-        params.pop("required", None)  # a permutation may give it
-        definitions[f"{name}-params"] = params
-        chosen = {"properties": {"benchmark": {"const": name}}, "required": ["benchmark"]}
-        rules.append({"if": chosen, "then": {"properties": {"params": {"$ref": f"#/$defs/{name}-params"}}}})
-    definitions["Entry"]["allOf"] = rules
-    definitions["Entry"]["properties"]["benchmark"]["enum"] = list(registry.names())
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": "https://perfdag.dev/suite.schema.json",
-        **schema,
-    }

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from perfdag.cli import VERBS, main, parser
-from perfdag.suite import json_schema
+from perfdag.schema import json_schema
 
 ROOT = Path(__file__).parent.parent
 

@@ -42,7 +42,9 @@ def run(args: argparse.Namespace) -> int:
     from perfdag.plan import make_plan
 
     if args.schema:
-        print(orjson.dumps(suite.json_schema(), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS).decode())
+        from perfdag.schema import json_schema
+
+        print(orjson.dumps(json_schema(), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS).decode())
         return 0
     if args.suite is None:
         print("perfdag plan: name a suite file, or --schema", file=sys.stderr)
