@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine, Iterable
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import orjson
 from pydantic import Field
@@ -12,6 +12,11 @@ from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Met
 from perfdag.steps.queue.autoscale import HpaModel, Profile, Sample, score
 from perfdag.units import PositiveDuration
 
+if TYPE_CHECKING:
+    from perfdag.steps.queue.targets import DeploymentTarget
+
+CLIENT_SECONDS = 30.0
+"""The clients of Deployments are given so long to answer."""
 GRID = 60  # moments of the trace that become rows, for the chart
 
 
@@ -50,6 +55,7 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
     api: ClassVar[tuple[dict[str, Any], ...]] = (
         {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "list"]},
         {"apiGroups": ["apps"], "resources": ["replicasets"], "verbs": ["list"]},
+        {"apiGroups": ["autoscaling"], "resources": ["horizontalpodautoscalers"], "verbs": ["list"]},
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]},
         {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get"]},
     )
@@ -173,10 +179,30 @@ async def _watch(profile: Profile, params: QueueAutoscaleParams) -> dict[str, An
             loads = [targets.HttpLoad(targets.by_service(kube, namespace, service, 9996, token)) for service in services]
             for target in watched:
                 await target.find()
+                await _scaled(target)
+            for load in loads:
+                await load.up(CLIENT_SECONDS)
             async with _together(watch(profile, *each) for each in zip(watched, loads, strict=True)) as traces:
                 return dict(zip(params.deployments, await traces, strict=True))
     except (KubeError, ValueError) as error:
         raise Failed(str(error)) from None
+
+
+async def _scaled(target: "DeploymentTarget") -> None:
+    """Raises ValueError where nothing scales it; where one may not look, the trace will show it."""
+    from perfdag.kube import KubeError
+
+    try:
+        if await target.scaler():
+            return
+    except KubeError as error:
+        if error.status != 403:
+            raise
+        return
+    raise ValueError(
+        f"nothing scales Deployment {target.name} in namespace {target.namespace}: it has no HorizontalPodAutoscaler"
+        " (`autoscale` of the queue makes one)"
+    )
 
 
 def _measured(queue: str, one: Any, params: QueueAutoscaleParams) -> list[Measurement]:

@@ -168,13 +168,13 @@ class DeploymentTarget:
 
     async def scaler(self) -> str | None:
         """What else scales it: a HorizontalPodAutoscaler, with its owner where it has one (KEDA makes one for a ScaledObject); None
-        where nothing does or one may not look."""
+        where nothing does. Raises KubeError, 403 where one may not look."""
         from perfdag.kube import KubeError
 
         try:
             found = await self.kube.list(await self.kube.resource("autoscaling/v2", "HorizontalPodAutoscaler"), self.namespace)
         except KubeError as error:
-            if error.status not in (403, 404):
+            if error.status != 404:
                 raise
             return None
         for each in found:

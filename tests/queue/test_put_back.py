@@ -21,10 +21,13 @@ import yaml
 
 from perfdag.benchmark import Failed, Gang
 from perfdag.cli import main
+from perfdag.cli.queue import _scaler
 from perfdag.hosts import LocalHost
+from perfdag.kube import KubeError
 from perfdag.shape import Shape
 from perfdag.steps.queue import targets
 from perfdag.steps.queue.tally import Tally
+from perfdag.steps.queue_autoscale import QueueAutoscale, QueueAutoscaleParams
 from perfdag.steps.queue_scaling import QueueScaling, QueueScalingParams
 
 cluster = pytest.mark.skipif("KUBECONFIG" not in os.environ, reason="KUBECONFIG is not set: no cluster to test against")
@@ -204,6 +207,28 @@ def test_a_deployment_that_something_else_scales_is_refused(
     assert main(["queue", "validate", "fake", "-n", namespace, "--client-url", url, "--limit", "3"]) == 2
     assert "scaled by HorizontalPodAutoscaler hpa-of-fake" in capsys.readouterr().err
     assert replicas(namespace) == 2
+
+
+@cluster
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_a_deployment_that_nothing_scales_is_not_watched(namespace: str, tmp_path: Path) -> None:
+    params = QueueAutoscaleParams(deployments=["fake"], namespace=namespace, low=1, high=4, duration=600)
+    with pytest.raises(Failed, match=f"nothing scales Deployment fake in namespace {namespace}"):
+        QueueAutoscale().run(Gang([LocalHost()], Shape(), 30, str(tmp_path)), params)
+
+
+async def test_rights_that_are_missing_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    class Blind:
+        async def resource(self, *_: str) -> None:
+            """The kind is served."""
+
+        async def list(self, *_: object) -> None:
+            raise KubeError(403, "Forbidden", "somebody cannot list horizontalpodautoscalers")
+
+    target = targets.DeploymentTarget(Blind(), "there", "fake")  # type: ignore[arg-type]
+    assert await _scaler(target) is None
+    assert "not known whether anything else scales fake: somebody cannot list" in capsys.readouterr().err
 
 
 def test_the_benchmark_ends_its_validator_gently(tmp_path: Path) -> None:
