@@ -18,7 +18,7 @@ from perfdag.store import Store
 from perfdag.trends import Trends
 from perfdag.units import short
 
-Kind = Literal["regression", "environment", "threshold", "gate", "absent", "stale"]
+Kind = Literal["regression", "environment", "threshold", "gate", "absent", "stale", "acks"]
 RECENT = 7
 """Runs back to which a change still alerts."""
 EXPLAINS = 0.5

@@ -75,12 +75,16 @@ class Gone:
 
 @dataclass(frozen=True)
 class Rules:
-    """What a run is held against: the suite's checks, acknowledgements, and how old the newest run may be (hours)."""
+    """What a run is held against: the suite's checks, acknowledgements, and how old the newest run may be (hours).
+
+    `acks_wrong`: what is wrong with a file of acknowledgements that is not used.
+    """
 
     checks: Sequence[Check] = ()
     accepted: Sequence[Accepted] = ()
     acks_file: str = "acks.yaml"
     max_age: float | None = None
+    acks_wrong: str = ""
 
 
 def check(store: Store, suite: str, run_id: str, rules: Rules, now: datetime | None = None, report: str | None = None) -> Gate:
@@ -102,6 +106,8 @@ def check(store: Store, suite: str, run_id: str, rules: Rules, now: datetime | N
     _thresholds(gate, Past(store, history, rules.accepted, gate.damaged), table, rules, gone)
     if rules.max_age is not None:
         _stale(gate, store, suite, rules.max_age, now or datetime.now(UTC))
+    if rules.acks_wrong:
+        gate.alerts.append(_unread(gate, rules))
     gate.confirm = suspicions(history, tuning, rules.accepted)
     mark_known(history, run_id, gate.alerts, records)
     return gate
@@ -264,6 +270,14 @@ def _missed(history: Trends, same: Sequence[int], records: dict[str, Record]) ->
             if alert.kind == "absent":
                 found |= dict.fromkeys(alert.keys, positions[run_id])
     return found
+
+
+def _unread(gate: Gate, rules: Rules) -> Alert:
+    """Say that acknowledgements are not used, so that what they accept is told as if nobody had: no failure by itself."""
+    title = f"ACKS {gate.suite}: {rules.acks_file} cannot be read and accepts nothing"
+    wrong = [f"what    {line}"[:300] for line in rules.acks_wrong.splitlines()[:6]]
+    text = "\n".join([title, *wrong, "do      mend the file, then: perfdag acks set FILE --store ROOT"])
+    return Alert("acks", title, text, [rules.acks_wrong], gate.run, gates=False)
 
 
 def _stale(gate: Gate, store: Store, suite: str, hours: float, now: datetime) -> None:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from perfdag.checks import Check
 from perfdag.document import BadDocument, Document, Problem, parse_document, read_document
 from perfdag.findings import Accepted
+from perfdag.gate import Rules
 from perfdag.store import NotStoredError, Store, StoreError
 
 if TYPE_CHECKING:
@@ -51,9 +52,21 @@ def read_acks(file: str | None, store: Store) -> tuple[list[Accepted], str]:
 def stored_acks(store: Store) -> tuple[list[Accepted], str]:
     """Return the acknowledgements of the store and where they are, or would be. Raises BadDocument, StoreError."""
     try:
-        return _accepted(parse_document(store.get(ACKS).decode(), store.url(ACKS))), store.url(ACKS)
+        return _accepted(parse_document(store.get(ACKS).decode(errors="replace"), store.url(ACKS))), store.url(ACKS)
     except NotStoredError:
         return [], store.url(ACKS)
+
+
+def nightly(store: Store, checks: list[Check]) -> Rules:
+    """Return what a run that nobody watches is held against: acknowledgements of the store that cannot be read count as none.
+
+    What is wrong with them becomes an alert of the gate. Raises StoreError.
+    """
+    try:
+        accepted, file = stored_acks(store)
+    except BadDocument as error:
+        return Rules(checks, [], store.url(ACKS), acks_wrong=str(error))
+    return Rules(checks, accepted, file)
 
 
 def put_acks(store: Store, file: str) -> list[Accepted]:

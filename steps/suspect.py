@@ -6,11 +6,11 @@ import orjson
 
 from perfdag.collect import collect, load_plan
 from perfdag.confirm import assigned, begin, numbers
-from perfdag.gate import Rules, check
+from perfdag.gate import check
 from perfdag.kube import run
 from perfdag.parts import note, stored_parts
 from perfdag.plan import Plan
-from perfdag.rules import checks_of, read_acks
+from perfdag.rules import checks_of, nightly
 from perfdag.shape import Shape
 from perfdag.steps.place import Here
 from perfdag.steps.plan import FANS, batch_objects, create_each
@@ -28,8 +28,7 @@ def step(here: Here, out: Path) -> list[str]:
         confirming = [load_plan(store, run_id) for run_id in plan.options["confirmed"]]
     else:
         collect(store, plan)
-        accepted, file = read_acks(None, store)
-        found = check(store, plan.suite, plan.run_id, Rules(checks_of(plan.suite_text), accepted, file)).confirm
+        found = check(store, plan.suite, plan.run_id, nightly(store, checks_of(plan.suite_text))).confirm
         confirming = begin(store, plan, {each.point for each in found}) if found else []
     made = outputs(store, plan, confirming)
     wanted = {number: batch_objects(_shape(plan, number), here, plan, number) for name in FANS for number in made[name]}

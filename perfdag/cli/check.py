@@ -111,13 +111,12 @@ def after_run(store: "Store", plan: "Plan", code: int) -> int:
     """
     from perfdag import gatefiles
     from perfdag.confirm import night
-    from perfdag.gate import Rules, remember
-    from perfdag.rules import checks_of, gated, stored_acks
+    from perfdag.gate import remember
+    from perfdag.rules import checks_of, gated, nightly
 
     if not gated(plan):
         return code
-    accepted, file = stored_acks(store)
-    gate = night(store, plan.suite, plan.run_id, Rules(checks_of(plan.suite_text), accepted, file))
+    gate = night(store, plan.suite, plan.run_id, nightly(store, checks_of(plan.suite_text)))
     reached = _told(gate)
     remember(store, gate)
     store.put(f"runs/{plan.run_id}/check.xml", gatefiles.junit(gate))

@@ -44,15 +44,22 @@ def finish(store: "Store", plan: "Plan", *, report: bool = True, history: bool =
 
 
 def write_report(store: "Store", plan: "Plan", table: Any, *, history: bool = False) -> str:
-    """Write charts and report.html of a run; returns where the report is. Raises StoreError."""
+    """Write charts and report.html of a run, then the page of its history; returns where the report is. Raises StoreError."""
     from perfdag.charts.report import write
-    from perfdag.cli.history_page import write_page
+    from perfdag.cli.history_page import NAME, past, write_page
 
-    folder = f"runs/{plan.run_id}"
-    past = write_page(store, plan) if history else None
-    beside = {"History of the suite": past} if past else {}
-    write(table, plan, lambda name, data: store.put(f"{folder}/{name}", data), store.root, beside)
-    return store.url(f"{folder}/report.html")
+    def put(name: str, data: bytes) -> None:
+        store.put(f"runs/{plan.run_id}/{name}", data)
+
+    shown = past(store, plan) if history else None
+    write(table, plan, put, store.root, {"History of the suite": NAME} if shown else {})
+    if shown:
+        try:
+            write_page(store, plan, shown)
+        except Exception as error:  # whatever it is, the run has its report, and its gate must follow
+            print(f"perfdag: no page of the history: {type(error).__name__}: {error}", file=sys.stderr)
+            write(table, plan, put, store.root)
+    return store.url(f"runs/{plan.run_id}/report.html")
 
 
 def print_table(states: "list[PointState]") -> None:

@@ -11,34 +11,36 @@ if TYPE_CHECKING:
     from perfdag.store import Store
     from perfdag.trends import Trends
 
+NAME = "history.html"
 FEWEST_RUNS = 3
 MOST_SERIES = 120
 """Series that are drawn for the page; more make it longer than anybody reads, and `perfdag history` draws them."""
 
 
-def write_page(store: "Store", plan: "Plan") -> str | None:
-    """Write runs/<run>/history.html over the runs of the suite on this run's cluster; returns its name, None below three runs.
-
-    Raises StoreError, BadDocument.
-    """
-    from perfdag.charts.history_page import page
-    from perfdag.checks import Tuning
-    from perfdag.history import noise_report, recent_rows, series_of
+def past(store: "Store", plan: "Plan") -> "Trends | None":
+    """The runs of the suite on this run's cluster; None below three runs, which are no history. Raises StoreError."""
     from perfdag.rollup import trends
-    from perfdag.rules import checks_of, stored_acks
 
     found = trends(store, plan.suite)
     cluster = next((run.cluster for run in found.runs if run.run_id == plan.run_id), None)
     shown = found.keep([i for i, run in enumerate(found.runs) if run.cluster == cluster])
-    if len(shown.runs) < FEWEST_RUNS:
-        return None
-    series = series_of(shown, Tuning(checks_of(plan.suite_text)), stored_acks(store)[0])
+    return shown if len(shown.runs) >= FEWEST_RUNS else None
+
+
+def write_page(store: "Store", plan: "Plan", shown: "Trends") -> None:
+    """Write runs/<run>/history.html over the runs that `past` gave. Raises StoreError."""
+    from perfdag.charts.history_page import page
+    from perfdag.checks import Tuning
+    from perfdag.history import noise_report, recent_rows, series_of
+    from perfdag.rules import checks_of, nightly
+
+    rules = nightly(store, checks_of(plan.suite_text))
+    series = series_of(shown, Tuning(rules.checks), rules.accepted)
     chosen = worth_drawing(series)
     left = len(chosen) - MOST_SERIES
     figures = draw(shown, chosen[:MOST_SERIES], noise_report(shown, recent_rows(store, shown)))
     more = f"{left} more series: perfdag history {plan.suite} --chart DIR" if left > 0 else ""
-    store.put(f"runs/{plan.run_id}/history.html", page(shown, chosen, figures, more).encode())
-    return "history.html"
+    store.put(f"runs/{plan.run_id}/{NAME}", page(shown, chosen, figures, more).encode())
 
 
 def worth_drawing(series: "list[Series]") -> "list[Series]":

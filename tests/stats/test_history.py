@@ -17,7 +17,7 @@ from perfdag.charts.compare import Effect, forest
 from perfdag.checks import Tuning
 from perfdag.cli import main
 from perfdag.cli.finish import write_report
-from perfdag.cli.history_page import write_page
+from perfdag.cli.history_page import past
 from perfdag.comparison import compare_selections, level_removed
 from perfdag.history import node_outliers, noise_report, overview, recent_rows, series_of
 from perfdag.plan import make_plan
@@ -356,7 +356,7 @@ def test_the_last_step_puts_the_history_beside_the_report(store: Store, tmp_path
     (tmp_path / "net.yaml").write_text(text)
     nights(store, 2, step)
     plan = make_plan(load(tmp_path / "net.yaml"), run_id=run_id(1))
-    assert write_page(store, plan) is None  # two runs are no history
+    assert past(store, plan) is None  # two runs are no history
     nights(store, 40, step, env=lambda n: {"kernel": "6.1.119" if n >= 34 else "6.1.112"})
     plan = make_plan(load(tmp_path / "net.yaml"), run_id=run_id(39))
     write_report(store, plan, results.load(store, runs=[run_id(39)]), history=True)

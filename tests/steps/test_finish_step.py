@@ -51,3 +51,27 @@ def test_a_gate_that_a_benchmark_holds_is_left_to_the_gate_of_the_run(store: Sto
     assert main(["step", "finish"]) == 3
     scheduled(store)
     assert main(["step", "finish"]) == 0  # which finds nothing wrong in these rows
+
+
+def test_a_typo_in_the_acknowledgements_costs_neither_report_nor_gate(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    store.put("acks.yaml", b"acks:\n  - {series: x, run: yesterday, reason: y}\n")
+    scheduled(store)
+    assert main(["step", "finish"]) == 0
+    assert {"report.html", "history.html", "check.xml"} <= {key.rpartition("/")[2] for key in store.list(f"runs/{newest(store)}")}
+    out = capsys.readouterr().out
+    assert f"ACKS tiny: {store.url('acks.yaml')} cannot be read and accepts nothing" in out
+    assert "acks.yaml:2: acks[0].run" in out
+    assert main(["step", "finish"]) == 0
+    assert "(told before)" in capsys.readouterr().out
+
+
+def test_a_history_that_cannot_be_drawn_costs_neither_report_nor_gate(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("no font")
+
+    monkeypatch.setattr("perfdag.cli.history_page.draw", fails)
+    scheduled(store)
+    assert main(["step", "finish"]) == 0
+    folder = f"runs/{newest(store)}"
+    assert "history.html" not in store.get(f"{folder}/report.html").decode()
+    assert f"{folder}/check.xml" in store.list(folder)
