@@ -137,7 +137,9 @@ class Imb(Benchmark[ImbParams]):
 
     def missing(self, gang: Gang, params: ImbParams) -> list[Tool]:
         if params.mpi == "openmpi":
-            return []  # run() says more than "not installed"
+            own = f"IMB-MPI1 built for Open MPI ({params.program or 'no `program` is given'}; that of impi-rt is for Intel MPI)"
+            wanted = ((params.program or "", Tool(own, {})), (openmpi.MPIRUN.program, openmpi.MPIRUN))
+            return [tool for program, tool in wanted if any(host.which(program) is None for host in gang.hosts)]
         try:
             for host in gang.hosts:
                 intelmpi.root_of(host)
@@ -165,19 +167,13 @@ class Imb(Benchmark[ImbParams]):
         return argv, intelmpi.environment(gang, root, params.transport, params.oversubscribe)
 
     def _openmpi(self, gang: Gang, params: ImbParams) -> tuple[list[str], dict[str, str]]:
-        program = params.program
-        if program is None or gang.hosts[0].which(program) is None:
-            what = f"{program} is not on {gang.hosts[0].name}" if program else "no `program` is given"
-            raise Skip(f"mpi: openmpi needs an IMB-MPI1 built for it, and {what}; impi-rt's is for Intel MPI")
-        if gang.hosts[0].which("mpirun") is None:
-            raise Skip("mpirun of Open MPI is not installed (apt-get install openmpi-bin)")
         if params.transport == "rdma":
             argv = openmpi.mpirun(gang, params.ranks, "rdma", oversubscribe=params.oversubscribe)
         else:  # one way only, or messages between ranks of one host would go through shared memory under the name of tcp
             way = {"tcp": "self,tcp", "shm": "self,vader"}[params.transport]
             interface = intelmpi.interface_of(gang) if params.transport == "tcp" else None
             argv = openmpi.mpirun(gang, params.ranks, "tcp", oversubscribe=params.oversubscribe, layers=way, interface=interface)
-        return [*argv, program, *self.arguments(params)], openmpi.environment()
+        return [*argv, params.program or "", *self.arguments(params)], openmpi.environment()
 
     @staticmethod
     def arguments(params: ImbParams) -> list[str]:

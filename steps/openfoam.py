@@ -118,7 +118,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
     tools: ClassVar[tuple[Tool, ...]] = (
         Tool("icoFoam", {"apt": "openfoam"}),
         Tool("blockMesh", {"apt": "openfoam"}),
-        Tool("mpirun", {"apt": "openmpi-bin", "dnf": "openmpi"}),
+        openmpi.MPIRUN,
     )
 
     def shape(self, params: OpenFoamParams) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from perfdag.benchmark import Gang, Skip
+from perfdag.benchmark import Gang, Skip, Tool
 from perfdag.hosts import Host
 
 Transport = Literal["tcp", "rdma"]
+MPIRUN = Tool("mpirun", {"apt": "openmpi-bin", "dnf": "openmpi", "zypper": "openmpi4", "pacman": "openmpi", "brew": "open-mpi"})
 _WAYS = re.compile(r"mca: bml: Using (\w+) btl for send to")
 _SELECTED = re.compile(r"select: component (\w+) selected")
 _RDMA_TLS = "rc,dc,ud,sm,self"  # no tcp: with a TCP fallback an `rdma` result could be one over Ethernet

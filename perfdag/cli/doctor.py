@@ -1,6 +1,7 @@
 """`perfdag doctor`: what is missing for a suite, here or on a cluster, and the command that adds it."""
 
 import argparse
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -71,19 +72,23 @@ def _tools(plan: "Plan | None") -> list[Finding]:
     from perfdag.shape import Shape
     from perfdag.steps.lead import how_to_get
 
+    here = Gang([LocalHost()], Shape(), 10.0, "")
+    if plan is None:
+        wanted = {name: [tool for tool in registry.get(name).tools if here.lead.which(tool.program) is None] for name in registry.names()}
+        points = dict.fromkeys(wanted, 0)
+    else:
+        wanted, points = {}, Counter(point.benchmark for point in plan.points)
+        for point in plan.points:
+            benchmark = registry.get(point.benchmark)
+            wanted.setdefault(point.benchmark, []).extend(benchmark.missing(here, benchmark.Params.model_validate(point.params)))
     found = []
-    samples = {point.benchmark: point.params for point in reversed(plan.points)} if plan else dict.fromkeys(registry.names())
-    for name, params in sorted(samples.items()):
-        benchmark = registry.get(name)
-        gang = Gang([LocalHost()], Shape(), 10.0, "")
-        if params is None:
-            absent = [tool for tool in benchmark.tools if gang.hosts[0].which(tool.program) is None]
-        else:
-            absent = benchmark.missing(gang, benchmark.Params.model_validate(params))
-        for tool in absent:
-            found.append(Finding("missing", f"{name}: {tool.program} is not installed", how_to_get(tool.packages)))
+    for name, absent in sorted(wanted.items()):
+        for program, packages in {tool.program: tool.packages for tool in absent}.items():
+            found.append(Finding("missing", f"{name}: {program} is not installed", how_to_get(packages)))
         if not absent:
-            found.append(Finding("ok", f"{name}: {', '.join(tool.program for tool in benchmark.tools) or 'needs no tool'}"))
+            tools = ", ".join(tool.program for tool in registry.get(name).tools)
+            said = f"what its {points[name]} points need is installed" if points[name] else tools
+            found.append(Finding("ok", f"{name}: {said if tools else 'needs no tool'}"))
     return found
 
 

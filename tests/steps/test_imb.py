@@ -266,11 +266,19 @@ def test_rdma_without_a_device_is_skipped(tmp_path: Path) -> None:
         IMB.run(gang(ImbParams(), tmp_path), ImbParams(transport="rdma", oversubscribe=True))
 
 
-def test_openmpi_without_an_imb_of_its_own_is_skipped(tmp_path: Path) -> None:
-    with pytest.raises(Skip, match="no `program` is given"):
-        IMB.run(gang(ImbParams(), tmp_path), ImbParams(mpi="openmpi", oversubscribe=True))
-    with pytest.raises(Skip, match="/opt/IMB is not on"):
-        IMB.run(gang(ImbParams(), tmp_path), ImbParams(mpi="openmpi", program="/opt/IMB", oversubscribe=True))
+def test_openmpi_needs_an_imb_of_its_own_and_mpirun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking(**given: str) -> list[str]:
+        return [tool.program for tool in IMB.missing(gang(ImbParams(), tmp_path), ImbParams(mpi="openmpi", **given))]  # type: ignore[arg-type]
+
+    program = tmp_path / "bin/IMB-MPI1"
+    program.parent.mkdir()
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert lacking(program=str(program)) == [f"IMB-MPI1 built for Open MPI ({program}; that of impi-rt is for Intel MPI)", "mpirun"]
+    for name in (program, program.with_name("mpirun")):
+        name.write_text("#!/bin/sh\n")
+        name.chmod(0o755)
+    assert lacking(program=str(program)) == []
+    assert lacking() == ["IMB-MPI1 built for Open MPI (no `program` is given; that of impi-rt is for Intel MPI)"]
 
 
 def test_more_ranks_than_cpus_are_skipped_unless_asked_for(tmp_path: Path) -> None:

@@ -1,0 +1,44 @@
+"""`perfdag doctor SUITE` on this machine: what any point of the suite needs and is not here."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdag.cli import main
+
+
+@pytest.fixture
+def path_with_iperf3_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "iperf3").write_text("#!/bin/sh\n")
+    (folder / "iperf3").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+
+
+@pytest.mark.usefixtures("path_with_iperf3_only")
+def test_every_point_is_asked_what_it_needs(write_suite: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    second = "  - {benchmark: iperf, name: two, permutations: {product: {streams: [1, 2], implementation: [iperf3, iperf2]}}}\n"
+    suite = write_suite(f"name: both\nentries:\n  - {{benchmark: iperf}}\n{second}")
+    assert main(["doctor", str(suite)]) == 1
+    said = capsys.readouterr().out.splitlines()
+    (missing,) = [line for line in said if line.startswith("missing")]
+    assert missing.split() == ["missing", "iperf:", "iperf", "is", "not", "installed"]
+    assert "-> " in said[said.index(missing) + 1]
+
+
+@pytest.mark.usefixtures("path_with_iperf3_only")
+def test_what_is_there_is_no_finding(write_suite: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    suite = write_suite("name: one\nentries:\n  - {benchmark: iperf, permutations: {product: {streams: [1, 2]}}}\n")
+    assert main(["doctor", str(suite)]) == 0
+    assert "ok       iperf: what its 2 points need is installed" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("path_with_iperf3_only")
+def test_open_mpi_without_its_imb_is_missing(write_suite: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    suite = write_suite("name: mpi\nentries:\n  - {benchmark: imb, params: {mpi: openmpi}}\n")
+    assert main(["doctor", str(suite)]) == 1
+    said = capsys.readouterr().out
+    assert "missing  imb: IMB-MPI1 built for Open MPI (no `program` is given" in said
+    assert "missing  imb: mpirun is not installed" in said
