@@ -16,7 +16,7 @@ from perfdag.steps.scale.clock import Heartbeat, server_offset
 from perfdag.steps.scale.files import RunFile, prefix_of, read_run, write_run
 from perfdag.steps.scale.generator import ApiSubmitter, CommandSubmitter, Submitted, Submitter, generate
 from perfdag.steps.scale.observer import Observer
-from perfdag.steps.scale.removal import remove
+from perfdag.steps.scale.removal import SAMPLE, remove
 from perfdag.steps.scale.rows import Clocks, Row, rows_of
 from perfdag.steps.scale.scenario import pods_of
 from perfdag.steps.scale.schedule import Schedule
@@ -187,7 +187,7 @@ async def sample(kube: Kube, folder: Path, settings: runai.Settings, watch: floa
         lags: list[float] = []
         if watch is not None:
             with suppress(KubeError):  # without the right to change a ConfigMap there is no error bar
-                lags = (await stack.enter_async_context(Heartbeat(kube, f"{file.run}-sample", file.namespaces[0]))).lags
+                lags = (await stack.enter_async_context(Heartbeat(kube, f"{file.run}-{SAMPLE}", file.namespaces[0]))).lags
         complete = _complete(observer, file)
         if watch is not None:
             deadline = time.monotonic() + watch

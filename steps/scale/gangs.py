@@ -15,9 +15,8 @@ import orjson
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale.gpus import GPU, free_gpus, span
 from perfdag.steps.scale.observer import Observer
-from perfdag.steps.scale.scenario import NotHereError, Spec, finish, session_of, template_of
+from perfdag.steps.scale.scenario import NotHereError, Spec, begin, finish, session_of, template_of
 from perfdag.steps.scale.schedule import Schedule
-from perfdag.steps.scale.session import new_run
 from perfdag.steps.scale.templates import RUN_LABEL, Document, Template
 from perfdag.steps.scale.vmi import Result
 
@@ -148,7 +147,7 @@ async def gang(kube: Kube, spec: Spec) -> Result:
     `count` gangs of `workers` pods of `gpus` GPUs; where all would fit, as many as fit and one more. Raises NotHereError.
     """
     scheduler, free = await found(kube, "gang"), await free_gpus(kube)
-    size, run = max(1, spec.gpus), new_run()
+    size, run = max(1, spec.gpus), begin(spec, "gang")
     fitting = room_for(list(free.values()), size, spec.workers)
     count = max(spec.count, fitting + 1)
     jobs = template_of(spec, run, name="job", gpus=size)
@@ -171,7 +170,7 @@ async def reclaim(kube: Kube, spec: Spec) -> Result:
     Raises NotHereError. The scheduler must reclaim between queues (Volcano: the action `reclaim`); if it does not, that is said.
     """
     scheduler, free = await found(kube, "reclaim"), await free_gpus(kube)
-    size, run = max(1, spec.gpus), new_run()
+    size, run = max(1, spec.gpus), begin(spec, "reclaim")
     room = sum(count // size for count in free.values())
     half = room // 2
     jobs = template_of(spec, run, name="job", gpus=size, workers=1)

@@ -9,10 +9,9 @@ import orjson
 
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale.observer import Record
-from perfdag.steps.scale.scenario import NotHereError, Spec, finish, session_of, template_of
+from perfdag.steps.scale.scenario import NotHereError, Spec, begin, finish, session_of, template_of
 from perfdag.steps.scale.schedule import Schedule
-from perfdag.steps.scale.session import new_run
-from perfdag.steps.scale.templates import Document, Template
+from perfdag.steps.scale.templates import RUN_LABEL, Document, Template
 from perfdag.steps.scale.vmi import Result
 
 GPU = "nvidia.com/gpu"
@@ -58,7 +57,7 @@ async def fill(kube: Kube, spec: Spec) -> Result:
     free = await free_gpus(kube)
     size = max(1, spec.gpus)
     room = sum(count // size for count in free.values())
-    run = new_run()
+    run = begin(spec, "fill")
     async with session_of(kube, spec, run, template_of(spec, run, name="pod", gpus=size)) as session:
         await session.create(room, Schedule(), spec.parallel)
         placed = await session.wait("Pod", room, spec.timeout, "scheduled")
@@ -88,7 +87,7 @@ async def fragmentation(kube: Kube, spec: Spec) -> Result:
     whole = [name for name, count in free.items() if count == largest]
     small = len(whole) * largest // 2
     ideal = len(whole) - -(-small // largest)
-    run = new_run()
+    run = begin(spec, "fragmentation")
     selector = spec.variables
     async with session_of(kube, spec, run, template_of(spec, run, name="pod", gpus=1)) as session:
         await session.create(small, Schedule(), spec.parallel)
@@ -109,7 +108,7 @@ async def preemption(kube: Kube, spec: Spec) -> Result:
 
     Makes two PriorityClasses and deletes them. Raises NotHereError without free GPUs.
     """
-    free, size, run = await free_gpus(kube), max(1, spec.gpus), new_run()
+    free, size, run = await free_gpus(kube), max(1, spec.gpus), begin(spec, "preemption")
     room = sum(count // size for count in free.values())
     wanted = min(spec.count, room)
     async with _priorities(kube, run) as (low, high):
@@ -156,7 +155,12 @@ async def _priorities(kube: Kube, run: str) -> AsyncIterator[tuple[str, str]]:
     classes = await kube.resource("scheduling.k8s.io/v1", "PriorityClass")
     try:
         for name, value in zip(names, (-1000, 1000), strict=True):
-            body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value}
+            body = {
+                "apiVersion": "scheduling.k8s.io/v1",
+                "kind": "PriorityClass",
+                "metadata": {"name": name, "labels": {RUN_LABEL: run}},
+                "value": value,
+            }
             await kube.create(body)
         yield names
     finally:

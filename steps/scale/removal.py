@@ -1,6 +1,7 @@
 """Deleting what carries a run's label, until none of it is left: also what was sent and whose answer never came."""
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -12,6 +13,14 @@ from perfdag.steps.scale.templates import RUN_LABEL
 PAUSE = 0.3
 """Seconds between two looks."""
 Object = dict[str, Any]
+PRIMER, SAMPLE = "primer", "sample"
+"""What labels of a run's parts end with: `<run>-primer`, `<run>-sample`; sizes of a ladder are `<run>-1`, `<run>-2` ..."""
+
+
+def belongs(run: str, metadata: Object) -> bool:
+    """Whether an object's label is that of a run, or of a part of it."""
+    label = (metadata.get("labels") or {}).get(RUN_LABEL) or ""
+    return re.fullmatch(rf"{re.escape(run)}(-\d{{1,4}})?(-{PRIMER}|-{SAMPLE})?", label) is not None
 
 
 async def remove(
@@ -24,19 +33,21 @@ async def remove(
     *,
     also: Callable[[Object], bool] | None = None,
 ) -> int:
-    """Delete the run's objects of these kinds, and those that `also` holds for, and wait; how many are left after `timeout` seconds.
+    """Delete the objects of a run and of its parts, of these kinds, and those that `also` holds for, and wait.
+
+    Returns how many are left after `timeout` seconds.
 
     Namespace None is the whole cluster. Raises KubeError.
     """
     deadline = time.monotonic() + timeout
-    labels = "" if also else f"{RUN_LABEL}={run}"
+    labels = "" if also else RUN_LABEL
     while True:
         left = []
         for resource in resources:
             for namespace in namespaces:
                 for each in await kube.list(resource, namespace, labels=labels):
                     metadata = each["metadata"]
-                    if not also or (metadata.get("labels") or {}).get(RUN_LABEL) == run or also(each):
+                    if belongs(run, metadata) or (also and also(each)):
                         left.append((resource, metadata.get("namespace"), metadata["name"], "deletionTimestamp" in metadata))
         if not left or time.monotonic() > deadline:
             return len(left)
@@ -66,7 +77,7 @@ async def everything(kube: Kube) -> list[Resource]:
 
 
 async def remove_run(kube: Kube, run: str, namespace: str | None, parallel: int, timeout: float) -> int:
-    """Delete all that carries the label of a run, of any kind, in one namespace or (None) everywhere, namespaces it made too.
+    """Delete all that carries the label of a run or of a part of it, of any kind, in one namespace or (None) everywhere, namespaces too.
 
     Kinds that we may not list are left out. Returns how many objects are left after `timeout` seconds. Raises KubeError.
     """
@@ -75,7 +86,7 @@ async def remove_run(kube: Kube, run: str, namespace: str | None, parallel: int,
         if namespace and not resource.namespaced:
             continue
         try:
-            if await kube.list(resource, namespace, labels=f"{RUN_LABEL}={run}"):
+            if any(belongs(run, each["metadata"]) for each in await kube.list(resource, namespace, labels=RUN_LABEL)):
                 there.append(resource)
         except KubeError as error:
             if error.status not in (403, 404, 405):

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from perfdag.kube import Kube
 from perfdag.steps.scale import vmi
 from perfdag.steps.scale.lock import ExclusiveRun
-from perfdag.steps.scale.session import new_run
 from perfdag.steps.scale.vmi import PRIMER
 
 SLACK = 60.0
@@ -55,7 +54,8 @@ async def measure(kube: Kube, spec: vmi.Spec, ask: Ask) -> Outcome:
     if spec.prometheus:
         await spec.prometheus.probe()
     patience = max(0.0, min(ask.lock_timeout, spec.deadline - time.monotonic()))
-    async with ExclusiveRun(kube, new_run(), patience, spec.tell):
+    async with ExclusiveRun(kube, spec.run, patience, spec.tell):
+        spec.tell(f"run {spec.run}: {ask.scenario}")  # before anything is made: what a killed process leaves is deleted by this id
         if ask.scenario == "capacity":
             passed, results = await vmi.capacity(kube, spec, ask.step, max(ask.counts))
             outcome = Outcome(results, passed)

@@ -13,7 +13,7 @@ from perfdag.steps.scale import gates as gating
 from perfdag.steps.scale.apimetrics import CREATION, DELETION
 from perfdag.steps.scale.generator import Submitter
 from perfdag.steps.scale.schedule import Schedule
-from perfdag.steps.scale.session import Session, open_session, own_namespaces
+from perfdag.steps.scale.session import Session, new_run, open_session, own_namespaces
 from perfdag.steps.scale.summary import Summary, summaries, throughput
 from perfdag.steps.scale.templates import Template, load
 from perfdag.steps.scale.vmi import Result, figures_of
@@ -61,6 +61,13 @@ def pods_of(kind: str, workers: int) -> int | None:
     return one.get(kind) or ({"DistributedWorkload": workers + 1, "PyTorchJob": workers + 1}.get(kind))
 
 
+def begin(spec: Spec, scenario: str) -> str:
+    """A run's id, told before anything is made: what a killed process leaves is deleted by it."""
+    run = new_run()
+    spec.tell(f"run {run}: {scenario}")
+    return run
+
+
 @asynccontextmanager
 async def session_of(kube: Kube, spec: Spec, run: str, template: Template) -> AsyncIterator[Session]:
     """A session in the spec's namespaces, which are made where they are missing and deleted at the end."""
@@ -71,7 +78,6 @@ async def session_of(kube: Kube, spec: Spec, run: str, template: Template) -> As
             kube, template, spec.namespaces, run, submitter=spec.submitter, expected_pods=expected, deadline=spec.deadline
         ) as session,
     ):
-        spec.tell(f"run {run}: {spec.count} {template.kind}")
         yield session
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from perfdag.kube import Kube, KubeError
-from perfdag.steps.scale import apimetrics
+from perfdag.steps.scale import apimetrics, removal
 from perfdag.steps.scale import gates as gating
 from perfdag.steps.scale.apimetrics import CREATION, DELETION
 from perfdag.steps.scale.chains import CHAINS
@@ -51,6 +51,8 @@ class Spec:
     deadline: float = math.inf
     """time.monotonic() from which on nothing is waited for but deletion: what has not come by then is censored."""
     tell: Tell = lambda text: None
+    run: str = field(default_factory=new_run)
+    """The id that all it makes is labelled with; parts of it add to it (removal.belongs)."""
 
 
 @dataclass
@@ -153,10 +155,9 @@ def template(source: str, run: str, replicas: int, variables: Mapping[str, Any])
 async def burst(kube: Kube, spec: Spec, count: int) -> Result:
     """Create `count`, wait until all run, delete all, wait until all are gone. Raises TooDenseError, TemplateError, KubeError."""
     nodes = await check_nodes(kube, count * spec.replicas, spec.per_node)
-    run = new_run()
-    async with own_namespaces(kube, spec.namespaces, run), _primed(kube, spec, run) as session:
+    async with own_namespaces(kube, spec.namespaces, spec.run), _primed(kube, spec) as session:
         session.expected_pods = spec.replicas
-        spec.tell(f"run {run}: creating {count} {session.template.kind}")
+        spec.tell(f"run {spec.run}: creating {count} {session.template.kind}")
         made = await session.create(count, spec.schedule, spec.parallel)
         wanted = len(made.created) * spec.replicas
         all_running = await _settled(session, wanted, spec)
@@ -175,12 +176,12 @@ async def ladder(kube: Kube, spec: Spec, sizes: list[int], cooldown: float) -> l
     """Bursts of rising size with `cooldown` seconds between them; ends early where one leaves objects behind, and at the deadline."""
     found: list[Result] = []
     await check_nodes(kube, max(sizes) * spec.replicas, spec.per_node)
-    async with own_namespaces(kube, spec.namespaces, new_run()):
+    async with own_namespaces(kube, spec.namespaces, spec.run):
         for number, size in enumerate(sizes):
             if number:
                 spec.tell(f"cooling down for {cooldown:g} s")
                 await asyncio.sleep(max(0.0, min(cooldown, spec.deadline - time.monotonic())))
-            found.append(await burst(kube, spec, size))
+            found.append(await burst(kube, spec if len(sizes) == 1 else _rung(spec, number), size))
             if found[-1].figures["left_behind"] or time.monotonic() >= spec.deadline:
                 break
     return found
@@ -189,15 +190,14 @@ async def ladder(kube: Kube, spec: Spec, sizes: list[int], cooldown: float) -> l
 async def steady(kube: Kube, spec: Spec, count: int, churn: int, pause: float, duration: float) -> Result:
     """Ramp up to `count`, then for `duration` seconds delete the `churn` oldest and create as many anew each `pause` seconds, ramp down."""
     nodes = await check_nodes(kube, (count + churn) * spec.replicas, spec.per_node)
-    run = new_run()
-    async with own_namespaces(kube, spec.namespaces, run), _primed(kube, spec, run) as session:
+    async with own_namespaces(kube, spec.namespaces, spec.run), _primed(kube, spec) as session:
         session.expected_pods = spec.replicas
         trace, start = [(0.0, 0)], time.monotonic()
 
         def note(running: int) -> None:
             trace.append((time.monotonic() - start, running))
 
-        spec.tell(f"run {run}: creating {count} {session.template.kind}")
+        spec.tell(f"run {spec.run}: creating {count} {session.template.kind}")
         await session.create(count, spec.schedule, spec.parallel)
         await _settled(session, _created(session), spec)
         note(_live(session))
@@ -239,9 +239,9 @@ async def capacity(kube: Kube, spec: Spec, step: int, limit: int) -> tuple[Capac
     """
     found: list[Result] = []
     passed = 0
-    for size in range(step, limit + 1, step):
+    for number, size in enumerate(range(step, limit + 1, step)):
         try:
-            found.append(await burst(kube, spec, size))
+            found.append(await burst(kube, _rung(spec, number), size))
         except TooDenseError as error:
             if not found:
                 raise
@@ -251,6 +251,11 @@ async def capacity(kube: Kube, spec: Spec, step: int, limit: int) -> tuple[Capac
             return Capacity(passed, "the sample's own time limit was reached" if late else ""), found
         passed = size
     return Capacity(passed, f"the limit of {limit} was reached"), found
+
+
+def _rung(spec: Spec, number: int) -> Spec:
+    """The spec of one size of several: what it makes is told from that of the others, and belongs to the same run."""
+    return replace(spec, run=f"{spec.run}-{number + 1}")
 
 
 def phase_counts(vmis: Iterable[Record]) -> dict[str, float]:
@@ -299,16 +304,16 @@ def settled(vmis: Iterable[Record], replicas: int) -> int:
 
 
 @asynccontextmanager
-async def _primed(kube: Kube, spec: Spec, run: str) -> AsyncIterator[Session]:
+async def _primed(kube: Kube, spec: Spec) -> AsyncIterator[Session]:
     if spec.primer:
         await _primer(kube, spec)
-    async with open_session(kube, template_of(spec, run), spec.namespaces, run, deadline=spec.deadline) as session:
+    async with open_session(kube, template_of(spec, spec.run), spec.namespaces, spec.run, deadline=spec.deadline) as session:
         yield session
 
 
 async def _primer(kube: Kube, spec: Spec) -> None:
     """One object created, run and deleted, so that first-time costs (image, leader, new metric series) are outside the clock."""
-    run = new_run()
+    run = f"{spec.run}-{removal.PRIMER}"
     short = replace(spec, timeout=min(spec.timeout, PRIMER))
     async with open_session(kube, template_of(spec, run), spec.namespaces[:1], run, deadline=spec.deadline) as session:
         made = await session.create(1, Schedule(), 1)

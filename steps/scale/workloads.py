@@ -13,7 +13,7 @@ from perfdag.kube import JSON_PATCH, Kube
 from perfdag.steps.scale.gangs import gang, reclaim
 from perfdag.steps.scale.gpus import fill, fragmentation, preemption
 from perfdag.steps.scale.lock import ExclusiveRun
-from perfdag.steps.scale.scenario import NotHereError, Spec, finish, session_of, template_of, wanted
+from perfdag.steps.scale.scenario import NotHereError, Spec, begin, finish, session_of, template_of, wanted
 from perfdag.steps.scale.session import new_run
 from perfdag.steps.scale.summary import throughput
 from perfdag.steps.scale.templates import TemplateError
@@ -29,7 +29,7 @@ Scenario = Literal["submit", "gated", "fill", "fragmentation", "preemption", "ga
 
 async def submit(kube: Kube, spec: Spec) -> Result:
     """Create the workloads on their schedule, wait until all reached the goal, delete them. Raises TemplateError, KubeError."""
-    run = new_run()
+    run = begin(spec, "submit")
     async with session_of(kube, spec, run, template_of(spec, run)) as session:
         await session.create(spec.count, spec.schedule, spec.parallel)
         pods, kind = wanted(session), session.template.kind
@@ -47,7 +47,7 @@ async def gated(kube: Kube, spec: Spec) -> Result:
 
     How fast they were created does not matter. Raises TemplateError (also for a kind other than Pod), KubeError.
     """
-    run = new_run()
+    run = begin(spec, "gated")
     check(spec, "gated")
     template = template_of(spec, run, gated=True)
     async with session_of(kube, spec, run, template) as session:

@@ -14,7 +14,7 @@ import pytest
 from perfdag.cli import main
 from perfdag.kube import Kube
 from perfdag.steps.scale import simulate, vmi
-from perfdag.steps.scale.removal import remove_run
+from perfdag.steps.scale.removal import belongs, remove_run
 from perfdag.steps.scale.rows import VMI
 from perfdag.steps.scale.templates import RUN_LABEL, load
 
@@ -68,6 +68,65 @@ async def test_an_interrupted_burst_leaves_nothing_in_a_namespace_that_was_there
         assert await kube.list(await kube.resource("kubevirt.io/v1", VMI), namespace, labels=f"{RUN_LABEL}={run}") == []
     assert await left(kube, "kubevirt.io/v1", VMI, namespace) == await left(kube, "v1", "Pod", namespace) == 0
     assert await kube.list(await kube.resource("v1", "ConfigMap"), namespace, labels=RUN_LABEL) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", ["primer", "burst", "ladder", "preemption"])
+async def test_a_killed_run_is_deleted_by_the_id_that_it_said(kube: Kube, nodes: None, at: str, tmp_path: Path) -> None:
+    """SIGKILL leaves all as it is: VMIs that never run, pods and PriorityClasses, the heartbeat, a namespace of the run's own."""
+    await simulate.install(kube, "kubevirt", {"vmi-running": (600_000, 600_000)})
+    name = f"perfdag-test-{uuid.uuid4().hex[:8]}"
+    words = {
+        "primer": ["vmi", "burst", "--count", "9"],
+        "burst": ["vmi", "burst", "--count", "9", "--no-primer"],
+        "ladder": ["vmi", "ladder", "--count", "9", "12", "--no-primer"],
+        "preemption": ["preemption", "--count", "2", "-g", "8"],
+    }[at]
+    kind, wanted = (("v1", "Pod"), 1) if at == "preemption" else (("kubevirt.io/v1", VMI), 1 if at == "primer" else 9)
+    process = await asyncio.create_subprocess_exec(
+        *CLI, *words, "--namespace", name, "-o", str(tmp_path), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    try:
+        for _ in range(1200):
+            if await left(kube, *kind, name) >= wanted:
+                break
+            await asyncio.sleep(0.05)
+    finally:
+        process.kill()
+        said = (await process.communicate())[0].decode()
+        await simulate.install(kube, "kubevirt")
+    run = said.partition("\nrun " if "waiting" in said else "run ")[2].partition(":")[0]
+    classes = await kube.resource("scheduling.k8s.io/v1", "PriorityClass")
+
+    async def there() -> set[str]:
+        found = [(kind, await kube.list(await kube.resource(*kind), name)), (("", "namespace"), await named(kube, name))]
+        found.append((("", "class"), [each for each in await kube.list(classes) if run in each["metadata"]["name"]]))
+        return {key[1] for key, items in found if items}
+
+    assert await there() == {kind[1], "namespace", *(["class"] if at == "preemption" else [])}, said
+    assert "all deleted" in await cli("delete", "--run", run)
+    assert await there() == set()
+
+
+async def named(kube: Kube, name: str) -> list[str]:
+    """The namespace of that name, if it is there."""
+    return [name for each in await kube.list(await kube.resource("v1", "Namespace")) if each["metadata"]["name"] == name]
+
+
+def test_parts_of_a_run_belong_to_it_and_other_runs_do_not() -> None:
+    run = "1121120501-a1b2c3"
+    for label, ours in (
+        ("", True),
+        ("-primer", True),
+        ("-sample", True),
+        ("-2", True),
+        ("-2-primer", True),
+        ("-other", False),
+        ("9", False),
+    ):
+        assert belongs(run, {"labels": {RUN_LABEL: run + label}}) is ours, label
+    assert not belongs("1121120501", {"labels": {RUN_LABEL: run}}), "half an id is no run's"
+    assert not belongs(run, {})
 
 
 @pytest.mark.slow
