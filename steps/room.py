@@ -3,12 +3,12 @@
 A cluster that is full is no such reason: there pods wait. What may not be read is taken to be there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from perfdag.kube import Kube, KubeError
-from perfdag.shape import Shape, Volume
+from perfdag.shape import Shape, Volume, amount
 
 Object = dict[str, Any]
 _DEFAULT = "storageclass.kubernetes.io/is-default-class"
@@ -22,14 +22,36 @@ class Room:
     """Nodes that run pods; not known either where nodes are added on demand."""
     classes: frozenset[str] | None = None
     """Storage classes of objects and of volumes made by hand; an empty name: a claim without a class finds a volume."""
+    more_classes: bool = False
+    """Whether there may be others, since one of the two may not be read."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Whether the cluster has something that a shape asks for; `there` is None where that is not known, `why` told where it is not."""
+
+    kind: Literal["class", "resource", "spread", "network", "volcano"]
+    what: str
+    there: bool | None
+    why: str = ""
+
+
+async def look(kube: Kube) -> Room:
+    """What the cluster has, as far as we may read it. Raises KubeError."""
+    return Room(await _nodes(kube), *await _classes(kube))
+
+
+async def answers(kube: Kube, shape: Shape, room: Room, namespace: str) -> list[Answer]:
+    """What pods of this shape need of the cluster, and whether it is there. Raises KubeError."""
+    return [*of_room(shape, room), *await _network(kube, shape, namespace), *await _volcano(kube, shape)]
 
 
 async def lacking(kube: Kube, shapes: Sequence[Shape], namespace: str) -> dict[int, str]:
     """The shapes (by their place) that the cluster cannot have, and why. Raises KubeError."""
-    room = Room(await _nodes(kube), await _classes(kube))
+    room = await look(kube)
     found = {}
     for number, shape in enumerate(shapes):
-        why = unable(shape, room) or await _network(kube, shape, namespace)
+        why = next((each.why for each in await answers(kube, shape, room, namespace) if each.there is False), None)
         if why:
             found[number] = why
     return found
@@ -46,9 +68,9 @@ async def has_class(kube: Kube, name: str) -> bool:
         return False
 
 
-def unable(shape: Shape, room: Room) -> str | None:
-    """Why no pod of this shape can ever start with that room, or None."""
-    return _no_class(shape.volume, room.classes) or (None if room.nodes is None else _no_node(shape, room.nodes))
+def of_room(shape: Shape, room: Room) -> list[Answer]:
+    """What pods of this shape need of storage and of nodes, and whether it is there."""
+    return [*_class(shape.volume, room), *_on_nodes(shape, room.nodes)]
 
 
 def real(nodes: Sequence[Object]) -> list[Object]:
@@ -57,29 +79,31 @@ def real(nodes: Sequence[Object]) -> list[Object]:
 
 
 def holders(resource: str, nodes: Sequence[Object]) -> list[Object]:
-    """The nodes that have some of a resource."""
-    return [each for each in nodes if str((each["status"].get("allocatable") or {}).get(resource, "0")) != "0"]
+    """The nodes that have some of a resource: a part of one (`500m`) is none that a pod could ask for."""
+    return [each for each in nodes if amount((each["status"].get("allocatable") or {}).get(resource, "0")) >= 1]
 
 
-def _no_node(shape: Shape, nodes: Sequence[Object]) -> str | None:
-    devices = [name for name, value in shape.resources.items() if "/" in name and str(value) != "0"]
-    for name in [*devices, *shape.hugepages]:
-        if not holders(name, nodes):
-            return f"no node has {name}"
-    if shape.hosts.placement == "spread" and shape.hosts.count > len(nodes):
-        return f"{shape.hosts.count} nodes are asked for (placement: spread), the cluster has {len(nodes)}"
-    return None
+def _on_nodes(shape: Shape, nodes: Sequence[Object] | None) -> Iterator[Answer]:
+    asked = {name: value for name, value in shape.resources.items() if "/" in name or name.startswith("hugepages-")} | shape.hugepages
+    for name in (name for name, value in asked.items() if amount(value)):
+        having = None if nodes is None else len(holders(name, nodes))
+        told = name if having is None else f"{name} on {having} node{'s' * (having != 1)}"
+        yield Answer("resource", told, None if having is None else having > 0, f"no node has {name}")
+    count = shape.hosts.count
+    if shape.hosts.placement == "spread" and count > 1:
+        has = len(nodes or [])
+        why = f"{count} nodes are asked for (placement: spread), the cluster has {has}"
+        yield Answer("spread", f"{count} nodes to spread over", None if nodes is None else count <= has, why)
 
 
-def _no_class(volume: Volume | None, classes: frozenset[str] | None) -> str | None:
-    if classes is None or volume is None or volume.kind != "claim" or volume.claim or (volume.storage_class or "") in classes:
-        return None
-    there = ", ".join(sorted(classes - {""})) or "none"
-    return (
-        f"there is no storage class {volume.storage_class}; there are: {there}"
-        if volume.storage_class
-        else "there is no default storage class"
-    )
+def _class(volume: Volume | None, room: Room) -> Iterator[Answer]:
+    if volume is None or volume.kind != "claim" or volume.claim:
+        return
+    name, classes = volume.storage_class or "", room.classes or frozenset()
+    listed = ", ".join(sorted(classes - {""})) or "none"
+    why = f"there is no storage class {name}; there are: {listed}" if name else "there is no default storage class"
+    there = True if name in classes else None if room.classes is None or room.more_classes else False
+    yield Answer("class", f"storage class {name or '(default)'}", there, why)
 
 
 async def _known(kube: Kube, api: str, kind: str) -> list[Object] | None:
@@ -109,28 +133,42 @@ async def _grows(kube: Kube) -> bool:
     return False
 
 
-async def _classes(kube: Kube) -> frozenset[str] | None:
+async def _classes(kube: Kube) -> tuple[frozenset[str] | None, bool]:
     classes, volumes = await _known(kube, "storage.k8s.io/v1", "StorageClass"), await _known(kube, "v1", "PersistentVolume")
-    if classes is None or volumes is None:
-        return None
+    if classes is None:
+        return None, True
     usual = {""} if any((each["metadata"].get("annotations") or {}).get(_DEFAULT) == "true" for each in classes) else set()
-    by_hand = {each["spec"].get("storageClassName") or "" for each in volumes}
-    return frozenset({each["metadata"]["name"] for each in classes} | by_hand | usual)
+    by_hand = {each["spec"].get("storageClassName") or "" for each in volumes or []}
+    return frozenset({each["metadata"]["name"] for each in classes} | by_hand | usual), volumes is None
 
 
-async def _network(kube: Kube, shape: Shape, namespace: str) -> str | None:
+async def _network(kube: Kube, shape: Shape, namespace: str) -> list[Answer]:
     if not shape.network.name:
-        return None
+        return []
     space, _, name = shape.network.name.rpartition("/")
+    what = f"Multus network {shape.network.name}"
     try:
         kind = await kube.resource("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition")
         if space or not shape.network.default:  # a default network without a namespace may be Multus' own
             await kube.get(kind, name, space or namespace)
     except KubeError as error:
-        if error.reason == "NoKind":
-            return f"network {shape.network.name}: the cluster has no Multus (it serves no NetworkAttachmentDefinition)"
-        if error.status == 404:
-            return f"network {shape.network.name}: there is no such NetworkAttachmentDefinition"
-        if error.status != 403:
+        if error.status == 403:
+            return [Answer("network", what, None)]
+        if error.status != 404:
             raise
-    return None
+        absent = "the cluster has no Multus (it serves no NetworkAttachmentDefinition)"
+        why = absent if error.reason == "NoKind" else "there is no such NetworkAttachmentDefinition"
+        return [Answer("network", what, False, f"network {shape.network.name}: {why}")]
+    return [Answer("network", what, True)]
+
+
+async def _volcano(kube: Kube, shape: Shape) -> list[Answer]:
+    if shape.scheduler != "volcano":
+        return []
+    try:
+        await kube.resource("scheduling.volcano.sh/v1beta1", "PodGroup")
+    except KubeError as error:
+        if error.reason != "NoKind":
+            raise
+        return [Answer("volcano", "Volcano", False, "the cluster has no Volcano (it serves no PodGroup of scheduling.volcano.sh)")]
+    return [Answer("volcano", "Volcano", True)]

@@ -1,18 +1,46 @@
-"""What `doctor --cluster` reads from nodes and shapes; the rest of it wants a cluster."""
+"""What `doctor --cluster` says of what a suite asks for, beside what the plan step makes of it."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from perfdag import suite
-from perfdag.cli.doctor_cluster import holds, no_gpu
+from perfdag.cli.doctor_cluster import asked, no_gpu
 from perfdag.plan import make_plan
 from perfdag.shape import Shape
+from perfdag.steps.room import lacking
+
+from .steps.test_room import cluster
+
+ASKED: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
+    ({"volume": {"storage_class": "by-hand"}}, {}, "ok", "storage class by-hand"),
+    ({"volume": {"storage_class": "gone"}}, {}, "missing", "there is no storage class gone; there are: by-hand"),
+    ({"volume": {"storage_class": "gone"}}, {"StorageClass": 403}, "warn", "storage class gone is not known"),
+    ({"volume": {}}, {"StorageClass": [{"metadata": {"name": "fast"}}]}, "missing", "there is no default storage class"),
+    ({"network": {"name": "net"}}, {"NetworkAttachmentDefinition": ["b/net"]}, "missing", "no such NetworkAttachmentDefinition"),
+    ({"network": {"name": "net"}}, {"NetworkAttachmentDefinition": ["bench/net"]}, "ok", "Multus network net"),
+    ({"network": {"name": "b/net"}}, {}, "missing", "no Multus"),
+    ({"network": {"name": "b/net"}}, {"NetworkAttachmentDefinition": 403}, "warn", "Multus network b/net is not known"),
+    ({"scheduler": "volcano"}, {}, "missing", "no Volcano"),
+    ({"scheduler": "volcano"}, {"PodGroup": 403}, "ok", "Volcano"),
+    ({"resources": {"rdma/hca": 1}}, {}, "ok", "rdma/hca on 1 node"),
+    ({"resources": {"nvidia.com/gpu": 1}}, {}, "missing", "no node has nvidia.com/gpu"),
+    ({"resources": {"nvidia.com/gpu": 1}}, {"Node": 403}, "warn", "nvidia.com/gpu is not known"),
+    ({"hugepages": {"hugepages-2Mi": "1Gi"}}, {}, "missing", "no node has hugepages-2Mi"),
+    ({"hosts": {"count": 3, "placement": "spread"}}, {}, "missing", "the cluster has 2"),
+    ({"hosts": {"count": 3, "placement": "spread"}}, {"Node": 403}, "warn", "3 nodes to spread over is not known"),
+]
 
 
-@pytest.mark.parametrize(("amount", "there"), [("1k", True), ("8", True), ("0", False), ("2Ki", True), ("500m", False)])
-def test_a_quantity_of_a_device_is_read_as_kubernetes_writes_it(amount: str, there: bool) -> None:
-    assert holds({"status": {"allocatable": {"gpu.intel.com/millicores": amount}}}, "gpu.intel.com/millicores") is there
+@pytest.mark.parametrize(("shape", "has", "state", "words"), ASKED)
+async def test_doctor_and_the_plan_step_find_the_same(shape: dict[str, Any], has: dict[str, Any], state: str, words: str) -> None:
+    asking, api = Shape.model_validate(shape), cluster(**has)
+    [found] = await asked(api, [asking, asking], "bench")
+    assert (found.state, bool(found.do)) == (state, state == "missing")
+    assert words in found.what
+    skipped = await lacking(api, [asking], "bench")
+    assert skipped == ({0: found.what} if state == "missing" else {})
 
 
 def test_cuda_in_pods_without_a_gpu_is_found(tmp_path: Path) -> None:

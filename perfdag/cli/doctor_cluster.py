@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from perfdag.cli.doctor import Finding
 from perfdag.cli.doctor_argo import ARGO, optional
 from perfdag.cli.doctor_argo import findings as argo
-from perfdag.units import quantity_bytes
 
 if TYPE_CHECKING:
     from perfdag.kube import Kube
     from perfdag.plan import Plan
     from perfdag.shape import Shape
+    from perfdag.steps.room import Answer
 
 POD_SECONDS = 60.0
 _RIGHTS = {
@@ -50,14 +50,33 @@ async def _look(client: "Kube", plan: "Plan | None", root: str | None, namespace
         found.append(Finding("missing", f"Kubernetes {version['gitVersion']} is older than 1.29", "use a newer cluster"))
     found += await argo(client)
     found += await _installed(client, namespace, root)
-    nodes = await optional(client, "v1", "Node")
-    found += _nodes(nodes)
-    from perfdag.shape import Shape
-    from perfdag.steps.room import real
+    found += _nodes(await optional(client, "v1", "Node"))
+    return found + (await _wanted(client, plan, namespace) if plan else [])
 
-    shapes = [Shape.model_validate(each) for each in plan.shapes] if plan else []
-    found += await _asked(client, shapes, real(nodes or []))
-    return found + (no_gpu(plan, shapes) if plan else [])
+
+async def _wanted(client: "Kube", plan: "Plan", namespace: str) -> list[Finding]:
+    """What a suite asks of the cluster and of the installation."""
+    from perfdag import benchmark as registry
+    from perfdag.podspec import account_of, priority_class
+    from perfdag.shape import Shape
+
+    shapes = [Shape.model_validate(each) for each in plan.shapes]
+    found = [*await asked(client, shapes, namespace), *no_gpu(plan, shapes)]
+    found += await _priority(client, priority_class(plan.options.get("priority", 0)))
+    for name in sorted({point.benchmark for point in plan.points}):
+        if registry.get(name).api:
+            allow = f"perfdag install --namespace {namespace} --store ... --allow {name}"
+            found.append(await _account(client, namespace, account_of(name), _RIGHTS["perfdag-measure"], allow))
+    return found
+
+
+async def _priority(client: "Kube", name: str) -> list[Finding]:
+    from perfdag.steps.room import has_class
+
+    if await has_class(client, name):
+        return [Finding("ok", f"PriorityClass {name}")]
+    do = "perfdag install without --namespaced, as a cluster admin"
+    return [Finding("warn", f"PriorityClass {name} is not there, or may not be read; measuring pods then do without", do)]
 
 
 async def _installed(client: "Kube", namespace: str, root: str | None) -> list[Finding]:
@@ -196,14 +215,6 @@ def _plugin(resource: str) -> str:
     return "install its device plugin on a node that has the device"
 
 
-def holds(node: Object, resource: str) -> bool:
-    """Whether a node has some of a resource to give: a quantity, which may read `1k`."""
-    try:
-        return quantity_bytes(node["status"].get("allocatable", {}).get(resource, "0")) > 0
-    except ValueError:  # a part of one (`500m`): none that a pod could ask for
-        return False
-
-
 def no_gpu(plan: "Plan", shapes: "list[Shape]") -> list[Finding]:
     """Entries that run on CUDA in pods which ask for no GPU: a container sees none then."""
     from perfdag.steps import devices
@@ -215,43 +226,26 @@ def no_gpu(plan: "Plan", shapes: "list[Shape]") -> list[Finding]:
     ]
 
 
-async def _asked(client: "Kube", shapes: "list[Shape]", nodes: list[Object]) -> list[Finding]:
-    """What the suite's shapes ask of the cluster."""
-    found: list[Finding] = []
-    classes = [each["metadata"]["name"] for each in await optional(client, "storage.k8s.io/v1", "StorageClass") or []]
-    wanted = {
-        shape.volume.storage_class or "" for shape in shapes if shape.volume and shape.volume.kind == "claim" and not shape.volume.claim
+async def asked(client: "Kube", shapes: "list[Shape]", namespace: str) -> list[Finding]:
+    """What a suite's shapes ask of the cluster, told as the plan step will find it. Raises KubeError."""
+    from perfdag.steps.room import answers, look
+
+    room = await look(client)
+    every = [each for shape in shapes for each in await answers(client, shape, room, namespace)]
+    return [_told(each) for each in sorted(set(every), key=lambda each: (each.kind, each.what))]
+
+
+def _told(answer: "Answer") -> Finding:
+    if answer.there:
+        return Finding("ok", answer.what)
+    if answer.there is None:
+        return Finding("warn", f"whether the cluster has {answer.what} is not known: it may not be read, or nodes are added on demand")
+    name = answer.what.partition(" ")[0]
+    ways = {
+        "class": "use one that is there, or make it",
+        "resource": "set them aside on a node" if name.startswith("hugepages-") else _plugin(name),
+        "spread": "fewer hosts, or placement: any",
+        "network": "install Multus and the NetworkAttachmentDefinition",
+        "volcano": "install Volcano, or use scheduler: default",
     }
-    for name in sorted(wanted):
-        there = name in classes if name else bool(classes)
-        found.append(
-            Finding(
-                "ok" if there else "missing",
-                f"storage class {name or '(default)'}",
-                "" if there else f"there are: {', '.join(classes) or 'none'}",
-            )
-        )
-    networks = sorted({shape.network.name for shape in shapes if shape.network.name})
-    for network in networks:
-        space, _, name = network.rpartition("/")
-        listed = await optional(client, "k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition", space or None)
-        there = any(each["metadata"]["name"] == name for each in listed or [])
-        found.append(
-            Finding(
-                "ok" if there else "missing",
-                f"Multus network {network}",
-                "" if there else "install Multus and the NetworkAttachmentDefinition",
-            )
-        )
-    if any(shape.scheduler == "volcano" for shape in shapes):
-        there = await optional(client, "scheduling.volcano.sh/v1beta1", "PodGroup") is not None
-        found.append(Finding("ok" if there else "missing", "Volcano", "" if there else "install Volcano, or use scheduler: default"))
-    for name in sorted({name for shape in shapes for name in shape.resources if "/" in name}):
-        holders = sum(holds(each, name) for each in nodes)
-        found.append(Finding("ok" if holders else "missing", f"{name} on {holders} nodes", "" if holders else _plugin(name)))
-    most = max((shape.hosts.count for shape in shapes if shape.hosts.placement == "spread"), default=0)
-    if most > len(nodes) > 0:
-        found.append(
-            Finding("missing", f"a shape spreads over {most} nodes, the cluster has {len(nodes)}", "fewer hosts, or placement: any")
-        )
-    return found
+    return Finding("missing", answer.why, ways[answer.kind])

@@ -6,7 +6,7 @@ import pytest
 
 from perfdag.kube import KubeError, Resource
 from perfdag.shape import Shape
-from perfdag.steps.room import Room, lacking, real, unable
+from perfdag.steps.room import Room, has_class, lacking, look, of_room, real
 
 
 def node(name: str, simulated: bool = False, **allocatable: str) -> dict[str, Any]:
@@ -18,7 +18,11 @@ def shape(**fields: Any) -> Shape:
     return Shape.model_validate(fields)
 
 
-NODES = [node("a"), node("b", **{"rdma/hca": "4"})]
+def unable(asked: Shape, room: Room) -> str | None:
+    return next((each.why for each in of_room(asked, room) if each.there is False), None)
+
+
+NODES = [node("a"), node("b", **{"rdma/hca": "4", "example.com/part": "500m", "example.com/many": "1k"})]
 CLASSES = frozenset({"fast", ""})
 
 
@@ -29,7 +33,10 @@ CLASSES = frozenset({"fast", ""})
         ({"hugepages": {"hugepages-2Mi": "1Gi"}}, "no node has hugepages-2Mi"),
         ({"hosts": {"count": 3, "placement": "spread"}}, "3 nodes are asked for (placement: spread), the cluster has 2"),
         ({"volume": {"storage_class": "slow"}}, "there is no storage class slow; there are: fast"),
+        ({"resources": {"example.com/part": 1}}, "no node has example.com/part"),
+        ({"resources": {"hugepages-1Gi": "1Gi"}}, "no node has hugepages-1Gi"),
         ({"resources": {"rdma/hca": 9}}, None),
+        ({"resources": {"example.com/many": 9}}, None),
         ({"resources": {"cpu": 500}}, None),
         ({"hosts": {"count": 3}}, None),
         ({"volume": {"storage_class": "fast"}}, None),
@@ -68,7 +75,7 @@ class Cluster:
         return found
 
     async def get(self, kind: Resource, name: str, namespace: str) -> Any:
-        if f"{namespace}/{name}" not in self.lists[kind.kind]:  # type: ignore[operator]
+        if f"{namespace}/{name}" not in await self.list(kind):
             raise KubeError(404, "NotFound", "no")
 
     async def request(self, method: str, path: str) -> Any:
@@ -102,3 +109,22 @@ async def test_what_may_not_be_read_skips_nothing() -> None:
     gone = shape(volume={"storage_class": "gone"})
     assert await lacking(cluster(Node=403, StorageClass=403), [GPU, gone], "bench") == {}
     assert 0 in await lacking(cluster(), [gone], "bench")
+
+
+async def test_a_class_that_is_listed_is_there_whoever_reads_volumes() -> None:
+    named = [{"metadata": {"name": "fast"}}]
+    slow, fast = shape(volume={"storage_class": "slow"}), shape(volume={"storage_class": "fast"})
+    api = cluster(StorageClass=named, PersistentVolume=403)
+    assert [each.there for asked in (slow, fast) for each in of_room(asked, await look(api))] == [None, True]
+
+
+@pytest.mark.parametrize(("status", "there"), [(None, True), (403, False), (404, False)])
+async def test_a_priority_class_is_counted_on_only_where_it_is_seen(status: int | None, there: bool) -> None:
+    class Api:
+        async def request(self, method: str, path: str) -> dict[str, Any]:
+            assert path == "/apis/scheduling.k8s.io/v1/priorityclasses/perfdag"
+            if status:
+                raise KubeError(status, "No", "no")
+            return {}
+
+    assert await has_class(Api(), "perfdag") is there  # type: ignore[arg-type]
