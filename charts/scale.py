@@ -178,7 +178,7 @@ def s_curves(stages: Sequence[Stage]) -> Figure:
     ax.set_xlabel("seconds from the first submission")
     ax.set_ylabel("objects that reached it")
     ax.set_ylim(bottom=0)
-    ax.legend(loc="lower right")
+    ax.legend(loc="best")
     return fig
 
 
@@ -198,7 +198,7 @@ def ecdf(stages: Sequence[Stage]) -> Figure:
     ax.set_xlabel("seconds since the stage before")
     ax.set_ylabel("share of objects")
     ax.set_ylim(0, 1.02)
-    ax.legend(loc="lower right")
+    ax.legend(loc="best")
     return fig
 
 
@@ -230,13 +230,26 @@ def api_calls(counts: Mapping[int, Mapping[str, float]], most: int = 6) -> Figur
     names = sorted(total, key=lambda name: -total[name])[:most]
     top = names[0]
     per = counts[sizes[-1]].get(top, 0.0) / sizes[-1]
-    fig, (ax,) = style.figure(heights=(3.4,), title=f"{per:.3g} x {top} for each VM at {sizes[-1]} VMs")
+    title = f"{per:.3g} x {top} for each VM at {sizes[-1]} VMs"
+    if len(sizes) == 1:
+        return _calls_of_one(counts[sizes[0]], names, title)
+    fig, (ax,) = style.figure(heights=(3.4,), title=title)
     for k, name in enumerate(names):
         ax.plot(sizes, [counts[size].get(name, 0.0) for size in sizes], label=name, **style.look(k))
     ax.set_xlabel("VMs")
     ax.set_ylabel("requests")
     ax.set_ylim(bottom=0)
     ax.legend(loc="upper left")
+    return fig
+
+
+def _calls_of_one(counts: Mapping[str, float], names: Sequence[str], title: str) -> Figure:
+    fig, (ax,) = style.figure(heights=(0.6 + 0.3 * len(names),), title=title)
+    bars = ax.barh(names, [counts.get(name, 0.0) for name in names], color=style.SERIES[0], height=0.7)
+    ax.bar_label(bars, padding=3, fmt="{:.0f}")
+    ax.invert_yaxis()
+    ax.set_xlabel("requests")
+    ax.margins(x=0.1)
     return fig
 
 
@@ -267,18 +280,22 @@ class Group:
     stages: list[Stage]
 
 
+_SAMPLE = ("run_id", "variant", "point", "repetition", "phase")
+"""What tells one sample from another; its sample_id does not, which is of each object."""
+
+
 def of_results(rows: pa.Table) -> list[Group]:
     """Stages of a benchmark's objects, by entry and size: metrics `object_latency`, `object_time`, `object_missing`, a subject each.
 
     Sizes and repetitions are not mixed into one curve: of several samples the last one is drawn.
     """
     wanted = rows.filter(pa.compute.is_in(rows["metric"], pa.array(["object_latency", "object_time", "object_missing"])))
-    grouped: dict[tuple[str, int], dict[str, list[tuple[dict[str, Any], dict[str, Any]]]]] = {}
-    for row in wanted.select(["entry", "metric", "subject", "coords", "value", "sample_id"]).to_pylist():
+    grouped: dict[tuple[str, int], dict[tuple[Any, ...], list[tuple[dict[str, Any], dict[str, Any]]]]] = {}
+    for row in wanted.select(["entry", "metric", "subject", "coords", "value", *_SAMPLE]).to_pylist():
         coords = orjson.loads(row["coords"] or "{}")
         if row["value"] is not None:
             samples = grouped.setdefault((row["entry"], int(coords.get("count", 0))), {})
-            samples.setdefault(row["sample_id"], []).append((row, coords))
+            samples.setdefault(tuple(row[name] for name in _SAMPLE), []).append((row, coords))
     found = []
     for (entry, count), samples in grouped.items():
         newest = list(samples.values())[-1]

@@ -231,6 +231,8 @@ class TestCharts:
         stages = charts.stages_of(rows)
         assert [(each.name, len(each.seconds), each.missing) for each in stages] == [("scheduled", 54, 6), ("running", 54, 6)]
         calls = {100: {"PATCH vmi": 700.0}, 400: {"PATCH vmi": 2900.0, "POST pods": 400.0}}
+        one_size = charts.api_calls({20: {"PATCH vmi": 80.0, "POST pods": 20.0, "GET pods": 20.0}})
+        assert [bar.get_width() for bar in one_size.axes[0].patches] == [80.0, 20.0, 20.0], "equal numbers do not hide each other"
         figures = [charts.timeline(stages), charts.s_curves(stages), charts.ecdf(stages), charts.by_order(stages), charts.api_calls(calls)]
         for figure in figures:
             assert len(to_bytes(figure)[1]) > 5000
@@ -240,15 +242,17 @@ class TestCharts:
         """Rows of a result: of each (entry, count, sample) `count` objects, of which the last never ran, and one kind of API call."""
         rows = []
         for entry, count, sample in entries:
-            shared = {"entry": entry, "sample_id": sample, "tool": tool, "status": "ok", "stat": "value"}
+            named = {"run_id": sample, "variant": None, "point": entry, "repetition": 1, "phase": "measure"}
+            shared = {"entry": entry, **named, "tool": tool, "status": "ok", "stat": "value"}
             for i in range(count):
                 coords = orjson.dumps({"count": count, "stage": "running", "since": "created"}).decode()
                 for metric, value in (
                     (("object_latency", 1.0 + i), ("object_time", 2.0 + i)) if i < count - 1 else (("object_missing", 99.0),)
                 ):
-                    rows.append({**shared, "metric": metric, "subject": f"0101-ab-{i}", "coords": coords, "value": value})
+                    one = {"subject": f"0101-ab-{i}", "sample_id": f"{sample}-{i}"}  # each object's rows have an id of their own
+                    rows.append({**shared, **one, "metric": metric, "coords": coords, "value": value})
             coords = orjson.dumps({"call": "POST pods", "vms": count}).decode()
-            rows.append({**shared, "metric": "api_calls", "subject": None, "coords": coords, "value": 7.0 * count})
+            rows.append({**shared, "sample_id": sample, "metric": "api_calls", "subject": None, "coords": coords, "value": 7.0 * count})
         return pa.Table.from_pylist(rows)
 
     def test_entries_sizes_and_repetitions_are_not_mixed_and_the_missing_are_counted(self) -> None:
