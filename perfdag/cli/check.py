@@ -61,6 +61,10 @@ def run(args: argparse.Namespace) -> int:
     store = open_store(args.store)
     try:
         run_id, suite = one(store, args.run_id, args.suite)
+        here = measured_here(store, run_id)
+        if args.confirm and not here:
+            there = "a scheduled run measures its suspicious points again there by itself; any other: perfdag submit SUITE --only ENTRY"
+            raise SelectionError(f"run {run_id} was measured on a cluster, and samples of this machine are not its; {there}")
         accepted, file = read_acks(args.acks, store)
         rules = Rules(read_checks(store, run_id, args.suite_file), accepted, file, args.max_age)
         gate = night(store, suite, run_id, rules)
@@ -69,12 +73,26 @@ def run(args: argparse.Namespace) -> int:
             gate = night(store, suite, run_id, rules)
     except SelectionError as error:
         return complain("check", error)
-    reached = finish(store, gate, args)
+    reached = finish(store, gate, args, offer=here)
     return 4 if not reached else 3 if gate.failed else 0
 
 
-def finish(store: "Store", gate: "Gate", args: argparse.Namespace) -> bool:
-    """Write the files, tell the webhook, remember what was told, print; False where the webhook is out of reach."""
+def measured_here(store: "Store", run_id: str) -> bool:
+    """Whether a run was measured by `perfdag run`, so that it can be confirmed so too; of a run without a plan nobody knows."""
+    from perfdag.collect import load_plan
+    from perfdag.store import NotStoredError
+
+    try:
+        return not load_plan(store, run_id).where
+    except NotStoredError:
+        return True
+
+
+def finish(store: "Store", gate: "Gate", args: argparse.Namespace, *, offer: bool) -> bool:
+    """Write the files, tell the webhook, remember what was told, print; False where the webhook is out of reach.
+
+    `offer`: whether --confirm is worth a word.
+    """
     from pathlib import Path
 
     from perfdag import gatefiles
@@ -100,7 +118,7 @@ def finish(store: "Store", gate: "Gate", args: argparse.Namespace) -> bool:
     elif args.markdown == "-":
         print(text)
     else:
-        show(gate)
+        show(gate, offer=offer)
     return reached
 
 
@@ -163,8 +181,8 @@ def _told(gate: "Gate") -> bool:
     return True
 
 
-def show(gate: "Gate") -> None:
-    """The gate on a terminal."""
+def show(gate: "Gate", *, offer: bool = False) -> None:
+    """The gate on a terminal; `offer`: with a word on --confirm where it would help."""
     from perfdag.gate import worst
     from perfdag.gatefiles import counts
 
@@ -178,7 +196,7 @@ def show(gate: "Gate") -> None:
         print(f"measured again the same night: {', '.join(gate.confirmed)}")
     elif gate.confirm:
         named = ", ".join(f"{each.name} {100 * each.effect:+.1f} %" for each in gate.confirm)
-        print(f"suspicious tonight: {named} (--confirm measures them again)")
+        print(f"suspicious tonight: {named} {' (--confirm measures them again)' if offer else ''}")
     for key in gate.damaged:
         print(f"damaged, left out: {key}")
     print(f"{counts(gate)}; {gate.runs} runs of history")

@@ -19,8 +19,10 @@ from perfdag.cli.check import due
 from perfdag.document import BadDocument
 from perfdag.findings import Accepted
 from perfdag.gate import Rules, check, remember
+from perfdag.plan import make_plan
 from perfdag.rules import read_acks
 from perfdag.store import Store, open_store
+from perfdag.suite import loads
 from perfdag.units import quantity
 from tests.stats.synthetic import START, nights, put, rows, run_id
 
@@ -368,6 +370,27 @@ def test_one_very_bad_night_is_suspicious_not_a_regression(store: Store) -> None
     assert [each.name for each in gate.confirm] == ["iperf streams=8 throughput"]
     assert gate.confirm[0].effect == pytest.approx(-0.3, abs=0.04)
     assert check(store, "net", run_id(28), Rules()).confirm == []
+
+
+@pytest.mark.parametrize("where", [{}, {"workflow": "w", "namespace": "bench"}])
+def test_only_a_run_of_this_machine_is_confirmed_on_it(
+    store: Store, tmp_path: Path, where: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "name: net\nentries:\n  - {benchmark: command, name: iperf, params: {argv: [ls]}}\n"
+    nights(store, 30, lambda n, p: 1e10 * (0.7 if n == 29 and p == "streams=8" else 1.0))
+    plan = make_plan(loads(text), run_id=run_id(29))
+    plan.where = where
+    store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    assert main(["check", "last", "--store", store.root]) == 0
+    offered = "suspicious tonight: iperf streams=8 throughput"
+    out = capsys.readouterr().out
+    assert offered in out
+    assert ("--confirm measures them again" in out) == (not where)
+    before = store.list("runs")
+    if where:
+        assert main(["check", "last", "--confirm", "--store", store.root]) == 2
+        assert "samples of this machine are not its; a scheduled run measures" in capsys.readouterr().err
+        assert store.list("runs") == before
 
 
 def test_missed_days_and_another_cluster_do_not_matter(store: Store) -> None:
