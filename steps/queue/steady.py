@@ -33,6 +33,12 @@ class Patience:
     seconds: float = 120.0
     poll: float = 0.1
 
+    def __post_init__(self) -> None:
+        if not 0 < self.seconds < math.inf:
+            raise ValueError(f"timeout {self.seconds:g} s is no time above 0")
+        if not 0 < self.tolerance < 1:
+            raise ValueError(f"tolerance {self.tolerance:g} is not between 0 and 1 (0.05 is 5 %)")
+
     def limit(self, item: float) -> float:
         """Seconds to wait where the longest item seen took ``item`` seconds."""
         return max(self.seconds, 16 * item)

@@ -72,6 +72,8 @@ class Plan:
             raise BadInput(f"LIMIT {self.limit} is below 1 replica")
         if not 1 <= self.factor <= 2:
             raise BadInput(f"factor {self.factor:g} is not between 1 (any growth at all) and 2 (linear); usual are 1.8 and 1.4")
+        if not 0 < self.scale_seconds < math.inf:
+            raise BadInput(f"scale timeout {self.scale_seconds:g} s is no time above 0")
 
     def steps(self) -> list[int]:
         """1, 2, 4 ... and LIMIT itself."""

@@ -197,6 +197,13 @@ async def test_a_limit_that_cannot_be_placed_puts_the_replicas_back() -> None:
     ("argv", "says"),
     [
         (["validate", "--local", "--limit", "2", "--factor", "0.5", "sleep", "1"], "factor 0.5"),
+        (["validate", "--local", "--limit", "2", "--factor", "nan", "sleep", "1"], "factor nan"),
+        (["validate", "--local", "--limit", "2", "--scale-timeout", "-5", "sleep", "1"], "scale timeout -5 s"),
+        (["validate", "--local", "--limit", "2", "--scale-timeout", "inf", "sleep", "1"], "scale timeout inf s"),
+        (["validate", "--local", "--limit", "2", "--timeout", "-3", "sleep", "1"], "timeout -3 s"),
+        (["validate", "--local", "--limit", "2", "--timeout", "nan", "sleep", "1"], "timeout nan s"),
+        (["validate", "--local", "--limit", "2", "--tolerance", "-1", "sleep", "1"], "tolerance -1"),
+        (["validate", "--local", "--limit", "2", "--tolerance", "1", "sleep", "1"], "tolerance 1 "),
         (["validate", "--local", "--limit", "2", "nothing"], "neither an absolute path"),
         (["validate", "--limit", "2"], "name a Deployment"),
         (["client", "--req-now", "5"], "--req-now"),
