@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 EPILOG = """examples:
   perfdag delete last --namespace bench
   perfdag delete 20260101T020000Z-0a1b2c3d --namespace bench --results
+  perfdag delete 20260101T020000Z-0a1b2c3d --namespace bench --results --store s3://bench/results
 """
 PATIENCE = 120.0
 OWNED = (
@@ -40,6 +41,9 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         action="store_true",
         help="delete the run's samples, rows and report from the store too, and those of its confirming runs and other variant",
     )
+    parser.add_argument(
+        "--store", metavar="ROOT", help="s3://bucket/prefix of the results (default: the run's; needed where no Workflow of it is left)"
+    )
     parser.set_defaults(run=run)
 
 
@@ -52,10 +56,13 @@ def run(args: argparse.Namespace) -> int:
     try:
         found = kube.run(lambda client: of_run(client, args.name, args.namespace))
     except NoRun as error:
-        print(f"perfdag delete: {error}", file=sys.stderr)
+        if args.results and args.store:
+            return _old(args.name, args.store, str(error))
+        hint = "; Workflows are kept for some days only: give --store to delete the results of an older run" if args.results else ""
+        print(f"perfdag delete: {error}{hint}", file=sys.stderr)
         return EXIT_INPUT
     seen = View(found[-1])
-    root = seen.parameter("store")
+    root = args.store or seen.parameter("store")
     if args.results and not root.startswith("s3://"):
         why = (
             f"its results are in {root or 'no store'}, which only pods reach; delete it without --results, then the claim's files in a pod"
@@ -71,6 +78,18 @@ def run(args: argparse.Namespace) -> int:
     if left:
         print(f"perfdag delete: still there after {PATIENCE:g} s: {', '.join(left)}", file=sys.stderr)
         return EXIT_REACH
+    return 0
+
+
+def _old(run_id: str, root: str, absent: str) -> int:
+    """Delete the results of a run whose Workflows are gone (`absent` says so); 2 where the store has no such run. Raises StoreError."""
+    from perfdag.cli import EXIT_INPUT
+
+    keys = _keys(root, run_id)
+    if not keys:
+        print(f"perfdag delete: {absent}; store {root} has no run {run_id} either", file=sys.stderr)
+        return EXIT_INPUT
+    _results(root, keys)
     return 0
 
 

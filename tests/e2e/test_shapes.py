@@ -105,6 +105,7 @@ def test_fio_on_a_claim_of_each_pod_and_on_one_that_all_share(bench: Namespace, 
         {**both, "name": "own", "volume": {**volume, "access": "ReadWriteOnce"}},
         {**both, "name": "shared", "volume": {**volume, "access": "ReadWriteMany"}},
     )
+    before = {each["metadata"]["name"] for each in bench.objects("PersistentVolumeClaim")}
     name = bench.submit(suite)
     said = bench.watch(name)
     run_id = bench.run_id(name)
@@ -114,7 +115,8 @@ def test_fio_on_a_claim_of_each_pod_and_on_one_that_all_share(bench: Namespace, 
     for folder in (*own, shared):
         assert not [path for path in folder.rglob("*") if path.is_file()], "fio's files were left"
     assert bench.perfdag("delete", run_id).returncode == 0
-    assert not bench.objects("PersistentVolumeClaim", labels=f"perfdag/run={run_id}")
+    left = {each["metadata"]["name"] for each in bench.objects("PersistentVolumeClaim")}
+    assert left == before, "all are looked at: claims of single pods carry no label of the run"
 
 
 def test_mtu_host_network_and_host_path_where_the_namespace_allows_them(tmp_path: Path) -> None:
