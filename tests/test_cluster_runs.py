@@ -153,6 +153,20 @@ def test_delete_takes_all_workflows_of_a_run_and_the_results_of_what_confirms_it
 
 
 @pytest.mark.argo
+def test_results_outlive_the_workflow_and_are_deleted_by_their_store(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    store, plan = open_store(place.store), make_plan(loads(SUITE))
+    store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    store.put(f"results/suite=s/month={plan.run_id[:4]}-{plan.run_id[4:6]}/{plan.run_id}.parquet", b"")
+    assert place.perfdag("delete", plan.run_id, "--results") == 2
+    assert "give --store" in capsys.readouterr().err
+    assert place.perfdag("delete", "20260101T000000Z-00000000", "--results", "--store", place.store) == 2
+    assert "has no run 20260101T000000Z-00000000 either" in capsys.readouterr().err
+    assert store.list("runs")
+    assert place.perfdag("delete", plan.run_id, "--results", "--store", place.store) == 0
+    assert store.list("runs") == store.list("results") == []
+
+
+@pytest.mark.argo
 def test_results_on_a_claim_are_refused_before_anything_is_deleted(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     place.workflow("20260101T000000Z-11111111", "claim://results")
     assert place.perfdag("delete", "last", "--results") == 2
@@ -160,21 +174,50 @@ def test_results_on_a_claim_are_refused_before_anything_is_deleted(place: Place,
     assert len(place.workflows()) == 1
 
 
+class Client:
+    """A client of nothing."""
+
+    def __init__(self, **options: Any) -> None: ...
+
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+
 async def test_a_refusal_ends_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refused(*told: Any) -> View:
         raise KubeError(403, "Forbidden", "may not get workflows")
-
-    class Client:
-        def __init__(self, **options: Any) -> None: ...
-        async def __aenter__(self) -> "Client":
-            return self
-
-        async def __aexit__(self, *_: object) -> None: ...
 
     monkeypatch.setattr("perfdag.cli.cluster_run.view", refused)
     monkeypatch.setattr("perfdag.kube.Kube", Client)
     with pytest.raises(KubeError):  # of which main makes exit code 4
         await follow("w", "bench")
+
+
+async def test_a_watch_survives_a_connection_that_is_lost_twice(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done: dict[str, Any] = {"metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}}
+    finish = {"templateName": "finish", "outputs": {"exitCode": "3"}}
+    done["status"] = {"phase": "Succeeded", "nodes": {"f": finish}}
+    answers: list[Any] = [KubeError(0, "Unreachable", "connection refused"), KubeError(503, "Unavailable", "no"), View(done)]
+
+    async def view(*told: Any) -> View:
+        answer = answers.pop(0)
+        if isinstance(answer, KubeError):
+            raise answer
+        assert isinstance(answer, View)
+        return answer
+
+    monkeypatch.setattr("perfdag.cli.cluster_run.view", view)
+    monkeypatch.setattr("perfdag.kube.Kube", Client)
+    monkeypatch.setattr("perfdag.cli.submit.EVERY", 0.01)
+    assert await follow("w", "bench") == 3
+    assert answers == []
+    said = capsys.readouterr()
+    assert said.err.count("connection lost") == 1
+    assert "Succeeded" in said.out
 
 
 def test_where_the_store_is_not_reached_argos_progress_and_the_lead_are_heard() -> None:
