@@ -7,16 +7,14 @@ import signal
 import socket
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from perfdag.benchmark import Failed
-from perfdag.processes import Proto, descendants, listening, signal_tree
+from perfdag.processes import Proto, descendants, listening, marked, signal_tree
 
 Argv = Sequence[str]
 
@@ -129,13 +127,6 @@ class Host(Protocol):
         ...
 
 
-@cache
-def _dying() -> list[str]:
-    """Prefix that makes a command die with perfdag, kill -9 included: setpriv of util-linux, where it is there."""
-    setpriv = shutil.which("setpriv")
-    return [setpriv, "--pdeathsig", "KILL"] if setpriv else []
-
-
 class LocalProcess:
     """A server on this machine (see Server)."""
 
@@ -186,7 +177,7 @@ class LocalProcess:
 
 
 class LocalHost:
-    """This machine (or this pod). Commands run in a session of their own and die with perfdag, kill -9 included."""
+    """This machine (or this pod). Commands run in a session of their own; they and all below them end with perfdag, kill -9 included."""
 
     def __init__(self, address: str = "127.0.0.1", name: str | None = None) -> None:
         self._address, self._name = address, name or socket.gethostname()
@@ -212,12 +203,11 @@ class LocalHost:
         program = shutil.which(argv[0], path=(env or {}).get("PATH"))
         if program is None:
             raise Failed(f"{argv[0]}: not found on {self.name}")
-        # PDEATHSIG fires when the thread that forked ends, so only the main thread may ask for it
-        dying = _dying() if threading.current_thread() is threading.main_thread() else []
-        full = [*dying, *(["taskset", "-c", cpus] if cpus else []), program, *argv[1:]]
+        full = [*(["taskset", "-c", cpus] if cpus else []), program, *argv[1:]]
         # LC_ALL: tools print numbers and words by locale, parsers read one form
         environment = {**os.environ, "LC_ALL": "C.UTF-8", **(env or {})}
         try:
+            environment |= marked()
             return subprocess.Popen(full, env=environment, cwd=cwd, stdin=stdin, stdout=out, stderr=err, start_new_session=True)
         except OSError as error:
             raise Failed(f"{argv[0]}: cannot be started on {self.name}: {error.strerror}") from error

@@ -4,13 +4,42 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from perfdag import survivors
+
 Proto = Literal["tcp", "udp"]
 _LISTEN, _UDP_OPEN = "0A", "07"
+_token = os.urandom(16).hex()
+_starting = threading.Lock()
+_watcher: "subprocess.Popen[bytes] | None" = None
+
+
+def marked() -> dict[str, str]:
+    """What to add to a command's environment, so that it and all below it end with this process, kill -9 included (perfdag.survivors).
+
+    A signal at the parent's death (PR_SET_PDEATHSIG) would reach the command alone, not the workers that it forked.
+    """
+    global _watcher
+    with _starting:
+        if _watcher is None or _watcher.poll() is not None:
+            # a session of its own: Ctrl-C is not for it. It keeps nothing of ours open but the pipe whose end it waits for
+            _watcher = subprocess.Popen(
+                [sys.executable, "-I", "-S", survivors.__file__, _token],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env={},
+                start_new_session=True,
+            )
+    return {survivors.NAME: _token}
 
 
 def descendants(pid: int) -> list[int]:

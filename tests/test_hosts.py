@@ -54,7 +54,7 @@ def test_a_timeout_kills_the_whole_tree_also_what_left_the_session() -> None:
     code = f"import subprocess, time; subprocess.Popen(['setsid', 'sleep', '{marker}']); subprocess.Popen(['sleep', '{marker}']); time.sleep(60)"
     ended = LocalHost().run(python(code), timeout=1.0)
     assert ended.timed_out
-    assert gone(f"^sleep {marker}")
+    assert gone(f"^[^ ]*sleep {marker}")
     with pytest.raises(Failed, match="did not end within"):
         ended.check("the command")
 
@@ -92,17 +92,17 @@ def test_a_server_that_never_listens_is_given_up() -> None:
     host = LocalHost()
     with pytest.raises(Failed, match=r"did not listen on udp port \d+ within 0.3 s"):
         host.serve(["sleep", "54321.375"], port=host.free_port("udp"), proto="udp", ready=0.3)
-    assert gone("^sleep 54321.375")
+    assert gone("^[^ ]*sleep 54321.375")
 
 
 def test_leaving_the_block_ends_the_server_and_its_children() -> None:
     host = LocalHost()
     with host.serve(["sh", "-c", "sleep 54321.625 & wait"]):
         started = time.monotonic()
-        while not running("^sleep 54321.625"):
+        while not running("^[^ ]*sleep 54321.625"):
             assert time.monotonic() - started < 10
             time.sleep(0.01)
-    assert gone("^sleep 54321.625")
+    assert gone("^[^ ]*sleep 54321.625")
 
 
 def test_a_server_that_ignores_sigterm_is_killed() -> None:
@@ -116,15 +116,76 @@ def test_a_server_that_ignores_sigterm_is_killed() -> None:
     assert time.monotonic() - start < 5
 
 
-def test_children_die_with_perfdag_when_it_is_killed() -> None:
-    code = "from perfdag.hosts import LocalHost; LocalHost().run(['sleep', '54321.875'], timeout=60)"
-    parent = subprocess.Popen(python(code), env=dict(os.environ))
+def killed(code: str, started: str) -> float:
+    """Kill -9 a Python that runs `code` once a process matching `started` is there; the moment, monotonic."""
+    parent = subprocess.Popen(python("from perfdag.hosts import LocalHost; " + code), env=dict(os.environ))
     deadline = time.monotonic() + 10
-    while not running("^sleep 54321.875") and time.monotonic() < deadline:
+    while not running(started) and time.monotonic() < deadline:
         time.sleep(0.02)
+    assert running(started)
     parent.kill()
     parent.wait()
-    assert gone("^sleep 54321.875")
+    return time.monotonic()
+
+
+FORKS = """
+import os, time
+if os.fork():
+    os.wait()
+else:
+    os.setsid()
+    if not os.fork():
+        time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("argv", "marker"),
+    [
+        (["sleep", "54321.875"], "^[^ ]*sleep 54321.875"),
+        (["sh", "-c", "sleep 54322.125 & wait"], "^[^ ]*sleep 54322.125"),  # a child, which the end of its parent does not end
+        (["setsid", "-f", "sleep", "54322.375"], "^[^ ]*sleep 54322.375"),  # in no session of ours, child of nobody
+        (["sh", "-c", "env -i sleep 54322.625; true"], "^[^ ]*sleep 54322.625"),  # without the environment it was given
+        (python(FORKS), "^.*-c .import os, time .*os.setsid"),
+    ],
+)
+@pytest.mark.parametrize("started", ["run", "serve", "thread"])
+def test_all_that_was_started_ends_with_perfdag_when_it_is_killed(argv: list[str], marker: str, started: str) -> None:
+    run = f"LocalHost().run({argv!r}, timeout=60)"
+    later = "import time; time.sleep(60)"
+    code = {
+        "run": f"{run}; {later}",
+        "serve": f"LocalHost().serve({argv!r}); {later}",
+        "thread": f"import threading; threading.Thread(target=lambda: {run}).start(); {later}",
+    }[started]
+    moment = killed(code, marker)
+    assert gone(marker, within=2)
+    assert time.monotonic() - moment < 2
+
+
+def test_the_one_that_waits_for_the_end_is_one_and_is_started_again_where_it_was_ended() -> None:
+    first = processes.marked()
+    watcher = processes._watcher
+    assert watcher is not None
+    assert processes.marked() == first
+    assert processes._watcher is watcher
+    watcher.kill()
+    watcher.wait()
+    assert processes.marked() == first
+    assert processes._watcher is not watcher
+
+
+def test_what_an_orderly_end_leaves_is_ended_too_and_what_is_not_of_perfdag_is_not() -> None:
+    other = subprocess.Popen(["sleep", "54322.875"], start_new_session=True)
+    try:
+        code = "from perfdag.hosts import LocalHost; "
+        code += "LocalHost().run(['sh', '-c', 'setsid -f sleep 54323.125 >/dev/null 2>&1'], timeout=10)"
+        subprocess.run(python(code), check=True)
+        assert gone("^[^ ]*sleep 54323.125", within=2)
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
 
 
 def test_cpus_pins_the_command() -> None:

@@ -1,5 +1,6 @@
 """`perfdag run` end to end with real processes: what is stored, what is resumed, what a kill leaves."""
 
+import contextlib
 import json
 import os
 import random
@@ -19,6 +20,7 @@ from perfdag import suite
 from perfdag.abtest import prepare
 from perfdag.cli import main, parser, submit
 from perfdag.collect import collect, gather, load_plan
+from perfdag.processes import descendants
 from perfdag.results import SAMPLES, load
 from perfdag.store import FolderStore, S3Store, open_store
 from tests.conftest import SuiteWriter
@@ -178,6 +180,59 @@ def test_kill_9_at_random_moments_loses_nothing_and_repeats_nothing(write_suite:
     assert len({(row["point"], row["repetition"]) for row in rows}) == 60
     # a sample is measured again only if the kill came before it was stored: at most one a kill
     assert 60 <= len(log.read_text().splitlines()) <= 60 + KILLS
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def at_work(pids: list[int], tools: set[str]) -> set[str]:
+    """Those tools that several of the processes are of: a command and its workers, or ranks, whom no signal to the command reaches."""
+    names = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            names.append(Path(f"/proc/{pid}/comm").read_text().strip())
+    return {tool for tool in tools if names.count(tool) > 1}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
+@pytest.mark.skipif(not Path(sys.prefix, "bin/IMB-MPI1").exists(), reason="IMB-MPI1 is not installed (pip install impi-rt)")
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="what a killed run leaves is found in /proc")
+def test_kill_9_leaves_no_process_of_real_tools_and_the_rest_is_measured(write_suite: SuiteWriter, tmp_path: Path) -> None:
+    """fio forks its workers, mpirun starts ranks through a proxy: a resumed run must not measure beside them."""
+    root = tmp_path / "store"
+    suite = write_suite(
+        "name: tools\nentries:\n"
+        "  - {benchmark: fio, params: {rw: randread, size: 1MiB, direct: false, ioengine: psync, numjobs: 2, runtime: 1s}}\n"
+        "  - {benchmark: imb, params: {transport: shm, max_log: 3, iterations: 1000000, time_per_size: 300ms, oversubscribe: true}}\n"
+    )
+    arguments = ["run", str(suite), "--store", str(root), "--no-report"]
+    tools = {"fio", "IMB-MPI1"}
+    while tools:
+        process = perfdag(*arguments)
+        deadline = time.monotonic() + 40
+        below: list[int] = []
+        while not (found := at_work(below, tools)):
+            assert process.poll() is None, "the run ended before it could be killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+            below = descendants(process.pid)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        deadline = time.monotonic() + 2
+        while left := [pid for pid in below if alive(pid)]:
+            assert time.monotonic() < deadline, left
+            time.sleep(0.02)
+        tools -= found
+        arguments = ["run", "--resume", "last", "--store", str(root), "--no-report"]
+    assert perfdag(*arguments).wait(60) == 0
+    measured = {(row["point"], row["repetition"]): row["status"] for row in rows_of(root)}
+    assert list(measured.values()) == ["ok", "ok"]
 
 
 def test_ctrl_c_ends_the_children_keeps_the_parts_and_exits_130(write_suite: SuiteWriter, tmp_path: Path) -> None:

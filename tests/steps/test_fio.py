@@ -135,7 +135,7 @@ def test_after_a_kill_in_the_middle_the_next_run_leaves_no_file(tmp_path: Path) 
     suite, room = tmp_path / "suite.yaml", tmp_path / "tmp"
     room.mkdir()
     suite.write_text(
-        "name: s\nentries:\n  - {benchmark: fio, params: {rw: randread, size: 1MiB, direct: false, runtime: 60s, thread: true}}\n"
+        "name: s\nentries:\n  - {benchmark: fio, params: {rw: randread, size: 1MiB, direct: false, runtime: 60s, numjobs: 2}}\n"
     )
     argv = [sys.executable, "-m", "perfdag", "run", str(suite), "--no-report", "--store"]
     environment = {**os.environ, "TMPDIR": str(room)}
@@ -149,6 +149,10 @@ def test_after_a_kill_in_the_middle_the_next_run_leaves_no_file(tmp_path: Path) 
         killed.kill()
         killed.wait()
     assert list(room.glob("perfdag-*/perfdag-fio-*/worker*")), "the kill was in the middle"
+    deadline = time.monotonic() + 2
+    while (left := subprocess.run(["pgrep", "-af", f"fio .*{room}"], capture_output=True, text=True, check=False).stdout) != "":
+        assert time.monotonic() < deadline, left
+        time.sleep(0.02)
     again = [*argv, str(tmp_path / "b"), "--set", "fio.runtime=100ms"]
     assert subprocess.run(again, env=environment, capture_output=True, check=False).returncode == 0
     assert list(room.iterdir()) == []
