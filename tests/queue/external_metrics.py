@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 GROUP = "external.metrics.k8s.io/v1beta1"
 
@@ -24,7 +25,7 @@ def serve(folder: Path, metrics: str) -> ThreadingHTTPServer:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            path = self.path.partition("?")[0]
+            path, _, query = self.path.partition("?")
             found = re.fullmatch(rf"/apis/{GROUP}/namespaces/([^/]+)/([^/]+)", path)
             if path == f"/apis/{GROUP}":
                 resource = {
@@ -36,8 +37,9 @@ def serve(folder: Path, metrics: str) -> ThreadingHTTPServer:
                 }
                 self.answer({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": GROUP, "resources": [resource]})
             elif found:
+                queue = re.escape(dict(parse_qsl(query))["labelSelector"].removeprefix("name="))
                 with urllib.request.urlopen(metrics, timeout=5) as text:
-                    value = re.search(rf"^{found[2]}{{.*}} (\S+)$", text.read().decode(), re.M)
+                    value = re.search(rf'^{found[2]}{{name="{queue}"}} (\S+)$', text.read().decode(), re.M)
                 item = {"metricName": found[2], "metricLabels": {}, "timestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
                 items = [{**item, "value": value[1]}] if value else []
                 self.answer({"kind": "ExternalMetricValueList", "apiVersion": GROUP, "metadata": {}, "items": items})
