@@ -1,5 +1,6 @@
 """What is printed for others: the example of a DAG of one's own, and never by Hera's own writer of YAML."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -18,11 +19,28 @@ ROOT = Path(__file__).parents[2]
 STORE = "s3://bench/results"
 
 
+def compose(**told: str) -> dict[str, Any]:
+    argv = [sys.executable, str(ROOT / "examples/compose.py"), str(ROOT / "suites/quick.yaml"), STORE]
+    environment = {**os.environ, **told}
+    made: dict[str, Any] = yaml.safe_load(subprocess.run(argv, env=environment, capture_output=True, text=True, check=True).stdout)
+    return made
+
+
 @pytest.fixture(scope="module")
 def composed() -> dict[str, Any]:
-    argv = [sys.executable, str(ROOT / "examples/compose.py"), str(ROOT / "suites/quick.yaml"), STORE]
-    made: dict[str, Any] = yaml.safe_load(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
-    return made
+    return compose()
+
+
+def test_a_dag_of_ones_own_shares_the_lock_and_the_templates_of_any_installation(composed: dict[str, Any]) -> None:
+    other = compose(LOCK_NAMESPACE="team", CLUSTER_SCOPE="1")
+    for made, lock, scope in ((composed, "perfdag", None), (other, "team", True)):
+        assert made["spec"]["synchronization"]["mutexes"] == [{"name": "perfdag-measuring", "namespace": lock}]
+        [dag] = [each for each in made["spec"]["templates"] if each["name"] == "all"]
+        refs = [
+            made["spec"]["hooks"]["exit"]["templateRef"],
+            *(task["templateRef"] for task in dag["dag"]["tasks"] if "templateRef" in task),
+        ]
+        assert [(ref["template"], ref.get("clusterScope")) for ref in refs] == [("finish", scope), ("run", scope)]
 
 
 def test_a_dag_of_ones_own_keeps_the_rules_and_is_found_by_its_label(composed: dict[str, Any]) -> None:
