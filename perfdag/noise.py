@@ -6,7 +6,9 @@ If it moves, the machine changed, not what is measured.
 
 import hashlib
 import os
+import re
 import socket
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +25,7 @@ from perfdag.hosts import Host, LocalHost
 
 STEAL_LIMIT = 0.02  # of the CPU time of all cores
 LOAD_LIMIT = 1.5  # runnable tasks a core when a sample starts
+LOOKS, BETWEEN_LOOKS = 5, 0.005  # seconds; a task that only wakes for a moment is not seen in most of them
 CANARY_METRICS = (
     ("cpu", "1/s", "higher"),
     ("memory", "B/s", "higher"),
@@ -33,12 +36,11 @@ CANARY_METRICS = (
 
 @dataclass(frozen=True)
 class Moment:
-    """Counters at one moment: jiffies (stolen, all), microseconds throttled in our cgroups, 1-minute load, kills for memory."""
+    """Counters at one moment: jiffies (stolen, all), microseconds throttled in our cgroups, kills for memory."""
 
     stolen: int
     total: int
     throttled_us: int
-    load: float
     oom_kills: int = 0
 
 
@@ -50,7 +52,23 @@ def moment() -> Moment:
         stolen, total = fields[7], sum(fields)
     except (OSError, ValueError, IndexError):
         pass
-    return Moment(stolen, total, cgroups.throttled_us(), os.getloadavg()[0], cgroups.oom_kills())
+    return Moment(stolen, total, cgroups.throttled_us(), cgroups.oom_kills())
+
+
+def runnable() -> int:
+    """Tasks of the machine that run or wait for a CPU, this one left out: the median of a few looks within 20 ms; 0 where nothing says.
+
+    Not the load average: for a minute it holds what the sample before did itself.
+    """
+    looks = []
+    for look in range(LOOKS):
+        time.sleep(BETWEEN_LOOKS if look else 0)
+        try:
+            found = re.search(r"^procs_running (\d+)", Path("/proc/stat").read_text(), re.M)
+        except OSError:
+            found = None
+        looks.append(max(int(found[1]) - 1, 0) if found else 0)
+    return int(statistics.median(looks))
 
 
 def steal(before: Moment, after: Moment) -> float:
@@ -58,14 +76,14 @@ def steal(before: Moment, after: Moment) -> float:
     return (after.stolen - before.stolen) / max(after.total - before.total, 1)
 
 
-def disturbed(before: Moment, after: Moment, cores: int) -> str | None:
-    """Why a sample between two moments may be contaminated, or None."""
+def disturbed(before: Moment, after: Moment, load: int, cores: int) -> str | None:
+    """Why a sample between two moments, with `load` tasks runnable when it began, may be contaminated, or None."""
     said = []
     stolen = steal(before, after)
     if stolen > STEAL_LIMIT:
         said.append(f"steal {stolen:.1%}")
-    if before.load > LOAD_LIMIT * cores:
-        said.append(f"load {before.load:.1f} on {cores} cores before it")
+    if load > LOAD_LIMIT * cores:
+        said.append(f"load {load} on {cores} cores before it")
     return ", ".join(said) or None
 
 
@@ -85,6 +103,7 @@ class Guard:
     """Watches what disturbs a sample, from when it is made: this machine, and the other hosts that `include` names."""
 
     def __init__(self) -> None:
+        self._load = runnable()
         self._before = moment()
         self._others: list[tuple[Host, Moment]] = []
 
@@ -104,7 +123,7 @@ class Guard:
 
     def disturbed(self, cores: int) -> str | None:
         """Why the sample may be contaminated, or None."""
-        return disturbed(self._before, moment(), cores)
+        return disturbed(self._before, moment(), self._load, cores)
 
     def _there(self, judge: Callable[[Moment, Moment], str | None]) -> str | None:
         now = _asked([host for host, _ in self._others])
@@ -127,7 +146,7 @@ def _ask(host: Host) -> Moment | None:
         said = host.run(["cat", *cgroups.COUNTERS], timeout=10).stdout  # what of them is there; the rest is of the other version
     except SampleError:
         return None
-    return Moment(0, 0, cgroups.throttled(said), 0.0, cgroups.kills(said))
+    return Moment(0, 0, cgroups.throttled(said), cgroups.kills(said))
 
 
 def canary() -> dict[str, float | None]:

@@ -31,21 +31,37 @@ def test_the_canary_takes_at_most_0_3_seconds_and_is_positive() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("after", "load", "said"),
     [
-        (Moment(0, 0, 0, 0.5), Moment(1, 1000, 0, 3.0), None),
-        (Moment(0, 0, 0, 0.5), Moment(50, 1000, 0, 0.5), "steal 5.0%"),
-        (Moment(0, 0, 0, 3.5), Moment(0, 1000, 0, 3.5), "load 3.5 on 2 cores before it"),
-        (Moment(0, 0, 0, 3.5), Moment(100, 1000, 0, 3.5), "steal 10.0%, load 3.5 on 2 cores before it"),
+        (Moment(1, 1000, 0), 3, None),
+        (Moment(50, 1000, 0), 0, "steal 5.0%"),
+        (Moment(0, 1000, 0), 4, "load 4 on 2 cores before it"),
+        (Moment(100, 1000, 0), 4, "steal 10.0%, load 4 on 2 cores before it"),
     ],
 )
-def test_disturbed(before: Moment, after: Moment, said: str | None) -> None:
-    assert noise.disturbed(before, after, cores=2) == said
+def test_disturbed(after: Moment, load: int, said: str | None) -> None:
+    assert noise.disturbed(Moment(0, 0, 0), after, load, cores=2) == said
+
+
+def test_load_that_is_there_marks_a_sample_and_load_that_has_ended_does_not() -> None:
+    cores = 10  # 15 tasks are allowed: what else this machine does while it tests is below, 40 spinning ones are above
+    spinning = [subprocess.Popen(["nice", "-n", "19", "sh", "-c", "while :; do :; done"]) for _ in range(40)]
+    try:
+        end = time.monotonic() + 30
+        while noise.runnable() < 40 and time.monotonic() < end:
+            time.sleep(0.1)
+        assert "load" in (noise.Guard().disturbed(cores) or "")
+    finally:
+        for each in spinning:
+            each.kill()
+        for each in spinning:
+            each.wait()
+    assert "load" not in (noise.Guard().disturbed(cores) or ""), "the sample before may have been this load"
 
 
 def test_a_throttled_cgroup_makes_a_sample_invalid() -> None:
-    assert noise.throttled(Moment(0, 0, 1000, 0), Moment(0, 0, 1000, 0)) is None
-    assert noise.throttled(Moment(0, 0, 1000, 0), Moment(0, 0, 251000, 0)) == "the CPU quota of its cgroup throttled it for 0.25 s"
+    assert noise.throttled(Moment(0, 0, 1000), Moment(0, 0, 1000)) is None
+    assert noise.throttled(Moment(0, 0, 1000), Moment(0, 0, 251000)) == "the CPU quota of its cgroup throttled it for 0.25 s"
 
 
 def test_this_machine_has_counters() -> None:
@@ -57,8 +73,8 @@ def test_this_machine_has_counters() -> None:
 
 
 def test_a_kill_for_memory_is_told() -> None:
-    assert noise.starved(Moment(0, 0, 0, 0, 2), Moment(0, 0, 0, 0, 2)) is None
-    assert "OOMKilled" in (noise.starved(Moment(0, 0, 0, 0, 2), Moment(0, 0, 0, 0, 3)) or "")
+    assert noise.starved(Moment(0, 0, 0, 2), Moment(0, 0, 0, 2)) is None
+    assert "OOMKilled" in (noise.starved(Moment(0, 0, 0, 2), Moment(0, 0, 0, 3)) or "")
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:

@@ -127,7 +127,9 @@ def _noise() -> list[Finding]:
     governor = facts.get("cpu_governor")
     if governor not in (None, "performance"):
         found.append(Finding("warn", f"CPU governor is {governor}: clocks move with load", "cpupower frequency-set -g performance"))
-    load = os.getloadavg()[0]
+    load = noise.runnable()
     if load > noise.LOAD_LIMIT * (os.cpu_count() or 1):
-        found.append(Finding("warn", f"load is {load:.1f}: other work disturbs what is measured", "stop it, or expect marked samples"))
+        found.append(
+            Finding("warn", f"{load} tasks want a CPU now: other work disturbs what is measured", "stop it, or expect marked samples")
+        )
     return found or [Finding("ok", "no source of noise seen")]

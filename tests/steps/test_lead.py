@@ -117,7 +117,7 @@ def test_a_value_that_is_no_number_fails(tmp_path: Path, fake: type[FakeBenchmar
 
 def test_a_throttled_sample_is_invalid(tmp_path: Path, fake: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch) -> None:
     throttled = iter(range(0, 10**9, 500_000))
-    monkeypatch.setattr(noise, "moment", lambda: Moment(0, 1, next(throttled), 0.0))
+    monkeypatch.setattr(noise, "moment", lambda: Moment(0, 1, next(throttled)))
     _, watcher, _ = measure(tmp_path, ONE)
     assert watcher.parts[0].status == "invalid"
     assert "throttled it for 0.50 s" in str(watcher.parts[0].error)
