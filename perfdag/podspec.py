@@ -18,6 +18,8 @@ VOLUME = "/perfdag/volume"
 STORE = "/perfdag/store"
 HELPER_RESOURCES = {"cpu": "100m", "memory": "128Mi"}
 LABEL = "perfdag"
+CLEARING = 660
+"""Seconds for a benchmark that makes objects on the cluster to delete them and wait for it when its pod is told to end."""
 PRIORITY_CLASSES = ("perfdag", "perfdag-preempting")
 """Of measuring pods: of a usual suite, and of one that asks for priority."""
 # an sshd of uid 0 separates its privileges and writes an audit record, or ends; one of another uid does neither
@@ -131,7 +133,7 @@ def patch(shape: Shape, context: Context) -> Object:
     _mtu(shape, spec, context)
     _placement(shape, spec, context)
     if context.account:
-        spec["serviceAccountName"] = context.account
+        spec |= {"serviceAccountName": context.account, "terminationGracePeriodSeconds": CLEARING}
     if context.store.startswith("claim://"):
         spec["volumes"].append({"name": "store", "persistentVolumeClaim": {"claimName": context.store.removeprefix("claim://")}})
         main["volumeMounts"].append({"name": "store", "mountPath": STORE})

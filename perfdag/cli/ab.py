@@ -1,7 +1,6 @@
 """`perfdag ab`: two variants of a suite in interleaved blocks, on this machine or on the same nodes of a cluster."""
 
 import argparse
-import signal
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -61,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
     from perfdag.cli import EXIT_INTERRUPTED, EXIT_REACH
     from perfdag.cli.run import restore
     from perfdag.collect import collect
+    from perfdag.signals import end_once
     from perfdag.store import StoreError, open_store
 
     if args.submit:
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         else:
             store.delete(f"runs/{plan.run_id}/notes")
             restore(store, plan)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    end_once()
     again = f"perfdag ab --resume {duel.a.run_id}" + (f" --store {root}" if root else "")
     try:
         _measure(duel, store)

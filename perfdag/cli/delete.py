@@ -48,7 +48,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Delete; 2 where there is no such run or its results cannot be reached, 4 where something is left after two minutes."""
+    """Delete; 2 where there is no such run or its results cannot be reached, 4 where something is left in the end."""
     from perfdag import kube
     from perfdag.cli import EXIT_INPUT, EXIT_REACH
     from perfdag.cli.cluster_run import NoRun, View, of_run
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     if keys:
         _results(root, keys)
     if left:
-        print(f"perfdag delete: still there after {PATIENCE:g} s: {', '.join(left)}", file=sys.stderr)
+        print(f"perfdag delete: still there after {_patience(left):g} s: {', '.join(left)}", file=sys.stderr)
         return EXIT_REACH
     return 0
 
@@ -93,8 +93,13 @@ def _old(run_id: str, root: str, absent: str) -> int:
     return 0
 
 
-async def _delete(client: "Kube", found: list[Object], namespace: str) -> list[str]:
-    """Delete the Workflows and wait; what is left of them at the end. Raises KubeError."""
+def _patience(left: dict[str, float]) -> float:
+    """Seconds to wait for what is left: as long as the pods among it may take to clear away what they made, at least two minutes."""
+    return max(PATIENCE, *left.values())
+
+
+async def _delete(client: "Kube", found: list[Object], namespace: str) -> dict[str, float]:
+    """Delete the Workflows and wait; what is left of them at the end, as _owned. Raises KubeError."""
     import asyncio
     import time
 
@@ -112,17 +117,20 @@ async def _delete(client: "Kube", found: list[Object], namespace: str) -> list[s
     await _owned(client, kinds, owners, namespace)  # pods own their ephemeral claims, and are known only while they live
     for each in found:
         await client.delete(workflows, each["metadata"]["name"], namespace)
-    deadline = time.monotonic() + PATIENCE
-    while (left := await _owned(client, kinds, owners, namespace)) and time.monotonic() < deadline:
+    start = time.monotonic()
+    while (left := await _owned(client, kinds, owners, namespace)) and time.monotonic() < start + _patience(left):
         await asyncio.sleep(0.5)
     return left
 
 
-async def _owned(client: "Kube", kinds: "list[Resource]", owners: set[str], namespace: str) -> list[str]:
-    """What these own, and what that owns in turn; the owners grow by it. Kinds that we may not list are left out."""
+async def _owned(client: "Kube", kinds: "list[Resource]", owners: set[str], namespace: str) -> dict[str, float]:
+    """What these own, and what that owns in turn, and the seconds that a pod may take to end; the owners grow by it.
+
+    Kinds that we may not list are left out.
+    """
     from perfdag.kube import KubeError
 
-    found = []
+    found = {}
     for kind in kinds:
         try:
             listed = await client.list(kind, namespace)
@@ -133,7 +141,7 @@ async def _owned(client: "Kube", kinds: "list[Resource]", owners: set[str], name
         for each in listed:
             if owners.intersection(owner["uid"] for owner in each["metadata"].get("ownerReferences") or []):
                 owners.add(each["metadata"]["uid"])
-                found.append(f"{kind.kind} {each['metadata']['name']}")
+                found[f"{kind.kind} {each['metadata']['name']}"] = float((each.get("spec") or {}).get("terminationGracePeriodSeconds", 0))
     return found
 
 

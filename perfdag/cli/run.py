@@ -1,7 +1,6 @@
 """`perfdag run`: a suite on this machine."""
 
 import argparse
-import signal
 import sys
 import tempfile
 import time
@@ -59,6 +58,7 @@ def add_suite_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run or resume; returns the exit code."""
     from perfdag.cli import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_REACH
+    from perfdag.signals import end_once
     from perfdag.store import StoreError, open_store
 
     if args.suite is None and args.resume is None:
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         store.delete(f"runs/{plan.run_id}/notes")
         restore(store, plan)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    end_once()
     again = f"perfdag run --resume {plan.run_id}" + (f" --store {root}" if root else "")
     print(f"run {plan.run_id}: {len(plan.points)} points, {len(plan.order)} samples, store {store.root}", file=sys.stderr)
     try:

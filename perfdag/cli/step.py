@@ -71,14 +71,13 @@ def _sentry(args: argparse.Namespace) -> int:
 
 
 def _lead(args: argparse.Namespace) -> int:
-    import signal
-
     from perfdag.collect import load_plan
+    from perfdag.signals import end_once
     from perfdag.steps import duel, gang
     from perfdag.steps.peer import stop
     from perfdag.steps.place import here
 
-    signal.signal(signal.SIGTERM, stop)
+    end_once(stop)
     place = here()
     store = place.open()
     plan = load_plan(store, place.run_id)
@@ -157,10 +156,12 @@ def _finish(args: argparse.Namespace) -> int:
 
 
 def _due(args: argparse.Namespace) -> int:
+    from perfdag import kube
     from perfdag.cli.check import due
+    from perfdag.steps.facts import cluster_name
     from perfdag.steps.place import here
 
-    return due(here().open(), args.suite, args.max_age)
+    return due(here().open(), args.suite, args.max_age, kube.run(cluster_name) or "")
 
 
 def _annotate(place: "Here", notes: dict[str, str]) -> None:

@@ -1,6 +1,7 @@
 """vmi-burst from a pod of a run: with the rights that `install --allow` grants, and without them."""
 
 import os
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from perfdag import kube
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import simulate
+from perfdag.steps.scale.templates import RUN_LABEL
 
 from .conftest import IMAGES, Namespace
 
@@ -79,3 +81,32 @@ def test_a_benchmark_that_is_not_allowed_says_so_in_its_rows(bench: Namespace, k
     rows = [row for row in bench.rows(bench.run_id(name)) if row["benchmark"] == "vmi-burst"]
     assert {row["status"] for row in rows} == {"skipped"}
     assert all("perfdag install --allow vmi-burst" in row["error"] for row in rows)
+
+
+def test_a_burst_whose_run_is_deleted_leaves_nothing(bench: Namespace, kubevirt: None, allowed: None, tmp_path: Path) -> None:
+    """Deleted amid its creations, in a namespace that was there before: the pod has the time to delete what it made."""
+    name = f"perfdag-vmi-{uuid.uuid4().hex[:6]}"
+
+    def there(api: str, kind: str) -> int:
+        async def work(client: Kube) -> int:
+            return len(await client.list(await client.resource(api, kind), name, labels=RUN_LABEL))
+
+        return kube.run(work)
+
+    path = tmp_path / "burst.yaml"
+    params = f"{{counts: [300], primer: false, parallel: 4, namespace: {name}}}"
+    path.write_text(f"name: cut\nentries:\n  - {{benchmark: vmi-burst, params: {params}}}\n")
+    kube.run(lambda client: client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))
+    try:
+        workflow = bench.submit(path)
+        bench.until(lambda: there("kubevirt.io/v1", "VirtualMachineInstance") >= 20, 180, "20 VMIs")
+        said = bench.perfdag("delete", workflow)
+        assert said.returncode == 0, said.stdout + said.stderr
+        assert there("kubevirt.io/v1", "VirtualMachineInstance") == 0
+        assert there("v1", "ConfigMap") == 0
+    finally:
+
+        async def remove(client: Kube) -> None:
+            await client.delete(await client.resource("v1", "Namespace"), name)
+
+        kube.run(remove)

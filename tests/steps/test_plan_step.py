@@ -127,6 +127,8 @@ def test_an_allowed_benchmark_has_pods_and_an_account_of_its_own() -> None:
     made = outputs(plan, replace(place(), allowed=("vmi-burst",)), set())
     accounts = {name: made["shapes"][shape]["patch"].get("serviceAccountName") for name, shape in shapes.items()}
     assert accounts == {"vmi-burst": "perfdag-measure-vmi-burst", "vmi-steady": None, "command": None}
+    patience = {name: made["shapes"][shape]["patch"].get("terminationGracePeriodSeconds", 30) for name, shape in shapes.items()}
+    assert patience == {"vmi-burst": 660, "vmi-steady": 30, "command": 30}, "what it made is deleted before the pod is killed"
     assert here({"PERFDAG_ALLOWED": "scale vmi-burst"}).allowed == ("scale", "vmi-burst")
 
 
