@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from perfdag.charts import queue, queue_scaling, style
+from perfdag.charts.series import read
 from perfdag.cli import main
 
 
@@ -63,3 +66,6 @@ def test_a_suite_ends_in_charts(tmp_path: Path) -> None:
         "queue-autoscale-following-1.svg",
         "queue-autoscale-scores.svg",
     } <= names
+    rows = pq.read_table(next((tmp_path / "store" / "results").rglob("*.parquet")))
+    drawn = [queue_scaling.curve(cell) for cell in read(rows.filter(pc.equal(rows["benchmark"], "queue-scaling")))]
+    assert [set(each.latencies["p50"]) for each in drawn] == [{1, 2}]
