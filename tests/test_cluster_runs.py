@@ -1,23 +1,28 @@
 """Runs on a cluster as the command line treats them: what is refused before anything is made, what a resume goes on with, what delete finds."""
 
 import os
+import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perfdag import kube
+from perfdag.abtest import on_cluster, prepare
 from perfdag.cli import main
 from perfdag.cli.cluster_run import Counter, Standing, View
 from perfdag.cli.submit import describe, follow
 from perfdag.kube import Kube, KubeError
 from perfdag.plan import make_plan
+from perfdag.steps.plan import step
 from perfdag.steps.pods import Pod
 from perfdag.store import open_store
 from perfdag.suite import loads
+
+from .steps.test_plan_step import place as here
 
 SUITE = "name: s\npriority: 7\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"
 ARGO = "argoproj.io/v1alpha1"
@@ -172,6 +177,67 @@ def test_results_on_a_claim_are_refused_before_anything_is_deleted(place: Place,
     assert place.perfdag("delete", "last", "--results") == 2
     assert "only pods reach" in capsys.readouterr().err
     assert len(place.workflows()) == 1
+
+
+PODGROUP = ("scheduling.volcano.sh/v1beta1", "PodGroup")
+
+
+@pytest.fixture
+def podgroups(place: Place) -> Iterator[None]:
+    """Volcano's kind without Volcano: what is made of it is never placed."""
+
+    async def there(client: Kube) -> bool:
+        try:
+            await client.list(await client.resource(*PODGROUP), place.namespace)
+        except KubeError:
+            return False
+        return True
+
+    if kube.run(there):
+        pytest.skip("this cluster has Volcano")
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1beta1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    spec = {"group": "scheduling.volcano.sh", "scope": "Namespaced", "versions": [version]}
+    names = {"kind": PODGROUP[1], "plural": "podgroups", "singular": "podgroup"}
+    crd = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+    called = "podgroups.scheduling.volcano.sh"
+
+    async def remove(client: Kube) -> None:
+        await client.delete(await client.resource(crd["apiVersion"], crd["kind"]), called)
+
+    kube.run(lambda client: client.create({**crd, "metadata": {"name": called}, "spec": {**spec, "names": names}}))
+    try:
+        deadline = time.monotonic() + 30
+        while not kube.run(there):
+            assert time.monotonic() < deadline, "the kind is not served"
+            time.sleep(0.2)
+        yield
+    finally:
+        kube.run(remove)
+
+
+@pytest.mark.argo
+@pytest.mark.slow
+def test_a_gang_of_volcano_has_its_pod_group_until_the_run_is_deleted(place: Place, podgroups: None, tmp_path: Path) -> None:
+    text = SUITE.replace("benchmark: command,", "benchmark: command, name: one, scheduler: volcano, hosts: {count: 3},")
+    duel = on_cluster(prepare(loads(text), loads(text, settings=["one.env.X=x"]), ("a", "b"), 8))
+    for fan, members, plans in (("batches", 3, [make_plan(loads(text))]), ("duels", 6, [duel.a, duel.b])):
+        for each in plans:
+            open_store(place.store).put(f"runs/{each.run_id}/plan.json", each.dump())
+        owner = place.workflow(plans[0].run_id, place.store)["metadata"]
+        told = {"store": place.store, "run_id": plans[0].run_id, "namespace": place.namespace}
+        step(replace(here(), workflow=owner["name"], workflow_uid=owner["uid"], **told), tmp_path / fan, {})
+
+        async def groups(client: Kube) -> list[dict[str, Any]]:
+            return await client.list(await client.resource(*PODGROUP), place.namespace)
+
+        [group] = kube.run(groups)
+        assert group["metadata"]["name"] == f"perfdag-{owner['uid']}-b0", "the annotation of the pods names it"
+        assert group["spec"]["minMember"] == members
+        assert [each["uid"] for each in group["metadata"]["ownerReferences"]] == [owner["uid"]]
+        assert (tmp_path / fan / fan).read_text() == "[0]", "the batch is measured"
+        assert place.perfdag("delete", plans[0].run_id) == 0
+        assert kube.run(groups) == []
 
 
 class Client:
