@@ -99,7 +99,10 @@ class Host(Protocol):
         cwd: str | None = None,
         cpus: str | None = None,
     ) -> Server:
-        """Start a server and wait until `port` is in the socket table (never by connecting). Raises Failed with its stderr."""
+        """Start a server and wait until `port` is in the socket table (never by connecting).
+
+        Raises Failed with its stderr, or where somebody listens on `port` already.
+        """
         ...
 
     def free_port(self, proto: Proto = "tcp") -> int:
@@ -258,6 +261,8 @@ class LocalHost:
         cwd: str | None = None,
         cpus: str | None = None,
     ) -> LocalProcess:
+        if port is not None and listening(port, proto):
+            raise Failed(f"{proto} port {port} is in use on {self.name}; end who listens there, or use another port")
         # files, not pipes: a server that talks a lot must not block on a full pipe nobody reads
         out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - closed when it ends
         server = LocalProcess(list(argv), self._start(argv, env, cwd, cpus, subprocess.DEVNULL, out, err), out, err)
@@ -272,10 +277,13 @@ class LocalHost:
     def _await_listening(self, server: LocalProcess, port: int, proto: Proto, ready: float) -> None:
         deadline = time.monotonic() + ready
         pause = 0.001
-        while not listening(port, proto):
-            if not server.alive():
+        while True:
+            somebody = listening(port, proto)
+            if not server.alive():  # asked after the table: who listens may be another, who was faster
                 finished = server.stop(0)
                 raise Failed(f"{server.argv[0]} ended (exit {finished.code}) before it listened on {proto} port {port}: {finished.tail()}")
+            if somebody:
+                return
             if time.monotonic() > deadline:
                 raise Failed(f"{server.argv[0]} did not listen on {proto} port {port} within {ready:g} s: {server.stop(0).tail()}")
             time.sleep(pause)

@@ -1,5 +1,6 @@
 """iperf: throughput between two hosts with iperf3 (or iperf2)."""
 
+import re
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -126,6 +127,10 @@ class Iperf(Benchmark[IperfParams]):
         texts |= {f"{role}_stderr": each.stderr for role, each in (("client", finished), ("server", served)) if each.stderr}
         if finished.timed_out or (finished.code != 0 and not _refused(finished)):
             finished.check(params.implementation)
+        if not _refused(finished) and served.code != 0:  # it ends by itself after a test: this one was another server's
+            said = re.search(r'"error":\s*"(.*)"', served.stdout)
+            why = said[1] if said else served.tail()
+            raise Failed(f"{params.implementation}'s server exited {served.code} beside a test that went well: {why}", texts)
         output = Output(texts, [serve, connect], facts={"server_address": server.address, "client_address": client.address})
         if params.implementation == "iperf2":
             version = client.run(["iperf", "-v"], timeout=10)

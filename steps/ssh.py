@@ -286,6 +286,8 @@ class SshHost:
         cpus: str | None = None,
     ) -> SshServer:
         """Start a server and wait up to `ready` seconds until `port` is in the peer's socket table. Raises Failed, Infrastructure."""
+        if port is not None and port in self._ports(proto):
+            raise Failed(f"{proto} port {port} is in use on {self._name}; end who listens there, or use another port")
         token = secrets.token_hex(8)
         out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - closed when it ends
         command = self._command(argv, env, cwd, cpus, token)
@@ -302,12 +304,15 @@ class SshHost:
     def _await_listening(self, server: SshServer, port: int, proto: Proto, ready: float) -> None:
         deadline = time.monotonic() + ready
         pause = 0.002
-        while port not in self._ports(proto):
-            if not server.alive():
+        while True:
+            somebody = port in self._ports(proto)
+            if not server.alive():  # asked after the table: who listens may be another, who was faster
                 finished = server.stop(0)
                 if finished.code == 255 and not self.alive():
                     raise Infrastructure(f"ssh to {self._name} broke: {finished.tail()}")
                 raise Failed(f"{server.argv[0]} ended (exit {finished.code}) before it listened on {proto} port {port}: {finished.tail()}")
+            if somebody:
+                return
             if time.monotonic() > deadline:
                 raise Failed(f"{server.argv[0]} did not listen on {proto} port {port} within {ready:g} s: {server.stop(0).tail()}")
             time.sleep(pause)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ import pytest
 from perfdag import processes
 from perfdag.benchmark import Failed
 from perfdag.hosts import LocalHost
-from perfdag.processes import descendants
+from perfdag.processes import Proto, descendants
 
 LISTEN = "import socket, time; time.sleep({wait}); s = socket.create_server(('127.0.0.1', {port})); print('listening', flush=True); {after}"
 
@@ -93,6 +94,28 @@ def test_a_server_that_never_listens_is_given_up() -> None:
     with pytest.raises(Failed, match=r"did not listen on udp port \d+ within 0.3 s"):
         host.serve(["sleep", "54321.375"], port=host.free_port("udp"), proto="udp", ready=0.3)
     assert gone("^[^ ]*sleep 54321.375")
+
+
+@pytest.mark.parametrize(("proto", "kind"), [("tcp", socket.SOCK_STREAM), ("udp", socket.SOCK_DGRAM)])
+def test_a_port_where_somebody_listens_is_refused_and_nothing_is_started(proto: Proto, kind: int, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_INET, kind) as other:
+        other.bind(("127.0.0.1", 0))
+        if proto == "tcp":
+            other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(Failed, match=rf"{proto} port {port} is in use on "):
+            LocalHost().serve(["touch", str(tmp_path / "started")], port=port, proto=proto)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_server_that_ended_is_not_taken_for_another_that_listens() -> None:
+    """Somebody was faster between the look at the table and the server's own bind."""
+    host = LocalHost()
+    port = host.free_port()
+    code = "import os, socket, sys, time; s = socket.create_server(('127.0.0.1', {port})); s.set_inheritable(True); "
+    code += "os.fork() or (time.sleep(3), os._exit(0)); print('bind failed', file=sys.stderr); os._exit(1)"
+    with pytest.raises(Failed, match=rf"ended \(exit 1\) before it listened on tcp port {port}: bind failed"):
+        host.serve(python(code.format(port=port)), port=port)
 
 
 def test_leaving_the_block_ends_the_server_and_its_children() -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import shutil
+import socket
 from typing import Any
 
 import pytest
@@ -285,8 +286,6 @@ def test_one_pair_is_never_measured_under_the_name_of_all(tmp_path: Any) -> None
 
 
 def test_a_real_run_over_ipv6(tmp_path: Any) -> None:
-    import socket
-
     try:
         with socket.socket(socket.AF_INET6) as probe:
             probe.bind(("::1", 0))
@@ -300,13 +299,34 @@ def test_a_real_run_over_ipv6(tmp_path: Any) -> None:
         assert values(IPERF.parse(IPERF.run(here, params), params), "throughput")[0] > 1e6
 
 
-def test_a_taken_port_says_so(tmp_path: Any) -> None:
-    if shutil.which("iperf3") is None:
-        pytest.skip("iperf3 is not installed")
-    import socket
+@pytest.mark.skipif(shutil.which("iperf3") is None, reason="iperf3 is not installed")
+@pytest.mark.parametrize("implementation", ["iperf3", "iperf2"])
+def test_a_server_of_somebody_else_is_never_measured(implementation: str, tmp_path: Any) -> None:
+    others, mine = LocalHost(), IperfParams(implementation=implementation, duration=1)
+    with others.serve(["iperf3", "-s", "-p", str(port := others.free_port())], port=port):
+        params = mine.model_copy(update={"port": port})
+        here = gang(params, str(tmp_path))
+        if IPERF.missing(here, params):
+            pytest.skip(f"{implementation} is not installed")
+        with pytest.raises(Failed, match=f"tcp port {port} is in use on .*; end who listens there, or use another port"):
+            IPERF.run(here, params)
 
+
+@pytest.mark.skipif(shutil.which("iperf3") is None, reason="iperf3 is not installed")
+def test_a_port_that_is_bound_and_not_listened_on_says_so(tmp_path: Any) -> None:
     with socket.socket() as taken:
         taken.bind(("", 0))
         params = IperfParams(duration=1, port=taken.getsockname()[1])
-        with pytest.raises(Failed, match="iperf3"):
+        with pytest.raises(Failed, match=r"iperf3 ended \(exit 1\) before it listened"):
+            IPERF.run(gang(params, str(tmp_path)), params)
+
+
+@pytest.mark.skipif(shutil.which("iperf3") is None, reason="iperf3 is not installed")
+def test_a_test_that_another_server_answered_fails(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody was faster between the look at the table and our server's bind: its client is content all the same."""
+    start, port = LocalHost.serve, LocalHost().free_port()
+    with LocalHost().serve(["iperf3", "-s", "-p", str(port)], port=port):
+        monkeypatch.setattr(LocalHost, "serve", lambda host, argv, **named: start(host, argv))
+        params = IperfParams(duration=1, port=port)
+        with pytest.raises(Failed, match=r"iperf3's server exited 1 beside a test that went well: .*Address already in use"):
             IPERF.run(gang(params, str(tmp_path)), params)

@@ -107,6 +107,21 @@ def test_a_server_that_ends_early_says_why(host: SshHost) -> None:
         host.serve(["sh", "-c", "echo no such device >&2; exit 1"], port=host.free_port())
 
 
+def test_a_port_where_somebody_listens_is_refused(host: SshHost, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(Failed, match=f"tcp port {port} is in use on node-x"):
+            host.serve(["touch", str(tmp_path / "started")], port=port)
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_server_that_ended_is_not_taken_for_another_that_listens(host: SshHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = [{1}, {1, 5201}]  # somebody was faster between the two looks
+    monkeypatch.setattr(host, "_ports", lambda proto: tables.pop(0) if len(tables) > 1 else time.sleep(1) or tables[0])
+    with pytest.raises(Failed, match=r"ended \(exit 1\) before it listened on tcp port 5201: bind failed"):
+        host.serve(["sh", "-c", "echo bind failed >&2; exit 1"], port=5201)
+
+
 def test_files(host: SshHost, tmp_path: Path) -> None:
     data = bytes(range(256)) * 10
     path = str(tmp_path / "a b" / "file'")
