@@ -107,8 +107,11 @@ def _gather(store: Store, plan: Plan) -> tuple[pa.Table, Collected]:
             absent.append(pos)
     builder.add_absent(absent + [pos for pos, name in names if name not in stored])
     canaries = sorted(name for name in stored if name.startswith("canary-"))
-    for _, data in store.get_many([part_key(plan.run_id, name) for name in canaries]):
-        builder.add_canary(read_part(data))
+    for name, (_, data) in zip(canaries, store.get_many([part_key(plan.run_id, name) for name in canaries]), strict=True):
+        try:
+            builder.add_canary(read_part(data))
+        except ValueError:
+            collected.damaged.append(name)
     return builder.table(), collected
 
 

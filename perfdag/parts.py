@@ -44,6 +44,8 @@ class Part:
 def read_part(data: bytes) -> Part:
     """A part from its JSON. Raises ValueError where it is damaged."""
     raw = orjson.loads(data)
+    if not isinstance(raw, dict):
+        raise ValueError("a part is a mapping")
     raw.pop("schema", None)
     try:
         return Part(**raw)
@@ -104,6 +106,22 @@ def part_key(run_id: str, name: str) -> str:
 def stored_parts(store: Store, run_id: str) -> set[str]:
     """Names of the parts of a run that are stored."""
     return {key.rpartition("/")[2].removesuffix(".json") for key in store.list(f"runs/{run_id}/parts")}
+
+
+def forget_damaged(store: Store, run_id: str) -> list[str]:
+    """Remove the parts of a run that cannot be read, so that going on with it measures them again; returns their names.
+
+    Every part is read, which takes about as long as collecting them. Raises StoreError.
+    """
+    damaged = []
+    for key, data in store.get_many(store.list(f"runs/{run_id}/parts")):
+        try:
+            read_part(data)
+        except ValueError:
+            damaged.append(key)
+    for key in damaged:
+        store.delete(key)
+    return [key.rpartition("/")[2].removesuffix(".json") for key in damaged]
 
 
 def note(store: Store, run_id: str, name: str, status: str, reason: str, batches: list[int] | None = None) -> None:

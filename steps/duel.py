@@ -15,7 +15,7 @@ from perfdag.abtest import Duel, positions, recall
 from perfdag.benchmark import Infrastructure
 from perfdag.collect import load_plan
 from perfdag.hosts import Host
-from perfdag.parts import part_key, read_part, stored_parts
+from perfdag.parts import forget_damaged, part_key, read_part, stored_parts
 from perfdag.plan import Plan
 from perfdag.steps.gang import Gone, Hosts, Said, connect, fell_apart, join, own_host, place_for, running, ssh_config
 from perfdag.steps.lead import GangLost, Lead
@@ -77,7 +77,8 @@ def mark(store: Store, plan: Plan, samples: Sequence[int], idle: float | None) -
 
 
 def forget_unmarked(store: Store, plan: Plan, samples: Sequence[int]) -> None:
-    """Remove samples of a gang that fell apart before their round was marked: they are measured again."""
+    """Remove samples of a gang that fell apart before their round was marked, and those that cannot be read: they are measured again."""
+    forget_damaged(store, plan.run_id)
     stored = stored_parts(store, plan.run_id)
     for position in samples:
         name = plan.key(position)

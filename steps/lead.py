@@ -103,8 +103,7 @@ class Lead:
         index, repetition = self.plan.order[position]
         point, name = self.plan.points[index], self.plan.key(position)
         why = None
-        if name in self._stored:
-            self._recall(index, name)
+        if name in self._stored and self._recall(index, name):
             why = "stored before"
         elif self._precise(point, index, repetition):
             why = "precise enough"
@@ -139,10 +138,15 @@ class Lead:
 
     # -- precision ------------------------------------------------------------------------------
 
-    def _recall(self, index: int, name: str) -> None:
+    def _recall(self, index: int, name: str) -> bool:
+        """Take up the value of a stored sample where precision is asked; False where it cannot be read and is measured again."""
         if self.plan.points[index].until is not None and "-w" not in name:
-            part = read_part(self.store.get(part_key(self.plan.run_id, name)))
+            try:
+                part = read_part(self.store.get(part_key(self.plan.run_id, name)))
+            except ValueError:
+                return False
             self._remember(index, part.repetition, part)
+        return True
 
     def _remember(self, index: int, repetition: int, part: Part) -> None:
         value = headline(part.rows)

@@ -14,7 +14,7 @@ from perfdag.collect import load_plan
 from perfdag.confirm import ROUNDS
 from perfdag.document import BadDocument, Problem
 from perfdag.kube import Kube, KubeError
-from perfdag.parts import note, run_folder, stored_parts
+from perfdag.parts import forget_damaged, note, run_folder, stored_parts
 from perfdag.plan import MAX_BATCHES, Plan, make_plan, read_plan
 from perfdag.podspec import PRIORITY_CLASSES, Context, account_of, claim_spec, host_port, patch, priority_class, shared_claim
 from perfdag.rules import gated
@@ -202,6 +202,7 @@ def _put(store: Store, plans: list[Plan]) -> None:
 def _stored(store: Store, plans: list[Plan]) -> set[str]:
     """The samples of the first plan that need not be measured; of two variants those of rounds that both have."""
     if len(plans) == 1:
+        forget_damaged(store, plans[0].run_id)
         return stored_parts(store, plans[0].run_id)
     from perfdag.steps.duel import forget_unmarked
 

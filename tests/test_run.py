@@ -255,12 +255,62 @@ def test_ctrl_c_ends_the_children_keeps_the_parts_and_exits_130(write_suite: Sui
 
 
 def test_an_unwritable_store_is_exit_4_and_the_sample_is_kept(
-    write_suite: SuiteWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    write_suite: SuiteWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    assert main(["run", str(write_suite.sleeps()), "--store", str(blocked / "store")]) == 4
-    assert "Traceback" not in capsys.readouterr().err
+    """After the first sample the folder of the parts is gone and a file stands in its place."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    root, put, measured = tmp_path / "store", FolderStore.put, 0
+
+    def put_until_blocked(self: FolderStore, key: str, data: bytes) -> None:
+        nonlocal measured
+        sample = "/parts/" in key and "canary" not in key
+        if sample and measured == 1:
+            parts = (root / key).parent
+            parts.rename(tmp_path / "moved")
+            parts.write_text("")
+        measured += sample
+        put(self, key, data)
+
+    monkeypatch.setattr(FolderStore, "put", put_until_blocked)
+    suite = write_suite.sleeps(points=4, repetitions=1)
+    assert main(["run", str(suite), "--store", str(root), "--no-report"]) == 4
+    said = capsys.readouterr().err
+    assert "perfdag: store" in said
+    assert "--resume" in said
+    assert "Traceback" not in said
+    (kept,) = (tmp_path / "tmp/perfdag-unsaved").glob("*/*.json")
+    aside = json.loads(kept.read_text())
+    assert aside["status"] == "ok"
+    monkeypatch.setattr(FolderStore, "put", put)
+    (parts,) = root.glob("runs/*/parts")
+    parts.unlink()
+    (tmp_path / "moved").rename(parts)
+    assert main(["run", "--resume", "last", "--store", str(root), "--no-report"]) == 0
+    assert json.loads((parts / kept.name).read_text()) == aside, "what was kept is stored and not measured again"
+    assert len(rows_of(root)) == 4
+
+
+@pytest.mark.parametrize("extra", ["", "defaults: {until: {relative_spread: 0.9, max_repetitions: 6}}\n"])
+def test_a_damaged_part_is_measured_again_by_resume(
+    write_suite: SuiteWriter, tmp_path: Path, extra: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "store"
+    suite = write_suite.sleeps(points=2, repetitions=2, extra=extra)
+    assert main(["run", str(suite), "--store", str(root), "--no-report"]) == 0
+    parts = sorted(root.glob("runs/*/parts/*.json"))
+    sample, canary = (next(each for each in parts if each.name.startswith("canary") is kind) for kind in (False, True))
+    whole = {each: each.read_bytes() for each in parts if each not in (sample, canary)}
+    sample.write_bytes(sample.read_bytes()[:100])
+    canary.write_bytes(b"[]")
+    capsys.readouterr()
+    assert main(["run", "--resume", "last", "--store", str(root), "--no-report"]) == 0
+    said = capsys.readouterr().err
+    assert "2 stored samples cannot be read and are measured again" in said
+    assert sample.stem in said
+    assert json.loads(sample.read_text())["status"] == "ok"
+    assert {each: each.read_bytes() for each in whole} == whole, "nothing is measured twice"
+    assert {row["status"] for row in rows_of(root)} == {"ok"}
 
 
 def test_a_full_disk_is_exit_4_and_resume_completes(
@@ -337,8 +387,10 @@ def test_a_damaged_part_is_missing_and_named(write_suite: SuiteWriter, tmp_path:
     plan = load_plan(store, "last")
     victim = next(file for file in root.glob("runs/*/parts/*.json") if "canary" not in file.name)
     victim.write_text(victim.read_text()[:100])
+    canary = next(root.glob("runs/*/parts/canary*.json"))
+    canary.write_text("")
     _, collected = gather(store, plan)
-    assert collected.damaged == [victim.stem]
+    assert collected.damaged == [victim.stem, canary.stem]
     assert collected.statuses["missing"] == 1
 
 

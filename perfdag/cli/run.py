@@ -1,6 +1,7 @@
 """`perfdag run`: a suite on this machine."""
 
 import argparse
+import contextlib
 import sys
 import tempfile
 import time
@@ -202,14 +203,14 @@ class Rescuing:
 
 
 def restore(store: "Store", plan: "Plan") -> None:
-    """Store samples that an earlier attempt could not."""
-    try:
+    """Store samples that an earlier attempt could not, and remove those that are damaged."""
+    from perfdag.parts import forget_damaged
+
+    with contextlib.suppress(OSError):  # where nothing can be written nothing was kept
         folder = _unsaved(plan.run_id)
-    except OSError:
-        return  # where nothing can be written nothing was kept
-    if not folder.is_dir():
-        return
-    for file in sorted(folder.glob("*.json")):
-        store.put(f"runs/{plan.run_id}/parts/{file.name}", file.read_bytes())
-        file.unlink()
-    folder.rmdir()
+        for file in sorted(folder.glob("*.json")):
+            store.put(f"runs/{plan.run_id}/parts/{file.name}", file.read_bytes())
+            file.unlink()
+        folder.rmdir()
+    if damaged := forget_damaged(store, plan.run_id):
+        print(f"{len(damaged)} stored samples cannot be read and are measured again: {', '.join(damaged[:5])}", file=sys.stderr)

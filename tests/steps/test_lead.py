@@ -10,7 +10,7 @@ from perfdag import noise, suite
 from perfdag.benchmark import Benchmark, Gang, Infrastructure, Invalid, Measurement, Metric, Output, Params, SampleError
 from perfdag.cli.run import local_hosts, needs_cluster
 from perfdag.noise import Moment
-from perfdag.parts import Part, read_part
+from perfdag.parts import Part, part_key, read_part
 from perfdag.plan import Plan, make_plan
 from perfdag.points import Point
 from perfdag.shape import Shape
@@ -171,6 +171,16 @@ def test_until_is_resumed_with_what_was_measured_before(tmp_path: Path, fake: ty
     Lead(plan, store, Place(hosts_for=local_hosts), again).measure(range(12))
     assert len(again.parts) == 2, "four before and two now are six equal values: precise"
     assert again.passes == ["stored before"] * 4 + ["precise enough"] * 6
+
+
+def test_until_measures_again_what_it_cannot_read_back(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
+    plan = make_plan(suite.loads(ONE + "    until: {relative_spread: 0.01, max_repetitions: 12}\n"))
+    store = FolderStore(str(tmp_path / "store"))
+    Lead(plan, store, Place(hosts_for=local_hosts), Watcher()).measure(range(4))
+    store.put(part_key(plan.run_id, plan.key(1)), b'{"schema": 1, "poi')
+    again = Watcher()
+    Lead(plan, store, Place(hosts_for=local_hosts), again).measure(range(12))
+    assert [part.repetition for part in again.parts] == [2, 5, 6]
 
 
 @pytest.mark.parametrize(
