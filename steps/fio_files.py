@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from perfdag import facts
 from perfdag.benchmark import Failed, Gang, Skip
 from perfdag.hosts import Host, LocalHost
-from perfdag.steps.fio_leftovers import MARKER, PREFIX, mark, sweep
+from perfdag.steps.fio_leftovers import MARKER, PREFIX, beside, mark, sweep, sweep_file
 
 if TYPE_CHECKING:
     from perfdag.steps.fio import FioParams
@@ -49,8 +49,8 @@ def files(gang: Gang, params: "FioParams") -> Iterator[list[Place]]:
             if params.directory and not _exists(host, params.directory):
                 raise Failed(f"directory {params.directory} is not there on {host.name}; make it, or name another")
             _sweep(host, str(PurePosixPath(gang.scratch).parent))
-            if root != gang.scratch and not params.file:
-                _sweep(host, root)
+            if root != gang.scratch or params.file:
+                _sweep(host, params.file or root)
             described = filesystem(host, params.file or root)
             device = params.file or (root if described.get("type") == "block" else None)
             folder = str(PurePosixPath(gang.scratch if device else root) / f"{PREFIX}{token}-{index}")
@@ -62,11 +62,13 @@ def files(gang: Gang, params: "FioParams") -> Iterator[list[Place]]:
                 shared=len(gang.hosts) if gang.volume else 1,
                 ours=device is not None and device == gang.volume,
             )
+            marker = mark(_STEPS * gang.timeout, isinstance(host, LocalHost))
             if device and described.get("type") != "block" and not _exists(host, device):
-                made.append((host, device))
+                made += [(host, device), (host, beside(device))]
+                host.put(beside(device), marker)
             made.append((host, folder))
             # the folder comes with a file in it: fio's client wants the working folder to be there
-            host.put(f"{folder}/{MARKER}", mark(_STEPS * gang.timeout, isinstance(host, LocalHost)))
+            host.put(f"{folder}/{MARKER}", marker)
             places.append(Place(host, folder, device, described))
         yield places
     finally:
@@ -75,9 +77,13 @@ def files(gang: Gang, params: "FioParams") -> Iterator[list[Place]]:
 
 
 def _sweep(host: Host, root: str) -> None:
-    """Remove what samples that were killed (kill -9, a pod that went) left in a folder that outlives them, or in their scratch folders there."""
+    """Remove what samples that were killed (kill -9, a pod that went) left in a folder that outlives them, or in their scratch folders there.
+
+    `root` may be a file too: it is removed where such a sample made it.
+    """
     if isinstance(host, LocalHost):
         sweep(Path(root))
+        sweep_file(Path(root))
     else:
         host.run(["python3", "-m", "perfdag.steps.fio_leftovers", root], timeout=60)
 

@@ -1,6 +1,6 @@
-"""Folders that a killed fio sample left behind: what marks them, and how the next sample removes them.
+"""Folders and files that a killed fio sample left behind: what marks them, and how the next sample removes them.
 
-`python -m perfdag.steps.fio_leftovers FOLDER` sweeps a folder on a peer.
+`python -m perfdag.steps.fio_leftovers PATH` sweeps a folder on a peer, or a file that a sample may have made.
 """
 
 import json
@@ -16,7 +16,7 @@ PREFIX = "perfdag-fio-"
 
 
 def mark(seconds: float, here: bool) -> bytes:
-    """Content of the marker in a sample's folder: until when (epoch s) it may be in use, and with `here` the process that uses it.
+    """Content of the marker in a sample's folder, or beside its file: until when (epoch s) it may be in use, and with `here` the process that uses it.
 
     A process is known by its id, its start time and its pid namespace: ids are used again, and pods of one node count them apart.
     """
@@ -43,6 +43,30 @@ def sweep(folder: Path) -> list[str]:
     return removed
 
 
+def beside(target: str) -> str:
+    """The marker of a file that a sample made, and not somebody else."""
+    return f"{target}.{MARKER}"
+
+
+def sweep_file(target: Path) -> list[str]:
+    """Remove a file that a sample made and can work on no more, and its marker; returns its name if it was there.
+
+    One that changed after the time that the marker gives is somebody else's by now: it stays.
+    """
+    marker = Path(beside(str(target)))
+    try:
+        told = json.loads(marker.read_bytes())
+        if not _over(told):
+            return []
+        ours = target.exists() and target.stat().st_ctime <= float(told["until"])
+        if ours:
+            target.unlink()
+        marker.unlink()
+    except (OSError, ValueError):
+        return []  # none was made, or its owner is faster
+    return [target.name] if ours else []
+
+
 def _over(told: dict[str, Any]) -> bool:
     if told.get("namespace") and told["namespace"] == _namespace():
         return _started(int(told["pid"])) != str(told["started"])
@@ -67,5 +91,5 @@ def _started(pid: int) -> str | None:
 
 
 if __name__ == "__main__":
-    for name in sweep(Path(sys.argv[1])):
+    for name in [*sweep(Path(sys.argv[1])), *sweep_file(Path(sys.argv[1]))]:
         print(name)  # noqa: T201 - a command's own output

@@ -158,6 +158,50 @@ def test_after_a_kill_in_the_middle_the_next_run_leaves_no_file(tmp_path: Path) 
     assert list(room.iterdir()) == []
 
 
+def test_a_file_that_a_killed_sample_made_does_not_stop_the_rest(tmp_path: Path) -> None:
+    if shutil.which("fio") is None:
+        pytest.skip("fio is not installed")
+    suite, target, store = tmp_path / "suite.yaml", tmp_path / "data" / "made", str(tmp_path / "store")
+    target.parent.mkdir()
+    given = f"{{rw: randwrite, size: 1MiB, direct: false, runtime: 1500ms, file: {target}}}"
+    suite.write_text(f"name: s\nrepetitions: 2\nentries:\n  - {{benchmark: fio, params: {given}}}\n")
+    argv = [sys.executable, "-m", "perfdag", "run", "--no-report", "--store", store]
+    killed = subprocess.Popen([*argv, str(suite)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 30
+        while not target.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    finally:
+        killed.kill()
+        killed.wait()
+    assert {each.name for each in target.parent.iterdir()} == {"made", "made.made-by-perfdag"}, "the kill was in the middle"
+    again = subprocess.run([*argv, "--resume", "last"], capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert list(target.parent.iterdir()) == []
+
+
+def test_a_file_is_removed_only_where_its_sample_is_over_and_nobody_touched_it_since(tmp_path: Path) -> None:
+    target, marker = tmp_path / "data", tmp_path / "data.made-by-perfdag"
+    assert fio_leftovers.beside(str(target)) == str(marker)
+    target.write_bytes(b"precious")
+    assert fio_leftovers.sweep_file(target) == [], "there is no marker"
+    for content in (fio_leftovers.mark(600, True), fio_leftovers.mark(600, False), b"garbled"):
+        marker.write_bytes(content)
+        assert fio_leftovers.sweep_file(target) == []
+        assert marker.exists(), "it may be in use"
+    marker.write_bytes(fio_leftovers.mark(-1, False))
+    assert fio_leftovers.sweep_file(target) == [], "changed since"
+    assert [each.name for each in tmp_path.iterdir()] == ["data"]
+    marker.write_bytes(fio_leftovers.mark(0.2, False))
+    time.sleep(0.25)
+    assert fio_leftovers.sweep_file(target) == ["data"]
+    assert not list(tmp_path.iterdir())
+    marker.write_bytes(fio_leftovers.mark(-1, False))  # killed before fio made it
+    assert fio_leftovers.sweep_file(target) == []
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_host_that_did_not_report_fails() -> None:
     _, params, output = load("fio/two-hosts")
     report = report_of(output)
