@@ -8,7 +8,7 @@ from typing import Any
 
 from perfdag.kube import Kube, KubeError
 
-RUN, BATCH, ATTEMPT, RANK = "perfdag/run", "perfdag/batch", "perfdag/attempt", "perfdag/rank"
+RUN, BATCH, ATTEMPT, RANK, MEASURING = "perfdag/run", "perfdag/batch", "perfdag/attempt", "perfdag/rank", "perfdag/measuring"
 _NEVER = {"ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 _PULLING = {"ImagePullBackOff", "ErrImagePull", "ImageInspectError", "RegistryUnavailable"}
 _CALM = {"PodInitializing", "ContainerCreating"}
@@ -143,7 +143,7 @@ def is_pulling(trouble: str) -> bool:
 
 def selector(run_id: str, batch: int | None = None, attempt: int | None = None) -> str:
     """The label selector of a run's measuring pods, of one batch, of one attempt."""
-    wanted = {RUN: run_id, BATCH: batch, ATTEMPT: attempt}
+    wanted = {MEASURING: "true", RUN: run_id, BATCH: batch, ATTEMPT: attempt}
     return ",".join(f"{name}={value}" for name, value in wanted.items() if value is not None)
 
 

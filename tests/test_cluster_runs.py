@@ -14,6 +14,7 @@ from perfdag import kube
 from perfdag.abtest import on_cluster, prepare
 from perfdag.cli import main
 from perfdag.cli.cluster_run import Counter, Standing, View
+from perfdag.cli.step import _tell
 from perfdag.cli.submit import describe, follow
 from perfdag.kube import Kube, KubeError
 from perfdag.plan import make_plan
@@ -177,6 +178,17 @@ def test_results_on_a_claim_are_refused_before_anything_is_deleted(place: Place,
     assert place.perfdag("delete", "last", "--results") == 2
     assert "only pods reach" in capsys.readouterr().err
     assert len(place.workflows()) == 1
+
+
+@pytest.mark.argo
+def test_a_workflow_that_argo_submitted_has_the_labels_of_its_run_at_the_end(place: Place) -> None:
+    plan = make_plan(loads(SUITE))
+    made = place.workflow("", place.store, **{"perfdag/run": "", "perfdag/suite": ""})["metadata"]
+    _tell(replace(here(), workflow=made["name"], namespace=place.namespace), plan, open_store(place.store))
+    [found] = place.workflows()
+    assert found["metadata"]["labels"]["perfdag/run"] == plan.run_id
+    assert found["metadata"]["labels"]["perfdag/suite"] == "s"
+    assert found["metadata"]["annotations"]["perfdag/report"].endswith(f"/runs/{plan.run_id}/report.html")
 
 
 PODGROUP = ("scheduling.volcano.sh/v1beta1", "PodGroup")

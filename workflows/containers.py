@@ -99,6 +99,6 @@ def container(
     )
 
 
-def labels(role: str) -> dict[str, str]:
-    """Labels of a pod by what it is for."""
-    return {f"{LABEL}/role": role}
+def labels(role: str, of_run: str = "") -> dict[str, str]:
+    """Labels of a pod by what it is for, and by its run: `of_run` is a parameter that holds the run id."""
+    return {f"{LABEL}/role": role} | ({f"{LABEL}/run": f"{{{{{of_run}}}}}"} if of_run else {})

@@ -17,6 +17,8 @@ from perfdag.workflows.gangs import duel, gang, rank
 
 NAME = "perfdag"
 PLAN_SECONDS, SENTRY_MARGIN, FINISH_SECONDS = 1800, 60, 3600
+# the run id as it was given, empty where plan makes one, and as plan says it: there are runs whose plan was refused
+_GIVEN, _MADE = "workflow.parameters.run", "workflow.outputs.parameters.run"
 _FANS = {"batches": "gang", "batchesnet": "gang-net", "duels": "duel"}
 
 
@@ -104,7 +106,7 @@ def _plan(made: Installation) -> Container:
         ],
         retry_strategy=RetryStrategy(limit=str(made.retries), retry_policy="Always", expression="lastRetry.exitCode != '2'"),
         active_deadline_seconds=PLAN_SECONDS,
-        labels=labels("plan"),
+        labels=labels("plan", _GIVEN),
         pod_spec_patch=with_store(restricted({"cpu": "100m", "memory": "128Mi"})),
     )
 
@@ -116,7 +118,7 @@ def _sentry(made: Installation) -> Container:
         image=made.image("base"),
         args=["step", "sentry"],
         retry_strategy=RetryStrategy(limit="10", retry_policy="Always"),
-        labels=labels("sentry"),
+        labels=labels("sentry", _MADE),
         pod_spec_patch=with_store(restricted({"cpu": "10m", "memory": "64Mi"})),
     )
 
@@ -130,7 +132,7 @@ def _suspect(made: Installation) -> Container:
         outputs=[Parameter(name=name, value_from=m.ValueFrom(path=f"/tmp/perfdag-suspect/{name}")) for name in _FANS],
         retry_strategy=RetryStrategy(limit=str(made.retries), retry_policy="Always", expression="lastRetry.exitCode != '2'"),
         active_deadline_seconds=FINISH_SECONDS,
-        labels=labels("suspect"),
+        labels=labels("suspect", _MADE),
         pod_spec_patch=with_store(restricted({"cpu": "100m", "memory": "256Mi"})),
     )
 
@@ -146,7 +148,7 @@ def _finish(made: Installation) -> Container:
             limit=str(made.retries), retry_policy="Always", expression="asInt(lastRetry.exitCode) not in [0, 1, 2, 3]"
         ),
         active_deadline_seconds=FINISH_SECONDS,
-        labels=labels("finish"),
+        labels=labels("finish", _GIVEN),
         pod_spec_patch=with_store(restricted({"cpu": "100m", "memory": "256Mi"})),
     )
 

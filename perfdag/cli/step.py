@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from perfdag.plan import Plan
     from perfdag.steps.place import Here
+    from perfdag.store import Store
 
 EPILOG = """examples:
   perfdag step rsh 10.0.0.7 hostname
@@ -143,15 +145,14 @@ def _finish(args: argparse.Namespace) -> int:
         print(f"run {place.run_id}: no plan was made, so there is nothing to collect", file=sys.stderr)
         return 2
     budget.end(store, plan.run_id)
-    report = {"perfdag/run": plan.run_id, "perfdag/report": store.url(f"runs/{plan.run_id}/report.html")}
     if plan.trigger == "ab":
         code = ab_cluster.finish(store, plan)
-        _annotate(place, report)
+        _tell(place, plan, store)
         return code
     for run_id in plan.options.get("confirmed", []):
         collect(store, load_plan(store, run_id))
     code = finish(store, plan, history=True, gates=not gated(plan))
-    _annotate(place, report)
+    _tell(place, plan, store)
     return after_run(store, plan, code)
 
 
@@ -164,14 +165,21 @@ def _due(args: argparse.Namespace) -> int:
     return due(here().open(), args.suite, args.max_age, kube.run(cluster_name) or "")
 
 
-def _annotate(place: "Here", notes: dict[str, str]) -> None:
-    """Put annotations on the run's Workflow; one that the API server refuses is said and changes nothing else."""
+def _tell(place: "Here", plan: "Plan", store: "Store") -> None:
+    """Put the report's address on the run's Workflow, and the labels that `perfdag submit` gives: another way to submit knows no run id.
+
+    What the API server refuses is said and changes nothing else.
+    """
     from perfdag import kube
+    from perfdag.cli.cluster_run import RUN_LABEL, SUITE_LABEL
     from perfdag.kube import Kube, KubeError
+
+    notes = {"perfdag/run": plan.run_id, "perfdag/report": store.url(f"runs/{plan.run_id}/report.html")}
+    metadata = {"annotations": notes, "labels": {RUN_LABEL: plan.run_id, SUITE_LABEL: plan.suite}}
 
     async def work(client: Kube) -> None:
         kind = await client.resource("argoproj.io/v1alpha1", "Workflow")
-        await client.patch(kind, place.workflow, {"metadata": {"annotations": notes}}, place.namespace)
+        await client.patch(kind, place.workflow, {"metadata": metadata}, place.namespace)
 
     try:
         kube.run(work)

@@ -43,7 +43,7 @@ def test_ab_on_the_same_nodes(bench: Namespace, tmp_path: Path) -> None:
     assert "".join(variant for _, _, variant in turns) == "".join(duel.blocks)
     assert all(before[1] <= after[0] for before, after in pairwise(turns)), "two samples at once"
     assert len({tuple(row["nodes"]) for row in rows}) == 1
-    pods = bench.objects("Pod", labels=f"perfdag/run={duel.a.run_id}")
+    pods = bench.objects("Pod", labels=f"perfdag/run={duel.a.run_id},perfdag/rank")
     memory = {pod["metadata"]["labels"]["perfdag/rank"]: pod["spec"]["containers"][-1]["resources"]["limits"]["memory"] for pod in pods}
     assert sorted(memory) == ["0", "1", "2", "3"]
     assert {memory[rank] for rank in "01"} != {memory[rank] for rank in "23"}

@@ -8,7 +8,7 @@ import pytest
 from perfdag.kube import KubeError
 from perfdag.parts import part_key
 from perfdag.plan import make_plan
-from perfdag.steps.pods import Pod, explain, read, told
+from perfdag.steps.pods import Pod, explain, read, selector, told
 from perfdag.steps.sentry import Sentry, complete, finished, nodes_of
 from perfdag.store import FolderStore
 from perfdag.suite import loads
@@ -161,6 +161,11 @@ def test_the_batches_that_confirm_are_guarded_too_and_in_a_dag_of_ones_own(
     made += [{"name": f"{root}.suspect", "templateRef": {"name": "perfdag", "template": "suspect"}, "phase": phase} for phase in suspects]
     status = {"phase": "Running", "nodes": {str(number): each for number, each in enumerate(made)}}
     assert finished({"metadata": {"name": "w"}, "spec": {}, "status": status}) == over
+
+
+def test_pods_of_other_steps_are_no_pods_of_a_gang() -> None:
+    # the sentry carries the label of its run too, and would wait for itself
+    assert selector("r", 1) == "perfdag/measuring=true,perfdag/run=r,perfdag/batch=1"
 
 
 class Events:

@@ -186,6 +186,13 @@ def test_gangs_take_turns_where_batches_may_overlap(name: str, taken: bool) -> N
     assert all("{{workflow.uid}}" in each and ".turn')}}" in each for each in names)
 
 
+def test_pods_of_every_step_are_labelled_by_their_run() -> None:
+    template = next(each for each in documents()["base"] if each["kind"] == "WorkflowTemplate" and each["metadata"]["name"] == "perfdag")
+    found = {each["name"]: each["metadata"]["labels"].get("perfdag/run") for each in template["spec"]["templates"] if "container" in each}
+    given, made = "{{workflow.parameters.run}}", "{{workflow.outputs.parameters.run}}"
+    assert found == {"plan": given, "sentry": made, "suspect": made, "finish": given, "rank": made, "rank-net": made}
+
+
 def test_cron_refuses_what_argo_would() -> None:
     with pytest.raises(ValueError, match="five fields"):
         runs.cron("bench", "quick", ["hourly"])
