@@ -15,7 +15,7 @@ from perfdag.abtest import Duel, positions, recall
 from perfdag.benchmark import Infrastructure
 from perfdag.collect import load_plan
 from perfdag.hosts import Host
-from perfdag.parts import forget_damaged, part_key, read_part, stored_parts
+from perfdag.parts import part_key, read_part, stored_parts
 from perfdag.plan import Plan
 from perfdag.steps.gang import Gone, Hosts, Said, connect, fell_apart, join, own_host, place_for, running, ssh_config
 from perfdag.steps.lead import GangLost, Lead
@@ -78,12 +78,18 @@ def mark(store: Store, plan: Plan, samples: Sequence[int], idle: float | None) -
 
 def forget_unmarked(store: Store, plan: Plan, samples: Sequence[int]) -> None:
     """Remove samples of a gang that fell apart before their round was marked, and those that cannot be read: they are measured again."""
-    forget_damaged(store, plan.run_id)
     stored = stored_parts(store, plan.run_id)
     for position in samples:
         name = plan.key(position)
-        if name in stored and "idle_cpus" not in read_part(store.get(part_key(plan.run_id, name))).facts:
+        if name in stored and not _marked(store.get(part_key(plan.run_id, name))):
             store.delete(part_key(plan.run_id, name))
+
+
+def _marked(data: bytes) -> bool:
+    try:
+        return "idle_cpus" in read_part(data).facts
+    except ValueError:
+        return False
 
 
 def lead(here: Here, store: Store, plan: Plan, number: int, attempt: int, last: bool) -> int:

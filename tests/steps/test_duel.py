@@ -145,12 +145,13 @@ def test_a_round_beside_busy_pods_is_invalid(tmp_path: Path, monkeypatch: pytest
     assert any("could not be read" in each for each in bad)
 
 
-def test_a_round_that_was_not_marked_is_measured_again(tmp_path: Path) -> None:
+def test_what_was_not_marked_or_cannot_be_read_is_measured_again(tmp_path: Path) -> None:
     store = FolderStore(str(tmp_path))
     found = made()
     for position, facts in ((0, {"idle_cpus": 0.0}), (1, {})):
         part = Part(found.a.points[0].id, 1, "ok", facts=facts)
         store.put(part_key(found.a.run_id, found.a.key(position)), part.dump())
+    store.put(part_key(found.a.run_id, found.a.key(2)), b'{"schema"')
     duel.forget_unmarked(store, found.a, found.a.batches[0].samples)
     assert stored_parts(store, found.a.run_id) == {found.a.key(0)}
 
