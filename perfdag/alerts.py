@@ -76,10 +76,13 @@ def read_records(store: Store, suite: str, newest: int = 120) -> dict[str, Recor
 
 
 def mark_known(trends: Trends, run_id: str, alerts: Sequence[Alert], records: dict[str, Record]) -> None:
-    """Mark as not fresh what was told before: at this run, near the same change, or open at the run before."""
+    """Mark as not fresh what was told before: at this run, near the same change, or open at the run before of these trends.
+
+    The trends are those of one cluster: another one that uses the same store has its own run before.
+    """
     position = {run.run_id: i for i, run in enumerate(trends.runs)}
     own = records.get(run_id)
-    earlier = [run for run in records if run < run_id]
+    earlier = [run for run in records if run < run_id and run in position]
     previous = records[max(earlier)].alerts if earlier else []
     for alert in alerts:
         if alert.kind in ("regression", "environment"):

@@ -16,6 +16,7 @@ from perfdag import results
 from perfdag.alerts import Alert, Kind, Record, causes, mark_known, read_records, record_key, regression
 from perfdag.checks import Check, Tuning
 from perfdag.findings import Accepted, Finding, Suspicion, day_of, find, names, suspicions
+from perfdag.missed import newest, stale
 from perfdag.rollup import trends
 from perfdag.selection import SelectionError
 from perfdag.stats.noise import INFORMATIONAL
@@ -92,7 +93,8 @@ def check(store: Store, suite: str, run_id: str, rules: Rules, now: datetime | N
 
     Raises StoreError, SelectionError where it has no rows.
     """
-    history = until(trends(store, suite), run_id)
+    everything = trends(store, suite)
+    history = until(everything, run_id)
     gate = Gate(run_id, suite, report or store.url(f"runs/{run_id}/report.html"), damaged=list(history.damaged), runs=len(history.runs))
     table = results.load(store, suites=[suite], runs=[run_id], columns=list(COLUMNS), damaged=gate.damaged)
     if not table.num_rows:
@@ -105,7 +107,11 @@ def check(store: Store, suite: str, run_id: str, rules: Rules, now: datetime | N
     gone = _absent(gate, history, tuning, rules, records)
     _thresholds(gate, Past(store, history, rules.accepted, gate.damaged), table, rules, gone)
     if rules.max_age is not None:
-        _stale(gate, store, suite, rules.max_age, now or datetime.now(UTC))
+        last = newest(everything.runs, history.runs[-1].cluster)
+        old = stale(suite, last, rules.max_age, now or datetime.now(UTC)) if last else None
+        if old:
+            gate.cases.append(Case("present", "newest run", "absent", old.title))
+            gate.alerts.append(old)
     if rules.acks_wrong:
         gate.alerts.append(_unread(gate, rules))
     gate.confirm = suspicions(history, tuning, rules.accepted)
@@ -278,16 +284,6 @@ def _unread(gate: Gate, rules: Rules) -> Alert:
     wrong = [f"what    {line}"[:300] for line in rules.acks_wrong.splitlines()[:6]]
     text = "\n".join([title, *wrong, "do      mend the file, then: perfdag acks set FILE --store ROOT"])
     return Alert("acks", title, text, [rules.acks_wrong], gate.run, gates=False)
-
-
-def _stale(gate: Gate, store: Store, suite: str, hours: float, now: datetime) -> None:
-    newest = max(run.when for run in trends(store, suite).runs)
-    age = (now - newest).total_seconds() / 3600
-    if age > hours:
-        title = f"STALE {suite}: the newest run is {age:.0f} h old"
-        text = f"{title}\nwhat    it began {newest:%Y-%m-%d %H:%M} UTC; at most {hours:g} h are allowed\ndo      look at the schedule"
-        gate.cases.append(Case("present", "newest run", "absent", f"{age:.0f} h old, allowed {hours:g} h"))
-        gate.alerts.append(Alert("stale", title, text, [newest.isoformat()], gate.run))
 
 
 def worst(alerts: Sequence[Alert]) -> list[Alert]:

@@ -1,12 +1,17 @@
 """What the cluster is that a run was measured on: provenance of its rows."""
 
+import re
 from typing import Any
 
 from perfdag.kube import Kube, KubeError
 
 Object = dict[str, Any]
 MAX_NODES = 200
-_DAEMONS = ("calico", "cilium", "flannel", "ovn", "antrea", "kindnet", "weave", "aws-node", "azure-cni", "multus", "sriov", "csi")
+# of a network or of storage, as words of the name of a DaemonSet or of its images: that of Calico with Flannel is called canal
+_DAEMONS = re.compile(
+    r"(?<![a-z0-9])(calico|canal|cilium|flannel|ovn|antrea|kindnet|weave|kube-router|aws-node|multus|sriov|longhorn"
+    r"|(netd|cni|csi)(?![a-z0-9]))"
+)
 
 
 async def cluster_facts(kube: Kube) -> Object:
@@ -24,11 +29,12 @@ async def cluster_facts(kube: Kube) -> Object:
         "nodes": nodes and {node["metadata"]["name"]: _node(node) for node in nodes[:MAX_NODES]},
         "csi": drivers if drivers is None else sorted(each["metadata"]["name"] for each in drivers),
         "daemons": daemons if daemons is None else _images(daemons),
-        "cluster": await _cluster(kube),
+        "cluster": await cluster_name(kube),
     }
 
 
-async def _cluster(kube: Kube) -> str | None:
+async def cluster_name(kube: Kube) -> str | None:
+    """What stands for the cluster's name; None where we may not read it. Raises KubeError."""
     try:
         found = await kube.request("GET", "/api/v1/namespaces/kube-system")
     except KubeError as error:
@@ -48,11 +54,12 @@ async def _listed(kube: Kube, api: str, kind: str) -> list[Object] | None:
 
 
 def _images(daemons: list[Object]) -> Object:
-    """Images with their tags, by DaemonSet, of those that are a CNI's or a CSI driver's by their name."""
+    """Images with their tags, by DaemonSet, of those that are a CNI's or a CSI driver's by their name or that of an image."""
     found = {}
     for each in daemons:
-        if any(word in each["metadata"]["name"] for word in _DAEMONS):
-            found[each["metadata"]["name"]] = sorted(container["image"] for container in each["spec"]["template"]["spec"]["containers"])
+        name, images = each["metadata"]["name"], sorted(container["image"] for container in each["spec"]["template"]["spec"]["containers"])
+        if any(_DAEMONS.search(text) for text in (name, *images)):
+            found[name] = images
     return dict(sorted(found.items()))
 
 

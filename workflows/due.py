@@ -34,7 +34,7 @@ def template(made: Installation) -> Object:
         labels={"app.kubernetes.io/name": "perfdag", "app.kubernetes.io/managed-by": "perfdag", **made.labels},
         annotations={"workflows.argoproj.io/description": "Fails, and tells the webhook, where the newest run of a suite is too old."},
         entrypoint="due",
-        service_account_name="perfdag-finish",
+        service_account_name="perfdag-run",  # which may read what the cluster is, as the plan of a run does
         arguments=[
             *(Parameter(name=name, description=text) for name, text in asked.items()),
             *(Parameter(name=name, value=value, description=text) for name, (value, text) in told.items()),

@@ -143,28 +143,23 @@ def after_run(store: "Store", plan: "Plan", code: int) -> int:
     return 4 if not reached else 3 if gate.failed else code
 
 
-def due(store: "Store", suite: str, hours: float) -> int:
-    """Whether the newest run of a suite is younger than `hours`; 0, 3 where it is not or there is none, 4 where the webhook is away.
+def due(store: "Store", suite: str, hours: float, cluster: str = "") -> int:
+    """Whether the newest scheduled run of a suite on a cluster is younger than `hours`; 0, 3 where it is not, 4 where the webhook is away.
 
-    The gate of that run is asked as a whole, so that what was told of it stays known; only its age counts here.
+    Nothing else of that run is looked at. Before the first run the time is counted from the first call.
     """
-    from perfdag.confirm import night
-    from perfdag.gate import Rules, remember
-    from perfdag.rules import read_checks, stored_acks
-    from perfdag.selection import SelectionError, one
+    from perfdag.gate import Gate
+    from perfdag.missed import overdue, told
 
-    try:
-        run_id, _ = one(store, "last", suite)
-        accepted, file = stored_acks(store)
-        gate = night(store, suite, run_id, Rules(read_checks(store, run_id, None), accepted, file, hours))
-    except SelectionError as error:
-        print(f"STALE {suite}: {error}", file=sys.stderr)
-        return 3
-    reached = _told(gate)
-    remember(store, gate)
-    stale = [alert for alert in gate.alerts if alert.kind == "stale"]
-    print("\n\n".join(alert.text for alert in stale) or f"{suite}: the newest run, {run_id}, is younger than {hours:g} h")
-    return 4 if not reached else 3 if stale else 0
+    said, alert = overdue(store, suite, hours, cluster)
+    if alert is None:
+        print(said)
+        return 0
+    reached = _told(Gate(alert.run, suite, "", alerts=[alert]))
+    if alert.sent:
+        told(store, suite, cluster, alert)
+    print(alert.text)
+    return 3 if reached else 4
 
 
 def _told(gate: "Gate") -> bool:

@@ -2,11 +2,8 @@
 
 import json
 import re
-import threading
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from datetime import UTC, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +12,6 @@ import pytest
 from perfdag import gatefiles
 from perfdag.checks import Check
 from perfdag.cli import main
-from perfdag.cli.check import due
 from perfdag.document import BadDocument
 from perfdag.findings import Accepted
 from perfdag.gate import Rules, check, remember
@@ -24,6 +20,7 @@ from perfdag.rules import read_acks
 from perfdag.store import Store, open_store
 from perfdag.suite import loads
 from perfdag.units import quantity
+from tests.stats.receiver import Receiver
 from tests.stats.synthetic import START, nights, put, rows, run_id
 
 
@@ -310,6 +307,17 @@ def test_a_ratio_is_to_the_accepted_level(store: Store) -> None:
     assert not check(store, "net", run_id(7), Rules(rules, [Accepted("iperf *", run_id(6), "new kernel")])).failed
 
 
+def test_another_cluster_in_the_store_makes_nothing_news(store: Store) -> None:
+    told = []
+    for night in range(8):
+        for at, cluster in enumerate(("blue", "green")):
+            put(store, rows(2 * night + at, {"streams=1": [8e9 if cluster == "blue" and night >= 3 else 1e10] * 3}, cluster=cluster))
+            gate = check(store, "net", run_id(2 * night + at), Rules([Check(metric="throughput", op=">", value=9e9)]))
+            told += [(cluster, night) for alert in gate.alerts if alert.fresh]
+            remember(store, gate)
+    assert told == [("blue", 3)]
+
+
 def test_absence_is_an_alert(store: Store) -> None:
     nights(store, 12, lambda n, p: 1e10)
     put(store, rows(12, {"streams=1": [1e10] * 3, "streams=4": [np.nan] * 3}))
@@ -348,19 +356,22 @@ def test_a_newest_run_too_old_is_an_alert(store: Store) -> None:
     assert gate.failed
 
 
-def test_the_step_that_tells_of_a_missed_day(
-    store: Store, webhook: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PERFDAG_WEBHOOK", webhook)
-    assert due(store, "net", 26) == 3
-    assert "STALE net: store" in capsys.readouterr().err  # never a run
-    nights(store, 40, step)
-    remember(store, check(store, "net", run_id(39), Rules()))
-    age = (datetime.now(UTC) - START - timedelta(days=39)).total_seconds() / 3600
-    assert due(store, "net", age + 1) == 0  # a regression of that night, and told: not a missed day
-    assert [due(store, "net", age - 1) for _ in range(2)] == [3, 3]
-    assert [each["kind"] for each in Receiver.got].count("stale") == 1
-    assert "STALE net: the newest run is" in capsys.readouterr().out
+@pytest.mark.parametrize("later", [{"cluster": "green"}, {"trigger": "manual"}, {"trigger": "confirm"}])
+def test_a_run_of_another_cluster_or_by_hand_hides_no_missed_night(store: Store, later: dict[str, str]) -> None:
+    nights(store, 3, lambda n, p: 1e10)
+    nights(store, 1, lambda n, p: 1e10, first=6, **later)
+    for night in (2, 6) if later.get("cluster") is None else (2,):
+        gate = check(store, "net", run_id(night), Rules(max_age=26), now=START + timedelta(days=6, hours=2))
+        assert "STALE net: the newest scheduled run is 98 h old" in [alert.title for alert in gate.alerts]
+    nights(store, 1, lambda n, p: 1e10, first=7)
+    assert not check(store, "net", run_id(7), Rules(max_age=26), now=START + timedelta(days=7, hours=2)).failed
+
+
+def test_runs_by_hand_alone_have_an_age_too(store: Store) -> None:
+    nights(store, 3, lambda n, p: 1e10, trigger="manual")
+    gate = check(store, "net", run_id(2), Rules(max_age=26), now=START + timedelta(days=2, hours=27))
+    assert [alert.title for alert in gate.alerts] == ["STALE net: the newest run is 27 h old"]
+    assert not check(store, "net", run_id(2), Rules(max_age=28), now=START + timedelta(days=2, hours=27)).failed
 
 
 def test_one_very_bad_night_is_suspicious_not_a_regression(store: Store) -> None:
@@ -420,32 +431,6 @@ def test_an_environment_that_becomes_a_regression_is_told_again(store: Store, we
     assert kinds.count("environment") > 1
     assert kinds.count("regression") > 1
     assert [(each["kind"], each["page"]) for each in Receiver.got] == [("environment", False), ("regression", True)]
-
-
-class Receiver(BaseHTTPRequestHandler):
-    got: list[dict[str, object]] = []
-    status = 200
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.status == 200:
-            self.got.append(json.loads(body))
-        self.send_response(self.status)
-        self.end_headers()
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
-@pytest.fixture
-def webhook() -> Iterator[str]:
-    Receiver.got, Receiver.status = [], 200
-    server = HTTPServer(("127.0.0.1", 0), Receiver)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/hook"
-    server.shutdown()
-    server.server_close()
 
 
 def test_the_command(store: Store, webhook: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,20 @@
+"""What several tests of the gate need."""
+
+import threading
+from collections.abc import Iterator
+from http.server import HTTPServer
+
+import pytest
+
+from tests.stats.receiver import Receiver
+
+
+@pytest.fixture
+def webhook() -> Iterator[str]:
+    Receiver.got, Receiver.status = [], 200
+    server = HTTPServer(("127.0.0.1", 0), Receiver)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/hook"
+    server.shutdown()
+    server.server_close()
