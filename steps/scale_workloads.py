@@ -55,6 +55,7 @@ class ScaleParams(Params):
     parallel: int = Field(8, ge=1, le=1000, description="submissions in flight")
     arrival: Arrival = Field("closed", description="closed, constant, poisson, burst, ramp, or batch: `parallel` at once each `delay`")
     rate: float = Field(0.0, ge=0, description="submissions a second of an open loop")
+    seed: int = Field(0, ge=0, description="seed of Poisson arrivals")
     delay: Duration = Field(0.0, description="seconds between batches of `parallel` (arrival batch)")
     workers: int = Field(1, ge=1, description="workers of one workload")
     gpus: int = Field(1, ge=0, description="GPUs a pod")
@@ -89,7 +90,7 @@ class ScaleParams(Params):
             template=self.template,
             count=self.count,
             namespaces=self.namespace if isinstance(self.namespace, list) else [self.namespace or own],
-            schedule=Schedule(self.arrival, self.rate, self.parallel, self.delay),
+            schedule=Schedule(self.arrival, self.rate, self.parallel, self.delay, self.seed),
             parallel=self.parallel,
             workers=self.workers,
             gpus=self.gpus,
@@ -167,7 +168,8 @@ class Scale(Benchmark[ScaleParams]):
         except KubeError as error:
             raise measured.explained(error, self.name) from None
         facts = {"simulated": result.facts["simulated"], "runs": [result.facts]}
-        tool = measured.tool("perfdag", result.facts["simulated"])
+        version = result.facts.get("runai_version")
+        tool = measured.tool(f"Run:ai {version}" if version else "perfdag", result.facts["simulated"])
         return Output({"result": orjson.dumps(asdict(result)).decode()}, tool=tool, facts=facts)
 
     def parse(self, output: Output, params: ScaleParams) -> list[Measurement]:

@@ -42,6 +42,7 @@ class VmiParams(Params):
         "closed", description="closed (as fast as it goes), constant, poisson, burst or ramp"
     )
     rate: float = Field(0.0, ge=0, description="creations a second of an open loop")
+    seed: int = Field(0, ge=0, description="seed of Poisson arrivals")
     per_node: int = Field(200, ge=1, description="VMIs a node at most, checked before starting")
     primer: bool = Field(True, description="one VMI before the clock starts")
     timeout: PositiveDuration = Field(900.0, description="seconds for all to run, and for all to be gone")
@@ -69,7 +70,7 @@ class VmiParams(Params):
         return vmi.Spec(
             template=self.template,
             namespaces=[self.namespace] if isinstance(self.namespace, str) else self.namespace,
-            schedule=Schedule(self.arrival, self.rate, self.parallel),
+            schedule=Schedule(self.arrival, self.rate, self.parallel, seed=self.seed),
             parallel=self.parallel,
             replicas=self.replicas,
             per_node=self.per_node,

@@ -6,6 +6,7 @@ keep their fraction; a difference is never clamped; the CSV's header has as many
 
 import csv
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from importlib.metadata import entry_points
@@ -14,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale.generator import Submitted
 from perfdag.steps.scale.rows import Row
 
@@ -248,6 +250,18 @@ def write_csv(path: Path, times: Sequence[Times]) -> None:
             info = [each.info.get(key) or "" for key in _INFO.values()]
             deltas = ["" if (value := each.deltas[name]) is None else f"{value:.6f}" for name in REFERENCE]
             out.writerow([*info, *deltas, each.excluded])
+
+
+async def runai_version(kube: Kube) -> str | None:
+    """What Run:ai says of its version; None where it is not there, or simulated, or may not be asked.
+
+    It publishes it in a ConfigMap (Run:ai documentation, "Install a cluster", verify your installation).
+    """
+    with suppress(KubeError):
+        told = await kube.get(await kube.resource("v1", "ConfigMap"), "runai-public", "runai")
+        version: str | None = (told.get("data") or {}).get("cluster-version")
+        return version
+    return None
 
 
 def backend_times(settings: Settings, project: str, namespace: str) -> dict[str, float]:

@@ -11,7 +11,7 @@ from perfdag.kube import Kube
 from perfdag.steps.scale import apimetrics
 from perfdag.steps.scale import gates as gating
 from perfdag.steps.scale.apimetrics import CREATION, DELETION
-from perfdag.steps.scale.generator import Submitter
+from perfdag.steps.scale.runai import runai_version
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import Session, new_run, open_session, own_namespaces
 from perfdag.steps.scale.summary import Summary, summaries, throughput
@@ -43,7 +43,6 @@ class Spec:
     goal: Literal["scheduled", "ready", "succeeded"] = "ready"
     variables: dict[str, Any] = field(default_factory=dict)
     gates: list[gating.Gate] = field(default_factory=list)
-    submitter: Submitter | None = None
     deadline: float = math.inf
     """time.monotonic() from which on nothing is waited for but deletion: what has not come by then is censored."""
     tell: Callable[[str], None] = lambda text: None
@@ -74,9 +73,7 @@ async def session_of(kube: Kube, spec: Spec, run: str, template: Template) -> As
     expected = pods_of(template.kind, spec.workers)
     async with (
         own_namespaces(kube, spec.namespaces, run),
-        open_session(
-            kube, template, spec.namespaces, run, submitter=spec.submitter, expected_pods=expected, deadline=spec.deadline
-        ) as session,
+        open_session(kube, template, spec.namespaces, run, expected_pods=expected, deadline=spec.deadline) as session,
     ):
         yield session
 
@@ -100,13 +97,15 @@ async def finish(scenario: str, spec: Spec, session: Session, extra: dict[str, f
     planned = len(session.submissions) - planned_misses
     figures |= {"throughput_mean": mean, "throughput_best_5s": best}
     figures["success_ratio"] = sum(row.status == "ok" for row in final) / planned if planned else None
-    generator = [made.summary(schedule) for made, schedule in session.batches]
-    figures |= {"schedule_held": generator[0]["rate_share"], "submit_lag": generator[0]["lag_p99_s"]} | extra
+    figures |= extra
     gone = await session.delete(session.submissions, spec.parallel, spec.timeout)
     await session.scrape(DELETION)
     left = 0 if gone else session.left(session.submissions)
     figures |= apimetrics.of_deletion(session.phases) | {"left_behind": float(left)}
+    generator = [made.summary(schedule) for made, schedule in session.batches]
     facts = session.facts() | {"generator": generator, "simulated": any(row.simulated for row in rows), "goal": goal}
+    if session.template.documents[-1].api_version.startswith("run.ai/"):
+        facts["runai_version"] = await runai_version(session.kube)
     started = session.batches[0][0].started_wall
     verdicts = gating.hold(spec.gates, figures | session.judged())
     calls = apimetrics.told(session.phases)

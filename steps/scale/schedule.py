@@ -19,8 +19,8 @@ class Schedule:
 
     closed: as fast as `parallel` submitters go (no schedule). constant, poisson: `rate` objects/s (Poisson: exponential gaps from
     `seed`). burst: `burst` at once, `rate` objects/s on average. ramp: from 0 linearly to `rate` over the run. batch: `burst` at
-    once each `delay` seconds. Raises ValueError for a rate, delay or burst that is not positive where one is needed, and for a rate or
-    delay that the arrival has no use for.
+    once each `delay` seconds. Raises ValueError for a rate, delay or burst that is not positive where one is needed, and for a rate, delay or
+    seed that the arrival has no use for.
     """
 
     arrival: Arrival = "closed"
@@ -38,6 +38,8 @@ class Schedule:
             raise ValueError(f"arrival {self.arrival} has no rate; a rate goes with constant, poisson, burst or ramp")
         if self.arrival != "batch" and self.delay:
             raise ValueError(f"arrival {self.arrival} has no delay; a delay goes with batch")
+        if self.arrival != "poisson" and self.seed:
+            raise ValueError(f"arrival {self.arrival} has no seed; a seed goes with poisson")
         if self.arrival in ("burst", "batch") and self.burst < 1:
             raise ValueError(f"arrival {self.arrival} needs a burst of 1 or more")
 

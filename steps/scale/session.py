@@ -218,19 +218,18 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
         namespaces: Sequence[str],
         run: str,
         *,
-        submitter: Submitter | None = None,
         expected_pods: int | None = None,
         deadline: float = math.inf,
         heartbeat: float = 0.5,
     ) -> None:
         self._kube, self._template, self._namespaces, self._run = kube, template, list(namespaces), run
-        self._submitter, self._expected, self._deadline, self._interval = submitter, expected_pods, deadline, heartbeat
+        self._expected, self._deadline, self._interval = expected_pods, deadline, heartbeat
         self._stack = AsyncExitStack()
         self._session: Session | None = None
 
     async def __aenter__(self) -> Session:
         kube, template = self._kube, self._template
-        submitter = self._submitter or await ApiSubmitter.open(kube, template)  # an unknown kind is told before anything is made
+        submitter = await ApiSubmitter.open(kube, template)  # an unknown kind is told before anything is made
         await rights.check(kube, template, self._namespaces)
         try:
             await self._stack.enter_async_context(own_namespaces(kube, self._namespaces, self._run))

@@ -377,5 +377,10 @@ def figures_of(session: Session, rows: list[Row], stages: list[Summary]) -> dict
         session.notes.append(f"no api_p99: it wants {apimetrics.NEEDED} requests of single objects, and there were {count}")
     found |= apimetrics.named(calls)
     rates = [made.summary(schedule) for made, schedule in session.batches]
-    found["create_rate"] = rates[0]["create_rate_per_s"] if rates else None
+    if rates:
+        found |= {
+            "create_rate": rates[0]["create_rate_per_s"],
+            "schedule_held": rates[0]["rate_share"],
+            "submit_lag": rates[0]["lag_p99_s"],
+        }
     return found

@@ -8,7 +8,9 @@ import pytest
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import gates, simulate, vmi
 from perfdag.steps.scale.lock import ExclusiveRun, LockTimeoutError
+from perfdag.steps.scale.measured import of_figures
 from perfdag.steps.scale.prometheus import Prometheus
+from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import ensure_namespace
 from perfdag.steps.scale.stages import unix_ns
 from perfdag.steps.scale.summary import rank
@@ -60,6 +62,16 @@ async def test_vms_are_measured_as_their_stages_played_them_and_nothing_is_left(
     for kind in ("VirtualMachine", vmi.VMI):
         assert await left(kube, "kubevirt.io/v1", kind, namespace) == 0
     assert await left(kube, "v1", "Pod", namespace) == 0
+
+
+@pytest.mark.slow
+async def test_an_open_loop_of_vmis_says_whether_it_was_held(kube: Kube, nodes: None, namespace: str) -> None:
+    await simulate.install(kube, "kubevirt")
+    for schedule, told in ((Schedule("constant", 10), True), (Schedule(), False)):
+        result = await vmi.burst(kube, vmi.Spec(namespaces=[namespace], primer=False, timeout=60, schedule=schedule), 10)
+        for name in ("schedule_held", "submit_lag"):
+            assert (result.figures[name] is not None) == told, name
+            assert bool([each for each in of_figures(result.figures, {}, 10) if each.metric == name]) == told
 
 
 @pytest.mark.slow

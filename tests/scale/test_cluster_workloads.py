@@ -47,18 +47,23 @@ async def test_a_quota_that_refuses_5_percent_shows_as_5_percent(kube: Kube, nod
 
 
 @pytest.mark.slow
-async def test_claims_are_asked_for_bound_and_gone(kube: Kube, nodes: None, namespace: str) -> None:
-    """Distributed workloads with a claim a pod: request and bind each from its own pair, on a storage class that KWOK plays."""
+@pytest.mark.parametrize(("kind", "workers", "pods"), [("training", 1, 1), ("interactive", 1, 1), ("distributed", 2, 3)])
+async def test_claims_are_asked_for_bound_and_gone(kube: Kube, nodes: None, namespace: str, kind: str, workers: int, pods: int) -> None:
+    """Run:ai's workloads with a claim a pod: request and bind each from its own pair, on a storage class that KWOK plays."""
     await simulate.install(kube, "runai")
     await simulate.install(kube, "storage", {"pvc-provisioned": (300, 300)})
     try:
-        names = {"template": "distributed", "workers": 2, "gpus": 1, "pvc": True, "storage_class": "perfdag-simulated"}
-        result = await workloads.submit(kube, workloads.Spec(count=4, namespaces=[namespace], timeout=60, **names))  # type: ignore[arg-type]
+        names = {"template": kind, "workers": workers, "gpus": 1, "pvc": True, "storage_class": "perfdag-simulated"}
+        result = await workloads.submit(kube, workloads.Spec(count=3, namespaces=[namespace], timeout=60, **names))  # type: ignore[arg-type]
+        assert result.figures["success_ratio"] == 1.0
+        assert {row.status for row in result.rows} <= {"ok", "unobserved"}
+        for stage in ("workload_created", "first_pod_created", "last_pod_created", "scheduled", "submission_to_scheduled", "ready"):
+            assert [row.status for row in result.rows if row.stage == stage] == ["ok"] * 3, stage
         bound = [row for row in result.rows if row.stage == "pvc_bound"]
-        assert [row.status for row in bound] == ["ok"] * 4
+        assert [row.status for row in bound] == ["ok"] * 3
         assert all(0.3 <= (row.seconds or 0) < 10 for row in bound), [row.seconds for row in bound]
-        assert [row.status for row in result.rows if row.stage == "pvc_requested"] == ["ok"] * 4
-        assert all(row.objects == 3 for row in bound), "a claim of each of the three pods"
+        assert [row.status for row in result.rows if row.stage == "pvc_requested"] == ["ok"] * 3
+        assert all(row.objects == pods for row in bound), "a claim of each pod"
         assert await left(kube, "v1", "PersistentVolumeClaim", namespace) == 0
     finally:
         await simulate.remove(kube, "storage")
@@ -106,17 +111,16 @@ async def test_the_scheduler_alone_is_released_at_once(kube: Kube, nodes: None, 
 
 @pytest.mark.slow
 async def test_the_scheduler_s_rate_is_not_that_of_submission(kube: Kube, nodes: None, namespace: str) -> None:
-    """Submitted twice as fast: the rate agrees within what the same submission differs by from time to time, and 5 %."""
+    """Submitted twice as fast: the best of three rates, which a busy machine only lowers, agree within a fifth."""
     rates: dict[float, list[float]] = {60.0: [], 120.0: []}
     for _ in range(3):
         for pace, found in rates.items():
             schedule = Schedule("constant", pace)
             spec = workloads.Spec(template="pod", count=200, namespaces=[namespace], gpus=0, schedule=schedule, parallel=40, timeout=60)
             found.append((await workloads.gated(kube, spec)).figures["schedule_rate"] or 0.0)
-    slow, fast = (sorted(found) for found in rates.values())
-    noise = max(slow[-1] - slow[0], fast[-1] - fast[0])
-    assert abs(slow[1] - fast[1]) <= 0.05 * slow[1] + noise, rates
-    assert min(slow) > 1.2 * 60, "it is not held back by the slower submission"
+    slow, fast = (max(found) for found in rates.values())
+    assert abs(slow - fast) <= 0.2 * slow, rates
+    assert min(rates[60.0]) > 1.2 * 60, "it is not held back by the slower submission"
 
 
 async def test_gangs_without_their_scheduler_are_skipped_with_the_reason(kube: Kube, namespace: str) -> None:

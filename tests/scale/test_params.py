@@ -24,6 +24,7 @@ def refused(benchmark: str, **params: Any) -> str:
         ("vmi-burst", {"counts": [100, 400]}, "set scenario: ladder"),
         ("vmi-burst", {"rate": 5}, "arrival closed has no rate"),
         ("vmi-burst", {"arrival": "poisson"}, "needs a rate above 0"),
+        ("vmi-burst", {"arrival": "constant", "rate": 5, "seed": 1}, "arrival constant has no seed"),
         ("vmi-burst", {"template": "pod"}, "Pod brings up no VMI"),
         ("vmi-burst", {"replicas": 3}, "replicas go with the template vmirs"),
         ("vmi-burst", {"step": 5}, "burst has no step"),
@@ -32,6 +33,7 @@ def refused(benchmark: str, **params: Any) -> str:
         ("vmi-steady", {"template": "job"}, "Job brings up no VMI"),
         ("scale", {"rate": 5}, "arrival closed has no rate"),
         ("scale", {"delay": 5}, "arrival closed has no delay"),
+        ("scale", {"seed": 5}, "arrival closed has no seed"),
         ("scale", {"arrival": "batch", "delay": 5, "rate": 5}, "arrival batch has no rate"),
         ("scale", {"scenario": "gated"}, "use template pod"),
         ("scale", {"scenario": "fill", "template": "distributed"}, "fill makes its own pods"),
@@ -47,6 +49,15 @@ def test_what_can_be_is_not_refused() -> None:
     assert refused("vmi-burst", scenario="capacity", counts=[500], step=50) == ""
     assert refused("scale", scenario="gated", template="pod") == refused("scale", scenario="gang") == ""
     assert refused("scale", arrival="batch", delay="1s", template="training") == ""
+
+
+@pytest.mark.parametrize("benchmark", ["vmi-burst", "vmi-steady", "scale"])
+def test_the_seed_of_poisson_arrivals_is_a_param(benchmark: str) -> None:
+    def offsets(seed: int) -> list[float]:
+        params: Any = get(benchmark).Params.model_validate({"arrival": "poisson", "rate": 9, "seed": seed})
+        return list(params.spec().schedule.offsets(5))
+
+    assert offsets(1) == offsets(1) != offsets(2)
 
 
 def test_a_batch_is_no_arrival_of_vmis() -> None:

@@ -175,3 +175,38 @@ class TestBackendTimes:
         assert runai.backend_times(runai.Settings(), "p", "n") == {}
         with pytest.raises(runai.SettingsError, match="no backend_times plug-in 'theirs' is installed"):
             runai.backend_times(runai.Settings(backend_times="theirs"), "p", "n")
+
+
+class TestVersion:
+    class Cluster:
+        """A cluster with Run:ai's ConfigMap, or without."""
+
+        def __init__(self, data: dict[str, str] | None) -> None:
+            self.data = data
+
+        async def resource(self, api_version: str, kind: str) -> str:
+            return f"{api_version} {kind}"
+
+        async def get(self, resource: str, name: str, namespace: str) -> dict[str, Any]:
+            if (resource, name, namespace) != ("v1 ConfigMap", "runai-public", "runai") or self.data is None:
+                raise KubeError(404, "NotFound", "not found")
+            return {"data": self.data}
+
+    @pytest.mark.parametrize(("data", "version"), [({"cluster-version": "2.18.44"}, "2.18.44"), ({}, None), (None, None)])
+    async def test_it_is_what_the_cluster_publishes(self, data: dict[str, str] | None, version: str | None) -> None:
+        assert await runai.runai_version(self.Cluster(data)) == version  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(("version", "tool"), [("2.18.44", "Run:ai 2.18.44"), (None, "perfdag")])
+    def test_rows_name_it_as_the_tool(self, version: str | None, tool: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        from perfdag.benchmark import Gang, get
+        from perfdag.shape import Shape
+        from perfdag.steps import scale_workloads
+        from perfdag.steps.scale.vmi import Result
+
+        async def measured(spec: Any, params: Any) -> Result:
+            return Result("submit", 1, "r", [], [], {}, {"simulated": False, "runai_version": version})
+
+        monkeypatch.setattr(scale_workloads, "_measure", measured)
+        found = get("scale")
+        output = found.run(Gang([], Shape(), 60.0, "/nowhere"), found.Params.model_validate({"template": "training"}))
+        assert output.tool == tool
