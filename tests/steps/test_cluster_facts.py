@@ -1,0 +1,43 @@
+"""Which DaemonSets of a cluster are a network's or storage's: their images are in the provenance of rows."""
+
+from typing import Any
+
+import pytest
+
+from perfdag.steps.facts import _images
+
+
+def daemon(name: str, *images: str) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "spec": {"template": {"spec": {"containers": [{"image": each} for each in images]}}}}
+
+
+@pytest.mark.parametrize(
+    ("name", "image"),
+    [
+        ("calico-node", "calico/node:v3.28.0"),
+        ("canal", "flannel/flannel:v0.25.1"),
+        ("rke2-net", "rancher/mirrored-calico-node:v3.28.0"),
+        ("node-router", "cloudnativelabs/kube-router:v2.1.0"),
+        ("netd", "gke/netd:v0.8.9"),
+        ("longhorn-manager", "longhornio/longhorn-manager:v1.7.0"),
+        ("ebs-csi-node", "aws-ebs-csi-driver:v1.30.0"),
+        ("storage-node", "provisioner/csi-node-driver-registrar:v2.10"),
+        ("kube-flannel-ds", "flannel/flannel:v0.25.1"),
+        ("ovnkube-node", "ovn-kubernetes:1.0"),
+        ("net", "amazon-k8s-cni:v1.19.2"),
+    ],
+)
+def test_a_network_or_storage_is_known_by_its_name_or_its_image(name: str, image: str) -> None:
+    assert _images([daemon("node-exporter", "prom/node-exporter:v1.8.0"), daemon(name, image)]) == {name: [image]}
+
+
+@pytest.mark.parametrize(("name", "image"), [("netdata", "netdata/netdata:v1.45"), ("fluent-bit", "fluent/fluent-bit:3.0")])
+def test_others_are_left_out(name: str, image: str) -> None:
+    assert _images([daemon(name, image)]) == {}
+
+
+def test_all_images_of_a_daemon_are_told_in_order() -> None:
+    assert _images([daemon("canal", "flannel:1", "calico/node:2"), daemon("a-csi", "x:1")]) == {
+        "a-csi": ["x:1"],
+        "canal": ["calico/node:2", "flannel:1"],
+    }
