@@ -1,8 +1,9 @@
-"""LoadGen's SingleStream with the shortest possible answer, in a process of its own: what a harness is held against.
+"""LoadGen with the shortest possible answer, in a process of its own: what a harness is held against.
 
-python plain_loadgen.py SERVICE_SECONDS QUERIES     prints LoadGen's p50 in seconds
+python plain_loadgen.py SERVICE_SECONDS QUERIES [--server RATE]     prints LoadGen's p50 in seconds, of SingleStream or of Server at RATE/s
 """
 
+import argparse
 import subprocess
 import sys
 import tempfile
@@ -11,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 
-def p50(service: float, queries: int) -> float:
-    """Seconds of the median query of a system that sleeps `service` seconds."""
-    argv = [sys.executable, __file__, str(service), str(queries)]
+def p50(service: float, queries: int, rate: float | None = None) -> float:
+    """Seconds of the median query of a system that sleeps `service` seconds; `rate`: queries/s that arrive (Server)."""
+    argv = [sys.executable, __file__, str(service), str(queries), *(["--server", str(rate)] if rate else [])]
     return float(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
 
 
-def main(service: float, queries: int) -> None:
+def main(service: float, queries: int, rate: float | None) -> None:
     """Run one test and print its p50."""
     import mlperf_loadgen as lg
 
@@ -26,9 +27,11 @@ def main(service: float, queries: int) -> None:
         lg.QuerySamplesComplete([lg.QuerySampleResponse(each.id, 0, 0) for each in samples])
 
     settings, logs = lg.TestSettings(), lg.LogSettings()
-    settings.scenario, settings.mode = lg.TestScenario.SingleStream, lg.TestMode.PerformanceOnly
+    settings.scenario = lg.TestScenario.Server if rate else lg.TestScenario.SingleStream
+    settings.mode = lg.TestMode.PerformanceOnly
     settings.min_duration_ms, settings.min_query_count, settings.max_query_count = 0, queries, queries
     settings.single_stream_expected_latency_ns = int(service * 1e9)
+    settings.server_target_qps, settings.server_target_latency_ns = rate or 1.0, int(1e9)
     logs.enable_trace = False
     with tempfile.TemporaryDirectory() as folder:
         logs.log_output.outdir = folder
@@ -41,4 +44,9 @@ def main(service: float, queries: int) -> None:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), int(sys.argv[2]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("service", type=float)
+    parser.add_argument("queries", type=int)
+    parser.add_argument("--server", type=float, metavar="RATE")
+    args = parser.parse_args()
+    main(args.service, args.queries, args.server)

@@ -1,0 +1,21 @@
+"""The harness's own figures on a system of known service time, to hold against plain LoadGen's."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from perfdag.steps.resnet50 import loadgen, summary
+from perfdag.steps.resnet50.system import Stub
+
+
+class FromTheCall(Stub):
+    """Serves from when it is called, not from when a query was queued, so that the way through the batcher shows."""
+
+    def infer(self, indices: Sequence[int], ready: float) -> Sequence[int]:
+        return super().infer(indices, time.monotonic())
+
+
+def server_p50(service: float, queries: int, rate: float, failed: Callable[[BaseException], None]) -> float:
+    """Seconds of the median query of Server at `rate`/s through the batcher."""
+    load = loadgen.Load("server", 1, 0.001, queries, 64, 1 / service, target_rate=rate, latency_bound=1.0, max_queries=queries)
+    logs = loadgen.measure(FromTheCall(service), load, failed).logs
+    return summary.read(logs["summary"], logs["detail"]).percentiles[0.5]
