@@ -168,6 +168,7 @@ class Iperf(Benchmark[IperfParams]):
 
     def parse(self, output: Output, params: IperfParams) -> list[Measurement]:
         if params.implementation == "iperf2":
+            iperf2.verify(params, output.texts)
             return iperf2.parse(output, params.streams, params.duration, params.protocol, params.reverse, params.bidirectional)
         report = iperf3.read(output.texts.get("client", ""))
         if "error" in report:
@@ -212,10 +213,11 @@ def _iperf2_commands(params: IperfParams, address: str, port: int) -> tuple[list
     client += ["-b", f"{params.rate:.0f}"] if params.rate else []
     client += ["-l", str(params.length)] if params.length is not None else []
     client += ["-M", str(params.mss)] if params.mss is not None else []
-    client += ["-Z", params.congestion] if params.congestion is not None else []
-    client += ["-R"] if params.reverse else []
+    # each side sets it for what it sends itself
+    congestion = ["-Z", params.congestion] if params.congestion is not None else []
+    client += ["-R"] if params.reverse else congestion
     client += ["--full-duplex"] if params.bidirectional else []
-    return ["iperf", "-s", *shared, "-P", str(params.streams)], client
+    return ["iperf", "-s", *shared, "-P", str(params.streams), *congestion], client
 
 
 def _refused(finished: Finished) -> bool:

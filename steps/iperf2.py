@@ -2,8 +2,12 @@
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from perfdag.benchmark import Failed, Measurement, Output
+from perfdag.benchmark import Failed, Invalid, Measurement, Output, Skip
+
+if TYPE_CHECKING:
+    from perfdag.steps.iperf import IperfParams
 
 _ROW = re.compile(
     r"^\[\s*(?P<star>\*?)(?P<id>\d+)\]\s+(?P<start>[\d.]+)-\s*(?P<end>[\d.]+) sec"
@@ -13,6 +17,12 @@ _ROW = re.compile(
 _WRITES = re.compile(r"\d+/\d+\s+(?P<retries>\d+)\s")
 _WINDOW = re.compile(r"\d+/\d+\s+\d+\s+(?P<kib>\d+)K/(?P<rtt>\d+)(?:\(\d+\))?\s+us")
 _DATAGRAMS = re.compile(r"(?P<jitter>[\d.]+) ms\s+(?P<lost>\d+)/\s*(?P<total>\d+) \(")
+
+_BUFFER = re.compile(r"^(?:TCP window|UDP buffer) size:\s+(\d+) Byte \(WARNING: requested\s+(\d+) Byte\)", re.M)
+_REFUSED = re.compile(r"^Attempt to set '.*' congestion control failed.*", re.M)
+_CONGESTION = re.compile(r"^TCP congestion control set to (\S+)", re.M)
+_MSS = re.compile(r"\(icwnd/mss/irtt=\d+/(\d+)/\d+\)")
+_TCP_OPTIONS = 40  # bytes of a segment that TCP's options take at most; the kernel tells what is left for the payload
 
 
 @dataclass(frozen=True)
@@ -26,6 +36,23 @@ def version(text: str) -> str:
     """`iperf2 2.1.8` from what `iperf -v` prints."""
     found = re.search(r"iperf version (\S+)", text)
     return f"iperf2 {found[1]}" if found else "iperf2"
+
+
+def verify(params: "IperfParams", texts: dict[str, str]) -> None:
+    """What was asked is what ran, as far as iperf2 tells. Raises Invalid where the kernel took less, Skip where it lacks the congestion control."""
+    said = "\n".join(texts.values())
+    refused = _REFUSED.search(said)
+    if refused:
+        raise Skip(f"iperf2: {refused[0]}; the kernel's own: cat /proc/sys/net/ipv4/tcp_available_congestion_control", texts)
+    others = set(_CONGESTION.findall(said)) - {params.congestion}
+    if params.congestion and others:
+        raise Invalid(f"asked for congestion {params.congestion}, iperf2 used {', '.join(sorted(others))}", texts)
+    for given, asked in _BUFFER.findall(said):
+        if int(given) < int(asked):  # Linux doubles what it grants, so more than was asked is no fault
+            raise Invalid(f"asked for a window of {asked} B, the kernel gave {given} B; its limits: net.core.rmem_max, wmem_max", texts)
+    for used in map(int, _MSS.findall(said)):
+        if params.mss and not params.mss - _TCP_OPTIONS <= used <= params.mss:
+            raise Invalid(f"asked for mss {params.mss} B, a connection used {used} B", texts)
 
 
 def parse(output: Output, streams: int, duration: float, protocol: str, reverse: bool, bidirectional: bool) -> list[Measurement]:

@@ -204,6 +204,37 @@ def test_iperf2_on_a_system_that_tells_no_window_has_none() -> None:
     assert not {each.metric for each in IPERF.parse(output, params)} & {"rtt", "congestion_window"}
 
 
+_CONNECTED = "[  1] local 10.0.0.1 port 1 connected with 10.0.0.2 port 2 (icwnd/mss/irtt=14/1448/60)\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "text", "says"),
+    [
+        ({"congestion": "bbr"}, "TCP congestion control set to cubic\n", "congestion bbr, iperf2 used cubic"),
+        ({"window": "6MiB"}, "TCP window size: 425984 Byte (WARNING: requested 6291456 Byte)\n", "gave 425984 B"),
+        ({"window": "6MiB", "protocol": "udp"}, "UDP buffer size: 425984 Byte (WARNING: requested 6291456 Byte)\n", "gave 425984 B"),
+        ({"mss": 9000}, _CONNECTED, "mss 9000 B, a connection used 1448 B"),
+        ({"mss": 500}, _CONNECTED, "mss 500 B, a connection used 1448 B"),
+    ],
+)
+@pytest.mark.parametrize("side", ["client", "server"])
+def test_less_than_was_asked_of_iperf2_is_invalid(given: dict[str, Any], text: str, says: str, side: str) -> None:
+    _, _, output = load("iperf/iperf2-tcp")
+    output.texts = {role: re.sub(r"\(icwnd\S*\)", "", said) for role, said in output.texts.items()}
+    output.texts[side] = text + output.texts[side]
+    with pytest.raises(Invalid, match=says):
+        IPERF.parse(output, IperfParams(implementation="iperf2", **given))
+
+
+def test_a_doubled_window_and_room_for_options_are_what_was_asked_of_iperf2() -> None:
+    _, params, output = load("iperf/iperf2-tcp")
+    lines = "TCP window size: 2097152 Byte (WARNING: requested 1048576 Byte)\nTCP congestion control set to reno\n"
+    output.texts["server"] = lines + re.sub(r"mss/irtt=\d+/\d+/", "mss/irtt=9/988/", output.texts["server"])
+    output.texts["client"] = lines + re.sub(r"mss/irtt=\d+/\d+/", "mss/irtt=9/1000/", output.texts["client"])
+    asked = params.model_copy(update={"window": 1 << 20, "mss": 1000, "congestion": "reno"})
+    assert values(IPERF.parse(output, asked), "throughput")
+
+
 def test_the_version_is_part_of_the_series() -> None:
     assert IPERF.series(load("iperf/tcp")[2]).startswith("iperf3 3.")
     assert IPERF.series(load("iperf/iperf2-tcp")[2]).startswith("iperf2 2.")
@@ -276,6 +307,33 @@ def test_a_real_run(given: dict[str, Any], tmp_path: Any) -> None:
     output = IPERF.run(here, params)
     assert values(IPERF.parse(output, params), "throughput")[0] > 1e6
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(shutil.which("iperf") is None, reason="iperf2 is not installed")
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        ({"congestion": "nosuch"}, Skip, "Attempt to set 'nosuch' congestion control failed.*tcp_available_congestion_control"),
+        ({"congestion": "nosuch", "reverse": True}, Skip, "Attempt to set 'nosuch' congestion control failed"),
+        ({"window": "512MiB"}, Invalid, r"window of 536870912 B, the kernel gave \d+ B"),
+        ({"window": "512MiB", "protocol": "udp"}, Invalid, r"window of 536870912 B, the kernel gave \d+ B"),
+    ],
+)
+def test_what_the_kernel_refuses_iperf2_is_said(given: dict[str, Any], error: type[Exception], says: str, tmp_path: Any) -> None:
+    params = IperfParams(implementation="iperf2", duration=0.5, **given)
+    with pytest.raises(error, match=says):
+        IPERF.parse(IPERF.run(gang(params, str(tmp_path)), params), params)
+
+
+@pytest.mark.skipif(shutil.which("iperf") is None, reason="iperf2 is not installed")
+@pytest.mark.parametrize("way", [{}, {"reverse": True}, {"bidirectional": True}])
+def test_iperf2_takes_congestion_window_and_mss_whoever_sends(way: dict[str, Any], tmp_path: Any) -> None:
+    params = IperfParams(implementation="iperf2", duration=0.5, congestion="reno", window="64KiB", mss=1000, **way)
+    output = IPERF.run(gang(params, str(tmp_path)), params)
+    assert values(IPERF.parse(output, params), "throughput")[0] > 1e6
+    sender = output.texts["server" if way else "client"]
+    assert "TCP congestion control set to reno" in sender
+    assert re.search(r"icwnd/mss/irtt=\d+/988/", sender)
 
 
 def test_one_pair_is_never_measured_under_the_name_of_all(tmp_path: Any) -> None:
