@@ -92,3 +92,34 @@ def test_without_venv_root_and_sudo_it_says_what_root_is_to_install(tmp_path: Pa
     ended = venv(path, "python3", tmp_path / "venv")
     assert ended.returncode == 1
     assert ended.stderr.strip() == "as root: apt-get install python3-venv; then run make again"
+
+
+STUB = """case "$1" in
+-) cat >/dev/null ;;
+-m) mkdir -p "$4/bin"; for each in pip perfdag; do cp "$STUBS/$each" "$4/bin/$each"; done ;;
+esac"""
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_a_second_make_run_installs_nothing(tmp_path: Path) -> None:
+    log, checkout, stubs = tmp_path / "log", tmp_path / "checkout", tmp_path / "stubs"
+    shutil.copytree(ROOT / "scripts", checkout / "scripts")
+    for name in ("Makefile", "pyproject.toml", "requirements/run.txt"):
+        (checkout / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, checkout / name)
+    stubs.mkdir()
+    for name in ("pip", "perfdag"):
+        (stubs / name).write_text(f'#!/bin/sh\necho {name} "$1" >> {log}\n')
+        (stubs / name).chmod(0o755)
+    path = folder_with(tmp_path, "sh", "make", "id", "cat", "cp", "mkdir", "touch", python3=STUB, iperf3="exit 0", fio="exit 0")
+
+    def run() -> list[str]:
+        log.write_text("")
+        subprocess.run(["make", "run"], cwd=checkout, env={"PATH": path, "STUBS": str(stubs)}, capture_output=True, check=True)
+        return log.read_text().splitlines()
+
+    whole = ["pip install", "pip install", "perfdag run"]
+    assert run() == whole
+    assert run() == ["perfdag run"]
+    os.utime(checkout / ".venv/run.stamp", (0, 0))
+    assert run() == whole, "a lock file that is newer is installed"

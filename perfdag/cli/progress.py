@@ -59,9 +59,9 @@ class Progress:
         self.failed += part.status not in ("ok", "skipped")
         value = headline(part.rows)
         unit = next((row["unit"] for row in part.rows if row["headline"]), "")
-        said = short(value, unit) if value is not None else ""
+        said = f" {short(value, unit)}" if value is not None else ""
         reason = f": {part.error}" if part.error else ""
-        line = f"[{self.done}/{self.total}] {point.sample(part.repetition)} {part.status} {said}{reason}".rstrip()
+        line = f"[{self.done}/{self.total}] {point.sample(part.repetition)} {part.status}{said}{reason}"
         if self._live:
             if part.status not in ("ok", "skipped"):
                 self._live.console.print(line, markup=False, highlight=False)

@@ -1,0 +1,88 @@
+"""What a run says while it goes: one live line with the time left on a terminal, a plain line a sample elsewhere."""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdag import suite
+from perfdag.cli.progress import Progress
+from perfdag.parts import Part
+from perfdag.plan import SAMPLE_OVERHEAD, make_plan
+
+SUITE = """name: shown
+repetitions: 2
+entries:
+  - {benchmark: command, name: nap, params: {argv: [sleep, '0.4'], expected: 0.4}}
+  - {benchmark: command, name: bad, params: {argv: ['false'], expected: 0.01}}
+"""
+
+
+def command(tmp_path: Path) -> list[str]:
+    (tmp_path / "suite.yaml").write_text(SUITE)
+    return [sys.executable, "-m", "perfdag", "run", str(tmp_path / "suite.yaml"), "--store", str(tmp_path / "store"), "--no-report"]
+
+
+def on_a_terminal(argv: list[str]) -> str:
+    """What the command writes to stderr where that is a terminal of 120 columns."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    plain = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "CI", "TTY_COMPATIBLE", "TTY_INTERACTIVE"}}
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=its, env={**plain, "TERM": "xterm", "COLUMNS": "120"}) as running:
+        os.close(its)
+        said = b""
+        while True:
+            try:
+                read = os.read(ours, 65536)
+            except OSError:  # Linux says EIO where the other side is closed
+                break
+            if not read:
+                break
+            said += read
+        os.close(ours)
+    assert running.returncode == 1, "the sample of `false` fails"
+    return said.decode()
+
+
+def test_a_terminal_has_one_live_line_with_the_time_left(tmp_path: Path) -> None:
+    said = on_a_terminal(command(tmp_path))
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said)
+    assert re.search(r"\d/4 +nap \((1|2)/2\) +about [\d.]+ (ms|s) left", shown)
+    assert "\x1b[2K" in said, "the line is written over"
+    plain = [line for line in shown.replace("\r", "\n").splitlines() if line.startswith("[")]
+    assert len(plain) == 2, "of what ended, only failed samples have a line that stays"
+    assert all(re.fullmatch(r"\[\d/4\] bad \((1|2)/2\) failed: .+", line.strip()) for line in plain)
+
+
+def test_elsewhere_each_sample_has_a_plain_line(tmp_path: Path) -> None:
+    said = subprocess.run(command(tmp_path), capture_output=True, text=True, check=False).stderr
+    assert "\x1b" not in said
+    lines = [line for line in said.splitlines() if line.startswith("[")]
+    assert [line.split("]")[0] for line in lines] == ["[1/4", "[2/4", "[3/4", "[4/4"]
+    assert sum(bool(re.fullmatch(r"\[\d/4\] nap \((1|2)/2\) ok [\d.]+ m?s", line)) for line in lines) == 2
+    assert sum(" bad " in line and " failed: " in line for line in lines) == 2
+
+
+def test_the_time_left_follows_what_samples_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "name: s\nentries:\n  - {benchmark: command, params: {argv: [ls], expected: 1.7}, permutations: {product: {exit_code: [0, 1, 2, 3]}}}\n"
+    plan = make_plan(suite.loads(text))
+    clock = [100.0]
+    monkeypatch.setattr("perfdag.cli.progress.time.monotonic", lambda: clock[0])
+    expected = 1.7 + SAMPLE_OVERHEAD
+    progress: Any = Progress(plan)
+    assert progress.left() == pytest.approx(4 * expected)
+    progress.started(plan.points[0], 1)
+    clock[0] += 3 * expected
+    progress.ended(plan.points[0], Part(plan.points[0].id, 1, "ok"))
+    assert progress.left() == pytest.approx(3 * 3 * expected), "three are left, and each takes three times what was expected"
+    progress.passed(plan.points[1], 1, "stored before")
+    assert progress.left() == pytest.approx(2 * 3 * expected)
+    assert progress.done == 2
