@@ -3,6 +3,7 @@
     python benchmarks/argo.py points --namespace bench [--points 100]      points of 1 s iperf in one shape, then the daemon pair
     python benchmarks/argo.py batches --namespace bench                    the same points in 1 and in 3 batches
     python benchmarks/argo.py sweep --namespace bench [--points 10000]     no-op points: wall time, pods, largest object, controller memory
+    python benchmarks/argo.py sweep --namespace bench --batches 100        no-op points of a batch each, which all stand in the Workflow's status
     python benchmarks/argo.py render                                       planning and rendering 10,000 points, no cluster
 
 Needs perfdag installed in the namespace, and images iperf and base. Baseline: the DAG of a daemon server and a client a point that
@@ -34,7 +35,10 @@ Object = dict[str, Any]
 OVERHEAD, FIXED, BATCH, RENDER = 0.3, 45.0, 15.0, 1.0
 """Limits in s: of a point beyond its own time, of a run, of each further batch, of planning and rendering 10,000 points."""
 OBJECT = 256 * 1024
-"""Limit in bytes of any object that a sweep makes; etcd refuses one of 1.5 MB."""
+"""Limit in bytes of any object that a sweep makes; etcd refuses one of 1.5 MB.
+
+A Workflow's status is Argo's: it grows with every pod, and Argo compresses it from 1 MiB on. Of a sweep of many batches it is told apart.
+"""
 broken: list[str] = []
 
 
@@ -85,17 +89,12 @@ def iperf(points: int, extra: str = "") -> str:
     """Points of 1 s that differ in a port-free parameter, one shape of two hosts."""
     buffers = [16384 + 1024 * number for number in range(points)]
     entry = {
-        "benchmark": "command",
-        "params": {"argv": ["sleep", "1"], "expected": 1},
+        "benchmark": "iperf",
+        "params": {"duration": "1s"},
         "hosts": {"count": 2},
-        "permutations": {"product": {"env": [{"POINT": str(number)} for number in buffers]}},
+        "permutations": {"product": {"length": buffers}},
     }
-    if IPERF:
-        entry |= {"benchmark": "iperf", "params": {"duration": "1s"}, "permutations": {"product": {"length": buffers}}}
     return f"{extra}" + yaml.safe_dump({"name": "argo-figure", "entries": [entry]})
-
-
-IPERF = True
 
 
 def figures(view: View, seconds: float, measured: float) -> tuple[float, float]:
@@ -204,18 +203,21 @@ def cost_of_batches(args: argparse.Namespace) -> None:
 
 @dataclass
 class Seen:
-    """What a run makes of objects, looked at every few seconds: uids of pods, bytes of the largest object and its kind, the controller's peak."""
+    """What a run makes of objects, looked at every few seconds: uids of pods, bytes of the largest object and its kind, and of the largest
+    status of a Workflow, which counts as a part of its object unless it is told `apart`."""
 
     namespace: str
+    apart: bool = False
     ended: threading.Event = field(default_factory=threading.Event)
     before: set[str] = field(default_factory=set)
     pods: set[str] = field(default_factory=set)
     largest: tuple[int, str] = (0, "none")
+    status: int = 0
 
     def watch(self, every: float = 5.0) -> None:
         """Look until `ended`; what was there before is not counted."""
         kube.run(self._look)
-        self.before, self.largest = self.pods, (0, "none")
+        self.before, self.largest, self.status = self.pods, (0, "none"), 0
         self.pods = set()
         while not self.ended.wait(every):
             kube.run(self._look)
@@ -223,31 +225,34 @@ class Seen:
     async def _look(self, client: Kube) -> None:
         for api, kind in ((ARGO, "Workflow"), ("v1", "Pod"), ("v1", "ConfigMap"), (ARGO, "WorkflowTaskResult")):
             for each in await client.list(await client.resource(api, kind), self.namespace):
-                self.largest = max(self.largest, (len(orjson.dumps(each)), kind))
+                whole = len(orjson.dumps(each))
+                status = len(orjson.dumps(each.pop("status", {}))) if kind == "Workflow" else 0
+                self.status = max(self.status, status)
+                self.largest = max(self.largest, (whole - status if self.apart else whole, kind))
                 if kind == "Pod" and each["metadata"]["uid"] not in self.before:
                     self.pods.add(each["metadata"]["uid"])
 
 
 def sweep(args: argparse.Namespace) -> None:
-    """Many no-op points."""
-    side = args.points // 100
-    entry = {
-        "benchmark": "command",
-        "params": {"argv": ["true"]},
-        "permutations": {"product": {"expected": [0.01 + n / 1e6 for n in range(side)]}},
-    }
-    entry["permutations"]["product"]["env"] = [{"N": str(n)} for n in range(100)]  # type: ignore[index]
-    seen = Seen(args.namespace)
+    """Many no-op points, in as few batches as can be or in a given number of them."""
+    points = args.batches or args.points
+    numbers = [{"N": str(n)} for n in range(points)] if args.batches else [{"N": str(n)} for n in range(100)]
+    product: Object = {"env": numbers} if args.batches else {"env": numbers, "expected": [0.01 + n / 1e6 for n in range(points // 100)]}
+    entry = {"benchmark": "command", "params": {"argv": ["true"]}, "permutations": {"product": product}}
+    suite = {"name": "sweep", "entries": [entry]} | ({"isolation": "pod"} if args.batches else {})
+    seen = Seen(args.namespace, bool(args.batches))
     looking = threading.Thread(target=seen.watch, daemon=True)
     looking.start()
-    name, seconds = submit(yaml.safe_dump({"name": "sweep", "entries": [entry]}), args.namespace)
+    name, seconds = submit(yaml.safe_dump(suite), args.namespace)
     seen.ended.set()
     looking.join()
     samples = sum(part.status == "ok" for part in parts(look(name, args.namespace)))
     size, kind = seen.largest
+    missing = against(f"{points - samples:,} of {points:,} points without a result", points - samples, 0)
+    beside = ", a Workflow's status not counted" if seen.apart else ""
     print(
-        f"{against(f'{args.points - samples:,} of {args.points:,} points without a result', args.points - samples, 0)}, {seconds:.0f} s, {len(seen.pods)} pods, "
-        f"{against(f'largest object {size:,} B ({kind})', size, OBJECT)}, controller at most {controller_memory()}"
+        f"{missing}, {seconds:.0f} s, {len(seen.pods)} pods, {against(f'largest object {size:,} B ({kind}{beside})', size, OBJECT)}, "
+        f"status of the Workflow at most {seen.status:,} B, controller at most {controller_memory()}"
     )
 
 
@@ -289,6 +294,7 @@ def main() -> None:
     parser.add_argument("what", choices=["points", "batches", "sweep", "render"])
     parser.add_argument("--namespace", "-n", default="perfdag")
     parser.add_argument("--points", type=int)
+    parser.add_argument("--batches", type=int, metavar="N", help="sweep: N points, each in pods of its own")
     parser.add_argument("--pairs", type=int, default=5)
     args = parser.parse_args()
     args.points = args.points or (10_000 if args.what == "sweep" else 100)
