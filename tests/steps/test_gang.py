@@ -1,14 +1,16 @@
 """The order of a batch's samples on its first try and on a retry, and why a gang is not there."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from perfdag.parts import Part
 from perfdag.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps import gang
-from perfdag.steps.gang import Gone, absent, in_turn
+from perfdag.steps.gang import Gone, Said, absent, in_turn
 from perfdag.steps.pods import Pod
 from perfdag.suite import loads
 
@@ -67,3 +69,27 @@ def test_the_address_of_an_extra_network_is_a_global_one(scope: str) -> None:
     else:
         with pytest.raises(Gone, match="no address on net1"):
             gang._extra_address(Host(), shape)  # type: ignore[arg-type]
+
+
+def test_progress_is_told_to_argo_and_counts_what_others_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "progress"
+    monkeypatch.setenv("ARGO_PROGRESS_FILE", str(file))
+    said = Said(4)
+    assert file.read_text() == "0/4\n"
+    point = make_plan(loads(SLEEPS)).points[0]
+    said.ended(point, Part(point.id, 1, "failed", "it broke"))
+    assert file.read_text() == "1/4\n"
+    said.count(2)
+    assert file.read_text() == "3/4\n"
+    assert capsys.readouterr().out.splitlines() == [f"1/4 failed command {point.label} repetition 1: it broke", "3/4"]
+
+
+def test_progress_that_cannot_be_told_is_said_once_and_costs_no_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ARGO_PROGRESS_FILE", str(tmp_path / "no" / "such" / "folder"))
+    said = Said(2)
+    said.count(1)
+    assert capsys.readouterr().err.count("progress is not reported to Argo") == 1
