@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test otava lint lock tools clean
+.PHONY: run test bench otava lint lock tools clean
 
 run: $(VENV)/run.stamp tools
 	@$(BIN)/perfdag run suites/quick.yaml --store ./perfdag-results
@@ -15,6 +15,12 @@ test: $(VENV)/dev.stamp tools lint
 
 # these hold real clocks against real load and mostly wait: beside each other, away from those that compute
 CLOCKS := tests/stats/test_real_step.py tests/queue tests/stats/test_confirm.py tests/resnet50/test_loadgen.py
+
+# perfdag's own speed: those that take a few minutes and need no cluster, one after the other, each with its limits
+bench: $(VENV)/dev.stamp
+	@for each in $(SPEEDS); do echo "$$each"; $(BIN)/python benchmarks/$$each.py || failed=1; done; exit $${failed:-0}
+
+SPEEDS := plan collect history overhead_run
 
 # the detector beside apache-otava's, in an environment of its own
 otava:

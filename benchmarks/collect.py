@@ -150,7 +150,9 @@ def main() -> int:
         f"folder: {rows:,} rows of {len(made):,} parts in {seconds:.1f} s, {seconds / rows * 1e6:.1f} us a row, {seconds / baseline:.1f} x reading the files, peak {memory:.0f} MB"
     )
     held = [at_most("a row", seconds / rows * 1e6, FOLDER_US_A_ROW, "us"), at_most("peak memory", memory, MEMORY_MB, "MB")]
-    if args.s3:
+    if not args.s3:
+        print("S3: not measured; name a place with --s3 s3://bucket/prefix")
+    else:
         root = f"{args.s3.rstrip('/')}/{secrets.token_hex(4)}"
         store = S3Store(root, 10.0)
         with ThreadPoolExecutor(16) as pool:

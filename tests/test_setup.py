@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,28 @@ def test_without_venv_root_and_sudo_it_says_what_root_is_to_install(tmp_path: Pa
     ended = venv(path, "python3", tmp_path / "venv")
     assert ended.returncode == 1
     assert ended.stderr.strip() == "as root: apt-get install python3-venv; then run make again"
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_bench_runs_each_and_fails_if_one_holds_no_limit(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path / "Makefile")
+    path = folder_with(tmp_path, "sh", "make")
+    bench = tmp_path / ".venv/bin/python"
+    bench.parent.mkdir(parents=True)
+    for broken, code in (("none", 0), ("history", 2)):
+        bench.write_text(f'#!/bin/sh\necho ran "$1"\n[ "$1" != benchmarks/{broken}.py ]\n')
+        bench.chmod(0o755)
+        argv = ["make", "-o", ".venv/dev.stamp", "bench"]
+        ended = subprocess.run(argv, cwd=tmp_path, env={"PATH": path}, capture_output=True, text=True, check=False)
+        ran = [line.removeprefix("ran ") for line in ended.stdout.splitlines() if line.startswith("ran ")]
+        assert ended.returncode == code
+        assert ran == [f"benchmarks/{name}.py" for name in ("plan", "collect", "history", "overhead_run")]
+        assert all((ROOT / each).is_file() for each in ran)
+
+
+def test_a_limit_that_is_not_measured_is_said() -> None:
+    ended = subprocess.run([sys.executable, ROOT / "benchmarks/collect.py", "--parts", "100"], capture_output=True, text=True, check=False)
+    assert "S3: not measured; name a place with --s3" in ended.stdout
 
 
 STUB = """case "$1" in
