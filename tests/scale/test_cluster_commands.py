@@ -182,8 +182,30 @@ class TestCommands:
         said = capsys.readouterr().out
         assert "schedule_rate: " in said
         assert "release_seconds: " in said
-        assert self.cli("gang", "-o", str(tmp_path)) == 2
-        assert "needs Volcano or KAI" in capsys.readouterr().err
+        for name in ("gang", "reclaim"):
+            assert self.cli(name, "-o", str(tmp_path)) == 2
+            assert f"{name} needs Volcano or KAI" in capsys.readouterr().err
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("words", "told"),
+        [
+            (["fill", "-g", "8"], ["gpus_free: ", "nodes_overcommitted: 0", "unschedulable_verdict: "]),
+            (["fragmentation"], ["packing: "]),
+            (["preemption", "-g", "8", "--count", "2"], ["evicted: "]),
+        ],
+    )
+    def test_scenarios_of_gpus_are_commands_too(
+        self, words: list[str], told: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert self.cli("nodes", "--count", "20", "--gpus", "8") == 0
+        name = f"perfdag-test-{uuid.uuid4().hex[:8]}"
+        code = self.cli(*words, "--namespace", name, "-o", str(tmp_path), "--timeout", "60")
+        said = capsys.readouterr()
+        assert [each for each in told if each not in said.out] == [], said
+        runs = orjson.loads((tmp_path / "summary.json").read_bytes())["runs"]
+        assert [(each["scenario"], each["figures"]["left_behind"]) for each in runs] == [(words[0], 0)]
+        assert code == (0 if runs[0]["figures"]["success_ratio"] == 1.0 else 1)
 
     def test_what_may_not_be_created_is_one_line_before_anything(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """A service account without any right, as the kubeconfig's user."""

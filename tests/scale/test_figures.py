@@ -5,6 +5,7 @@ import contextlib
 import math
 import shutil
 import socket
+import ssl
 import time
 from pathlib import Path
 from typing import Any
@@ -457,5 +458,35 @@ async def test_a_token_is_sent_and_a_refusal_names_its_option(tmp_path: Path) ->
         await prometheus.Prometheus(url, str(tmp_path / "token")).probe()
         with pytest.raises(KubeError, match=r"answers 401.*--prometheus-token-file"):
             await prometheus.Prometheus(url).probe()
+    finally:
+        server.close()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+async def test_its_certificate_is_checked_against_the_authority_that_is_given(tmp_path: Path) -> None:
+    for name in ("own", "other"):
+        files = ["-keyout", str(tmp_path / f"{name}.key"), "-out", str(tmp_path / f"{name}.crt")]
+        argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1", *files]
+        made = await asyncio.create_subprocess_exec(*argv, "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", stderr=-3)
+        assert await made.wait() == 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = b'{"status":"success","data":{"resultType":"vector","result":[]}}'
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        writer.close()
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "own.crt", tmp_path / "own.key")
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        await prometheus.Prometheus(url, ca_file=str(tmp_path / "own.crt")).probe()
+        for wrong in (str(tmp_path / "other.crt"), None):
+            with pytest.raises(KubeError, match="no answer from Prometheus.*certificate"):
+                await prometheus.Prometheus(url, ca_file=wrong).probe()
+        with pytest.raises(KubeError, match="No such file"):
+            await prometheus.Prometheus(url, ca_file=str(tmp_path / "absent")).probe()
     finally:
         server.close()
