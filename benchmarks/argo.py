@@ -216,21 +216,25 @@ class Seen:
 
     def watch(self, every: float = 5.0) -> None:
         """Look until `ended`; what was there before is not counted."""
-        kube.run(self._look)
-        self.before, self.largest, self.status = self.pods, (0, "none"), 0
-        self.pods = set()
+        self.before = {each["metadata"]["uid"] for _, each in kube.run(self._there)}
         while not self.ended.wait(every):
-            kube.run(self._look)
+            self._look()
 
-    async def _look(self, client: Kube) -> None:
-        for api, kind in ((ARGO, "Workflow"), ("v1", "Pod"), ("v1", "ConfigMap"), (ARGO, "WorkflowTaskResult")):
-            for each in await client.list(await client.resource(api, kind), self.namespace):
-                whole = len(orjson.dumps(each))
-                status = len(orjson.dumps(each.pop("status", {}))) if kind == "Workflow" else 0
-                self.status = max(self.status, status)
-                self.largest = max(self.largest, (whole - status if self.apart else whole, kind))
-                if kind == "Pod" and each["metadata"]["uid"] not in self.before:
-                    self.pods.add(each["metadata"]["uid"])
+    async def _there(self, client: Kube) -> list[tuple[str, Object]]:
+        kinds = ((ARGO, "Workflow"), ("v1", "Pod"), ("v1", "ConfigMap"), (ARGO, "WorkflowTaskResult"))
+        return [(kind, each) for api, kind in kinds for each in await client.list(await client.resource(api, kind), self.namespace)]
+
+    def _look(self) -> None:
+        for kind, each in kube.run(self._there):
+            uid = each["metadata"]["uid"]
+            if uid in self.before:
+                continue
+            whole = len(orjson.dumps(each))
+            status = len(orjson.dumps(each.pop("status", {}))) if kind == "Workflow" else 0
+            self.status = max(self.status, status)
+            self.largest = max(self.largest, (whole - status if self.apart else whole, kind))
+            if kind == "Pod":
+                self.pods.add(uid)
 
 
 def sweep(args: argparse.Namespace) -> None:
