@@ -20,6 +20,8 @@ from perfdag.units import PositiveDuration, Size
 
 Mode = Literal["read", "write", "send", "atomic"]
 MAX_SIZE = 1 << 23
+SLOW_LINK = 1.25e9
+"""Bytes a second of the slowest link that is reckoned with: 10 Gb/s."""
 _CONNECTIONS = {
     "write": ("RC", "UC", "XRC", "DC"),
     "read": ("RC", "XRC", "DC"),
@@ -142,9 +144,14 @@ class Rdma(Benchmark[R], Generic[R]):
             argv.append(f"--use_cuda={params.cuda}")
         return argv + self.own_arguments(params) + params.extra_args
 
+    def messages(self, params: R) -> int:
+        """Messages of each size on the wire, of all queue pairs and in both directions, where `iterations` count."""
+        return 2 * params.iterations
+
     def seconds(self, params: R) -> float:
-        each = params.duration + 2 if params.duration is not None else 0.5 + params.iterations * 2e-4
-        return 2 + len(params.runs()) * each
+        if params.duration is not None:
+            return 2 + len(params.runs()) * (params.duration + 2)
+        return 2 + len(params.runs()) * (0.5 + params.iterations * 2e-4) + self.messages(params) * sum(params.expected_sizes()) / SLOW_LINK
 
     def prepare(self, gang: Gang, params: R) -> None:
         for host in gang.hosts:

@@ -36,6 +36,9 @@ class RdmaBandwidth(rdma.Rdma[BandwidthParams]):
         Metric("message_rate", "1/s", "higher", "messages a second by message size"),
     )
 
+    def messages(self, params: BandwidthParams) -> int:
+        return params.iterations * params.qps * (2 if params.bidirectional else 1)
+
     def own_arguments(self, params: BandwidthParams) -> list[str]:
         return ["-q", str(params.qps), "--report_gbits", *(["-b"] if params.bidirectional else [])]
 

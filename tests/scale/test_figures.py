@@ -484,7 +484,7 @@ async def test_its_certificate_is_checked_against_the_authority_that_is_given(tm
     try:
         await prometheus.Prometheus(url, ca_file=str(tmp_path / "own.crt")).probe()
         for wrong in (str(tmp_path / "other.crt"), None):
-            with pytest.raises(KubeError, match="no answer from Prometheus.*certificate"):
+            with pytest.raises(KubeError, match=r"no answer from Prometheus.*certificate"):
                 await prometheus.Prometheus(url, ca_file=wrong).probe()
         with pytest.raises(KubeError, match="No such file"):
             await prometheus.Prometheus(url, ca_file=str(tmp_path / "absent")).probe()

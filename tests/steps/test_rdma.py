@@ -86,6 +86,26 @@ def test_bad_parameters_are_refused(bad: dict[str, Any], says: str) -> None:
         BandwidthParams(**bad)
 
 
+@pytest.mark.parametrize(
+    ("benchmark", "params", "messages"),
+    [
+        (RdmaBandwidth(), {}, 1000),
+        (RdmaBandwidth(), {"qps": 16, "iterations": 5000, "bidirectional": True}, 5000 * 16 * 2),
+        (RdmaBandwidth(), {"qps": 512, "sizes": ["1MiB", "8MiB"]}, 1000 * 512),
+        (RdmaBandwidth(), {"mode": "send", "connection": "UD", "iterations": 100_000_000}, 100_000_000),
+        (RdmaLatency(), {"iterations": 100_000}, 100_000 * 2),
+    ],
+)
+def test_the_default_limit_leaves_room_for_all_bytes_over_a_slow_link(benchmark: Any, params: dict[str, Any], messages: int) -> None:
+    made = benchmark.Params(**params)
+    at_10_gbit = messages * sum(made.expected_sizes()) * 8 / 10e9
+    assert at_10_gbit < benchmark.seconds(made) < benchmark.limit(made)
+
+
+def test_a_timed_run_takes_its_time_whatever_the_size() -> None:
+    assert RdmaBandwidth().seconds(BandwidthParams(duration="10s", sizes=["8MiB"], qps=64)) == 14
+
+
 @pytest.mark.parametrize("benchmark", [RdmaBandwidth(), RdmaLatency()])
 def test_a_suite_without_a_network_or_device_is_refused(benchmark: Any) -> None:
     params = benchmark.Params()
