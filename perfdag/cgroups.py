@@ -33,6 +33,13 @@ def limits(root: Path = _ROOT) -> dict[str, Any]:
     }
 
 
+def cpus() -> int:
+    """CPUs that this process may keep busy, at least 1: those it may run on, or the whole ones of its CPU quota where these are fewer."""
+    found = limits()
+    allowed: int = found["cpus_allowed"] or 1
+    return allowed if found["cpu_limit"] is None else min(allowed, max(1, int(found["cpu_limit"])))
+
+
 def throttled_us(root: Path = _ROOT) -> int:
     """Microseconds for which a CPU quota held back this process's cgroup or one above it, so far; summed over CPUs and levels."""
     return sum(throttled(_read(folder / "cpu.stat")) for folder in _folders("cpu", root))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from perfdag import cgroups
 from perfdag.facts import env_class, filesystem, gather, main
 
 XEON = "processor\t: {n}\nmodel name\t: Intel(R) Xeon(R) Gold 6338\nphysical id\t: {socket}\ncore id\t: {core}\nflags\t: fpu {flag}\n\n"
@@ -211,3 +212,9 @@ def test_as_a_program() -> None:
     ran = subprocess.run([sys.executable, "-m", "perfdag.facts", "--filesystem", "/"], capture_output=True, text=True, check=True)
     assert json.loads(ran.stdout)["mount"] == "/"
     assert main(["--nonsense"]) == 2
+
+
+@pytest.mark.parametrize(("allowed", "limit", "used"), [(8, None, 8), (8, 4.0, 4), (8, 2.5, 2), (8, 0.5, 1), (2, 16.0, 2), (None, None, 1)])
+def test_a_quota_counts_like_cpus(allowed: int | None, limit: float | None, used: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroups, "limits", lambda: {"cpus_allowed": allowed, "cpu_limit": limit})
+    assert cgroups.cpus() == used

@@ -19,6 +19,8 @@ QUERIES = {"offline": 24576, "server": 100, "find-peak": 100, "single-stream": 1
 """Fewest queries (Offline: samples) by mlperf.conf; early stopping asks for more where a percentile does."""
 FAST_QUERIES = {"offline": 16, "server": 64, "find-peak": 20, "single-stream": 64, "accuracy": 1}
 FEWEST_BATCHES = 2
+PEAK_QUERIES = 662
+"""Fewest queries with which early stopping can call a trial valid that has one late query."""
 
 
 class StubParams(benchmark.Params):
@@ -38,13 +40,17 @@ class Workload(benchmark.Params):
         "offline", description="offline: samples/s; server: Poisson arrivals at target_rate; single-stream; find-peak; accuracy"
     )
     batch: int = Field(1, ge=1, le=65536, description="samples a batch; in server the most a batch may hold")
-    target_rate: float | None = Field(None, gt=0, description="server: queries/s that arrive; find-peak: where the search starts")
+    target_rate: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="server: queries/s that arrive; find-peak: where the search starts"
+    )
     latency_bound: PositiveDuration = Field(0.015, description="server: seconds that p99 must hold")
     max_delay: Duration = Field(0.002, description="server: seconds the oldest query waits for a batch to fill")
     device: Literal["cpu", "cuda"] = "cpu"
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     backend: Literal["eager", "compile"] = Field("eager", description="compile: torch.compile; its time is reported apart")
-    threads: int | None = Field(None, ge=1, le=1024, description="threads of one operator; unset: one a CPU allowed")
+    threads: int | None = Field(
+        None, ge=1, le=1024, description="threads of one operator; unset: one a CPU allowed, within a pod's CPU limit"
+    )
     cpus: CpuList | None = Field(None, description="CPUs to run on, as taskset takes them: 0-3")
     weights: Text = Field(
         "random", description="a file of torchvision's state dict, or `random`: a seeded initialisation (as fast, not accurate)"
@@ -60,7 +66,7 @@ class Workload(benchmark.Params):
     search_duration: PositiveDuration = Field(10.0, description="find-peak: seconds of a trial before the full ones at the edge")
     check_logits: bool = Field(True, description="false: logits are not checked, and every row says so")
     imagenet: Text | None = Field(None, description="accuracy: a folder of validation images, one folder a class, or with val_map.txt")
-    price_per_hour: float | None = Field(None, gt=0, description="of the machine; gives the cost of a million samples")
+    price_per_hour: float | None = Field(None, gt=0, allow_inf_nan=False, description="of the machine; gives the cost of a million samples")
     currency: Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")] = "USD"
     python: Text | None = Field(None, description="interpreter that has torch and LoadGen; unset: perfdag's own")
     wrapper: list[Text] = Field([], max_length=64, description="argv put before the program: nice -n 5, kubectl exec -i POD --")
@@ -84,6 +90,11 @@ class Workload(benchmark.Params):
             )
         if self.max_queries is not None and self.scenario in ("offline", "accuracy"):
             raise ValueError(f"max_queries does nothing in scenario {self.scenario}, whose one query holds all samples: use min_duration")
+        needed = max(self.queries(), PEAK_QUERIES) if self.scenario == "find-peak" else self.queries()
+        if self.max_queries is not None and self.max_queries < needed and not self.fast:
+            raise ValueError(
+                f"max_queries {self.max_queries} ends a run before the {needed} queries of a verdict: raise it, or say fast: true"
+            )
         if self.precision == "tf32" and self.device != "cuda":
             raise ValueError("precision tf32 is a mode of NVIDIA GPUs: device: cuda, or precision fp32, bf16 or fp16")
         if self.scenario == "accuracy" and self.imagenet is None:
@@ -136,7 +147,7 @@ class InterferenceParams(Workload):
     copies: int = Field(2, ge=2, le=64, description="copies at once: on the gang's hosts in turn, processes where there is one host")
     memory_share: float | None = Field(None, gt=0, le=1, description="part of the device's memory that a copy may see; more is invalid")
     device_memory: float | None = Field(
-        None, gt=0, description="bytes of the whole device, for memory_share; unset: what a copy alone sees"
+        None, gt=0, allow_inf_nan=False, description="bytes of the whole device, for memory_share; unset: what a copy alone sees"
     )
 
     @model_validator(mode="after")

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torchvision
 
+from perfdag import cgroups
 from perfdag.steps.resnet50.model import Resnet50, UnusableError, build, compare_logits, reference
 
 
@@ -17,7 +18,7 @@ class ModelSubject:
         self._spec, self._repetitions = spec, repetitions
         if spec["device"] == "cuda" and not torch.cuda.is_available():
             raise UnusableError("device", no_cuda())
-        torch.set_num_threads(spec["threads"] or len(os.sched_getaffinity(0)))
+        torch.set_num_threads(spec["threads"] or cgroups.cpus())
         net, self._model = build(spec["weights"], spec["seed"], spec["weights_sha256"])
         self._reference = reference(net, spec["seed"])
         self.system = Resnet50(spec, net)

@@ -42,6 +42,15 @@ def system(weights_of: Any, **more: Any) -> Any:
     return model.Resnet50(spec(**more), copy.deepcopy(weights_of))
 
 
+def test_threads_keep_within_the_cpu_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    from perfdag import cgroups
+    from perfdag.steps.resnet50.subject import ModelSubject
+
+    monkeypatch.setattr(cgroups, "limits", lambda: {"cpus_allowed": 64, "cpu_limit": 2.5})
+    assert ModelSubject(spec(), 1).facts["model"]["threads"] == 2
+    assert ModelSubject(spec(threads=1), 1).facts["model"]["threads"] == 1
+
+
 def test_images_are_the_same_in_any_set() -> None:
     assert np.array_equal(model.images(3, [5])[0], model.images(3, [1, 5])[1])
     assert not np.array_equal(model.images(3, [5]), model.images(4, [5]))

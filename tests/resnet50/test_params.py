@@ -29,11 +29,21 @@ from perfdag.steps.resnet50.params import InterferenceParams, OverheadParams, Wo
         ({"price_per_hour": 0}, "greater than 0"),
         ({"colour": "red"}, "Extra inputs"),
         ({"max_queries": 100}, "max_queries does nothing in scenario offline"),
+        ({"scenario": "single-stream", "max_queries": 99}, "max_queries 99 ends a run before the 100 queries"),
+        ({"scenario": "server", "target_rate": 5, "min_queries": 662, "max_queries": 661}, "before the 662 queries"),
+        ({"scenario": "find-peak", "max_queries": 661}, "before the 662 queries"),
+        ({"scenario": "server", "target_rate": float("inf")}, "finite number"),
+        ({"price_per_hour": float("inf")}, "finite number"),
     ],
 )
 def test_refused(params: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         Workload.model_validate(params)
+
+
+def test_a_smoke_test_may_stop_early() -> None:
+    assert Workload(scenario="find-peak", max_queries=50, fast=True).max_queries == 50
+    assert Workload(scenario="find-peak", max_queries=662).max_queries == 662
 
 
 def test_a_treatment_must_be_named() -> None:
