@@ -11,7 +11,7 @@ from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Met
 from perfdag.shape import Shape
 from perfdag.stats.paired import blocks
 from perfdag.steps.resnet50 import result, start
-from perfdag.steps.resnet50.benchmark import check, expected, missing, versions
+from perfdag.steps.resnet50.benchmark import TORCH, check, expected, missing, versions
 from perfdag.steps.resnet50.params import OverheadParams
 
 CONFIDENCE = 0.95
@@ -105,7 +105,11 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
         return 2 * params.pairs * expected(params)
 
     def missing(self, gang: Gang, params: OverheadParams) -> list[Tool]:
-        return missing(gang, params)
+        tools = missing(gang, params)
+        if params.treatment_python and not tools:
+            lacking = start.absent(gang.hosts[0], params, params.treatment_python, params.wrapper)
+            tools = [Tool(f"{name} (Python) behind {params.wrapper[0] if params.wrapper else 'wrapper_env'}", TORCH) for name in lacking]
+        return tools
 
     def run(self, gang: Gang, params: OverheadParams) -> Output:
         host, given, plain = gang.hosts[0], start.spec(params), start.plain(params)

@@ -33,14 +33,15 @@ def spec(params: Workload) -> bytes:
     return json.dumps(params.spec()).encode()
 
 
-def absent(host: Host, params: Workload) -> list[str]:
-    """Python packages that the interpreter of a host lacks; the interpreter itself where it is not there."""
-    python = interpreter(params)
-    if host.which(python) is None:
+def absent(host: Host, params: Workload, python: str | None = None, wrapper: Sequence[str] = ()) -> list[str]:
+    """Python packages that an interpreter of a host lacks (unset: the one that measures), behind a wrapper where one is given; the
+    interpreter itself where it is not there."""
+    python = python or interpreter(params)
+    if not wrapper and host.which(python) is None:
         return [python]
     needs = _NEEDS if params.system == "resnet50" else _NEEDS[2:]
     code = "import importlib.util,sys;print(*[n for n in sys.argv[1:] if importlib.util.find_spec(n) is None])"
-    finished = host.run([python, "-c", code, *needs], timeout=60)
+    finished = host.run([*wrapper, python, "-c", code, *needs], timeout=60)
     return finished.stdout.split() if finished.code == 0 else [python]
 
 

@@ -146,3 +146,19 @@ def test_the_treatment_may_have_an_interpreter_of_its_own() -> None:
     params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", **given})
     output = Resnet50Overhead().run(Gang([Drifting(0.0)], Shape(), 60, "/"), params)
     assert [argv[:2] for argv in output.argv] == [["/here/python", "-m"], ["treated", "/there/python"]]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"wrapper": ["env"], "treatment_python": sys.executable}, []),
+        ({"wrapper": ["env"], "treatment_python": "/nowhere/python"}, ["/nowhere/python (Python) behind env"]),
+        ({"wrapper": ["false"], "treatment_python": sys.executable}, [f"{sys.executable} (Python) behind false"]),
+        ({"wrapper_env": {"A": "b"}, "treatment_python": "/nowhere/python"}, ["/nowhere/python (Python) behind wrapper_env"]),
+    ],
+)
+def test_the_interpreter_of_the_treatment_is_tried_behind_its_wrapper(given: dict[str, Any], said: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'")
+    params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", **given})
+    tools = Resnet50Overhead().missing(Gang([LocalHost()], Shape(), 60, str(tmp_path)), params)
+    assert [each.program for each in tools] == said
