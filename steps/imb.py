@@ -154,9 +154,10 @@ class Imb(Benchmark[ImbParams]):
             raise Failed(f"ranks {params.ranks} cannot be spread evenly over the {len(gang.hosts)} hosts given; set hosts.count")
         if params.transport == "rdma":
             openmpi.need_rdma(gang.hosts)
+        library = openmpi.version(gang.lead) if params.mpi == "openmpi" else None
         argv, env = self._intel(gang, params) if params.mpi == "intel" else self._openmpi(gang, params)
         finished = gang.lead.run(argv, timeout=gang.timeout, env=env)
-        output = self._output(finished, params)
+        output = self._output(finished, library)
         output.facts["interface"] = env.get("FI_TCP_IFACE")
         return output
 
@@ -181,12 +182,13 @@ class Imb(Benchmark[ImbParams]):
         made = [params.benchmark, "-npmin", str(params.ranks), "-iter", str(params.iterations), "-time", f"{params.time_per_size:g}"]
         return made if params.benchmark in SYNCS else [*made, "-msglog", f"{params.min_log}:{params.max_log}"]
 
-    def _output(self, finished: Finished, params: ImbParams) -> Output:
+    def _output(self, finished: Finished, library: str | None) -> Output:
+        """`library` is the Open MPI that was used; None: Intel MPI, whose log says its version."""
         finished.check("mpirun IMB-MPI1")
         log = finished.stdout + finished.stderr
-        tool = f"IMB-MPI1, Intel MPI {intelmpi.version(log)}" if params.mpi == "intel" else "IMB-MPI1, Open MPI"
-        facts = {"fabric": intelmpi.used(log) if params.mpi == "intel" else openmpi.selected_layer(log)}
-        return Output({"stdout": finished.stdout, "stderr": finished.stderr}, [finished.argv], tool.strip(), facts)
+        tool = f"IMB-MPI1, {library or f'Intel MPI {intelmpi.version(log)}'.strip()}"
+        facts = {"fabric": openmpi.selected_layer(log) if library else intelmpi.used(log)}
+        return Output({"stdout": finished.stdout, "stderr": finished.stderr}, [finished.argv], tool, facts)
 
     def parse(self, output: Output, params: ImbParams) -> list[Measurement]:
         log = output.texts.get("stdout", "")

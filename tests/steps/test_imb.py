@@ -304,9 +304,35 @@ def test_the_way_that_open_mpi_took_is_verified(name: str, way: str) -> None:
         benchmark.parse(silent, params)
 
 
+def test_shared_memory_of_open_mpi_5_is_called_sm() -> None:
+    """Edited from a recording of 4.1: the name alone is changed, as 5.0's documentation says."""
+    _, _, output = load("imb/openmpi-shm")
+    log = output.texts["stdout"] + output.texts["stderr"]
+    assert openmpi.wrong_transport(log.replace("Using vader btl", "Using sm btl"), "shm") is None
+    assert openmpi.wrong_transport(log.replace("Using vader btl", "Using sm btl"), "tcp") == "tcp was asked, Open MPI used sm"
+    assert openmpi.wrong_transport(log.replace("Using vader btl", "Using sm btl", 1), "shm") == "shm was asked, Open MPI used sm, vader"
+
+
+@pytest.mark.parametrize(
+    ("said", "version"),
+    [("mpirun (Open MPI) 4.1.4\n\nReport bugs to ...", "Open MPI 4.1.4"), ("mpirun (Open MPI) 5.0.7rc2", "Open MPI 5.0.7rc2")],
+)
+def test_the_version_of_open_mpi_is_its_mpiruns(said: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "mpirun"
+    program.write_text(f"#!/bin/sh\necho '{said}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert openmpi.version(LocalHost()) == version
+    program.write_text("#!/bin/sh\necho 'Intel(R) MPI Library for Linux* OS, Version 2021.18'\n")
+    with pytest.raises(Skip, match=r"is not Open MPI's \(Intel\(R\) MPI Library .*first on PATH"):
+        openmpi.version(LocalHost())
+
+
 @pytest.mark.skipif("PERFDAG_IMB_OPENMPI" not in os.environ, reason="PERFDAG_IMB_OPENMPI names no IMB-MPI1 built for Open MPI")
 @pytest.mark.parametrize("transport", ["tcp", "shm"])
 def test_a_real_run_with_open_mpi(transport: str, tmp_path: Path) -> None:
     given = {"mpi": "openmpi", "program": os.environ["PERFDAG_IMB_OPENMPI"], "max_log": 4, "iterations": 10, "oversubscribe": True}
     params = ImbParams(transport=transport, **given)  # type: ignore[arg-type]
-    assert values(IMB.parse(IMB.run(gang(params, tmp_path), params), params), "zero_byte_latency")[0] > 0
+    output = IMB.run(gang(params, tmp_path), params)
+    assert values(IMB.parse(output, params), "zero_byte_latency")[0] > 0
+    assert re.fullmatch(r"IMB-MPI1, Open MPI \d+\.\d+\.\S+", output.tool)
