@@ -46,6 +46,7 @@ class Sentry:
         self._silent: dict[str, float] = {}
         self._noted: dict[int, str] = {}
         self._given_up: set[int] = set()
+        self._refusals: dict[str, str] = {}
         self._limit = float(plan.options.get("pending_limit", 600))
 
     def look(self, pods: list[Pod], now: float) -> list[Pod]:
@@ -84,12 +85,13 @@ class Sentry:
 
         One that Argo asks for again (a quota may be free soon) is Pending, any other is an Error that no node ever hosted.
         """
-        for node in nodes.values():
+        for uid, node in nodes.items():
             message, phase = node.get("message") or "", node.get("phase")
             unmade = phase == "Error" and message and not node.get("hostNodeName") and not message.startswith("pod deleted")
             if node.get("type") == "Pod" and (unmade or (phase == "Pending" and ("forbidden" in message or "denied" in message))):
                 given = {each["name"]: each.get("value") for each in (node.get("inputs") or {}).get("parameters") or []}
-                if str(given.get("batch", "")).isdigit():
+                if str(given.get("batch", "")).isdigit() and self._refusals.get(uid) != message:
+                    self._refusals[uid] = message  # it stays in the status: pods of one batch would take turns in what is noted
                     self.note(int(given["batch"]), f"pod of rank {given.get('rank')} was refused: {message}")
 
     def note(self, batch: int, reason: str) -> None:

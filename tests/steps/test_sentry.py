@@ -93,6 +93,21 @@ def test_whatever_a_pod_was_not_made_for_is_noted(sentry: Sentry, tmp_path: Path
     assert [fields["message"].replace('"', '\\"') in each for each in notes(tmp_path)] == [True] * noted
 
 
+def test_the_refusals_of_a_gang_are_noted_once_each(sentry: Sentry, capsys: pytest.CaptureFixture[str]) -> None:
+    made = {
+        f"n{rank}": {
+            "type": "Pod",
+            "phase": "Error",
+            "message": f'Pod "x-{rank}" is invalid',
+            "inputs": {"parameters": [{"name": "batch", "value": "0"}, {"name": "rank", "value": str(rank)}]},
+        }
+        for rank in range(2)
+    }
+    for _ in range(3):
+        sentry.refused(made)
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
 def test_explain_prefers_the_container_over_the_condition() -> None:
     waiting = {"name": "main", "image": "i", "state": {"waiting": {"reason": "ErrImageNeverPull", "message": "not present"}}}
     body: dict[str, Any] = {
