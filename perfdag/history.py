@@ -16,7 +16,7 @@ from perfdag import results
 from perfdag.checks import Tuning
 from perfdag.environment import codes
 from perfdag.findings import Accepted, Finding, find, names
-from perfdag.stats.nodes import Outlier, outliers
+from perfdag.stats.nodes import FEWEST_NODES, Outlier, confirming, lone_gate, outliers
 from perfdag.stats.noise import Noise, noise_of
 from perfdag.stats.robust import Array, median, robust_sigma, scale_for
 from perfdag.stats.verdicts import side
@@ -24,7 +24,9 @@ from perfdag.store import Store
 from perfdag.trends import SeriesInfo, Trends, measured
 
 NEWEST = 30
-"""Runs whose rows are read for the noise report and the nodes."""
+"""Runs whose rows are read for the noise report, and at least for the nodes."""
+NODE_RUNS, NODE_VALUES = 120, 5
+"""Runs that are read at most for the nodes, and the values that each should have: nodes take turns where a suite uses few of many."""
 OBJECT_FAILURES = "failures"
 """The metric of benchmarks of many objects: how many failed with one message (coords: message)."""
 _COLUMNS = ["series_id", "run_id", "status", "phase", "subject", "value", "variant", "nodes", "repetition"]
@@ -124,9 +126,15 @@ def noise_report(trends: Trends, table: pa.Table) -> list[tuple[str, Noise]]:
 
 
 def node_outliers(trends: Trends, table: pa.Table, tuning: Tuning) -> list[NodeOutlier]:
-    """Name the nodes that lie off the others in a headline series, over the rows of recent runs."""
+    """Name the nodes that lie off the others in headline series, over the rows of recent runs.
+
+    Many series would name somebody by chance: a node is named where several points agree, or where one is very sure. Series of one
+    point come from the same samples and count once.
+    """
     split = _split(table)
-    found = []
+    found: list[tuple[str, NodeOutlier]] = []
+    points: set[str] = set()
+    nodes: set[str] = set()
     for i, name in enumerate(names(trends)):
         info = trends.series[i]
         rows = split.get(info.series_id)
@@ -135,9 +143,17 @@ def node_outliers(trends: Trends, table: pa.Table, tuning: Tuning) -> list[NodeO
         min_effect, absolute = tuning.effect(info, rows[0])
         if absolute:
             continue
-        for each in outliers(_by_node(*rows), min_effect=min_effect):
-            found.append(NodeOutlier(name, side(each.effect, info.better), each))
-    return sorted(found, key=lambda each: (each.word != "worse", -abs(each.outlier.effect)))
+        values = _by_node(*rows)
+        points.add(info.point)
+        nodes |= values.keys()
+        for each in outliers(values, min_effect=min_effect):
+            found.append((info.point, NodeOutlier(name, side(each.effect, info.better), each)))
+    off: dict[tuple[str, str], set[str]] = {}
+    for point, one in found:
+        off.setdefault((one.outlier.node, one.word), set()).add(point)
+    enough, sure = confirming(len(points), len(nodes)) if found else 0, lone_gate(len(points))
+    kept = [one for _, one in found if len(off[one.outlier.node, one.word]) >= enough or one.outlier.sigmas >= sure]
+    return sorted(kept, key=lambda each: (each.word != "worse", -abs(each.outlier.effect)))
 
 
 _Rows = tuple[Array, NDArray[np.int64], list[tuple[str, ...]]]
@@ -196,12 +212,18 @@ def told(store: Store, shown: Trends, text: str) -> list[Failure]:
     return sorted(found, key=lambda each: each.run, reverse=True)
 
 
-def several_nodes(trends: Trends, newest: int = NEWEST) -> bool:
-    """Whether recent runs used enough nodes to tell one from the others."""
-    seen: set[str] = set()
-    for run in trends.runs[-newest:]:
-        seen.update(run.env.get("nodes", "").split(" | "))
-    return len(seen - {""}) >= 4
+def runs_for_nodes(trends: Trends) -> int:
+    """Return how many of the newest runs tell one node from the others; 0 where too few nodes were used."""
+    used = [set(run.env.get("nodes", "").split(" | ")) - {""} for run in reversed(trends.runs[-NODE_RUNS:])]
+    wanted = dict.fromkeys(set[str]().union(*used), NODE_VALUES)
+    if len(wanted) < FEWEST_NODES:
+        return 0
+    for count, nodes in enumerate(used, 1):
+        for node in nodes & wanted.keys():
+            wanted[node] -= 1
+        if count >= NEWEST and max(wanted.values()) <= 0:
+            return count
+    return len(used)
 
 
 def overview(series: Sequence[Series], newest: int = NEWEST) -> Array:

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
     from perfdag.checks import Tuning
     from perfdag.cli.compare import complain
-    from perfdag.history import failures, node_outliers, noise_report, recent_rows, series_of, several_nodes, told
+    from perfdag.history import failures, node_outliers, noise_report, recent_rows, runs_for_nodes, series_of, told
     from perfdag.rollup import trends
     from perfdag.rules import read_acks, read_checks
     from perfdag.store import open_store
@@ -78,11 +78,9 @@ def run(args: argparse.Namespace) -> int:
     series = [each for each in series_of(shown, tuning, accepted) if not args.only or fnmatchcase(each.name, args.only)]
     if not series:
         return complain("history", f"--only {args.only}: no series of that name")
-    nodes, noise = [], []
-    if args.noise or args.chart or several_nodes(shown):
-        rows = recent_rows(store, shown)
-        nodes = node_outliers(shown, rows, tuning)
-        noise = noise_report(shown, rows) if args.noise or args.chart else []
+    count = runs_for_nodes(shown)
+    nodes = node_outliers(shown, recent_rows(store, shown, count), tuning) if count else []
+    noise = noise_report(shown, recent_rows(store, shown)) if args.noise or args.chart else []
     if args.chart:
         _charts(args.chart, shown, series, noise)
     if args.json:

@@ -9,12 +9,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from perfdag.stats.robust import finite, scale_for
+from perfdag.stats.robust import binomial_tail, finite, scale_for
 
 FEWEST_NODES = 4
 FEWEST_VALUES = 3
 GATE = 4.0
 """Standard errors that a node must lie off."""
+ALPHA = 0.01
+"""Chance that anybody is named where no node is off: in one series, and in all that are looked at together."""
+LONE_GROWTH = 0.25
+"""Power of the number of points by which the gate of a node grows that is off in one of them alone.
+
+Beyond four sigmas the chance of one that is not off falls faster than with the fourth power (median absolute deviations of a dozen
+levels have heavy tails, simulated), so that the gate of n points, GATE n^(1/4), keeps the chance of one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +65,18 @@ def outliers(values: Mapping[str, ArrayLike], *, min_effect: float = 0.05) -> li
         if abs(off) > max(scale.gate(min_effect), GATE * noise):
             found.append(Outlier(node, scale.effect(off), abs(off) / noise if noise else math.inf, int(n)))
     return sorted(found, key=lambda each: -abs(each.effect))
+
+
+def confirming(points: int, nodes: int) -> int:
+    """Return in how many of `points` measured a node must be off to be named for it, so that chance names anybody in 1 % of suites.
+
+    Each of them names each node with probability ALPHA / nodes where none is off; independent, they name a node k times or more with a
+    binomial tail, which the nodes share (Bonferroni). One point needs itself alone.
+    """
+    once = ALPHA / nodes
+    return next(k for k in range(1, points + 1) if k == points or nodes * (1 - binomial_tail(points, k - 1, once)) <= ALPHA * (1 + 1e-9))
+
+
+def lone_gate(points: int) -> float:
+    """Return the sigmas that name a node in one point alone, of so many that were looked at."""
+    return GATE * points**LONE_GROWTH

@@ -1,10 +1,16 @@
 """The promises of the detector, by simulation: false alarms, power, equal runs. Seeds are fixed."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from perfdag.checks import Tuning
+from perfdag.history import node_outliers
+from perfdag.results import SAMPLES
 from perfdag.stats.nodes import outliers
+from perfdag.trends import of_table
 from tests.stats.simulate import MODELS, false_alarms, nights_to_find
+from tests.stats.synthetic import rows
 
 pytestmark = pytest.mark.slow
 
@@ -43,3 +49,33 @@ def test_of_twelve_nodes_the_slow_one_is_named() -> None:
 
     assert sum([o.node for o in outliers(nodes(True))] == ["n5"] for _ in range(1000)) >= 950
     assert sum(bool(outliers(nodes(False))) for _ in range(1000)) <= 10
+
+
+TWENTY = of_table(pa.Table.from_pylist(rows(0, {f"streams={i}": [1e10] for i in range(20)}), schema=SAMPLES), "net")
+
+
+def who(rng: np.random.Generator, runs: int, within: float, between: float, slow: int = 0, by: float = 0.0) -> set[str]:
+    """The nodes that are named over 20 points on 12 nodes, of which n7 is slow in the first `slow` points."""
+    series, nodes, nights, values = [], [], [], []
+    for i, info in enumerate(TWENTY.series):
+        levels = np.exp(rng.normal(0, between, 12))
+        levels[7] *= 1 - by if i < slow else 1.0
+        for node, level in enumerate(levels):
+            values += (level * np.exp(rng.normal(0, within, runs))).tolist()
+            series += [info.series_id] * runs
+            nodes += [[f"n{node}"]] * runs
+            nights += [f"run-{12 * night + node:04}" for night in range(runs)]
+    table = pa.table({"series_id": series, "run_id": nights, "value": values, "nodes": nodes})
+    return {each.outlier.node for each in node_outliers(TWENTY, table, Tuning())}
+
+
+@pytest.mark.parametrize(("runs", "within", "between"), [(5, 0.02, 0.0), (3, 0.02, 0.005), (15, 0.03, 0.01), (5, 0.05, 0.0)])
+def test_of_twenty_clean_series_on_twelve_nodes_nobody_is_named(runs: int, within: float, between: float) -> None:
+    rng = np.random.default_rng(3)
+    assert sum(bool(who(rng, runs, within, between)) for _ in range(200)) <= 2
+
+
+@pytest.mark.parametrize(("slow", "by"), [(20, 0.08), (3, 0.08), (1, 0.12)])
+def test_of_twenty_series_the_slow_node_is_named_also_where_one_alone_shows_it(slow: int, by: float) -> None:
+    rng = np.random.default_rng(4)
+    assert sum(who(rng, 15, 0.02, 0.005, slow, by) == {"n7"} for _ in range(100)) >= 95
