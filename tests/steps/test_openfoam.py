@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from perfdag.benchmark import Failed, Gang, Invalid, Output, Skip
 from perfdag.hosts import LocalHost
 from perfdag.shape import Shape
+from perfdag.steps import openfoam, openmpi
 from perfdag.steps import openfoam_case as case
-from perfdag.steps import openmpi
 from perfdag.steps.openfoam import OpenFoam, OpenFoamParams
 
 RECORDED = Path(__file__).parent.parent / "recorded" / "openfoam"
@@ -201,6 +201,35 @@ def test_what_was_not_asked_is_invalid() -> None:
         OpenFoam().parse(
             output("xs-2-procs.stdout", {"addresses": 1, "point_to_point": "ob1"}), TWO.model_copy(update={"transport": "rdma"})
         )
+
+
+@pytest.mark.parametrize(("layer", "says"), [(None, "does not say what it used"), ("ucx", "used ucx, which is not transport: tcp")])
+def test_over_several_hosts_the_transport_must_be_known(layer: str | None, says: str) -> None:
+    params = OpenFoamParams(cells=16, time_steps=5, pressure_iterations=50, procs=2, nodes=2, oversubscribe=True)
+    with pytest.raises(Invalid, match=f"Open MPI {says}") as wrong:
+        OpenFoam().parse(output("gang-2-pods.stdout", {"addresses": 2, "point_to_point": layer}), params)
+    assert wrong.value.measurements
+
+
+def constructed_2312(log: str) -> str:
+    """Constructed, not recorded: a log of 1912 with the head and the lines of OpenCFD's v2312."""
+    build = "Build  : _a0f1846504-20231220 OPENFOAM=2312 patch=240220 version=2312"
+    tuned = "nonBlockingExchange: 0 (tuning: 0)\n0.768151\t    exchange algorithm : 0"
+    log = re.sub(r"Build  : OPENFOAM=1912 patch=\d+", build, log).replace(
+        "nProcsSimpleSum    : 0", f"nProcsSimpleSum    : 0\n0.768151\t    {tuned}"
+    )
+    return log.replace("polling iterations : 0", "polling iterations : 0\n0.768152\t    topoControl        : 0")
+
+
+@pytest.mark.parametrize(("name", "params"), [("xs-1-proc", OpenFoamParams(size="XS")), ("xs-2-procs", TWO)])
+def test_a_log_of_a_later_version_reads_the_same(name: str, params: OpenFoamParams) -> None:
+    old = recorded(f"{name}.stdout")
+    new = constructed_2312(old)
+    assert (openfoam.version(old), openfoam.version(new)) == ("1912", "2312")
+    assert openfoam.version("0.1\tBuild  : 11-7bb0de2dd2d6\n") == "11-7bb0de2dd2d6", "of the Foundation"
+    assert values(output("", stdout=new), params) == values(output("", stdout=old), params)
+    with pytest.raises(Failed):
+        OpenFoam().parse(output("", stdout=new[: len(new) // 2]), params)
 
 
 def test_a_tolerance_that_was_not_reached_is_invalid() -> None:

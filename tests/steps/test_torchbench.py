@@ -103,6 +103,17 @@ def test_arguments_are_those_of_run_py() -> None:
     ]  # fmt: skip
 
 
+def test_a_log_of_another_version_reads_the_same() -> None:
+    """Constructed, not recorded: another torch, warnings between the lines, figures that this run.py does not print."""
+    whole, params = recorded(NAMES[0]).texts["stdout"], params_of(NAMES[0])
+    head, _, report = whole.rpartition(MARK)
+    warned = "/x/torch/cuda/__init__.py:118: UserWarning: CUDA initialization: no driver\n  return torch._C._cuda_getDeviceCount() > 0\n"
+    more = "PT2 Compilation time:      0.000 seconds\nTime to first batch:         99.0000 ms\n"
+    other = json.dumps(json.loads(report) | {"torch": "2.3.1+cpu", "dynamo_cache": None})
+    made = Torchbench().parse(Output({"stdout": warned + head + more + MARK + other + "\n"}), params)
+    assert made == Torchbench().parse(recorded(NAMES[0]), params)
+
+
 def test_cut_and_garbled_outputs_are_failed() -> None:
     whole = recorded(NAMES[0]).texts["stdout"]
     params = params_of(NAMES[0])
