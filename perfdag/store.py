@@ -48,11 +48,11 @@ class Store(Protocol):
         ...
 
     def list(self, prefix: str) -> list[str]:
-        """Keys below a folder-like prefix, sorted; empty where there is none."""
+        """Keys below a folder-like prefix, sorted; empty where there is none. Raises StoreError."""
         ...
 
     def delete(self, prefix: str) -> None:
-        """Remove a key or all below a folder-like prefix; absent is fine."""
+        """Remove a key or all below a folder-like prefix; absent is fine. Raises StoreError."""
         ...
 
     def url(self, key: str) -> str:
@@ -77,11 +77,11 @@ def open_store(root: str | None, patience: float = 10.0) -> Store:
     return FolderStore(root)
 
 
-def _why(error: OSError) -> str:
+def _why(error: OSError, wanted: str = "written") -> str:
     if error.errno == errno.ENOSPC:
         return "the disk is full; free space there, then run again with --resume"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return "it cannot be written; choose another with --store"
+        return f"it cannot be {wanted} by this user; mend its rights, or choose another store with --store"
     return error.strerror or str(error)
 
 
@@ -118,30 +118,37 @@ class FolderStore:
         except (FileNotFoundError, NotADirectoryError):
             raise NotStoredError(f"store {self.root}: no {key}") from None
         except OSError as error:
-            raise StoreError(f"store {self.root}: {key}: {_why(error)}") from error
+            raise StoreError(f"store {self.root}: {key}: {_why(error, 'read')}") from error
 
     def get_many(self, keys: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         for key in keys:
             yield key, self.get(key)
 
     def list(self, prefix: str) -> list[str]:
-        base = self._path / prefix
-        if not base.is_dir():
-            return []
         found = []
-        for folder, _, files in os.walk(base):
+        for folder, _, files in os.walk(self._path / prefix, onerror=self._unlisted):
             relative = Path(folder).relative_to(self._path)
             found += [str(relative / name) for name in files if not (name.startswith(".") and name.endswith(".tmp"))]
         return sorted(found)
+
+    def _unlisted(self, error: OSError) -> None:
+        """A folder that is not there holds nothing; one that may not be read is no empty one."""
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise StoreError(f"store {self.root}: {error.filename}: {_why(error, 'read')}") from error
 
     def delete(self, prefix: str) -> None:
         import shutil
 
         target = self._path / prefix
-        if target.is_dir():
-            shutil.rmtree(target, ignore_errors=True)
-        else:
-            target.unlink(missing_ok=True)
+        try:
+            if target.is_dir():
+                shutil.rmtree(target, ignore_errors=True)
+            else:
+                target.unlink(missing_ok=True)
+        except NotADirectoryError:
+            return  # nothing is below a file
+        except OSError as error:
+            raise StoreError(f"store {self.root}: {prefix}: {_why(error)}") from error
 
     def url(self, key: str) -> str:
         return str(self._path / key)

@@ -122,12 +122,16 @@ class Source:
 
 @dataclass
 class Loaded:
-    """A suite file read and checked, includes resolved; entries not yet enumerated. `lost`: an entry could not be read at all."""
+    """A suite file read and checked, includes resolved; entries not yet enumerated.
+
+    `lost`: an entry could not be read at all. `notes`: what is no mistake and may still surprise, a sentence each.
+    """
 
     suite: Suite
     document: Document
     sources: list[Source] = field(default_factory=list)
     lost: bool = False
+    notes: list[str] = field(default_factory=list)
 
     def known(self) -> Iterator[Source]:
         """Entries whose benchmark is installed."""
@@ -218,9 +222,18 @@ def _include(loaded: Loaded, name: str, folder: Path, chain: tuple[str, ...], pr
                 text = f"the checks of an included file are not looked at; move them to {loaded.document.file}"
                 problems.append(inner.document.problem(("checks",), text))
             loaded.lost |= inner.lost
+            loaded.notes += [*_unused(inner, loaded), *inner.notes]
             return inner.sources
     loaded.lost = True
     return []
+
+
+def _unused(inner: Loaded, outer: Loaded) -> Iterator[str]:
+    """What an included file asks for all its entries that the including file's own keys overrule, in a sentence."""
+    keys = [key for key in ("repetitions", "timeout", "retries") if key in inner.suite.model_fields_set]
+    differ = [key for key in keys if getattr(inner.suite, key) != getattr(outer.suite, key)]
+    if differ:
+        yield f"{inner.document.file}: {', '.join(differ)} of an included file are not used, but those under its `defaults` are"
 
 
 def _check_names(loaded: Loaded, problems: list[Problem]) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfdag import suite
+from perfdag.cli import main
 from perfdag.cli.render import inline
 from perfdag.document import BadDocument
 from perfdag.plan import Plan, make_plan, read_plan
@@ -70,6 +71,7 @@ written_sizes = st.builds(
 )
 
 
+@settings(deadline=None)  # the first call imports the benchmark
 @given(
     st.lists(written_sizes, min_size=2, max_size=6, unique_by=lambda each: each[1]),
     written_sizes,
@@ -271,6 +273,17 @@ def test_an_included_file_keeps_its_own_defaults_also_when_it_travels_as_one_tex
         (10, 1, 3, 20),
     ]
     assert (travelled.points, travelled.shapes, travelled.order) == (plan.points, plan.shapes, plan.order)
+
+
+def test_plan_says_which_keys_of_an_included_file_are_not_used(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    base = tmp_path / "base.yaml"
+    base.write_text("name: base\nrepetitions: 9\nretries: 1\ntimeout: 70s\nentries:\n  - {benchmark: command, params: {argv: [ls]}}\n")
+    (tmp_path / "more.yaml").write_text("name: more\nrepetitions: 3\ninclude: base.yaml\n")
+    assert main(["plan", str(tmp_path / "more.yaml")]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert said == [f"note: {base}: repetitions, timeout of an included file are not used, but those under its `defaults` are"]
+    assert main(["plan", str(base)]) == 0
+    assert not capsys.readouterr().err
 
 
 def test_a_setting_is_not_part_of_the_text_that_travels(tmp_path: Any) -> None:

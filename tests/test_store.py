@@ -1,8 +1,10 @@
 """The store: durable and whole, on a folder and on a real S3 server."""
 
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,47 @@ def exercise(store: Store) -> None:
 
 def test_folder(tmp_path: Path) -> None:
     exercise(FolderStore(str(tmp_path)))
+
+
+@pytest.fixture
+def somebody() -> Iterator[None]:
+    """Not root for a while, whom no rights keep out."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def closed() -> Iterator[Path]:
+    """A store that anybody may enter; nobody may list the parts of its run."""
+    with tempfile.TemporaryDirectory() as folder:
+        parts = Path(folder) / "runs/a/parts"
+        parts.mkdir(parents=True)
+        (parts.parent / "plan.json").write_text("{}")
+        Path(folder).chmod(0o755)
+        parts.chmod(0)
+        yield Path(folder)
+        parts.chmod(0o700)
+
+
+@pytest.mark.usefixtures("somebody")
+def test_a_folder_without_rights_is_a_clear_line_and_not_an_empty_one(closed: Path) -> None:
+    store = FolderStore(str(closed))
+    text = f"store {closed}: {closed}/runs/a/parts: it cannot be read by this user; mend its rights, or choose another store with --store"
+    for prefix in ("runs", "runs/a/parts"):
+        with pytest.raises(StoreError) as refused:
+            store.list(prefix)
+        assert str(refused.value) == text
+    with pytest.raises(StoreError, match=r"parts/x\.json: it cannot be read by this user"):
+        store.get("runs/a/parts/x.json")
+    with pytest.raises(StoreError, match=r"parts/x\.json: it cannot be written by this user"):
+        store.delete("runs/a/parts/x.json")
+    assert store.list("results") == []
 
 
 @pytest.mark.cluster

@@ -49,7 +49,10 @@ def run(args: argparse.Namespace) -> int:
     if args.suite is None:
         print("perfdag plan: name a suite file, or --schema", file=sys.stderr)
         return 2
-    show(make_plan(suite.load(args.suite, args.settings), only=args.only), as_json=args.json)
+    loaded = suite.load(args.suite, args.settings)
+    show(make_plan(loaded, only=args.only), as_json=args.json)
+    for note in loaded.notes:
+        print(f"note: {note}", file=sys.stderr)
     return 0
 
 
