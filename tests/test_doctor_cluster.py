@@ -51,3 +51,25 @@ def test_cuda_in_pods_without_a_gpu_is_found(tmp_path: Path) -> None:
     found = no_gpu(plan, [Shape.model_validate(each) for each in plan.shapes])
     assert [each.what for each in found] == ["entry without: device is cuda, but its pods ask for no GPU"]
     assert found[0].do == "resources: {nvidia.com/gpu: 1}"
+
+
+def test_rendering_and_submitting_say_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("hera")
+    from perfdag.cli import main
+
+    file = tmp_path / "suite.yaml"
+    file.write_text(
+        "name: s\nentries:\n"
+        "  - {name: model, benchmark: torchbench, params: {model: alexnet, device: cuda}}\n"
+        "  - {name: verbs, benchmark: rdma-latency, params: {cuda: 0}, network: {host: true}}\n"
+        "  - {name: held, benchmark: rdma-latency, params: {cuda: 1}, resources: {rdma/hca: 1, nvidia.com/gpu: 1}}\n"
+    )
+    said = [
+        "entry model: device is cuda, but its pods ask for no GPU; add resources: {nvidia.com/gpu: 1}",
+        "entry verbs: cuda is 0, but its pods ask for no GPU; add resources: {nvidia.com/gpu: 1}",
+    ]
+    assert main(["render", str(file)]) == 0
+    assert capsys.readouterr().err.splitlines() == said
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    assert main(["submit", str(file)]) != 0
+    assert capsys.readouterr().err.splitlines()[:2] == said

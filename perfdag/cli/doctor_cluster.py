@@ -219,10 +219,9 @@ def no_gpu(plan: "Plan", shapes: "list[Shape]") -> list[Finding]:
     """Entries that run on CUDA in pods which ask for no GPU: a container sees none then."""
     from perfdag.steps import devices
 
-    entries = {point.entry for point in plan.points if point.params.get("device") == "cuda" and not devices.gpus(shapes[point.shape])}
     return [
-        Finding("missing", f"entry {name}: device is cuda, but its pods ask for no GPU", "resources: {nvidia.com/gpu: 1}")
-        for name in sorted(entries)
+        Finding("missing", f"entry {name}: {why}, but its pods ask for no GPU", "resources: {nvidia.com/gpu: 1}")
+        for name, why in devices.without_gpu(plan, shapes).items()
     ]
 
 

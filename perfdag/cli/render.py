@@ -119,6 +119,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _suite(args: argparse.Namespace) -> list[dict[str, Any]]:
     from perfdag import suite
+    from perfdag.cli.submit import warn
     from perfdag.plan import make_plan
     from perfdag.steps.plan import check_size
     from perfdag.store import on_cluster
@@ -129,6 +130,7 @@ def _suite(args: argparse.Namespace) -> list[dict[str, Any]]:
     loaded = suite.load(args.suite)
     plan = make_plan(loaded)
     check_size(plan)  # a suite that the plan step would refuse is refused here
+    warn(plan)
     name, text = loaded.suite.name, inline(loaded)
     of_suite = loaded.suite.store or ""
     store = args.store or (of_suite if on_cluster(of_suite) else "")

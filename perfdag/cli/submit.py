@@ -88,8 +88,17 @@ def _check(args: argparse.Namespace) -> "tuple[Loaded, Plan]":
     loaded = suite.load(args.suite, args.settings)
     plan = make_plan(loaded, only=args.only)
     check_size(plan)
+    warn(plan)
     plan.where = {"namespace": args.namespace}  # so that nobody goes on with it elsewhere, also before its first step
     return loaded, plan
+
+
+def warn(plan: "Plan") -> None:
+    """Say what of a plan for a cluster cannot give what it asks, and is no error: a node may show its GPUs to every pod."""
+    from perfdag.steps.devices import without_gpu
+
+    for name, why in without_gpu(plan).items():
+        print(f"entry {name}: {why}, but its pods ask for no GPU; add resources: {{nvidia.com/gpu: 1}}", file=sys.stderr)
 
 
 def _root(args: argparse.Namespace, loaded: "Loaded | None", given: str) -> str:
