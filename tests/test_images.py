@@ -36,3 +36,8 @@ def test_what_it_is_built_on_has_a_version(file: Path) -> None:
     for image in (arguments[each.strip("${}")] if each.startswith("$") else each for each in built_on):
         tag = image.rpartition("/")[2].partition(":")[2]
         assert "@sha256:" in image or tag not in ("", "latest"), f"{image} has no version"
+
+
+def test_loadgen_is_the_same_with_and_without_the_model() -> None:
+    small, whole = ((FILES[0].parents[1] / name / "requirements.txt").read_text().splitlines() for name in ("loadgen", "resnet50"))
+    assert set(small) <= set(whole)

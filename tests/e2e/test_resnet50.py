@@ -1,0 +1,81 @@
+"""ResNet-50's benchmarks in pods: LoadGen against the stub, alone and as two copies in pods of one node, and the real model where its image is.
+
+The stub runs in the small image `loadgen`, the model in `resnet50`, which holds PyTorch: `images/build base loadgen`, `images/build base resnet50`,
+and load them into the node.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdag import kube
+
+from .conftest import IMAGES, Namespace
+
+pytestmark = [pytest.mark.argo, pytest.mark.slow]
+STUB = """\
+name: stub
+pending_limit: 180s
+defaults:
+  image: loadgen
+  params: {system: stub, scenario: single-stream, stub: {base: 5ms}, min_queries: 100, min_duration: 1s}
+entries:
+  - benchmark: resnet50
+  - benchmark: resnet50-interference
+    hosts: {count: 2, placement: packed}
+    params: {copies: 2}
+"""
+MODEL = """\
+name: model
+pending_limit: 180s
+entries:
+  - benchmark: resnet50
+    params: {scenario: offline, fast: true, threads: 1, samples: 4}
+"""
+
+
+def _needs(name: str) -> None:
+    """Skip where no real node has the image, and say how it comes there."""
+    image = IMAGES.replace("{name}", name)
+
+    async def nodes(client: kube.Kube) -> list[dict[str, Any]]:
+        return await client.list(await client.resource("v1", "Node"))
+
+    there = {each for node in kube.run(nodes) for held in node["status"].get("images") or [] for each in held.get("names") or []}
+    if image not in there:
+        pytest.skip(f"NOT RUN: no node has {image}: images/build base {name}, and load it into the node")
+
+
+def _rows(bench: Namespace, folder: Path, text: str) -> list[dict[str, Any]]:
+    path = folder / "suite.yaml"
+    path.write_text(text)
+    name = bench.submit(path)
+    watched = bench.watch(name, timeout=900)
+    rows = bench.rows(bench.run_id(name))
+    assert {row["status"] for row in rows} == {"ok"}, [row["error"] for row in rows if row["error"]]
+    assert watched.returncode == 0, watched.stderr
+    return rows
+
+
+def test_loadgen_measures_a_stub_in_a_pod_and_two_copies_in_pods_of_one_node(bench: Namespace, tmp_path: Path) -> None:
+    _needs("loadgen")
+    rows = _rows(bench, tmp_path, STUB)
+    medians = [row["value"] for row in rows if (row["benchmark"], row["metric"], row["stat"]) == ("resnet50", "latency", "p50")]
+    assert len(medians) == 1
+    assert 0.005 <= medians[0] < 0.05
+    beside = [row for row in rows if row["benchmark"] == "resnet50-interference"]
+    found = {row["metric"]: row["value"] for row in beside if row["metric"] in ("overlap", "rate_kept", "fairness")}
+    assert found["overlap"] > 0.8
+    assert found["rate_kept"] > 0.5  # copies that share no lock get in each other's way no more than other work of the node does
+    assert found["fairness"] > 0.8
+    assert {row["same_node"] for row in beside} == {True}
+
+
+def test_the_real_model_runs_in_a_pod(bench: Namespace, tmp_path: Path) -> None:
+    _needs("resnet50")
+    rows = _rows(bench, tmp_path, MODEL)
+    rates = [row for row in rows if row["metric"] == "throughput"]
+    assert len(rates) == 1
+    assert rates[0]["value"] > 0
+    assert "not comparable" in str(rates[0]["coords"])
