@@ -161,6 +161,8 @@ class _Collector:
             for each in error.errors():
                 if source.partial and (each["type"] == "missing" or not each["loc"]):
                     continue  # it may stand in what could not be read
+                if each["type"] == "extra_forbidden" and len(each["loc"]) == 1 and each["loc"][0] in source.entry.params:
+                    continue  # `add` has said it, with or without a point
                 name = dotted(tuple(each["loc"]))
                 path = (*where, name) if name in varied else ("params", *each["loc"])
                 self.problem(source, path, explain(source.document, (), each, benchmark.Params).text)
