@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from perfdag.benchmark import Failed
-from perfdag.processes import Proto, descendants, listening, marked, signal_tree
+from perfdag.processes import Proto, descendants, holders, listening, marked, signal_tree
 
 Argv = Sequence[str]
 
@@ -179,6 +179,21 @@ class LocalProcess:
         self._finished = Finished(self.argv, self._popen.returncode, texts[0], texts[1], time.monotonic() - self._start, timed_out)
 
 
+def _rest(popen: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
+    """What a killed command wrote. A daemon of its own that left the tree holds the pipes open: it is killed too."""
+    try:
+        return popen.communicate(timeout=0.5)
+    except subprocess.TimeoutExpired:
+        for pipe in (popen.stdout, popen.stderr):
+            for pid in holders(pipe.fileno()) if pipe else ():
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+    try:
+        return popen.communicate(timeout=2.0)
+    except subprocess.TimeoutExpired as error:  # another user's process has them: what came so far is what there is
+        return error.output or b"", error.stderr or b""
+
+
 class LocalHost:
     """This machine (or this pod). Commands run in a session of their own; they and all below them end with perfdag, kill -9 included."""
 
@@ -242,7 +257,7 @@ class LocalHost:
             except subprocess.TimeoutExpired:
                 timed_out = True
                 signal_tree(popen.pid, signal.SIGKILL)
-                out, err = popen.communicate()
+                out, err = _rest(popen)
         except BaseException:
             signal_tree(popen.pid, signal.SIGKILL)
             popen.wait()

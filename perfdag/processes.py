@@ -86,6 +86,18 @@ def signal_tree(pid: int, number: signal.Signals, known: Iterable[int] = ()) -> 
         os.killpg(pid, number)
 
 
+def holders(pipe: int) -> list[int]:
+    """Other processes that have the pipe of a file descriptor of ours open, as far as we may see them (proc(5))."""
+    found = []
+    with contextlib.suppress(OSError):
+        wanted = os.readlink(f"/proc/self/fd/{pipe}")  # noqa: PTH115 - `pipe:[1234]` is no path
+        for folder in Path("/proc").glob("[0-9]*/fd"):
+            with contextlib.suppress(OSError):
+                if int(folder.parent.name) != os.getpid() and any(os.readlink(each) == wanted for each in folder.iterdir()):  # noqa: PTH115
+                    found.append(int(folder.parent.name))
+    return found
+
+
 def listening_ports(table: str, proto: Proto) -> set[int]:
     """Ports that somebody listens on (tcp) or has open (udp), from the text of /proc/net/tcp, tcp6, udp or udp6 (proc(5))."""
     wanted = _LISTEN if proto == "tcp" else _UDP_OPEN

@@ -60,6 +60,15 @@ def test_a_timeout_kills_the_whole_tree_also_what_left_the_session() -> None:
         ended.check("the command")
 
 
+def test_a_daemon_that_keeps_the_pipes_open_is_ended_too_and_what_was_written_is_kept() -> None:
+    marker = "54321.625"
+    start = time.monotonic()
+    ended = LocalHost().run(["sh", "-c", f"echo begun; setsid -f sleep {marker}; sleep 60"], timeout=1.0)
+    assert time.monotonic() - start < 10
+    assert (ended.timed_out, ended.stdout) == (True, "begun\n")
+    assert gone(f"^[^ ]*sleep {marker}")
+
+
 def test_a_missing_program_is_named() -> None:
     with pytest.raises(Failed, match="no-such-program: not found on"):
         LocalHost().run(["no-such-program"], timeout=5)
