@@ -14,6 +14,7 @@ from perfdag.checks import Tuning
 from perfdag.document import BadDocument, Problem
 from perfdag.plan import Batch, Plan, make_plan, new_run_id
 from perfdag.points import order
+from perfdag.results import digest
 from perfdag.shape import Shape
 from perfdag.stats.paired import FEWEST_BLOCKS, MOST_BLOCKS, Judged, blocks, judge, paired
 from perfdag.stats.robust import Array
@@ -54,23 +55,33 @@ class Line:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Verdicts of the series that both variants have in at least one block; `unpaired` says for the others who has them."""
+    """Verdicts of the series that both variants have in at least one block; `unpaired` says for the others who has them.
+
+    `damaged` names files that could not be read.
+    """
 
     lines: list[Line]
     unpaired: list[str]
+    damaged: list[str]
 
 
 def prepare(a: Loaded, b: Loaded, words: tuple[str, str], count: int, only: str | None = None) -> Duel:
-    """Plan both variants with two samples of each in every block. Raises BadDocument where their points do not match."""
+    """Plan both variants with two samples of each in every block. Raises BadDocument where their points do not match.
+
+    The order is of the suite's `seed` where it gives one, else of the run id: no two duels share the luck of one order.
+    """
     if not FEWEST_BLOCKS <= count <= MOST_BLOCKS:
         raise BadDocument([Problem("--blocks", 1, str(count), f"{FEWEST_BLOCKS} to {MOST_BLOCKS}; fewer cannot reach p = 1 %")])
     first = new_run_id()
+    seed = a.suite.seed if "seed" in a.suite.model_fields_set else int(digest(first)[:8], 16)
+    turns = blocks(count, seed)
     plans = []
     for loaded, variant, other in ((a, "A", "b"), (b, "B", "a")):
         plan = make_plan(loaded, only=only, trigger="ab", variant=variant, run_id=f"{first[:-1]}{variant.lower()}")
         points = [replace(point, repetitions=count * A_BLOCK, until=None) for point in plan.points]
-        options = {**plan.options, "words": list(words), "other": f"{first[:-1]}{other}", "blocks": blocks(count, plan.seed)}
-        plans.append(replace(plan, points=points, order=order(points, plan.seed, loaded.suite.warmup), batches=[], options=options))
+        options = {**plan.options, "words": list(words), "other": f"{first[:-1]}{other}", "blocks": turns}
+        ordered = order(points, seed, loaded.suite.warmup)
+        plans.append(replace(plan, seed=seed, points=points, order=ordered, batches=[], options=options))
     _check(plans[0], plans[1])
     return Duel(plans[0], plans[1], plans[0].options["blocks"])
 
@@ -127,8 +138,9 @@ def positions(plan: Plan, repetition: int) -> list[int]:
 def analyse(store: Store, duel: Duel, tuning: Tuning, *, everything: bool = False) -> Outcome:
     """Return the verdict of each headline series (of every series with `everything`). Raises StoreError."""
     sides = []
+    damaged: list[str] = []
     for plan in (duel.a, duel.b):
-        table = results.load(store, suites=[plan.suite], runs=[plan.run_id], columns=list(COLUMNS))
+        table = results.load(store, suites=[plan.suite], runs=[plan.run_id], columns=list(COLUMNS), damaged=damaged)
         rows = table.filter(measured(table))
         sides.append(_series(rows, plan, len(duel.blocks)))
     found, unpaired = [], []
@@ -150,7 +162,7 @@ def analyse(store: Store, duel: Duel, tuning: Tuning, *, everything: bool = Fals
             unpaired.append(f"{name}: no block in which both have values of it")
     judged = judge([each[2] for each in found])
     lines = [Line(info, _label(duel, key[0]), verdict) for (key, info, _), verdict in zip(found, judged, strict=True)]
-    return Outcome(lines, unpaired)
+    return Outcome(lines, unpaired, damaged)
 
 
 _Key = tuple[int, str, str, str]
@@ -196,4 +208,5 @@ def data(duel: Duel, outcome: Outcome) -> dict[str, Any]:
             for each in outcome.lines
         ],
         "unpaired": outcome.unpaired,
+        "damaged": outcome.damaged,
     }

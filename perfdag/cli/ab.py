@@ -235,6 +235,8 @@ def _tell(args: argparse.Namespace, store: "Store", duel: "Duel", made: "Outcome
         print(f"{failed} samples were not ok; their blocks count where the other sample of the variant was")
     for each in made.unpaired:
         print(f"not compared: {each}")
+    for key in made.damaged:
+        print(f"damaged, left out: {key}")
     print(f"outcome {store.url(f'runs/{duel.a.run_id}/ab.json')}")
 
 

@@ -22,9 +22,15 @@ ORDERS = ("ABBA", "BAAB")
 
 
 def blocks(n: int, seed: int) -> list[str]:
-    """Return the order of n blocks, each ABBA or BAAB at random, so that a linear drift cancels within each."""
+    """Return the order of n blocks, ABBA and BAAB equally often (of an odd number one more) in random order.
+
+    A linear drift cancels within each block, and what a first or last place does cancels between them.
+    """
     rng = random.Random(seed)
-    return [rng.choice(ORDERS) for _ in range(n)]
+    first = rng.randrange(2)
+    made = [ORDERS[(first + i) % 2] for i in range(n)]
+    rng.shuffle(made)
+    return made
 
 
 def sign_flip_p(differences: ArrayLike) -> float:

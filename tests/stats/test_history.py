@@ -12,12 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from perfdag import results, rollup
+from perfdag.abtest import analyse, recall
 from perfdag.charts import history as charts
 from perfdag.charts.compare import Effect, forest
 from perfdag.checks import Tuning
 from perfdag.cli import main
 from perfdag.cli.finish import write_report
 from perfdag.cli.history_page import past
+from perfdag.collect import load_plan
 from perfdag.comparison import compare_selections, level_removed
 from perfdag.history import noise_report, overview, recent_rows, series_of
 from perfdag.plan import make_plan
@@ -409,7 +411,16 @@ def test_ab_finds_a_real_difference_and_resumes(tmp_path: Path, capsys: pytest.C
     assert set(made["blocks"]) <= {"ABBA", "BAAB"}
     assert main(["ab", "--resume", made["a"]["run_id"], "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == made
+    assert main(["ab", "--resume", made["a"]["run_id"], "--markdown", "--chart", "duel.svg"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^\| command .*wall_time \| [\d.]+ ms \| 2[\d.]+ ms \| \+.* % \| .* \| 0\.0078 \| worse \|$", out, re.MULTILINE), out
+    assert b"wall_time" in (tmp_path / "duel.svg").read_bytes()
     assert main(["history", "duel"]) == 2  # an ab is no night
+    store = open_store(None)
+    key = next(key for key in store.list("results") if made["a"]["run_id"] in key)
+    store.put(key, b"PAR1 not really")
+    a, b = (load_plan(store, made[side]["run_id"]) for side in "ab")
+    assert analyse(store, recall(a, b), Tuning()).damaged == [key]
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.abtest import Duel, on_cluster, prepare
+from perfdag.abtest import Duel, on_cluster, prepare, recall
 from perfdag.collect import load_plan
 from perfdag.document import BadDocument
 from perfdag.hosts import LocalHost
@@ -63,6 +63,22 @@ def test_points_of_equal_shapes_share_their_pods_for_all_blocks() -> None:
 def test_what_cannot_stand_side_by_side_is_refused(text: str, b: str, said: str) -> None:
     with pytest.raises(BadDocument, match=said):
         made(text, b=(b,))
+
+
+def test_two_suites_may_differ_in_the_runtime_class() -> None:
+    plain = """\
+name: overhead
+entries:
+  - {benchmark: resnet50, name: one, image: loadgen, params: {system: stub, scenario: single-stream, min_queries: 100, min_duration: 1s}}
+"""
+    sandboxed = plain.replace("name: one,", "name: one, runtime_class: kata,")
+    found = on_cluster(prepare(loads(plain), loads(sandboxed), ("plain", "kata"), 8))
+    given = outputs(found.a, place(found.a.run_id), set(), found.b)
+    a, b = (json.loads(json.dumps(each["patch"])) for each in given["shapes"])
+    assert "runtimeClassName" not in a
+    assert b["runtimeClassName"] == "kata"
+    near = b["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert near[0]["topologyKey"] == "kubernetes.io/hostname"
 
 
 def test_pods_of_both_variants_are_told_where_to_be() -> None:
@@ -154,6 +170,20 @@ def test_what_was_not_marked_or_cannot_be_read_is_measured_again(tmp_path: Path)
     store.put(part_key(found.a.run_id, found.a.key(2)), b'{"schema"')
     duel.forget_unmarked(store, found.a, found.a.batches[0].samples)
     assert stored_parts(store, found.a.run_id) == {found.a.key(0)}
+
+
+def test_the_order_is_of_the_run_unless_the_suite_gives_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(run_id: str, text: str = SUITE) -> Duel:
+        monkeypatch.setattr("perfdag.abtest.new_run_id", lambda: run_id)
+        return made(text)
+
+    ids = [f"20261120T02000{i}Z-1a2b3c4d" for i in range(8)]
+    orders = {tuple(of(each).blocks) for each in ids}
+    assert len(orders) > 4
+    assert {tuple(sorted(each)) for each in orders} == {("ABBA",) * 4 + ("BAAB",) * 4}
+    assert len({of(each).a.seed for each in ids}) == 8
+    assert of(ids[0]).blocks == of(ids[0]).blocks == recall(of(ids[0]).b, of(ids[0]).a).blocks
+    assert len({tuple(of(each, f"seed: 0\n{SUITE}").blocks) for each in ids}) == 1
 
 
 def test_the_stored_plans_are_one_duel(tmp_path: Path) -> None:
