@@ -79,4 +79,4 @@ def confirming(points: int, nodes: int) -> int:
 
 def lone_gate(points: int) -> float:
     """Return the sigmas that name a node in one point alone, of so many that were looked at."""
-    return GATE * float(points) ** LONE_GROWTH
+    return float(GATE * points**LONE_GROWTH)
