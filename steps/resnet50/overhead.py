@@ -79,8 +79,8 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
     """Overhead of a treatment (wrapper or environment) on ResNet-50 inference, paired with the plain program in ABBA blocks.
 
     The treatment is an argv before the program (a runtime, `kubectl exec -i POD --`, with treatment_python where its interpreter lies
-    elsewhere) or an environment (LD_PRELOAD of a vGPU layer). A runtime class is a key of the shape: measure both shapes with `resnet50` and
-    compare them. Each run is a process of its own.
+    elsewhere) or an environment (LD_PRELOAD of a vGPU layer). A runtime class is a key of the shape: `perfdag ab A.yaml B.yaml --submit` interleaves
+    `resnet50` in both shapes, whose pods stand side by side and so need a device each. Each run is a process of its own.
 
     Clock: LoadGen's, as in resnet50: it starts with a query's scheduled time and stops when its classes are known. The cost of a run is its
     tail latency (Server p99, SingleStream p90), or in Offline seconds a sample.

@@ -120,9 +120,9 @@ class Second(LocalHost):
         return subprocess.run(["sh", "-c", line], env=environment, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
 
 
-def _run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle: list[float | None]) -> tuple[FolderStore, Duel, Second]:
+def _run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle: list[float | None], text: str = SUITE) -> tuple[FolderStore, Duel, Second]:
     store = FolderStore(str(tmp_path / "store"))
-    found = made()
+    found = made(text)
     for plan in (found.a, found.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     monkeypatch.setattr(duel, "place_for", lambda *_: Place(hosts_for=lambda _: [LocalHost()]))
@@ -159,6 +159,17 @@ def test_a_round_beside_busy_pods_is_invalid(tmp_path: Path, monkeypatch: pytest
     assert len(bad) == 2
     assert any("was 0.80" in each for each in bad)
     assert any("could not be read" in each for each in bad)
+
+
+def test_a_spent_budget_ends_both_variants_between_two_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = iter([*[0.0] * 5, *[2000.0] * 50])
+    monkeypatch.setattr(duel.budget, "deadline", lambda *_: 1000.0)
+    monkeypatch.setattr(duel, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(turns))}))
+    monkeypatch.setattr(duel, "Idle", type("Quiet", (), {"__init__": lambda *_: None, "most": lambda _: 0.01}))
+    store, found, _ = _run(tmp_path, monkeypatch, [0.01], f"budget: 1000s\n{SUITE}")
+    assert [len(_parts(store, plan)) for plan in (found.a, found.b)] in ([2, 3], [3, 2])
+    for plan in (found.a, found.b):
+        assert b"the budget of 1000 s was spent" in store.get(f"runs/{plan.run_id}/notes/budget-0.json")
 
 
 def test_what_was_not_marked_or_cannot_be_read_is_measured_again(tmp_path: Path) -> None:
