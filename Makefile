@@ -26,6 +26,10 @@ SPEEDS := plan collect history overhead_run
 otava:
 	@./scripts/otava $(PYTHON) $(VENV)/otava
 
+# the tests of the real model; PyTorch is installed there where 8 GB are free
+torch:
+	@./scripts/torch $(PYTHON) $(VENV)/torch
+
 lint: $(VENV)/dev.stamp
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
