@@ -1,7 +1,8 @@
 """The budget of a run on a cluster: when its clock began, and what is left of it.
 
 The plan step begins it, so that neither the wait for other runs' lock nor that for a node to plan on is counted. What ends a run stops
-it: a run that is retried or resumed later has all of its budget for what is left.
+it: a run that is retried or resumed later has all of its budget for what is left. A run that confirms another has a clock of its own, which
+its first batch begins, or the night that was measured would leave it nothing.
 """
 
 import time

@@ -15,8 +15,9 @@ from perfdag.abtest import Duel, positions, recall
 from perfdag.benchmark import Infrastructure
 from perfdag.collect import load_plan
 from perfdag.hosts import Host
-from perfdag.parts import part_key, read_part, stored_parts
+from perfdag.parts import note, part_key, read_part, stored_parts
 from perfdag.plan import Plan
+from perfdag.steps import budget
 from perfdag.steps.gang import Gone, Hosts, Said, connect, fell_apart, join, own_host, place_for, running, ssh_config
 from perfdag.steps.lead import GangLost, Lead
 from perfdag.steps.place import Here
@@ -131,12 +132,17 @@ def _rounds(here: Here, store: Store, duel: Duel, number: int, mine: Hosts, othe
     said = Said(sum(len(each) for each in samples.values()))
     measuring = Lead(duel.a, store, place_for(here, duel.a.shape_of(number), mine), said)
     second: SshHost = others.peers[0]
+    until = budget.deadline(store, here.run_id, duel.a)
     for letter, repetition in [("A", 0), ("B", 0), *duel.rounds()]:
         plan = plans[letter]
         stored = stored_parts(store, plan.run_id)
         asked = [each for each in positions(plan, repetition) if each in samples[letter] and plan.key(each) not in stored]
         if not asked:
             continue
+        if until is not None and time.monotonic() >= until:
+            for each_plan in plans.values():
+                note(store, each_plan.run_id, f"budget-{number}", "skipped", f"the budget of {duel.a.budget:g} s was spent", [number])
+            return
         idle = Idle(others.peers if letter == "A" else mine.hosts)
         if letter == "A":
             measuring.measure(asked, batch=number)

@@ -97,7 +97,7 @@ def in_turn(plan: Plan, samples: Sequence[int], left: Collection[int], attempt: 
 
 def _measure(here: Here, store: Store, plan: Plan, gang: Hosts, number: int, samples: Sequence[int], said: "Said") -> None:
     measuring = Lead(plan, store, place_for(here, plan.shape_of(number), gang), said)
-    if not measuring.measure(samples, batch=number, deadline=budget.deadline(store, here.run_id, plan)):
+    if not measuring.measure(samples, batch=number, deadline=budget.deadline(store, plan.run_id, plan)):
         measuring.give_up(f"budget-{number}", "skipped", f"the budget of {plan.budget:g} s was spent", [number])
 
 

@@ -150,6 +150,7 @@ def _finish(args: argparse.Namespace) -> int:
         _tell(place, plan, store)
         return code
     for run_id in plan.options.get("confirmed", []):
+        budget.end(store, run_id)
         collect(store, load_plan(store, run_id))
     code = finish(store, plan, history=True, gates=not gated(plan))
     _tell(place, plan, store)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from perfdag.confirm import again
 from perfdag.hosts import LocalHost
 from perfdag.parts import stored_parts
 from perfdag.plan import Plan, make_plan
@@ -52,3 +53,13 @@ def test_a_spent_budget_skips_and_a_run_that_ended_has_all_of_it_again(
     assert b"the budget of 1800 s was spent" in store.get(f"runs/{plan.run_id}/notes/budget-0.json")
     budget.end(store, plan.run_id)  # `argo retry` runs no plan step again
     assert measured(store, plan, place) == 2
+
+
+def test_what_confirms_a_night_has_a_clock_of_its_own(queued: tuple[FolderStore, Plan, Here], monkeypatch: pytest.MonkeyPatch) -> None:
+    store, plan, place = queued
+    monkeypatch.setattr(budget.time, "time", lambda now=time.time: now() - 1801)
+    budget.begin(store, plan.run_id)  # the night used all of its budget
+    monkeypatch.undo()
+    monkeypatch.setattr(gang, "place_for", lambda *_: Place(hosts_for=lambda _: [LocalHost()]))
+    confirming = again(plan, {plan.points[0].id})[0]
+    assert measured(store, confirming, place) == 2
