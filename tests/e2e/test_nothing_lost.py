@@ -102,7 +102,7 @@ def test_what_was_given_up_once_is_not_waited_for_again(bench: Namespace, tmp_pa
     """A retry is a gang of new pods: that no node has room for them is known from the first."""
     suite = tmp_path / "big.yaml"
     suite.write_text(
-        "name: big\npending_limit: 60s\nentries:\n  - {benchmark: command, resources: {cpu: 500}, params: {argv: [sleep, '0.1']}}\n"
+        "name: big\npending_limit: 120s\nentries:\n  - {benchmark: command, resources: {cpu: 500}, params: {argv: [sleep, '0.1']}}\n"
     )
     name = bench.submit(suite)
     made: dict[str, float] = {}
@@ -112,8 +112,8 @@ def test_what_was_given_up_once_is_not_waited_for_again(bench: Namespace, tmp_pa
             made.setdefault(pod["metadata"]["labels"]["perfdag/attempt"], time.monotonic())
         return "2" in made
 
-    bench.until(ended, 300, "last attempt")
-    assert made["2"] - made["0"] < 120, "two more limits of 60 s were waited for"
+    bench.until(ended, 400, "last attempt")
+    assert made["2"] - made["0"] < 230, "a second limit of 120 s was waited for"
     assert bench.watch(name).returncode == 1
     [row] = bench.rows(bench.run_id(name))
     assert "Insufficient cpu" in row["error"]

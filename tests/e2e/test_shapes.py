@@ -96,7 +96,7 @@ def test_a_claim_serves_as_the_store(bench: Namespace, disks: Disks, tmp_path: P
 def test_fio_on_a_claim_of_each_pod_and_on_one_that_all_share(bench: Namespace, disks: Disks, tmp_path: Path) -> None:
     own = [disks.make(name, "ReadWriteOnce") for name in ("own-a", "own-b")]
     shared = disks.make("shared", "ReadWriteMany")
-    params = {"rw": "randwrite", "bs": "4KiB", "size": "8MiB", "runtime": "1s", "direct": False}
+    params = {"rw": "randwrite", "bs": "4KiB", "size": "8MiB", "runtime": "3s", "direct": False}
     volume = {"storage_class": disks.storage_class, "size": "1GiB"}
     both = {"benchmark": "fio", "params": params, "hosts": {"count": 2}}
     suite = _suite(
