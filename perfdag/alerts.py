@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -161,7 +162,7 @@ def percent(effect: float) -> str:
 
 
 def regression(trends: Trends, group: Sequence[Finding], related: Sequence[Finding], pages: bool, links: dict[str, str]) -> Alert:
-    """Word the alert of one cause. `related` are changes at the same time that do not page; `links`: report, run, acks."""
+    """Word the alert of one cause. `related` are changes at the same time that do not page; `links`: report, run, acks, store."""
     worst = max(group, key=lambda each: abs(each.change.effect))
     c, info = worst.change, worst.info
     moves = canary_moves(trends, worst.index)
@@ -188,7 +189,7 @@ def regression(trends: Trends, group: Sequence[Finding], related: Sequence[Findi
     ]
     if others:
         lines.append(f"also    {_shorten('; '.join(f'{each.name} {percent(each.change.effect)}' for each in others))}")
-    lines.append(f"do      {links['report']}   perfdag compare {worst.run_before} {links['run']}")
+    lines.append(f"do      {links['report']}   perfdag compare {worst.run_before} {links['run']} --store {shlex.quote(links['store'])}")
     lines.append(f"accept  in {links['acks']}: {{series: '{worst.name}', run: {worst.run}, reason: ...}}")
     return Alert(kind, title, "\n".join(lines), [each.info.series_id for each in group], worst.run, gates=pages and kind == "regression")
 

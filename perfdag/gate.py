@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,12 +16,13 @@ import pyarrow.compute as pc
 from perfdag import results
 from perfdag.alerts import Alert, Kind, Record, causes, mark_known, read_records, record_key, regression
 from perfdag.checks import Check, Tuning
+from perfdag.collect import load_plan
 from perfdag.findings import Accepted, Finding, Suspicion, day_of, find, names, suspicions
 from perfdag.missed import newest, stale
 from perfdag.rollup import trends
 from perfdag.selection import SelectionError
 from perfdag.stats.noise import INFORMATIONAL
-from perfdag.store import Store
+from perfdag.store import NotStoredError, Store
 from perfdag.thresholds import Past, judge
 from perfdag.trends import COLUMNS, SeriesInfo, Trends
 from perfdag.units import short
@@ -43,7 +45,10 @@ class Case:
 
 @dataclass
 class Gate:
-    """What a run was found to be. `confirm` names points worth measuring again the same night, `confirmed` the runs that did."""
+    """What a run was found to be. `confirm` names points worth measuring again the same night, `confirmed` the runs that did.
+
+    `store` is its address, `resume` the command that measures what is missing.
+    """
 
     run: str
     suite: str
@@ -55,6 +60,8 @@ class Gate:
     confirmed: list[str] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
     runs: int = 0
+    store: str = ""
+    resume: str = ""
 
     @property
     def failed(self) -> bool:
@@ -96,6 +103,7 @@ def check(store: Store, suite: str, run_id: str, rules: Rules, now: datetime | N
     everything = trends(store, suite)
     history = until(everything, run_id)
     gate = Gate(run_id, suite, report or store.url(f"runs/{run_id}/report.html"), damaged=list(history.damaged), runs=len(history.runs))
+    gate.store, gate.resume = store.root, _resume(store, run_id)
     table = results.load(store, suites=[suite], runs=[run_id], columns=list(COLUMNS), damaged=gate.damaged)
     if not table.num_rows:
         raise SelectionError(f"run {run_id} has no readable rows{': ' + ', '.join(gate.damaged) if gate.damaged else ''}")
@@ -117,6 +125,17 @@ def check(store: Store, suite: str, run_id: str, rules: Rules, now: datetime | N
     gate.confirm = suspicions(history, tuning, rules.accepted)
     mark_known(history, run_id, gate.alerts, records)
     return gate
+
+
+def _resume(store: Store, run_id: str) -> str:
+    """Return the command that measures what a run lacks, where it was measured; empty where its plan is gone."""
+    try:
+        plan = load_plan(store, run_id)
+    except NotStoredError:
+        return ""
+    if plan.where:
+        return f"perfdag submit --resume {run_id} --namespace {plan.where.get('namespace', 'perfdag')}"
+    return f"perfdag run --resume {run_id} --store {shlex.quote(store.root)}"
 
 
 def own_gates(table: pa.Table) -> list[Case]:
@@ -153,7 +172,7 @@ def _regressions(gate: Gate, history: Trends, tuning: Tuning, rules: Rules) -> N
     # A series whose runs differ by more than 10 % informs and pages nobody until its noise is fixed.
     paging = [each for each in gate.findings if tuning.pages(each.info) and each.change.noise <= INFORMATIONAL]
     others = [each for each in gate.findings if each.word == "worse" and not tuning.pages(each.info)]
-    links = {"report": gate.report, "run": gate.run, "acks": rules.acks_file}
+    links = {"report": gate.report, "run": gate.run, "acks": rules.acks_file, "store": gate.store}
     groups = causes(paging, len(history.runs))
     for group in groups:
         gate.alerts.append(regression(history, group, others, True, links))
@@ -263,7 +282,7 @@ def _absent(gate: Gate, history: Trends, tuning: Tuning, rules: Rules, records: 
         gate.cases.append(Case("present", name, "absent", why))
     for entry, lost in entries.items():
         title = f"ABSENT {gate.suite}/{entry}: {len(lost)} series"
-        _alert(gate, rules, "absent", title, lost, f"{gate.report}   perfdag run --resume {gate.run}")
+        _alert(gate, rules, "absent", title, lost, f"{gate.report}   {gate.resume}".rstrip())
     return gone
 
 
@@ -282,7 +301,7 @@ def _unread(gate: Gate, rules: Rules) -> Alert:
     """Say that acknowledgements are not used, so that what they accept is told as if nobody had: no failure by itself."""
     title = f"ACKS {gate.suite}: {rules.acks_file} cannot be read and accepts nothing"
     wrong = [f"what    {line}"[:300] for line in rules.acks_wrong.splitlines()[:6]]
-    text = "\n".join([title, *wrong, "do      mend the file, then: perfdag acks set FILE --store ROOT"])
+    text = "\n".join([title, *wrong, f"do      mend the file, then: perfdag acks set FILE --store {shlex.quote(gate.store)}"])
     return Alert("acks", title, text, [rules.acks_wrong], gate.run, gates=False)
 
 

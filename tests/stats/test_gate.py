@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import xml.etree.ElementTree as ElementTree
 from datetime import UTC, timedelta
 from pathlib import Path
@@ -316,6 +317,30 @@ def test_another_cluster_in_the_store_makes_nothing_news(store: Store) -> None:
             told += [(cluster, night) for alert in gate.alerts if alert.fresh]
             remember(store, gate)
     assert told == [("blue", 3)]
+
+
+@pytest.mark.parametrize("where", [{}, {"workflow": "w", "namespace": "bench"}])
+def test_the_commands_of_messages_can_be_run(
+    store: Store, tmp_path: Path, where: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def command(kind: str, night: int) -> list[str]:
+        [alert] = [each for each in check(store, "net", run_id(night), Rules()).alerts if each.kind == kind]
+        words = next(line for line in alert.text.splitlines() if line.startswith("do ")).partition("   perfdag ")[2]
+        return shlex.split(words)
+
+    text = "name: net\nentries:\n  - {benchmark: command, name: iperf, params: {argv: ['true']}}\n"
+    nights(store, 40, step)
+    assert main(command("regression", 39)) == 0
+    assert "iperf streams=8 throughput" in capsys.readouterr().out
+    plan = make_plan(loads(text), run_id=run_id(40))
+    plan.where = where
+    store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    put(store, rows(40, {"streams=1": [1e10] * 3}))
+    words = command("absent", 40)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none.yaml"))
+    # a cluster's run is continued there, where this machine finds no cluster; its own is measured here
+    assert words[:3] == ["submit" if where else "run", "--resume", run_id(40)]
+    assert main(words) == (4 if where else 0), capsys.readouterr().err
 
 
 def test_absence_is_an_alert(store: Store) -> None:
