@@ -45,6 +45,8 @@ def run(args: argparse.Namespace) -> int:
     store = open_store(args.store)
     try:
         if args.action == "set":
+            if not args.name.strip():
+                raise SelectionError("an empty name names nothing: perfdag baseline set v1.0 RUN")
             chosen = select(store, args.runs, args.suite)
             set_baseline(store, args.name, chosen, args.note)
             print(f"baseline {args.name}: {len(chosen.runs)} run(s) of {chosen.suite}")

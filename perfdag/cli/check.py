@@ -60,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
 
     store = open_store(args.store)
     try:
+        if args.max_age is not None and not args.max_age > 0:
+            raise SelectionError(f"--max-age {args.max_age:g}: hours, more than 0")
         run_id, suite = one(store, args.run_id, args.suite)
         here = measured_here(store, run_id)
         if args.confirm and not here:

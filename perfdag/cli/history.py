@@ -120,6 +120,8 @@ def _chosen(found: "Trends", args: argparse.Namespace) -> "Trends | str":
             date.fromisoformat(args.since)
         except ValueError:
             return f"--since {args.since}: write a day as 2026-10-31"
+    if args.newest is not None and args.newest < 1:
+        return f"--newest {args.newest}: how many runs, one or more"
     clusters = sorted({run.cluster for run in found.runs})
     cluster = args.cluster if args.cluster is not None else found.runs[-1].cluster
     kept = [i for i, run in enumerate(found.runs) if run.cluster == cluster and (not args.since or day_of(run.run_id) >= args.since)]

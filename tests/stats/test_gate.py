@@ -548,6 +548,22 @@ def test_a_run_that_is_not_there(store: Store, capsys: pytest.CaptureFixture[str
     assert f"did you mean {run_id(1)}?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["check", "last", "--max-age", "-1"], "--max-age -1: hours, more than 0"),
+        (["history", "net", "--newest", "-3"], "--newest -3: how many runs, one or more"),
+        (["baseline", "set", "", "last"], "an empty name names nothing"),
+    ],
+)
+def test_numbers_and_names_that_mean_nothing_are_refused(
+    store: Store, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights(store, 2, lambda n, p: 1e10)
+    assert main([*words, "--store", store.root]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_damaged_files_are_named_and_the_others_used(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nights(store, 40, step)
     broken = f"results/suite=net/month=2026-01/{run_id(10)}.parquet"
