@@ -247,4 +247,5 @@ def as_data(made: "Comparison") -> dict[str, Any]:
         "failed": made.failed,
         "refused": made.refused,
         "damaged": made.damaged,
+        "simulated": made.simulated,
     }

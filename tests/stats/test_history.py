@@ -185,6 +185,8 @@ def test_compare_says_which_side_ran_on_simulated_nodes(store: Store, capsys: py
     for pair, said in (((0, 1), "simulated nodes in B:"), ((1, 2), "simulated nodes in A and B: figures of the control plane alone")):
         assert main(["compare", *map(run_id, pair), "--store", store.root]) == 0
         assert said in capsys.readouterr().out
+        assert main(["compare", *map(run_id, pair), "--store", store.root, "--json"]) == 0
+        assert " and ".join(json.loads(capsys.readouterr().out)["simulated"]) in said
 
 
 def test_what_single_objects_said_is_searched_too(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -281,6 +283,23 @@ def test_two_clusters_by_a_baseline(store: Store, tmp_path: Path) -> None:
     a, b = select(store, "baseline:acceptance"), select(green, "last")
     made = compare_selections((store, a), (green, b), Tuning())
     assert {row.verdict.word for row in made.rows} == {"worse"}
+
+
+def test_a_baseline_is_shown_by_name_and_by_value(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    nights(store, 5, lambda n, p: 1e10)
+    root = ["--store", store.root]
+    assert main(["baseline", "set", "v1", "month=2026-01", "--note", "site acceptance", *root]) == 0
+    capsys.readouterr()
+    assert main(["baseline", "show", *root]) == 0
+    line = capsys.readouterr().out
+    assert line.startswith(f"v1  net  5 run(s), {run_id(0)} to {run_id(4)}  site acceptance")
+    assert main(["baseline", "show", "v1", "--json", *root]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["runs"] == [run_id(night) for night in range(5)]
+    assert {each["runs"] for each in told["series"]} == {5}
+    assert all(each["low"] <= each["median"] <= each["high"] and abs(each["median"] / 1e10 - 1) < 0.1 for each in told["series"])
+    assert main(["baseline", "show", "v2", *root]) == 2
+    assert "v1" in capsys.readouterr().err, "the nearest name"
 
 
 def test_past_levels_do_not_count_as_noise() -> None:
