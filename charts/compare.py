@@ -26,13 +26,16 @@ class Effect:
     word: str
 
 
-def forest(effects: Sequence[Effect], title: str, subtitle: str = "") -> Figure:
+def forest(effects: Sequence[Effect], title: str, subtitle: str = "", absolute: int = 0) -> Figure:
     """Effects sorted by size, one line each, the largest gain on top; grey is not shown, hollow is inconclusive.
 
-    Above 60 series those with a verdict come first and the rest is left out, which the subtitle says.
+    Above 60 series those with a verdict come first and the rest is left out, which the subtitle says, as it does how many are not
+    drawn because they are compared in their own unit (`absolute`).
     """
     if not effects:
-        return no_data("no series in common")
+        return no_data(f"{absolute} series, compared in their own unit: see the table" if absolute else "no series in common")
+    if absolute:
+        subtitle += f"; not drawn: {absolute} compared in their own unit"
     shown = sorted(effects, key=lambda each: (each.word not in COLOURS, -abs(each.effect)))[:MOST_ROWS]
     shown.sort(key=lambda each: each.effect)
     if len(shown) < len(effects):

@@ -270,4 +270,5 @@ def _forest(duel: "Duel", lines: "list[Line]") -> Any:
         effects,
         f"{words[1]} against {words[0]}",
         f"{duel.a.suite}: {len(duel.blocks)} blocks side by side; line: interval of the median ratio",
+        len(lines) - len(effects),
     )

@@ -111,11 +111,14 @@ def forest(made: "Comparison") -> Any:
     from perfdag.comparison import count
 
     rows = [row for row in made.rows if row.info.headline] or made.rows
-    rows = [row for row in rows if not row.verdict.absolute]
-    effects = [Effect(name(row), row.verdict.effect, row.verdict.low, row.verdict.high, row.verdict.word) for row in rows]
+    drawn = [row for row in rows if not row.verdict.absolute]
+    effects = [Effect(name(row), row.verdict.effect, row.verdict.low, row.verdict.high, row.verdict.word) for row in drawn]
     title = f"{made.b.words} against {made.a.words}: {count(made.rows)}"
     return forest(
-        effects, title, f"suite {made.b.suite}; line: 95 % interval by the noise between past runs; grey: not shown, hollow: inconclusive"
+        effects,
+        title,
+        f"suite {made.b.suite}; line: 95 % interval by the noise between past runs; grey: not shown, hollow: inconclusive",
+        len(rows) - len(drawn),
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from matplotlib.text import Text
 
 from perfdag import results, rollup
 from perfdag.abtest import analyse, recall
@@ -408,6 +409,9 @@ def test_forest_marks_what_is_shown() -> None:
     assert marks["worse"].get_color() != marks["better"].get_color()
     assert sum(line.get_gid() == "interval" for line in ax.lines) == 2
     assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b", "c"]
+    said = [text.get_text() for text in forest(effects, "t", "net", absolute=2).texts]
+    assert "net; not drawn: 2 compared in their own unit" in said
+    assert any("2 series, compared in their own unit" in each.get_text() for each in forest([], "t", absolute=2).findobj(Text))
 
 
 AB = """\
