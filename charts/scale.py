@@ -3,24 +3,21 @@
 Every function takes plain data and gives a Figure. Seconds throughout. What was never seen is left out and counted, never drawn as 0.
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import wraps
-from typing import Any, ParamSpec
+from typing import ParamSpec
 
 import numpy as np
-import orjson
 import pyarrow as pa
-import pyarrow.compute
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from perfdag.benchmark import SIMULATED
 from perfdag.charts import style
+from perfdag.charts.stages import Stage, calls_of, of_results
 
 _P = ParamSpec("_P")
 
@@ -52,19 +49,6 @@ _REFERENCE = {
     "Total Pod Scheduling Decision": "Workload Submission",
     "Total Backend Job Creation": "Workload Submission",
 }
-
-
-@dataclass
-class Stage:
-    """One stage of a run: for each object that reached it, its place in the order of submission, when (seconds from the first
-    submission) and how long since the stage before. `missing` never reached it."""
-
-    name: str
-    since: str
-    order: list[int] = field(default_factory=list)
-    at: list[float] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    missing: int = 0
 
 
 def _seen(deltas: Deltas, name: str) -> tuple[list[int], list[float]]:
@@ -251,87 +235,6 @@ def _calls_of_one(counts: Mapping[str, float], names: Sequence[str], title: str)
     ax.set_xlabel("requests")
     ax.margins(x=0.1)
     return fig
-
-
-def stages_of(rows: Iterable[Mapping[str, Any]]) -> list[Stage]:
-    """Stages from rows of stages.parquet (columns stage, since, status, index, seconds, submitted, receive_time, api_time)."""
-    rows = list(rows)
-    first = min((row["submitted"] for row in rows if row["submitted"]), default=0.0)
-    found: dict[tuple[str, str], Stage] = {}
-    for row in rows:
-        stage = found.setdefault((row["stage"], row["since"]), Stage(row["stage"], row["since"]))
-        at = row["receive_time"] or row["event_time"] or row["api_time"]
-        if row["status"] == "ok" and at:
-            stage.order.append(row["index"])
-            stage.at.append(at - first)
-            stage.seconds.append(row["seconds"])
-        elif row["status"] in ("censored", "failed"):
-            stage.missing += 1
-    return list(found.values())
-
-
-@dataclass
-class Group:
-    """The newest sample of one entry and size, and how many samples there are."""
-
-    entry: str
-    count: int
-    samples: int
-    stages: list[Stage]
-
-
-_SAMPLE = ("run_id", "variant", "point", "repetition", "phase")
-"""What tells one sample from another; its sample_id does not, which is of each object."""
-
-
-def of_results(rows: pa.Table) -> list[Group]:
-    """Stages of a benchmark's objects, by entry and size: metrics `object_latency`, `object_time`, `object_missing`, a subject each.
-
-    Sizes and repetitions are not mixed into one curve: of several samples the last one is drawn.
-    """
-    wanted = rows.filter(pa.compute.is_in(rows["metric"], pa.array(["object_latency", "object_time", "object_missing"])))
-    grouped: dict[tuple[str, int], dict[tuple[Any, ...], list[tuple[dict[str, Any], dict[str, Any]]]]] = {}
-    for row in wanted.select(["entry", "metric", "subject", "coords", "value", *_SAMPLE]).to_pylist():
-        coords = orjson.loads(row["coords"] or "{}")
-        if row["value"] is not None:
-            samples = grouped.setdefault((row["entry"], int(coords.get("count", 0))), {})
-            samples.setdefault(tuple(row[name] for name in _SAMPLE), []).append((row, coords))
-    found = []
-    for (entry, count), samples in grouped.items():
-        newest = list(samples.values())[-1]
-        subjects = {row["subject"] for row, _ in newest}
-        found.append(Group(entry, count or len(subjects), len(samples), _stages(newest, sorted(subjects, key=_natural))))
-    return found
-
-
-def _natural(name: str) -> list[int]:
-    return [int(each) for each in re.findall(r"\d+", name)]
-
-
-def _stages(rows: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]], subjects: Sequence[str]) -> list[Stage]:
-    place = {subject: order for order, subject in enumerate(subjects)}
-    found: dict[str, Stage] = {}
-    for row, coords in rows:
-        stage = found.setdefault(coords["stage"], Stage(coords["stage"], coords.get("since", "")))
-        if row["metric"] == "object_missing":
-            stage.missing += 1
-        elif row["metric"] == "object_time":
-            stage.at.append(row["value"])
-        else:
-            stage.order.append(place[row["subject"]])
-            stage.seconds.append(row["value"])
-    return list(found.values())
-
-
-def calls_of(rows: pa.Table) -> dict[str, dict[int, dict[str, float]]]:
-    """API requests by entry, number of VMs and kind, from the metric `api_calls`; of several samples the last."""
-    found: dict[str, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
-    for row in rows.filter(pa.compute.equal(rows["metric"], "api_calls")).select(["entry", "coords", "value"]).to_pylist():
-        if row["value"] is not None:
-            coords = orjson.loads(row["coords"] or "{}")
-            phase = f"{coords['phase']}: " if "phase" in coords else ""
-            found[row["entry"]][int(coords["vms"])][phase + coords["call"]] = row["value"]
-    return {entry: dict(calls) for entry, calls in found.items()}
 
 
 def drawings(rows: pa.Table) -> Iterable[tuple[str, Figure]]:

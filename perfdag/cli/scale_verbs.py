@@ -180,6 +180,7 @@ def _plot_stages(args: argparse.Namespace) -> int:
     import pyarrow.parquet as pq
 
     from perfdag.charts import scale as charts
+    from perfdag.charts.stages import stages_of
     from perfdag.charts.style import to_bytes
 
     source = args.output_dir / "stages.parquet"
@@ -187,7 +188,7 @@ def _plot_stages(args: argparse.Namespace) -> int:
         raise ValueError(f"no {source}; run `perfdag scale sample -o {args.output_dir}` or `perfdag scale vmi` first")
     draw = {"timeline": charts.timeline, "scurves": charts.s_curves, "ecdf": charts.ecdf, "order": charts.by_order}[args.plot]
     path = args.output_dir / f"{args.plot}.png"
-    path.write_bytes(to_bytes(draw(charts.stages_of(pq.read_table(source).to_pylist())))[1])
+    path.write_bytes(to_bytes(draw(stages_of(pq.read_table(source).to_pylist())))[1])
     print(path)
     return 0
 

@@ -6,7 +6,7 @@ import uuid
 import pytest
 
 from perfdag.kube import Kube, KubeError
-from perfdag.steps.scale import gates, simulate, vmi
+from perfdag.steps.scale import gates, kubevirt, simulate, vmi
 from perfdag.steps.scale.lock import ExclusiveRun, LockTimeoutError
 from perfdag.steps.scale.measured import of_figures
 from perfdag.steps.scale.prometheus import Prometheus
@@ -193,7 +193,7 @@ async def test_the_second_performance_run_waits_its_turn(kube: Kube, namespace: 
 
 
 async def test_too_many_vmis_a_node_are_refused_before_anything_is_made(kube: Kube, nodes: None) -> None:
-    with pytest.raises(vmi.TooDenseError, match=r"over 200 a node; .* nodes are needed"):
+    with pytest.raises(kubevirt.TooDenseError, match=r"over 200 a node; .* nodes are needed"):
         await vmi.burst(kube, vmi.Spec(namespaces=["perfdag-never"]), 1_000_000)
     with pytest.raises(KubeError, match="not found"):
         await kube.get(await kube.resource("v1", "Namespace"), "perfdag-never")
@@ -208,10 +208,10 @@ async def test_nested_virtualisation_is_recorded_and_warned_of(kube: Kube, names
         labels = {"kubevirt.io/schedulable": "true", "cpu-feature.node.kubevirt.io/hypervisor": "true"}
         await kube.patch(nodes, f"{name}0", {"metadata": {"labels": labels}})
         assert await simulate.nodes_ready(kube, len(await kube.list(nodes, labels=f"{simulate.LABEL}=true")))
-        facts = await vmi.check_nodes(kube, 200, 200)
+        facts = await kubevirt.check_nodes(kube, 200, 200)
         assert (facts["nodes"], facts["nested_virtualisation"]) == (1, [f"{name}0"])
-        with pytest.raises(vmi.TooDenseError, match="201 VMIs on 1 nodes is over 200 a node; 2 nodes are needed"):
-            await vmi.check_nodes(kube, 201, 200)
+        with pytest.raises(kubevirt.TooDenseError, match="201 VMIs on 1 nodes is over 200 a node; 2 nodes are needed"):
+            await kubevirt.check_nodes(kube, 201, 200)
         await simulate.install(kube, "kubevirt")
         result = await vmi.burst(kube, vmi.Spec(namespaces=[namespace], primer=False, timeout=30), 1)
         assert any("nested virtualisation on 1 nodes" in note for note in result.facts["notes"])

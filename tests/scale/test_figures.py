@@ -17,7 +17,7 @@ import pytest
 from perfdag.benchmark import Invalid, Output
 from perfdag.gate import own_gates
 from perfdag.kube import KubeError
-from perfdag.steps.scale import apimetrics, gates, measured, prometheus, table, vmi
+from perfdag.steps.scale import apimetrics, gates, kubevirt, measured, prometheus, table, vmi
 from perfdag.steps.scale.rows import Row
 from perfdag.steps.vmi_burst import parse_results
 
@@ -132,14 +132,14 @@ class TestApiMetrics:
         made = [*measured.of_figures(figures, {"count": 6}, 6), *measured.of_calls(apimetrics.told(phases), {"count": 6})]
         for metric in ("api_p99", "api_calls", "api_latency"):
             assert sorted((each.coords or {}).get("phase", "") for each in made if each.metric == metric) == ["", "deletion"]
-        from perfdag.charts import scale as charts
+        from perfdag.charts.stages import calls_of
 
         rows = [
             {"entry": "e", "metric": each.metric, "coords": orjson.dumps(each.coords).decode(), "value": each.value}
             for each in made
             if each.metric == "api_calls"
         ]
-        assert charts.calls_of(pa.Table.from_pylist(rows)) == {"e": {6: {"DELETE-pods": 600.0, "deletion: DELETE-pods": 600.0}}}
+        assert calls_of(pa.Table.from_pylist(rows)) == {"e": {6: {"DELETE-pods": 600.0, "deletion: DELETE-pods": 600.0}}}
 
     def test_watches_are_left_out_and_lists_are_their_own(self) -> None:
         watch, listing = histogram("WATCH", "cluster", ("+Inf", 9)), histogram("LIST", "cluster", ("1", 0), ("+Inf", 5))
@@ -221,6 +221,7 @@ class TestDashboard:
 class TestCharts:
     def test_each_draws_and_counts_what_never_came(self) -> None:
         from perfdag.charts import scale as charts
+        from perfdag.charts.stages import stages_of
         from perfdag.charts.style import to_bytes
 
         rows = [
@@ -229,7 +230,7 @@ class TestCharts:
             for stage in ("scheduled", "running")
             for i in range(60)
         ]
-        stages = charts.stages_of(rows)
+        stages = stages_of(rows)
         assert [(each.name, len(each.seconds), each.missing) for each in stages] == [("scheduled", 54, 6), ("running", 54, 6)]
         calls = {100: {"PATCH vmi": 700.0}, 400: {"PATCH vmi": 2900.0, "POST pods": 400.0}}
         one_size = charts.api_calls({20: {"PATCH vmi": 80.0, "POST pods": 20.0, "GET pods": 20.0}})
@@ -257,15 +258,15 @@ class TestCharts:
         return pa.Table.from_pylist(rows)
 
     def test_entries_sizes_and_repetitions_are_not_mixed_and_the_missing_are_counted(self) -> None:
-        from perfdag.charts import scale as charts
+        from perfdag.charts.stages import calls_of, of_results
 
         rows = self.table(("small", 3, "a"), ("ladder", 4, "b"), ("ladder", 8, "b"), ("ladder", 8, "c"))
-        groups = charts.of_results(rows)
+        groups = of_results(rows)
         assert [(each.entry, each.count, each.samples) for each in groups] == [("small", 3, 1), ("ladder", 4, 1), ("ladder", 8, 2)]
         for group in groups:
             (stage,) = group.stages
             assert (len(stage.at), len(stage.seconds), stage.missing) == (group.count - 1, group.count - 1, 1)
-        assert charts.calls_of(rows) == {"small": {3: {"POST pods": 21.0}}, "ladder": {4: {"POST pods": 28.0}, 8: {"POST pods": 56.0}}}
+        assert calls_of(rows) == {"small": {3: {"POST pods": 21.0}}, "ladder": {4: {"POST pods": 28.0}, 8: {"POST pods": 56.0}}}
 
     def test_simulated_nodes_are_told_under_each_chart(self) -> None:
         from perfdag.charts import scale as charts
@@ -311,12 +312,12 @@ class TestCapacity:
     async def test_no_room_for_another_step_is_a_lower_bound_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async def burst(kube: Any, spec: vmi.Spec, count: int) -> vmi.Result:
             if count > 200:
-                raise vmi.TooDenseError("300 VMIs are too many")
+                raise kubevirt.TooDenseError("300 VMIs are too many")
             return vmi.Result("burst", count, "r", [], [], {"left_behind": 0.0, "success_ratio": 1.0}, {})
 
         monkeypatch.setattr(vmi, "burst", burst)
         assert (await vmi.capacity(None, vmi.Spec(), 100, 450))[0] == vmi.Capacity(200, "300 VMIs are too many")  # type: ignore[arg-type]
-        with pytest.raises(vmi.TooDenseError):
+        with pytest.raises(kubevirt.TooDenseError):
             await vmi.capacity(None, vmi.Spec(), 300, 450)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(("sizes", "passed", "failed"), [((10, 20, 30), 20, []), ((10,), 0, [10])])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from perfdag.kube import KubeError, Resource
-from perfdag.steps.scale import lock, vmi
+from perfdag.steps.scale import kubevirt, lock
 
 
 class Server:
@@ -54,6 +54,6 @@ async def test_vmis_already_there_count_and_nodes_that_are_not_ready_do_not() ->
     phases = ["Running"] * 60 + ["Scheduling"] * 40 + ["Succeeded", "Failed"] * 30
     there = [{"metadata": {}, "status": {"phase": phase}} for phase in phases]
     server: Any = Server(Node=[node("a"), node("b"), node("c", "False")], VirtualMachineInstance=there)
-    assert (await vmi.check_nodes(server, 300, 200))["nodes"] == 2
-    with pytest.raises(vmi.TooDenseError, match="301 VMIs beside 100 already there on 2 nodes is over 200 a node; 3 nodes are needed"):
-        await vmi.check_nodes(server, 301, 200)
+    assert (await kubevirt.check_nodes(server, 300, 200))["nodes"] == 2
+    with pytest.raises(kubevirt.TooDenseError, match="301 VMIs beside 100 already there on 2 nodes is over 200 a node; 3 nodes are needed"):
+        await kubevirt.check_nodes(server, 301, 200)
