@@ -30,7 +30,11 @@ def hears_sigint() -> None:
 
 async def cli(*words: str) -> str:
     process = await asyncio.create_subprocess_exec(*CLI, *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT)
-    said = (await process.communicate())[0].decode()
+    try:
+        said = (await asyncio.wait_for(process.communicate(), 120))[0].decode()
+    finally:
+        if process.returncode is None:
+            process.kill()
     assert process.returncode == 0, said
     return said
 
