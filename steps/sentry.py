@@ -61,9 +61,10 @@ class Sentry:
                 continue
             since = self._since.setdefault(pod.uid, now)
             if pod.phase == "Pending":
-                if now - since >= min(HOPELESS_SECONDS, self._limit):
+                waited = max(now - since, self._age(pod))
+                if waited >= min(HOPELESS_SECONDS, self._limit):
                     self.note(pod.batch, f"pod of rank {pod.rank} never started: {pod.trouble}")
-                if now - since >= (HOPELESS_SECONDS if pod.batch in self._given_up else patience(pod, self._limit)):
+                if waited >= (HOPELESS_SECONDS if pod.batch in self._given_up else patience(pod, self._limit)):
                     self._given_up.add(pod.batch)  # a retry of Argo's is not worth waiting for again
                     doomed.add((pod.batch, pod.attempt))
             elif pod.batch in self._given_up and pod.trouble.startswith(("DeadlineExceeded", GIVEN_UP)):
@@ -71,6 +72,13 @@ class Sentry:
             elif not pod.trouble.startswith("main ended"):  # the lead said why itself
                 self.note(pod.batch, f"pod of rank {pod.rank}: {pod.trouble}")
         return [pod for pod in pods if pod.batch is not None and (pod.batch, pod.attempt) in doomed and pod.phase in ("Pending", "Running")]
+
+    def _age(self, pod: Pod) -> float:
+        """Seconds since a pod without room was made, and a little: Argo counts the same limit from there, and after its own end would try
+        again. 0 for troubles of a node's own, which begin later."""
+        if not pod.created or pod.hopeless or is_pulling(pod.trouble or ""):
+            return 0.0
+        return time.time() - pod.created + min(2 * EVERY, self._limit / 2)
 
     def _speechless(self, pod: Pod, batch: int, now: float) -> None:
         """Note a pod that has waited for nearly all of its time with no word of why."""

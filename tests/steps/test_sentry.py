@@ -1,5 +1,7 @@
 """What the sentry gives up, and what it waits for."""
 
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,15 @@ def test_a_full_cluster_is_waited_for_until_pending_limit(sentry: Sentry) -> Non
     assert sentry.look([full], 0) == []
     assert sentry.look([full], 59) == []
     assert sentry.look([full], 61) == [full]
+
+
+def test_a_sentry_that_came_late_still_gives_up_before_argo_does(sentry: Sentry) -> None:
+    """Argo counts the limit from the pod's creation, and would wait for it once more in its retry."""
+    full = replace(pod("Unschedulable: 1 Insufficient cpu."), created=time.time() - 50)
+    assert sentry.look([full], 0) == []
+    assert [each.uid for each in sentry.look([replace(full, created=time.time() - 55)], 5)] == ["u"]
+    pulling = replace(pod("ErrImagePull: x", uid="v"), batch=1, created=time.time() - 55)
+    assert sentry.look([pulling], 6) == [], "that its image is pulled has only begun"
 
 
 def test_the_reason_outlives_the_deadline_that_ends_the_gang(sentry: Sentry, tmp_path: Path) -> None:
