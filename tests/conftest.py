@@ -6,6 +6,12 @@ from pathlib import Path
 import pytest
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With several workers begin with the slow ones: at the end one of them would hold up all."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture
 def write_suite(tmp_path: Path) -> "SuiteWriter":
     return SuiteWriter(tmp_path)
