@@ -72,10 +72,10 @@ def who(rng: np.random.Generator, runs: int, within: float, between: float, slow
 @pytest.mark.parametrize(("runs", "within", "between"), [(5, 0.02, 0.0), (3, 0.02, 0.005), (15, 0.03, 0.01), (5, 0.05, 0.0)])
 def test_of_twenty_clean_series_on_twelve_nodes_nobody_is_named(runs: int, within: float, between: float) -> None:
     rng = np.random.default_rng(3)
-    assert sum(bool(who(rng, runs, within, between)) for _ in range(200)) <= 2
+    assert sum(bool(who(rng, runs, within, between)) for _ in range(60)) <= 1
 
 
 @pytest.mark.parametrize(("slow", "by"), [(20, 0.08), (3, 0.08), (1, 0.12)])
 def test_of_twenty_series_the_slow_node_is_named_also_where_one_alone_shows_it(slow: int, by: float) -> None:
     rng = np.random.default_rng(4)
-    assert sum(who(rng, 15, 0.02, 0.005, slow, by) == {"n7"} for _ in range(100)) >= 95
+    assert sum(who(rng, 15, 0.02, 0.005, slow, by) == {"n7"} for _ in range(40)) >= 38
