@@ -47,7 +47,7 @@ class Case:
 class Gate:
     """What a run was found to be. `confirm` names points worth measuring again the same night, `confirmed` the runs that did.
 
-    `store` is its address, `resume` the command that measures what is missing.
+    `store` is its address.
     """
 
     run: str
@@ -61,7 +61,6 @@ class Gate:
     damaged: list[str] = field(default_factory=list)
     runs: int = 0
     store: str = ""
-    resume: str = ""
 
     @property
     def failed(self) -> bool:
@@ -103,7 +102,7 @@ def check(store: Store, suite: str, run_id: str, rules: Rules, now: datetime | N
     everything = trends(store, suite)
     history = until(everything, run_id)
     gate = Gate(run_id, suite, report or store.url(f"runs/{run_id}/report.html"), damaged=list(history.damaged), runs=len(history.runs))
-    gate.store, gate.resume = store.root, _resume(store, run_id)
+    gate.store = store.root
     table = results.load(store, suites=[suite], runs=[run_id], columns=list(COLUMNS), damaged=gate.damaged)
     if not table.num_rows:
         raise SelectionError(f"run {run_id} has no readable rows{': ' + ', '.join(gate.damaged) if gate.damaged else ''}")
@@ -112,7 +111,7 @@ def check(store: Store, suite: str, run_id: str, rules: Rules, now: datetime | N
     _regressions(gate, history, tuning, rules)
     _own_gates(gate, table, rules)
     records = read_records(store, suite)
-    gone = _absent(gate, history, tuning, rules, records)
+    gone = _absent(gate, store, history, tuning, rules, records)
     _thresholds(gate, Past(store, history, rules.accepted, gate.damaged), table, rules, gone)
     if rules.max_age is not None:
         last = newest(everything.runs, history.runs[-1].cluster)
@@ -250,7 +249,7 @@ def _accepted(rules: Rules, run: str, name: str, series_id: str) -> bool:
     return any(each.holds(name, series_id, day_of(run)) and each.run <= run for each in rules.accepted)
 
 
-def _absent(gate: Gate, history: Trends, tuning: Tuning, rules: Rules, records: dict[str, Record]) -> list[Gone]:
+def _absent(gate: Gate, store: Store, history: Trends, tuning: Tuning, rules: Rules, records: dict[str, Record]) -> list[Gone]:
     """Name headline series that earlier runs of the same trigger had and this one lacks, and return them: one alert an entry.
 
     Runs that confirm, and those that somebody started for a part of a suite, are no measure of a scheduled one. A series that was
@@ -280,9 +279,10 @@ def _absent(gate: Gate, history: Trends, tuning: Tuning, rules: Rules, records: 
             continue
         entries.setdefault(info.entry, []).append((name, info.series_id, why))
         gate.cases.append(Case("present", name, "absent", why))
+    resume = _resume(store, gate.run) if entries else ""
     for entry, lost in entries.items():
         title = f"ABSENT {gate.suite}/{entry}: {len(lost)} series"
-        _alert(gate, rules, "absent", title, lost, f"{gate.report}   {gate.resume}".rstrip())
+        _alert(gate, rules, "absent", title, lost, f"{gate.report}   {resume}".rstrip())
     return gone
 
 

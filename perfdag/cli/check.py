@@ -193,7 +193,7 @@ def show(gate: "Gate", *, offer: bool = False) -> None:
         print(f"measured again the same night: {', '.join(gate.confirmed)}")
     elif gate.confirm:
         named = ", ".join(f"{each.name} {100 * each.effect:+.1f} %" for each in gate.confirm)
-        print(f"suspicious tonight: {named} {' (--confirm measures them again)' if offer else ''}")
+        print(f"suspicious tonight: {named}{' (--confirm measures them again)' if offer else ''}")
     for key in gate.damaged:
         print(f"damaged, left out: {key}")
     print(f"{counts(gate)}; {gate.runs} runs of history")
