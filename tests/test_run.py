@@ -254,12 +254,28 @@ def test_ctrl_c_ends_the_children_keeps_the_parts_and_exits_130(write_suite: Sui
     assert subprocess.run(["pgrep", "-f", f"sleep {long}"], capture_output=True, check=False).returncode == 1, "the child was left running"
 
 
+@pytest.fixture
+def aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files, where a sample is kept that the store does not take."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    return folder
+
+
+def broken_off(suite: Path, root: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """What a run says whose store fails: it ends with 4 and tells how to go on, and no traceback."""
+    assert main(["run", str(suite), "--store", str(root), "--no-report"]) == 4
+    said = capsys.readouterr().err
+    assert "--resume" in said
+    assert "Traceback" not in said
+    return said
+
+
 def test_an_unwritable_store_is_exit_4_and_the_sample_is_kept(
-    write_suite: SuiteWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    write_suite: SuiteWriter, tmp_path: Path, aside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """After the first sample the folder of the parts is gone and a file stands in its place."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
-    (tmp_path / "tmp").mkdir()
     root, put, measured = tmp_path / "store", FolderStore.put, 0
 
     def put_until_blocked(self: FolderStore, key: str, data: bytes) -> None:
@@ -274,20 +290,16 @@ def test_an_unwritable_store_is_exit_4_and_the_sample_is_kept(
 
     monkeypatch.setattr(FolderStore, "put", put_until_blocked)
     suite = write_suite.sleeps(points=4, repetitions=1)
-    assert main(["run", str(suite), "--store", str(root), "--no-report"]) == 4
-    said = capsys.readouterr().err
-    assert "perfdag: store" in said
-    assert "--resume" in said
-    assert "Traceback" not in said
-    (kept,) = (tmp_path / "tmp/perfdag-unsaved").glob("*/*.json")
-    aside = json.loads(kept.read_text())
-    assert aside["status"] == "ok"
+    assert "perfdag: store" in broken_off(suite, root, capsys)
+    (kept,) = (aside / "perfdag-unsaved").glob("*/*.json")
+    sample = json.loads(kept.read_text())
+    assert sample["status"] == "ok"
     monkeypatch.setattr(FolderStore, "put", put)
     (parts,) = root.glob("runs/*/parts")
     parts.unlink()
     (tmp_path / "moved").rename(parts)
     assert main(["run", "--resume", "last", "--store", str(root), "--no-report"]) == 0
-    assert json.loads((parts / kept.name).read_text()) == aside, "what was kept is stored and not measured again"
+    assert json.loads((parts / kept.name).read_text()) == sample, "what was kept is stored and not measured again"
     assert len(rows_of(root)) == 4
 
 
@@ -313,12 +325,11 @@ def test_a_damaged_part_is_measured_again_by_resume(
     assert {row["status"] for row in rows_of(root)} == {"ok"}
 
 
+@pytest.mark.usefixtures("aside")
 def test_a_full_disk_is_exit_4_and_resume_completes(
     write_suite: SuiteWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The third sample meets a real ENOSPC (a write to /dev/full); it is kept aside and stored when the run is resumed."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
-    (tmp_path / "tmp").mkdir()
     root, parts = tmp_path / "store", 0
     put = FolderStore.put
 
@@ -332,10 +343,7 @@ def test_a_full_disk_is_exit_4_and_resume_completes(
 
     monkeypatch.setattr(FolderStore, "put", put_until_full)
     suite = write_suite.sleeps(points=4, repetitions=1)
-    assert main(["run", str(suite), "--store", str(root), "--no-report"]) == 4
-    said = capsys.readouterr().err
-    assert "the disk is full" in said
-    assert "--resume" in said
+    assert "the disk is full" in broken_off(suite, root, capsys)
     monkeypatch.setattr(FolderStore, "put", put)
     assert main(["run", "--resume", "last", "--store", str(root), "--no-report"]) == 0
     assert len(rows_of(root)) == 4
