@@ -58,7 +58,8 @@ async def test_vms_are_measured_as_their_stages_played_them_and_nothing_is_left(
     assert result.figures["left_behind"] == 0
     assert result.figures["success_ratio"] == 1.0
     assert (result.figures["deletion/DELETE-virtualmachines-count"] or 0) >= 40, "the deletion is in the books"
-    assert "DELETE-virtualmachines-count" not in result.figures
+    # the books are the whole API server's: another namespace that is emptied meanwhile is in them too
+    assert (result.figures.get("DELETE-virtualmachines-count") or 0) < 40, "and not in those of the creation"
     for kind in ("VirtualMachine", vmi.VMI):
         assert await left(kube, "kubevirt.io/v1", kind, namespace) == 0
     assert await left(kube, "v1", "Pod", namespace) == 0
