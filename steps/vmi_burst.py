@@ -180,7 +180,8 @@ async def _measure(spec: vmi.Spec, ask: run_vmi.Ask) -> run_vmi.Outcome:
 
 
 def parse_results(output: Output, headline: str) -> list[Measurement]:
-    """Measurements of all results. Of a search for capacity the gates that ended it are its answer, no breach, unless nothing passed.
+    """Measurements of all results. Of a search for capacity the gates that ended it are its answer, no breach, unless nothing passed or
+    they had no data.
 
     Raises Invalid where VMIs never ran, objects were left behind or an open loop was not held; what was seen is kept.
     """
@@ -196,7 +197,7 @@ def parse_results(output: Output, headline: str) -> list[Measurement]:
         found += _headline(stages, headline, coords)
         found += measured.of_stages(stages, coords) + measured.of_figures(each["figures"], coords, each["count"])
         found += measured.of_calls(each["calls"], coords) + measured.of_objects(each_rows, coords)
-        ended_it = passed and each is raw["results"][-1]
+        ended_it = passed and not raw["capacity"]["no_data"] and each is raw["results"][-1]
         held = [verdict for verdict in each["verdicts"] if verdict["passed"] or not ended_it]
         found += measured.of_gates(held, coords) + measured.of_messages(each_rows, coords)
         notes += each["facts"]["notes"]

@@ -79,6 +79,12 @@ class Result:
         """Whether a gate was breached, a VMI never ran or one was left behind."""
         return bool(self.breached or self.figures["left_behind"]) or self.figures["success_ratio"] != 1.0
 
+    @property
+    def undecided(self) -> list[gating.Verdict]:
+        """Gates without data where nothing else is against this size: it may have passed them. Empty where something else is."""
+        known = [each for each in self.verdicts if each.passed is not None]
+        return [] if replace(self, verdicts=known).failed else [each for each in self.verdicts if each.passed is None]
+
 
 def template_of(spec: Spec, run: str) -> Template:
     """The scenario's template for one run. Raises TemplateError where it cannot be read or is none of VMIs."""
@@ -170,15 +176,17 @@ async def steady(kube: Kube, spec: Spec, count: int, churn: int, pause: float, d
 
 @dataclass(frozen=True)
 class Capacity:
-    """The last size that passed (0: none). `stopped` is empty where the next one failed, else why none was tried: then the size is a
-    lower bound."""
+    """The last size that passed (0: none). `stopped` is empty where the next one failed, else why that is not known: then the size is
+    a lower bound. `no_data`: the next one was tried, and a gate had no data."""
 
     passed: int
     stopped: str = ""
+    no_data: bool = False
 
 
 async def capacity(kube: Kube, spec: Spec, step: int, limit: int) -> tuple[Capacity, list[Result]]:
-    """Grow by bursts of `step`, 2 `step` ... up to `limit` until the first gate fails, a VMI does not run or one is left behind.
+    """Grow by bursts of `step`, 2 `step` ... up to `limit` until the first gate fails or has no data, a VMI does not run or one is left
+    behind.
 
     Returns what passed, and all results. Raises TooDenseError where not even the first step has room.
     """
@@ -191,6 +199,8 @@ async def capacity(kube: Kube, spec: Spec, step: int, limit: int) -> tuple[Capac
             if not found:
                 raise
             return Capacity(passed, str(error)), found
+        if undecided := found[-1].undecided:
+            return Capacity(passed, "; ".join(map(str, undecided)), no_data=True), found
         if found[-1].failed:
             late = time.monotonic() >= spec.deadline
             return Capacity(passed, "the sample's own time limit was reached" if late else ""), found

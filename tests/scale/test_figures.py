@@ -17,7 +17,7 @@ import pytest
 from perfdag.benchmark import Invalid, Output
 from perfdag.gate import own_gates
 from perfdag.kube import KubeError
-from perfdag.steps.scale import apimetrics, gates, kubevirt, measured, prometheus, table, vmi
+from perfdag.steps.scale import apimetrics, gates, kubevirt, measured, prometheus, run_vmi, table, vmi
 from perfdag.steps.scale.rows import Row
 from perfdag.steps.vmi_burst import parse_results
 
@@ -320,12 +320,46 @@ class TestCapacity:
         with pytest.raises(kubevirt.TooDenseError):
             await vmi.capacity(None, vmi.Spec(), 300, 450)  # type: ignore[arg-type]
 
-    @pytest.mark.parametrize(("sizes", "passed", "failed"), [((10, 20, 30), 20, []), ((10,), 0, [10])])
-    def test_of_a_search_in_a_suite_only_a_first_step_that_fails_is_a_breach(
-        self, sizes: tuple[int, ...], passed: int, failed: list[int]
+    @pytest.mark.parametrize(
+        ("figures", "found"),
+        [
+            ({}, vmi.Capacity(100, "gate api_p99 < 1: no data for api_p99", no_data=True)),
+            ({"deletion_p50": 9.0}, vmi.Capacity(100)),
+            ({"success_ratio": 0.9}, vmi.Capacity(100)),
+            ({"left_behind": 1.0}, vmi.Capacity(100)),
+        ],
+        ids=["no data alone", "another gate failed", "not all ran", "left behind"],
+    )
+    async def test_a_size_of_which_only_data_is_missing_has_not_failed(
+        self, figures: dict[str, float | None], found: vmi.Capacity, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
-        output = self.searched(sizes, passed, 1.0)
+        """At 200 VMIs the API server's metrics are absent, and `figures` are as they are there."""
+        from perfdag.cli import main, scale_verbs
+
+        held = [gates.parse("api_p99 < 1"), gates.parse("deletion_p50 < 5")]
+
+        async def burst(kube: Any, spec: vmi.Spec, count: int) -> vmi.Result:
+            seen = {"api_p99": 0.1, "deletion_p50": 1.0, "left_behind": 0.0, "success_ratio": 1.0}
+            seen |= {"api_p99": None, **figures} if count == 200 else {}
+            facts: dict[str, Any] = {"generator": [], "notes": []}
+            return vmi.Result("burst", count, "r", [], [], seen, facts, gates.hold(held, seen))
+
+        monkeypatch.setattr(vmi, "burst", burst)
+        passed, results = await vmi.capacity(None, vmi.Spec(), 100, 450)  # type: ignore[arg-type]
+        assert (passed, len(results)) == (found, 2)
+        monkeypatch.setattr(scale_verbs, "_on_cluster", lambda *_: run_vmi.Outcome(results, passed))
+        assert main(["scale", "vmi", "capacity", "--count", "450", "-o", str(tmp_path)]) == (3 if found.no_data else 0)
+
+    @pytest.mark.parametrize(
+        ("sizes", "passed", "gate", "failed"),
+        [((10, 20, 30), 20, False, []), ((10,), 0, False, [10]), ((10, 20, 30), 20, None, [30]), ((10,), 0, None, [10])],
+    )
+    def test_of_a_search_in_a_suite_a_first_step_that_fails_and_an_end_without_data_are_breaches(
+        self, sizes: tuple[int, ...], passed: int, gate: bool | None, failed: list[int]
+    ) -> None:
+        output = self.searched(sizes, passed, 1.0, gate)
         found = parse_results(output, "creation_to_running")
+        assert ("lower bound" in output.facts["notes"]) == (gate is None)
         assert [each.value for each in found if each.metric == "capacity"] == [passed]
         breached = [(each.coords or {})["count"] for each in found if each.metric == "gates_failed" and each.value]
         assert breached == failed
@@ -334,16 +368,17 @@ class TestCapacity:
         with pytest.raises(Invalid, match="never ran"):
             parse_results(self.searched((10,), 0, 0.5), "creation_to_running")
 
-    def searched(self, sizes: tuple[int, ...], passed: int, ran: float) -> Output:
-        """What a search leaves whose last size broke its gate, and where a share of `ran` VMIs of that size ran."""
+    def searched(self, sizes: tuple[int, ...], passed: int, ran: float, last: bool | None = False) -> Output:
+        """What a search leaves whose last size broke its gate (`last` None: had no data for it), of which a share of `ran` VMIs ran."""
         gate = {"metric": "api_p99", "op": "<", "value": 1.0, "other": None}
         results = [
             {"count": size, "rows": [], "stages": [], "calls": [], "facts": {"notes": [], "generator": []}}
             | {"figures": {"left_behind": 0.0, "success_ratio": ran if size == sizes[-1] else 1.0}}
-            | {"verdicts": [{"gate": gate, "value": 0.5, "threshold": 1.0, "passed": size != sizes[-1]}]}
+            | {"verdicts": [{"gate": gate, "value": 0.5, "threshold": 1.0, "passed": size != sizes[-1] or last}]}
             for size in sizes
         ]
-        return Output({"results": orjson.dumps({"capacity": {"passed": passed, "stopped": ""}, "results": results}).decode()})
+        capacity = {"passed": passed, "stopped": "" if last is False else "no data", "no_data": last is None}
+        return Output({"results": orjson.dumps({"capacity": capacity, "results": results}).decode()})
 
     def test_a_step_over_the_limit_is_told_at_once(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         from perfdag.cli import main
