@@ -89,3 +89,10 @@ def test_run_as_json(write_suite: object, tmp_path: Path, capsys: pytest.Capture
     result = orjson.loads(capsys.readouterr().out)
     assert result["statuses"] == {"ok": 6}
     assert all(each["metrics"][0]["n"] == 3 and each["metrics"][0]["low"] <= each["metrics"][0]["median"] for each in result["points"])
+
+
+def test_without_hera_one_line_says_what_to_install() -> None:
+    code = "import sys; sys.modules['hera.workflows'] = None; from perfdag.cli import main; sys.exit(main(['render', '--base']))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr == "perfdag: hera, which makes the manifests, is not installed: pip install 'perfdag[argo]'\n"

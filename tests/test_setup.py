@@ -1,9 +1,11 @@
 """`make run` on machines that are not Debian, or whose Python is too old: one clear line, and what to install."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -115,6 +117,12 @@ def test_make_bench_runs_each_and_fails_if_one_holds_no_limit(tmp_path: Path) ->
 def test_a_limit_that_is_not_measured_is_said() -> None:
     ended = subprocess.run([sys.executable, ROOT / "benchmarks/collect.py", "--parts", "100"], capture_output=True, text=True, check=False)
     assert "S3: not measured; name a place with --s3" in ended.stdout
+
+
+def test_what_make_run_installs_is_enough_for_a_cluster() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    locked = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements/run.txt").read_text(), re.M))
+    assert {re.split(r"[<>=;]", each)[0] for name in ("s3", "mpi", "argo") for each in extras[name]} <= locked
 
 
 STUB = """case "$1" in
