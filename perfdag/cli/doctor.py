@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 EPILOG = """examples:
   perfdag doctor
   perfdag doctor suites/quick.yaml
-  perfdag doctor suites/daily.yaml --cluster
+  perfdag doctor suites/daily.yaml --cluster --namespace bench
 """
 
 
@@ -35,7 +35,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     )
     parser.add_argument("suite", nargs="?", metavar="SUITE", help="suite file; without one, every benchmark is checked")
     parser.add_argument("--cluster", action="store_true", help="check the cluster that KUBECONFIG names instead of this machine")
-    parser.add_argument("--namespace", "-n", help="namespace of the runs (with --cluster)")
+    parser.add_argument("--namespace", "-n", help="with --cluster: namespace of the installation (default: perfdag)")
     parser.add_argument("--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: the suite's)")
     parser.add_argument("--json", action="store_true", help="the findings as JSON on stdout")
     parser.set_defaults(run=run)
