@@ -65,7 +65,7 @@ async def _wanted(client: "Kube", plan: "Plan", namespace: str) -> list[Finding]
     found += await _priority(client, priority_class(plan.options.get("priority", 0)))
     for name in sorted({point.benchmark for point in plan.points}):
         if registry.get(name).api:
-            allow = f"perfdag install --namespace {namespace} --store ... --allow {name}"
+            allow = f"perfdag install --namespace {namespace} --store ... --allow {name}, with the other options of the installation again"
             found.append(await _account(client, namespace, account_of(name), _RIGHTS["perfdag-measure"], allow))
     return found
 

@@ -45,7 +45,7 @@ def explained(error: KubeError, benchmark: str) -> SampleError:
     if error.reason in ("Config", "NoKind"):
         return Skip(str(error))
     if error.status in (401, 403):
-        return Skip(f"{error}; `perfdag install --allow {benchmark}` grants it to its pods")
+        return Skip(f"{error}; `perfdag install --store ... --allow {benchmark}`, with its other options again, grants it to its pods")
     return Infrastructure(str(error)) if error.status in (0, 429) or error.status >= 500 else Failed(str(error))
 
 
