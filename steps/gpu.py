@@ -138,6 +138,12 @@ def problem(host: Host) -> str | None:
     return None
 
 
+def names(hosts: Sequence[Host]) -> list[str]:
+    """The name of each host, with its rank where it is a node that several of them share: each pod has GPUs of its own."""
+    found = [host.name for host in hosts]
+    return [f"{name} (rank {rank})" if found.count(name) > 1 else name for rank, name in enumerate(found)]
+
+
 @contextlib.contextmanager
 def watched(host: Host) -> Iterator[dict[str, Any]]:
     """Sample clocks, power and throttle reasons twice a second in the block; after it the dictionary has `during`, a summary a GPU, and

@@ -131,11 +131,13 @@ def test_every_host_is_watched_and_what_its_gpus_did_is_held_against_the_figure(
         f'case "$*" in -L) echo "GPU 0: T4"; exit;; *loop*) ;; *uuid*) echo "{T4.splitlines()[0]}"; exit;; esac; {hot}',
     )
     hosts = [LocalHost(name=name) for name in ("a", "b", "a")]
-    with start.watched(hosts, Workload(device="cuda", system="stub")) as facts:
+    copies = [*hosts, hosts[0]]  # two copies on one host, and two pods on node a
+    with start.watched(copies, Workload(device="cuda", system="stub")) as facts:
         time.sleep(0.3)
-    assert facts["against"].startswith("a: GPU 0 was slowed down (hardware thermal slowdown)")
+    assert facts["against"].startswith("a (rank 0): GPU 0 was slowed down (hardware thermal slowdown)")
     assert "; b: GPU 0 was slowed down" in facts["against"]
-    assert facts["peers"].keys() == {"b"}
+    assert "; a (rank 2): GPU 0 was slowed down" in facts["against"]
+    assert facts["peers"].keys() == {"b", "a (rank 2)"}
     assert facts["gpus"][0]["name"] == "Tesla T4"
 
 

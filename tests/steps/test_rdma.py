@@ -1,5 +1,6 @@
 """perftest: arguments, refusals, parsers on texts in its formats, and the real tool's error path."""
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -245,7 +246,12 @@ CUDA_TOOL = """case "$*" in
 esac"""
 
 
-def test_with_cuda_the_gpus_of_both_hosts_are_recorded_and_a_slowed_one_is_invalid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("nodes", "names"), [(("a", "b"), ["a", "b"]), (("a", "a"), ["a (rank 0)", "a (rank 1)"])], ids=["a node each", "pods of one node"]
+)
+def test_with_cuda_the_gpus_of_both_hosts_are_recorded_and_a_slowed_one_is_invalid(
+    nodes: tuple[str, str], names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = RECORDED / "constructed-write-bw-all-26.04.txt"
     for name, script in (("nvidia-smi", SMI), ("ib_write_bw", CUDA_TOOL.replace("TABLE", str(table)))):
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
@@ -254,15 +260,13 @@ def test_with_cuda_the_gpus_of_both_hosts_are_recorded_and_a_slowed_one_is_inval
     monkeypatch.setattr(rdma, "lacks", lambda host: None)
     monkeypatch.setattr(LocalHost, "_await_listening", lambda *_: None)  # the tool here is a text
     benchmark, params = RdmaBandwidth(), BandwidthParams(cuda=0)
-    gang = Gang([LocalHost(name="a"), LocalHost(name="b")], Shape(), 20, str(tmp_path))
+    gang = Gang([LocalHost(name=name) for name in nodes], Shape(), 20, str(tmp_path))
     benchmark.prepare(gang, params)
-    assert {host: gpus[0]["name"] for host, gpus in benchmark.provenance(gang, params)["gpus"].items()} == {
-        "a": "Tesla T4",
-        "b": "Tesla T4",
-    }
+    found = benchmark.provenance(gang, params)["gpus"]
+    assert {host: gpus[0]["name"] for host, gpus in found.items()} == dict.fromkeys(names, "Tesla T4")
     made = benchmark.run(gang, params)
-    assert set(made.facts["gpu"]) == {"a", "b"}
-    with pytest.raises(Invalid, match=r"a: GPU 0 was slowed down \(hardware thermal slowdown\)") as wrong:
+    assert list(made.facts["gpu"]) == names
+    with pytest.raises(Invalid, match=re.escape(f"{names[0]}: GPU 0 was slowed down (hardware thermal slowdown)")) as wrong:
         benchmark.parse(made, params)
     assert wrong.value.measurements
 
