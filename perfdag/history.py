@@ -175,15 +175,15 @@ def _split(table: pa.Table) -> dict[str, _Rows]:
 
 
 def _by_node(values: Array, runs: NDArray[np.int64], nodes: list[tuple[str, ...]]) -> dict[str, list[float]]:
-    """Return for each node one value a run, the median of the samples it took part in: a run's own luck counts once."""
-    samples: dict[tuple[str, int], list[float]] = {}
+    """Return for each node one value a run, the median of the samples it took part in: a run's own luck counts once.
+
+    Only the newest NEWEST runs of a node count: what it was before, that of a long history, says nothing of what it is now.
+    """
+    samples: dict[str, dict[int, list[float]]] = {}
     for value, run, names_ in zip(values, runs, nodes, strict=True):
         for node in names_:
-            samples.setdefault((node, int(run)), []).append(float(value))
-    made: dict[str, list[float]] = {}
-    for (node, _), many in samples.items():
-        made.setdefault(node, []).append(median(many))
-    return made
+            samples.setdefault(node, {}).setdefault(int(run), []).append(float(value))
+    return {node: [median(by_run[run]) for run in sorted(by_run)[-NEWEST:]] for node, by_run in samples.items()}
 
 
 def failures(trends: Trends, text: str) -> list[Failure]:
@@ -213,9 +213,12 @@ def told(store: Store, shown: Trends, text: str) -> list[Failure]:
 
 
 def runs_for_nodes(trends: Trends) -> int:
-    """Return how many of the newest runs tell one node from the others; 0 where too few nodes were used."""
+    """Return how many of the newest runs tell one node from the others; 0 where too few nodes are in use.
+
+    A node that none of the newest NEWEST runs used is in use no more, and no reason to read on.
+    """
     used = [set(run.env.get("nodes", "").split(" | ")) - {""} for run in reversed(trends.runs[-NODE_RUNS:])]
-    wanted = dict.fromkeys(set[str]().union(*used), NODE_VALUES)
+    wanted = dict.fromkeys(set[str]().union(*used[:NEWEST]), NODE_VALUES)
     if len(wanted) < FEWEST_NODES:
         return 0
     for count, nodes in enumerate(used, 1):

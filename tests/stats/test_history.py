@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from perfdag.cli.finish import write_report
 from perfdag.cli.history_page import past
 from perfdag.collect import load_plan
 from perfdag.comparison import compare_selections, level_removed
-from perfdag.history import noise_report, overview, recent_rows, series_of
+from perfdag.history import noise_report, overview, recent_rows, runs_for_nodes, series_of
 from perfdag.plan import make_plan
 from perfdag.selection import SelectionError, select
 from perfdag.steps.lead import Lead
@@ -332,6 +333,23 @@ def test_a_slow_node_of_twelve_that_take_turns_is_named_by_history(store: Store,
     assert re.findall(r"^node (n\d+): -\d+\.\d % against the other nodes \(worse\)", capsys.readouterr().out, re.MULTILINE) == [slow]
     assert main(["history", "net", "--store", store.root, "--failures", "route"]) == 0
     assert "0 points" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("few", [range(4), (20, 50, 80, 105)], ids=["a node that is gone", "a node that is seldom used"])
+@pytest.mark.parametrize(("slow", "named"), [(range(65, 110), {"n2"}), (range(60), set())], ids=["slow by now", "mended"])
+def test_a_node_is_what_its_newest_runs_say_however_far_back_another_is_looked_for(
+    store: Store, few: Collection[int], slow: Collection[int], named: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(2)
+    for night in range(110):
+        made = []
+        for node in ["n0", "n1", "n2", "n3", *(["few"] if night in few else [])]:
+            speed = 1e10 * (0.85 if node == "n2" and night in slow else 1.0) * np.exp(rng.normal(0, 0.01))
+            made += rows(night, {"streams=1": [speed]}, nodes=[node])
+        put(store, made)
+    assert main(["history", "net", "--store", store.root, "--json"]) == 0
+    assert {each["node"] for each in json.loads(capsys.readouterr().out)["nodes"]} == named
+    assert runs_for_nodes(rollup.trends(store, "net")) == (30 if 105 not in few else 110)
 
 
 def test_history_of_nothing(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
