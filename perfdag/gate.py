@@ -217,11 +217,15 @@ def _own_gates(gate: Gate, table: pa.Table, rules: Rules) -> None:
 def _thresholds(gate: Gate, past: Past, table: pa.Table, rules: Rules, gone: Sequence[Gone]) -> None:
     """Hold the run against thresholds: one alert for each rule and entry, and none for data whose absence is told already."""
     broken: dict[tuple[str, str], list[Lost]] = {}
+    history = past.history
+    here = {info.entry for i, info in enumerate(history.series) if np.isfinite(history.value[i, -1])}
     for each in judge(past, table, rules.checks):
         told: list[Gone] = []
         if each.info is None:
-            measured = {info.entry for info in past.history.series if each.rule.covers(info)}
-            told = [lost for lost in gone if lost.info.entry in measured]
+            measured = {info.entry for info in history.series if each.rule.covers(info)}
+            told = [lost for lost in gone if lost.info.entry in measured - here]
+            if {lost.info.entry for lost in told} != measured:  # one that is here lacks the metric alone, which nobody told
+                told = []
         name = f"{each.name}: {each.rule.words()}" if each.info else each.name
         bad = each.state in ("failed", "absent")
         accepted = _accepted(rules, gate.run, each.name, each.info.series_id if each.info else each.name)

@@ -276,6 +276,31 @@ def test_an_entry_that_vanished_is_told_once_and_not_for_each_rule_on_it(store: 
     assert not check(store, "net", run_id(5), Rules(rules, accepted)).failed
 
 
+@pytest.mark.parametrize(
+    ("entries", "removed", "rule"),
+    [
+        (("iperf", "iperf"), "iperf streams=1 throughput", Check(metric="retransmits", op="<", value=5)),
+        (("fio-a", "fio-b"), "fio-a throughput", Check(entry="fio-*", metric="retransmits", op="<", value=5)),
+    ],
+)
+def test_an_acknowledged_loss_hides_no_metric_that_what_is_still_measured_lacks(
+    store: Store, entries: tuple[str, str], removed: str, rule: Check
+) -> None:
+    for night in range(6):
+        made = []
+        for entry, point in zip(entries, ("streams=1", "streams=4"), strict=True):
+            if night < 5 or point == "streams=4":
+                made += rows(night, {point: [1e10] * 3}, entry=entry)
+            if night < 5:
+                made += rows(night, {point: [0.0] * 3}, entry=entry, metric="retransmits", headline=False)
+        put(store, made)
+    gone = Accepted(removed, run_id(5), "removed")
+    gate = check(store, "net", run_id(5), Rules([rule], [gone]))
+    assert [alert.title for alert in gate.alerts] == [f"THRESHOLD net/{rule.words()}"]
+    assert gate.failed
+    assert not check(store, "net", run_id(5), Rules([rule], [gone, Accepted(rule.words(), run_id(5), "not any more")])).failed
+
+
 def test_a_gate_of_a_benchmark_itself_is_told(store: Store, webhook: str) -> None:
     def held(night: int, value: float) -> None:
         values = {"count=100": [0.0], "count=400": [value]}
