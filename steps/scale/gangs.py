@@ -195,12 +195,13 @@ async def reclaim(kube: Kube, spec: Spec) -> Result:
             session.notes.append(
                 f"reclaim: first queue filled {filled}; {len(seen)} of {half} reclaimed {session.ended(spec.timeout)}; does {scheduler.name} reclaim?"
             )
-        gone = sum("gone" in each.stages or "evicted" in each.stages for each in session.observer.of("Pod"))
+        gone = [each for each in session.observer.of("Pod") if "gone" in each.stages or "evicted" in each.stages]
         extra: dict[str, float | None] = {
             "reclaimed": float(len(seen)),
             "reclaim_wait_p50": seen[len(seen) // 2] if seen else None,
             "reclaim_wait_max": seen[-1] if seen else None,
-            "evicted": float(gone),
+            "evicted": float(len(gone)),
         }
-        # what had to go for the other queue's share cannot be placed again: that many miss their goal where all is well
-        return await finish("reclaim", spec, session, extra, planned_misses=min(gone, half))
+        # what had to go for the other queue's share cannot be placed again: a ReplicaSet's next pod waits, a Job has no other
+        evicted = {each.owner for each in gone} - jobs_of
+        return await finish("reclaim", spec, session, extra, planned_misses=half, among=evicted)

@@ -1,12 +1,22 @@
-"""Simulated systems, manifests of gangs and queues, and the daily suites."""
+"""Simulated systems, manifests of gangs and queues, what a reclaim comes to, and the daily suites."""
 
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import orjson
 import pytest
 
 from perfdag.steps.scale import gangs, simulate
+from perfdag.steps.scale.generator import Submission, Submitted
 from perfdag.steps.scale.observer import Observer, Record
+from perfdag.steps.scale.rows import Row, rows_of
+from perfdag.steps.scale.scenario import Spec
+from perfdag.steps.scale.schedule import Schedule
+from perfdag.steps.scale.session import Session
 from perfdag.steps.scale.templates import Template, load
 
 
@@ -89,3 +99,80 @@ class TestGangs:
 
     def test_room_is_counted_in_whole_pods_of_nodes(self) -> None:
         assert gangs.room_for([8, 8, 7], 4, 2) == 2, "five pods of 4 GPUs fit"
+
+
+class Reclaiming(Session):
+    """A cluster of `room` pods: of those of the second queue `given` get a node, and as many of the first are evicted for them.
+    The pod of a ReplicaSet is replaced and waits, that of a Job is not."""
+
+    room, given = 10, 5
+
+    def _pod(self, owner: str, name: str, *stages: str) -> None:
+        pod = Record("Pod", f"{owner}-{name}", f"{owner}-{name}", "ns", owner)
+        for stage in stages:
+            pod.put(stage, received_ns=time.monotonic_ns())
+        self.observer.records[pod.uid] = pod
+
+    async def create(self, count: int, schedule: Schedule, parallel: int, stop: Any = None) -> Submitted:
+        first, now = len(self.submissions), time.monotonic_ns()
+        names = [f"{self.run}-{first + i}" for i in range(count)]
+        made = Submitted(self.run, [Submission(first + i, n, "ns", now, now, now, n) for i, n in enumerate(names)], time.time(), now)
+        for i, name in enumerate(names):
+            owner = Record(self.template.kind, name, name, "ns", "")
+            owner.put("created", received_ns=now)
+            self.observer.records[name] = owner
+            self._pod(name, "0", *(("created", "scheduled") if not first or i < self.given else ("created",)))
+            if first and i < self.given:
+                victim = self.submissions[i].uid
+                self.observer.records[f"{victim}-0"].put("gone", received_ns=now)
+                if self.template.kind == "ReplicaSet":
+                    self._pod(victim, "1", "created")
+        self.submissions += made.submissions
+        self.batches.append((made, schedule))
+        return made
+
+    async def wait(self, *_: Any) -> bool:
+        return True
+
+    async def until(self, done: Callable[[], bool], timeout: float) -> bool:
+        return done()
+
+    async def rows(self) -> list[Row]:
+        kind, end = self.template.kind, time.monotonic_ns()
+        return list(rows_of(self.submissions, self.observer.records, self.clocks(), run="r", kind=kind, until_ns=end, expected_pods=1))
+
+    async def delete(self, *_: Any, **__: Any) -> bool:
+        return True
+
+    def facts(self) -> dict[str, Any]:
+        return {"notes": self.notes}
+
+
+class TestReclaim:
+    @pytest.mark.parametrize("scheduler", [gangs.VOLCANO, gangs.KAI], ids=lambda each: each.name)
+    @pytest.mark.parametrize(("given", "failed"), [(5, False), (3, True)])
+    async def test_what_had_to_go_is_no_miss_whether_or_not_another_waits_in_its_place(
+        self, scheduler: gangs.GangScheduler, given: int, failed: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def found(*_: Any) -> gangs.GangScheduler:
+            return scheduler
+
+        async def free(*_: Any) -> dict[str, int]:
+            return {"n": Reclaiming.room}
+
+        @contextlib.asynccontextmanager
+        async def queues(*_: Any) -> AsyncIterator[tuple[str, str]]:
+            yield "a", "b"
+
+        @contextlib.asynccontextmanager
+        async def session(kube: Any, spec: Any, run: str, template: Template) -> AsyncIterator[Session]:
+            lags: Any = SimpleNamespace(lags=[])
+            clock: Any = SimpleNamespace(seconds=0.0)
+            yield Reclaiming(kube, run, template, ["ns"], Observer(kube, run, [], []), lags, kube, clock, [], 1)
+
+        for name, value in (("found", found), ("free_gpus", free), ("own_queues", queues), ("session_of", session)):
+            monkeypatch.setattr(gangs, name, value)
+        monkeypatch.setattr(Reclaiming, "given", given)
+        result = await gangs.reclaim(None, Spec(gpus=1))  # type: ignore[arg-type]
+        assert (result.figures["evicted"], result.figures["reclaimed"]) == (given, given)
+        assert result.failed == failed, result.figures["success_ratio"]
