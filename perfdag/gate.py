@@ -19,6 +19,7 @@ from perfdag.checks import Check, Tuning
 from perfdag.collect import load_plan
 from perfdag.findings import Accepted, Finding, Suspicion, day_of, find, names, suspicions
 from perfdag.missed import newest, stale
+from perfdag.parts import stored_parts
 from perfdag.rollup import trends
 from perfdag.selection import SelectionError
 from perfdag.stats.noise import INFORMATIONAL
@@ -126,15 +127,21 @@ def check(store: Store, suite: str, run_id: str, rules: Rules, now: datetime | N
     return gate
 
 
-def _resume(store: Store, run_id: str) -> str:
-    """Return the command that measures what a run lacks, where it was measured; empty where its plan is gone."""
+def _resume(store: Store, run_id: str) -> tuple[str, set[str]]:
+    """Return the command that measures what a run lacks, where it was measured, and the points it has samples of to measure.
+
+    A sample that failed is stored, and not measured again. No command where the run's plan is gone.
+    """
     try:
         plan = load_plan(store, run_id)
     except NotStoredError:
-        return ""
+        return "", set()
+    stored = stored_parts(store, run_id)
+    samples = [(plan.points[index], repetition, plan.key(at)) for at, (index, repetition) in enumerate(plan.order)]
+    left = {point.id for point, repetition, key in samples if 0 < repetition <= point.repetitions and key not in stored}
     if plan.where:
-        return f"perfdag submit --resume {run_id} --namespace {plan.where.get('namespace', 'perfdag')}"
-    return f"perfdag run --resume {run_id} --store {shlex.quote(store.root)}"
+        return f"perfdag submit --resume {run_id} --namespace {plan.where.get('namespace', 'perfdag')}", left
+    return f"perfdag run --resume {run_id} --store {shlex.quote(store.root)}", left
 
 
 def own_gates(table: pa.Table) -> list[Case]:
@@ -283,10 +290,11 @@ def _absent(gate: Gate, store: Store, history: Trends, tuning: Tuning, rules: Ru
             continue
         entries.setdefault(info.entry, []).append((name, info.series_id, why))
         gate.cases.append(Case("present", name, "absent", why))
-    resume = _resume(store, gate.run) if entries else ""
+    resume, left = _resume(store, gate.run) if entries else ("", set())
     for entry, lost in entries.items():
         title = f"ABSENT {gate.suite}/{entry}: {len(lost)} series"
-        _alert(gate, rules, "absent", title, lost, f"{gate.report}   {resume}".rstrip())
+        helps = any(each.info.entry == entry and each.info.point in left and not each.accepted for each in gone)
+        _alert(gate, rules, "absent", title, lost, f"{gate.report}   {resume}" if helps else gate.report)
     return gone
 
 

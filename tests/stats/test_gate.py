@@ -16,6 +16,7 @@ from perfdag.cli import main
 from perfdag.document import BadDocument
 from perfdag.findings import Accepted
 from perfdag.gate import Rules, check, remember
+from perfdag.parts import part_key
 from perfdag.plan import make_plan
 from perfdag.rules import read_acks
 from perfdag.store import Store, open_store
@@ -353,11 +354,10 @@ def test_the_commands_of_messages_can_be_run(
         words = next(line for line in alert.text.splitlines() if line.startswith("do ")).partition("   perfdag ")[2]
         return shlex.split(words)
 
-    text = "name: net\nentries:\n  - {benchmark: command, name: iperf, params: {argv: ['true']}}\n"
-    nights(store, 40, step)
+    plan = make_plan(loads("name: net\nentries:\n  - {benchmark: command, name: iperf, params: {argv: ['true']}}\n"), run_id=run_id(40))
+    nights(store, 40, step, points=["streams=8"], point=plan.points[0].id)
     assert main(command("regression", 39)) == 0
-    assert "iperf streams=8 throughput" in capsys.readouterr().out
-    plan = make_plan(loads(text), run_id=run_id(40))
+    assert "iperf throughput" in capsys.readouterr().out
     plan.where = where
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     put(store, rows(40, {"streams=1": [1e10] * 3}))
@@ -366,6 +366,23 @@ def test_the_commands_of_messages_can_be_run(
     # a cluster's run is continued there, where this machine finds no cluster; its own is measured here
     assert words[:3] == ["submit" if where else "run", "--resume", run_id(40)]
     assert main(words) == (4 if where else 0), capsys.readouterr().err
+
+
+def test_a_run_is_gone_on_with_only_for_what_it_has_no_samples_of(store: Store) -> None:
+    commands = [f"{{benchmark: command, name: {name}, repetitions: 3, params: {{argv: [echo, {name}]}}}}" for name in ("failed", "waiting")]
+    plan = make_plan(loads("name: net\nentries:\n" + "".join(f"  - {each}\n" for each in commands)), run_id=run_id(5))
+    store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    for at, (index, _) in enumerate(plan.order):
+        if plan.points[index].entry == "failed":
+            store.put(part_key(plan.run_id, plan.key(at)), b"")
+    for night in range(6):
+        value = 1.0 if night < 5 else np.nan
+        put(store, [row for each in plan.points for row in rows(night, {"x=1": [value] * 3}, entry=each.entry, point=each.id)])
+    texts = [alert.text for alert in check(store, "net", run_id(5), Rules()).alerts]
+    assert [re.findall(r"^ABSENT net/(\w+)|   (perfdag run --resume)", text, re.MULTILINE) for text in texts] == [
+        [("failed", "")],
+        [("waiting", ""), ("", "perfdag run --resume")],
+    ]
 
 
 def test_absence_is_an_alert(store: Store) -> None:
