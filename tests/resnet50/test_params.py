@@ -7,7 +7,9 @@ from pydantic import ValidationError
 
 from perfdag.benchmark import get
 from perfdag.shape import Shape
+from perfdag.steps.resnet50 import loadgen, summary
 from perfdag.steps.resnet50.params import InterferenceParams, OverheadParams, Workload
+from perfdag.steps.resnet50.system import Stub
 
 
 @pytest.mark.parametrize(
@@ -31,6 +33,9 @@ from perfdag.steps.resnet50.params import InterferenceParams, OverheadParams, Wo
         ({"max_queries": 100}, "max_queries does nothing in scenario offline"),
         ({"scenario": "single-stream", "max_queries": 99}, "max_queries 99 ends a run before the 100 queries"),
         ({"scenario": "server", "target_rate": 5, "min_queries": 662, "max_queries": 661}, "before the 662 queries"),
+        ({"scenario": "server", "target_rate": 5, "max_queries": 458}, "before the 459 queries"),
+        ({"scenario": "server", "target_rate": 5, "min_queries": 9, "max_queries": 458}, "before the 459 queries"),
+        ({"scenario": "single-stream", "min_queries": 9, "max_queries": 63}, "before the 64 queries"),
         ({"scenario": "find-peak", "max_queries": 661}, "before the 662 queries"),
         ({"scenario": "server", "target_rate": float("inf")}, "finite number"),
         ({"price_per_hour": float("inf")}, "finite number"),
@@ -44,6 +49,17 @@ def test_refused(params: dict[str, Any], said: str) -> None:
 def test_a_smoke_test_may_stop_early() -> None:
     assert Workload(scenario="find-peak", max_queries=50, fast=True).max_queries == 50
     assert Workload(scenario="find-peak", max_queries=662).max_queries == 662
+
+
+@pytest.mark.parametrize(("scenario", "least"), [("server", 459), ("single-stream", 64)])
+def test_the_fewest_queries_are_those_with_which_loadgen_can_say_valid(scenario: str, least: int) -> None:
+    pytest.importorskip("mlperf_loadgen")
+    valid = {}
+    for queries in (least - 1, least):
+        load = loadgen.Load(scenario, 1, 0.001, queries, 64, 1000, target_rate=500, latency_bound=10.0, max_queries=queries)
+        logs = loadgen.measure(Stub(0.0001), load, pytest.fail).logs
+        valid[queries] = summary.read(logs["summary"], logs["detail"]).valid
+    assert valid == {least - 1: False, least: True}
 
 
 def test_a_treatment_must_be_named() -> None:
