@@ -72,6 +72,19 @@ def test_every_ready_suite_can_be_planned(file: Path) -> None:
     assert main(["plan", str(file)]) == 0
 
 
+def test_plan_says_what_only_a_cluster_refuses(write_suite: object, capsys: pytest.CaptureFixture[str]) -> None:
+    suite = str(write_suite.sleeps(2, 501, extra="isolation: pod\n"))  # type: ignore[attr-defined]
+    assert main(["plan", suite]) == 0
+    assert capsys.readouterr().err.startswith("note: a cluster does not take it: 1,002 batches are more than 1,000")
+    assert main(["render", suite]) == 2
+
+
+def test_only_what_has_a_store_takes_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["plan", "suites/quick.yaml", "--store", "s3://bench/results"])
+    assert "unrecognized arguments: --store" in capsys.readouterr().err
+
+
 def test_an_unknown_benchmark_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["benchmarks", "iperff"]) == 2
     assert "did you mean iperf?" in capsys.readouterr().err

@@ -40,7 +40,11 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser.add_argument("--set", metavar="ENTRY.PARAM=V", action="append", default=[], dest="settings", help="setting of both")
     parser.add_argument("--only", metavar="GLOB", help="only points whose entry, `entry/label` or id matches")
     parser.add_argument("--blocks", metavar="N", type=int, default=10, help="blocks of ABBA, 8 to 40 (default 10)")
-    parser.add_argument("--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: the suite's, else ./perfdag-results)")
+    parser.add_argument(
+        "--store",
+        metavar="ROOT",
+        help="folder or s3://bucket/prefix (default: the suite's, else ./perfdag-results; with --submit the installation's)",
+    )
     parser.add_argument("--resume", metavar="RUN", help="continue an interrupted one, or show a finished one again")
     parser.add_argument("--submit", action="store_true", help="on the cluster of the current context, where `perfdag install` was done")
     parser.add_argument("--namespace", "-n", default="perfdag", help="with --submit: namespace of the installation (default: perfdag)")

@@ -50,10 +50,23 @@ def run(args: argparse.Namespace) -> int:
         print("perfdag plan: name a suite file, or --schema", file=sys.stderr)
         return 2
     loaded = suite.load(args.suite, args.settings)
-    show(make_plan(loaded, only=args.only), as_json=args.json)
-    for note in loaded.notes:
+    plan = make_plan(loaded, only=args.only)
+    show(plan, as_json=args.json)
+    for note in [*loaded.notes, *too_large(plan)]:
         print(f"note: {note}", file=sys.stderr)
     return 0
+
+
+def too_large(plan: "Plan") -> list[str]:
+    """Why `submit` and `render` would refuse a plan that one machine can measure, a sentence each."""
+    from perfdag.document import BadDocument
+    from perfdag.steps.plan import check_size
+
+    try:
+        check_size(plan)
+    except BadDocument as error:
+        return [f"a cluster does not take it: {problem.text}" for problem in error.problems]
+    return []
 
 
 def show(plan: "Plan", as_json: bool = False) -> None:

@@ -35,6 +35,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     )
     parser.add_argument("suite", nargs="?", metavar="SUITE", help="suite file; not needed with --resume")
     add_suite_options(parser)
+    parser.add_argument("--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: the suite's, else ./perfdag-results)")
     parser.add_argument("--resume", metavar="RUN", help="continue this run (`last`: the newest): measure only what is not stored yet")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
     parser.add_argument("--json", action="store_true", help="the result as JSON on stdout")
@@ -43,8 +44,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 
 def add_suite_options(parser: argparse.ArgumentParser) -> None:
-    """Options that choose and change what of a suite is used, and the store."""
-    parser.add_argument("--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: the suite's, else ./perfdag-results)")
+    """Options that choose and change what of a suite is used."""
     parser.add_argument(
         "--set",
         metavar="ENTRY.PARAM=V",

@@ -36,6 +36,9 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     )
     parser.add_argument("suite", nargs="?", metavar="SUITE", help="suite file; not needed with --resume")
     add_suite_options(parser)
+    parser.add_argument(
+        "--store", metavar="ROOT", help="s3://bucket/prefix or claim://NAME (default: the suite's, else the installation's)"
+    )
     parser.add_argument("--namespace", "-n", default="perfdag", help="namespace of the installation (default: perfdag)")
     parser.add_argument("--watch", action="store_true", help="follow the run, then print its table and end with its exit code")
     parser.add_argument("--resume", metavar="RUN", help="continue this run: measure only what is not stored yet")
