@@ -72,7 +72,10 @@ class Suite(_Strict):
 
     name: SuiteName
     description: str = ""
-    store: str | None = Field(None, description="folder, s3://bucket/prefix or claim://NAME; default ./perfdag-results")
+    store: str | None = Field(
+        None,
+        description="folder, s3://bucket/prefix or claim://NAME; default ./perfdag-results, in pods the installation's; `argo submit` does not look at it",
+    )
     repetitions: Repetitions = 1
     seed: int = Field(0, ge=0, description="seed of the order of the points in each round")
     warmup: int = Field(0, ge=0, le=100, description="rounds measured and stored but not analysed")
@@ -89,7 +92,10 @@ class Suite(_Strict):
     )
     batch_time: PositiveDuration = Field(600.0, description="expected time after which a batch is cut")
     pending_limit: Duration = Field(600.0, description="how long a gang may wait for all its pods")
-    priority: int = 0
+    priority: int = Field(
+        0,
+        description="on a cluster: of the runs that wait the highest is next; above 0 its pods push out pods of lower priority, where they need the room",
+    )
     defaults: Settings = Settings()
     include: str | list[str] = Field([], description="suite files whose entries come first, relative to this file")
     entries: list[Entry] = []

@@ -73,7 +73,10 @@ def _arguments(made: Installation) -> list[Parameter]:
         "configmap": ("perfdag-none", "a ConfigMap that holds the suite as suite.yaml"),
         "url": ("", "key of the suite in the store"),
         "run": ("", "run id; empty: made from the workflow. An id that has a plan is continued"),
-        "store": (made.store, "s3://bucket/prefix or claim://NAME; a suite's own store is not used on a cluster"),
+        "store": (
+            made.store,
+            "s3://bucket/prefix or claim://NAME; perfdag submit and render give a suite's own here, argo submit does not",
+        ),
         "options": ("", "base64 JSON: settings and only, as --set and --only give them"),
         "trigger": ("manual", "manual or cron"),
     }
