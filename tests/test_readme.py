@@ -16,7 +16,7 @@ from perfdag.plan import make_plan
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-COMMANDS = [line.partition("#")[0].strip() for line in re.findall(r"^    (?:\S+=\S+ )?(perfdag .*)$", README, re.M)]
+COMMANDS = [re.split(r"#| \| ", line)[0].strip() for line in re.findall(r"^    (?:\S+=\S+ )?(perfdag .*)$", README, re.M)]
 LOCAL = [line for line in COMMANDS if line.split()[1] in {"plan", "benchmarks", "doctor"} and "--cluster" not in line]
 
 

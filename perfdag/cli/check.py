@@ -18,7 +18,7 @@ EPILOG = """examples:
 
 exit 3: a headline series changed for the worse in the last 7 runs and nobody accepted it, a threshold of the suite's `checks`
 is broken, or data that is expected is absent. A change that a canary of the same part of the
-machine explains is ENVIRONMENT and does not fail the gate.
+machine explains is ENVIRONMENT and does not fail the gate. Exit 4: the store is out of reach, or the webhook did not take a message.
 Messages go out once: what was told is stored under alerts/ of the store.
 """
 
@@ -80,13 +80,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def measured_here(store: "Store", run_id: str) -> bool:
-    """Whether a run was measured by `perfdag run`, so that it can be confirmed so too; of a run without a plan nobody knows."""
+    """Whether a run was measured by `perfdag run`, so that it can be confirmed so too; of one without a readable plan nobody knows."""
     from perfdag.collect import load_plan
-    from perfdag.store import NotStoredError
+    from perfdag.store import StoreError
 
     try:
         return not load_plan(store, run_id).where
-    except NotStoredError:
+    except StoreError:
         return True
 
 
