@@ -23,7 +23,7 @@ from perfdag.parts import stored_parts
 from perfdag.rollup import trends
 from perfdag.selection import SelectionError
 from perfdag.stats.noise import INFORMATIONAL
-from perfdag.store import NotStoredError, Store
+from perfdag.store import Store, StoreError
 from perfdag.thresholds import Past, judge
 from perfdag.trends import COLUMNS, SeriesInfo, Trends
 from perfdag.units import short
@@ -130,11 +130,11 @@ def check(store: Store, suite: str, run_id: str, rules: Rules, now: datetime | N
 def _resume(store: Store, run_id: str) -> tuple[str, set[str]]:
     """Return the command that measures what a run lacks, where it was measured, and the points it has samples of to measure.
 
-    A sample that failed is stored, and not measured again. No command where the run's plan is gone.
+    A sample that failed is stored, and not measured again. No command where the run's plan is gone or cannot be read.
     """
     try:
         plan = load_plan(store, run_id)
-    except NotStoredError:
+    except StoreError:
         return "", set()
     stored = stored_parts(store, run_id)
     samples = [(plan.points[index], repetition, plan.key(at)) for at, (index, repetition) in enumerate(plan.order)]

@@ -385,6 +385,15 @@ def test_a_run_is_gone_on_with_only_for_what_it_has_no_samples_of(store: Store) 
     ]
 
 
+@pytest.mark.parametrize("plan", [b"{", b'{"schema": 99}'])
+def test_a_plan_that_cannot_be_read_keeps_no_gate_from_its_answer(store: Store, plan: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    for night in range(6):
+        put(store, rows(night, {"streams=1": [1e10] * 3, "streams=4": [1e10 if night < 5 else np.nan] * 3}))
+    store.put(f"runs/{run_id(5)}/plan.json", plan)
+    assert main(["check", "last", "--store", store.root]) == 3
+    assert "ABSENT net/iperf: 1 series" in capsys.readouterr().out
+
+
 def test_absence_is_an_alert(store: Store) -> None:
     nights(store, 12, lambda n, p: 1e10)
     put(store, rows(12, {"streams=1": [1e10] * 3, "streams=4": [np.nan] * 3}))
