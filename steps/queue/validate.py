@@ -144,7 +144,8 @@ class Verdict:
 async def validate(target: Target, load: Load, plan: Plan, say: Callable[[str], None]) -> Verdict:
     """Run the whole validation; leaves 1 replica and no requests.
 
-    Raises BadInput where LIMIT replicas cannot be had. On any error the replicas are put back as they were.
+    Raises BadInput where LIMIT replicas cannot be had. On any error the replicas are put back as they were, or `say` tells that
+    they could not be.
     """
     before = await target.replicas()
     began = time.monotonic()
@@ -162,10 +163,13 @@ async def validate(target: Target, load: Load, plan: Plan, say: Callable[[str], 
         await target.scale(1)
     except BaseException:
         say(f"putting {before} replica(s) back")
-        await target.scale(before)  # first: a client that is gone, or hangs, holds nothing up
+        try:
+            await target.scale(before)  # first: a client that is gone, or hangs, holds nothing up
+        except Exception as error:  # what ended the validation is what the user is told, not this
+            say(f"{before} replica(s) could not be put back: {str(error) or type(error).__name__}")
         try:
             await asyncio.wait_for(load.parallel(0), STOP_SECONDS)
-        except Exception as error:  # what ended the validation is what the user is told, not this
+        except Exception as error:
             say(f"the client may go on sending: {str(error) or f'no answer in {STOP_SECONDS:g} s'}")
         raise
     verdict.seconds = time.monotonic() - began

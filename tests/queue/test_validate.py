@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from perfdag.cli import main
+from perfdag.kube import KubeError
 from perfdag.steps.queue import law
 from perfdag.steps.queue.local import Local
 from perfdag.steps.queue.steady import Patience, Stats
@@ -191,6 +192,37 @@ async def test_a_limit_that_cannot_be_placed_puts_the_replicas_back() -> None:
         with pytest.raises(BadInput, match=r"3 of 8 replicas run after .*Insufficient gpu"):
             await validate(target, local.load, Plan(8, scale_seconds=0.5), print)
     assert target.wanted == 5
+
+
+async def test_replicas_that_cannot_be_put_back_are_said_and_the_client_stops() -> None:
+    class Stuck(Elsewhere):
+        def __init__(self) -> None:
+            super().__init__()
+            self.asked: list[int] = []
+
+        async def scale(self, replicas: int) -> None:
+            if replicas == 5:
+                raise KubeError(403, "Forbidden", "no right to scale")
+            await super().scale(replicas)
+
+        async def parallel(self, requests: int) -> int:
+            self.asked.append(requests)
+            return requests
+
+        async def reset(self) -> None:
+            pass
+
+        async def stats(self) -> Stats:
+            return Tally().as_json()
+
+    stuck, said = Stuck(), list[str]()
+    with pytest.raises(BadInput, match=r"3 of 8 replicas run after"):
+        await validate(stuck, stuck, Plan(8, scale_seconds=0.1), said.append)
+    assert stuck.asked == [0, 0], "stopped before the proof and at the end"
+    assert said[-2:] == [
+        "putting 5 replica(s) back",
+        f"5 replica(s) could not be put back: {KubeError(403, 'Forbidden', 'no right to scale')}",
+    ]
 
 
 @pytest.mark.parametrize(
