@@ -209,7 +209,7 @@ def test_kill_9_leaves_no_process_of_real_tools_and_the_rest_is_measured(write_s
     suite = write_suite(
         "name: tools\nentries:\n"
         "  - {benchmark: fio, params: {rw: randread, size: 1MiB, direct: false, ioengine: psync, numjobs: 2, runtime: 1s}}\n"
-        "  - {benchmark: imb, params: {transport: shm, max_log: 1, iterations: 1000000, time_per_size: 1s, oversubscribe: true}}\n"
+        "  - {benchmark: imb, params: {transport: shm, max_log: 1, iterations: 200000, time_per_size: 10s, oversubscribe: true}}\n"
     )
     arguments = ["run", str(suite), "--store", str(root), "--no-report"]
     tools = {"fio", "IMB-MPI1"}
