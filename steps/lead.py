@@ -293,7 +293,7 @@ def how_to_get(packages: Any) -> str:
         "zypper": ("zypper", "zypper install"),
         "pacman": ("pacman", "pacman -S"),
         "brew": ("brew", "brew install"),
-        "pip": ("", "pip install"),
+        "pip": ("", "uv pip install" if shutil.which("uv") else "pip install"),  # an environment that uv made has no pip
     }
     for manager, (program, command) in commands.items():
         if manager in packages and (not program or shutil.which(program)):

@@ -141,7 +141,8 @@ class Torchbench(Benchmark[TorchbenchParams]):
                     "and name the folder with the parameter path or PERFDAG_TORCHBENCH"
                 )
         if host.run([python, "-c", "import torch, torchvision"], timeout=120).code != 0:
-            raise Skip(f"{python} on {host.name} has no torch and torchvision: pip install 'perfdag[torch]', or use the parameter python")
+            how = "pip install 'perfdag[torch]' (with uv: uv pip install)"
+            raise Skip(f"{python} on {host.name} has no torch and torchvision: {how}, or use the parameter python")
         if params.device == "cuda":
             lacking = gpu.problem(host)
             if lacking:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from perfdag.cli import main
+from perfdag.steps.lead import how_to_get
 
 
 @pytest.fixture
@@ -42,3 +43,11 @@ def test_open_mpi_without_its_imb_is_missing(write_suite: Any, capsys: pytest.Ca
     said = capsys.readouterr().out
     assert "missing  imb: IMB-MPI1 built for Open MPI (no `program` is given" in said
     assert "missing  imb: mpirun is not installed" in said
+
+
+@pytest.mark.parametrize(("there", "command"), [("uv", "uv pip install impi-rt"), ("pip", "pip install impi-rt")])
+def test_an_environment_that_uv_made_has_no_pip(there: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / there).write_text("#!/bin/sh\n")
+    (tmp_path / there).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert how_to_get({"pip": "impi-rt"}) == command
