@@ -225,7 +225,7 @@ def classify(error: BaseException) -> tuple[str, str]:
     if isinstance(error, OutOfMemoryError | MemoryError) or "out of memory" in text or "can't allocate memory" in text:
         return "memory", text
     if isinstance(error, ModuleNotFoundError):
-        return "missing", f"{text}: pip install 'perfdag[torch]' (with uv: uv pip install), or name an interpreter that has it with `python`"
+        return "missing", f"{text}: pip install 'perfdag[torch]' (with uv: uv pip install), or name one that has it with `python`"
     if isinstance(kind := getattr(error, "kind", None), str):
         return kind, text
     if type(error).__name__ in ("InductorError", "InvalidCxxCompiler", "BackendCompilerFailed"):
