@@ -20,7 +20,7 @@ from perfdag.kube import Kube, KubeError
 from perfdag.plan import make_plan
 from perfdag.steps.plan import step
 from perfdag.steps.pods import Pod
-from perfdag.store import open_store
+from perfdag.store import S3Store, StoreError, open_store
 from perfdag.suite import loads
 
 from .steps.test_plan_step import place as here
@@ -169,6 +169,43 @@ def test_results_outlive_the_workflow_and_are_deleted_by_their_store(place: Plac
     assert "has no run 20260101T000000Z-00000000 either" in capsys.readouterr().err
     assert store.list("runs")
     assert place.perfdag("delete", plan.run_id, "--results", "--store", place.store) == 0
+    assert store.list("runs") == store.list("results") == []
+
+
+@pytest.mark.argo
+def test_results_that_another_store_has_keep_the_workflow(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = make_plan(loads(SUITE))
+    open_store(place.store).put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    place.workflow(plan.run_id, place.store)
+    assert place.perfdag("delete", plan.run_id, "--results", "--store", f"{place.store}/wrong") == 2
+    assert f"/wrong has no run {plan.run_id}, and nothing is deleted" in capsys.readouterr().err
+    assert len(place.workflows()) == 1
+
+
+@pytest.mark.argo
+@pytest.mark.parametrize("reached", range(4))
+def test_a_second_try_deletes_what_is_left_of_one_whose_store_went_away(
+    place: Place, reached: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, plan, again = open_store(place.store), make_plan(loads(SUITE)), make_plan(loads(SUITE))
+    plan.options["confirmed"] = ["20260101T000000Z-00000000", again.run_id]  # one of them is gone since
+    for each in (plan, again):
+        store.put(f"runs/{each.run_id}/plan.json", each.dump())
+        store.put(f"results/suite=s/month={each.run_id[:4]}-{each.run_id[4:6]}/{each.run_id}.parquet", b"")
+    deleted: list[str] = []
+
+    def delete(self: S3Store, prefix: str) -> None:
+        if len(deleted) == reached:
+            raise StoreError("gone")
+        deleted.append(prefix)
+        whole(self, prefix)
+
+    whole = S3Store.delete
+    command = ("delete", plan.run_id, "--results", "--store", place.store)
+    with monkeypatch.context() as away:
+        away.setattr(S3Store, "delete", delete)
+        assert place.perfdag(*command) == 4
+    assert place.perfdag(*command) == 0
     assert store.list("runs") == store.list("results") == []
 
 

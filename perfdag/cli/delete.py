@@ -1,6 +1,7 @@
 """`perfdag delete`: remove a run's objects from the cluster."""
 
 import argparse
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,13 @@ def run(args: argparse.Namespace) -> int:
         print(f"perfdag delete: {why}", file=sys.stderr)
         return EXIT_INPUT
     keys = _keys(root, seen.run_id) if args.results and seen.run_id else []  # before its objects: nothing is lost where the store is away
+    if args.results and args.store and not keys:
+        run_id = seen.run_id or seen.name
+        print(
+            f"perfdag delete: store {root} has no run {run_id}, and nothing is deleted; mend --store or leave out --results",
+            file=sys.stderr,
+        )
+        return EXIT_INPUT
     left = kube.run(lambda client: _delete(client, found, args.namespace))
     for each in found:
         print(f"deleted workflow {each['metadata']['name']} of run {seen.run_id or '(no plan)'}")
@@ -146,21 +154,23 @@ async def _owned(client: "Kube", kinds: "list[Resource]", owners: set[str], name
 
 
 def _keys(root: str, run_id: str) -> list[str]:
-    """What of the store belongs to a run: its folder and rows, those of the runs that confirm it, and of the other variant of an ab."""
+    """What of the store belongs to a run: its folder and rows, those of the runs that confirm it, and of the other variant of an ab.
+
+    Its own folder is the last: it names the others, so that a second try finds what the first one left.
+    """
     from perfdag.collect import load_plan, result_key
     from perfdag.store import NotStoredError, open_store
 
     store = open_store(root)
-    keys = []
     try:
         plan = load_plan(store, run_id)
-        other = plan.options.get("other")
-        beside = [*plan.options.get("confirmed", []), *([other] if other else [])]
-        for each in [plan, *(load_plan(store, name) for name in beside)]:
-            keys += [result_key(each), f"runs/{each.run_id}"]
     except NotStoredError:
-        return keys
-    return keys
+        return []
+    keys = []
+    for name in filter(None, [*plan.options.get("confirmed", []), plan.options.get("other")]):
+        with contextlib.suppress(NotStoredError):
+            keys += [result_key(load_plan(store, name)), f"runs/{name}"]
+    return [*keys, result_key(plan), f"runs/{run_id}"]
 
 
 def _results(root: str, keys: list[str]) -> None:
