@@ -154,6 +154,10 @@ class Benchmark(ABC, Generic[P]):
         """Shape keys this benchmark asks for with these params; the suite's own keys are laid over them."""
         return {}
 
+    def uses_api(self, params: P) -> bool:
+        """Whether a sample with these params uses the rights of `api`."""
+        return bool(self.api)
+
     def check(self, params: P, shape: "Shape") -> list[str]:
         """Why params and shape together cannot be measured (empty: they can). Each text names the allowed values."""
         return []

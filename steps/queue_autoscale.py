@@ -75,6 +75,9 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
     def seconds(self, params: QueueAutoscaleParams) -> float:
         return params.duration + 5
 
+    def uses_api(self, params: QueueAutoscaleParams) -> bool:
+        return bool(params.deployments)
+
     def check(self, params: QueueAutoscaleParams, shape: Any) -> list[str]:
         if params.high <= params.low:
             return [f"high {params.high:g}/s must be above low {params.low:g}/s"]

@@ -72,6 +72,9 @@ class QueueScaling(Benchmark[QueueScalingParams]):
         """A guess: 13 items each step."""
         return 5 + (params.limit.bit_length() + 2) * (13 * (_item(params) or ITEM) + 2)
 
+    def uses_api(self, params: QueueScalingParams) -> bool:
+        return params.deployment is not None
+
     def check(self, params: QueueScalingParams, shape: Any) -> list[str]:
         if params.deployment:
             return []

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from perfdag import suite
-from perfdag.cli.doctor_cluster import asked, no_gpu
+from perfdag.cli.doctor_cluster import asked, no_gpu, with_rights
 from perfdag.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.room import lacking
@@ -73,3 +73,16 @@ def test_rendering_and_submitting_say_it_too(tmp_path: Path, capsys: pytest.Capt
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     assert main(["submit", str(file)]) != 0
     assert capsys.readouterr().err.splitlines()[:2] == said
+
+
+@pytest.mark.parametrize(
+    ("entries", "allowed"),
+    [
+        ("- {benchmark: queue-scaling}\n- {benchmark: queue-autoscale}\n- {benchmark: iperf}", []),
+        ("- {benchmark: queue-scaling, params: {deployment: backend}}\n- {benchmark: queue-autoscale}", ["queue-scaling"]),
+        ("- {benchmark: queue-autoscale, permutations: {explicit: [{}, {deployments: [backend]}]}}", ["queue-autoscale"]),
+        ("- {benchmark: vmi-burst}\n- {benchmark: scale}", ["scale", "vmi-burst"]),
+    ],
+)
+def test_rights_are_asked_for_where_a_point_uses_them(entries: str, allowed: list[str]) -> None:
+    assert with_rights(make_plan(suite.loads(f"name: s\nentries:\n{entries}\n"))) == allowed

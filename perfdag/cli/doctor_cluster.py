@@ -56,18 +56,28 @@ async def _look(client: "Kube", plan: "Plan | None", root: str | None, namespace
 
 async def _wanted(client: "Kube", plan: "Plan", namespace: str) -> list[Finding]:
     """What a suite asks of the cluster and of the installation."""
-    from perfdag import benchmark as registry
     from perfdag.podspec import account_of, priority_class
     from perfdag.shape import Shape
 
     shapes = [Shape.model_validate(each) for each in plan.shapes]
     found = [*await asked(client, shapes, namespace), *no_gpu(plan, shapes)]
     found += await _priority(client, priority_class(plan.options.get("priority", 0)))
-    for name in sorted({point.benchmark for point in plan.points}):
-        if registry.get(name).api:
-            allow = f"perfdag install --namespace {namespace} --store ... --allow {name}, with the other options of the installation again"
-            found.append(await _account(client, namespace, account_of(name), _RIGHTS["perfdag-measure"], allow))
+    for name in with_rights(plan):
+        allow = f"perfdag install --namespace {namespace} --store ... --allow {name}, with the other options of the installation again"
+        found.append(await _account(client, namespace, account_of(name), _RIGHTS["perfdag-measure"], allow))
     return found
+
+
+def with_rights(plan: "Plan") -> list[str]:
+    """Benchmarks of which a point uses Kubernetes rights of its own, which `install --allow` grants."""
+    from perfdag import benchmark as registry
+
+    lent: set[str] = set()
+    for point in plan.points:
+        benchmark = registry.get(point.benchmark)
+        if point.benchmark not in lent and benchmark.uses_api(benchmark.Params.model_validate(point.params)):
+            lent.add(point.benchmark)
+    return sorted(lent)
 
 
 async def _priority(client: "Kube", name: str) -> list[Finding]:
