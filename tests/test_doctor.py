@@ -51,3 +51,18 @@ def test_an_environment_that_uv_made_has_no_pip(there: str, command: str, tmp_pa
     (tmp_path / there).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert how_to_get({"pip": "impi-rt"}) == command
+
+
+def test_a_wrapper_that_is_not_there_is_missing_and_an_interpreter_is_asked_once(
+    write_suite: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/asked\n")
+    python.chmod(0o755)
+    params = f"{{system: stub, python: {python}, treatment_python: /there/python, wrapper: [no-such-runtime]}}"
+    entry = f"{{benchmark: resnet50-overhead, params: {params}, permutations: {{product: {{pairs: [2, 3, 4]}}}}}}"
+    assert main(["doctor", str(write_suite(f"name: w\nentries:\n  - {entry}\n"))]) == 1
+    said = [line for line in capsys.readouterr().out.splitlines() if "resnet50" in line]
+    (missing,) = said
+    assert missing.startswith("missing  resnet50-overhead: no-such-runtime: not found on ")
+    assert (tmp_path / "asked").read_text() == "asked\n"

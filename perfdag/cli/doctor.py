@@ -2,8 +2,9 @@
 
 import argparse
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from perfdag.plan import Plan
@@ -67,12 +68,26 @@ def run(args: argparse.Namespace) -> int:
 
 def _tools(plan: "Plan | None") -> list[Finding]:
     from perfdag import benchmark as registry
-    from perfdag.benchmark import Gang
-    from perfdag.hosts import LocalHost
+    from perfdag.benchmark import Gang, SampleError
+    from perfdag.hosts import Finished, LocalHost
     from perfdag.shape import Shape
     from perfdag.steps.lead import how_to_get
 
-    here = Gang([LocalHost()], Shape(), 10.0, "")
+    class Asked(LocalHost):
+        """This machine; a command by which many points ask what is here runs once."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self._said: dict[str, Finished] = {}
+
+        def run(self, argv: Sequence[str], **options: Any) -> Finished:
+            key = repr((list(argv), options))
+            if key not in self._said:
+                self._said[key] = super().run(argv, **options)
+            return self._said[key]
+
+    here = Gang([Asked()], Shape(), 10.0, "")
+    refused: dict[str, dict[str, None]] = {}
     if plan is None:
         wanted = {name: [tool for tool in registry.get(name).tools if here.lead.which(tool.program) is None] for name in registry.names()}
         points = dict.fromkeys(wanted, 0)
@@ -80,12 +95,17 @@ def _tools(plan: "Plan | None") -> list[Finding]:
         wanted, points = {}, Counter(point.benchmark for point in plan.points)
         for point in plan.points:
             benchmark = registry.get(point.benchmark)
-            wanted.setdefault(point.benchmark, []).extend(benchmark.missing(here, benchmark.Params.model_validate(point.params)))
+            needed = wanted.setdefault(point.benchmark, [])
+            try:
+                needed.extend(benchmark.missing(here, benchmark.Params.model_validate(point.params)))
+            except SampleError as error:
+                refused.setdefault(point.benchmark, {})[str(error)] = None
     found = []
     for name, absent in sorted(wanted.items()):
         for program, packages in {tool.program: tool.packages for tool in absent}.items():
             found.append(Finding("missing", f"{name}: {program} is not installed", how_to_get(packages)))
-        if not absent:
+        found += [Finding("missing", f"{name}: {why}", "install it, or mend the params that name it") for why in refused.get(name, ())]
+        if not absent and name not in refused:
             tools = ", ".join(tool.program for tool in registry.get(name).tools)
             said = f"what its {points[name]} points need is installed" if points[name] else tools
             found.append(Finding("ok", f"{name}: {said if tools else 'needs no tool'}"))
