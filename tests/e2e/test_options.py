@@ -1,8 +1,7 @@
-"""What an installation may be asked for beyond the usual, and shapes that a node has to honour."""
+"""What an installation may be asked for beyond the usual."""
 
 import json
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -40,22 +39,3 @@ def test_iperf_behind_a_network_policy_from_templates_of_the_cluster(wide: Names
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert {row["status"] for row in rows} == {"ok"}
     assert {json.loads(row["env"])["cluster"]["network_policy"] for row in rows} == {True}
-
-
-def test_a_guaranteed_pod_and_gangs_that_have_the_node_for_themselves(bench: Namespace, tmp_path: Path) -> None:
-    suite = tmp_path / "alone.yaml"
-    shape = "hosts: {exclusive: true}, resources: {cpu: 1, memory: 300Mi}, volume: {kind: emptyDir, size: 64MiB}"
-    suite.write_text(
-        "name: alone\npending_limit: 90s\nbatch_time: 1s\nentries:\n"
-        f"  - {{benchmark: command, name: one, {shape}, params: {{argv: [sleep, '1'], expected: 1}}}}\n"
-        f"  - {{benchmark: command, name: two, {shape}, params: {{argv: [sleep, '1.1'], expected: 1}}}}\n"
-    )
-    name = bench.submit(suite)
-    pod = bench.pod(name, 0)
-    assert pod["status"]["qosClass"] == "Guaranteed"
-    assert any("emptyDir" in each for each in pod["spec"]["volumes"] if each["name"] == "measured")
-    ended = bench.watch(name)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    rows = sorted(bench.rows(bench.run_id(name)), key=lambda row: row["started_at"])
-    assert [row["status"] for row in rows] == ["ok", "ok"]
-    assert all(before["finished_at"] <= after["started_at"] for before, after in pairwise(rows))

@@ -1,8 +1,10 @@
-"""What other runs on the cluster would feel too, so nothing runs beside these: a cordoned node, a controller that is killed, a kind of Multus."""
+"""What other runs on the cluster would feel too, so nothing runs beside these: a cordoned node, a killed controller, Multus, a node taken whole."""
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -83,3 +85,22 @@ def test_a_network_of_multus_is_asked_for_and_its_interface_measured(bench: Name
     rows = bench.rows(bench.run_id(name))
     assert ended.returncode == 0, [row["error"] for row in rows if row["error"]]
     assert {row["status"] for row in rows} == {"ok"}
+
+
+def test_a_guaranteed_pod_and_gangs_that_have_the_node_for_themselves(bench: Namespace, tmp_path: Path) -> None:
+    suite = tmp_path / "alone.yaml"
+    shape = "hosts: {exclusive: true}, resources: {cpu: 1, memory: 300Mi}, volume: {kind: emptyDir, size: 64MiB}"
+    suite.write_text(
+        "name: alone\npending_limit: 90s\nbatch_time: 1s\nentries:\n"
+        f"  - {{benchmark: command, name: one, {shape}, params: {{argv: [sleep, '1'], expected: 1}}}}\n"
+        f"  - {{benchmark: command, name: two, {shape}, params: {{argv: [sleep, '1.1'], expected: 1}}}}\n"
+    )
+    name = bench.submit(suite)
+    pod = bench.pod(name, 0)
+    assert pod["status"]["qosClass"] == "Guaranteed"
+    assert any("emptyDir" in each for each in pod["spec"]["volumes"] if each["name"] == "measured")
+    ended = bench.watch(name)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    rows = sorted(bench.rows(bench.run_id(name)), key=lambda row: row["started_at"])
+    assert [row["status"] for row in rows] == ["ok", "ok"]
+    assert all(before["finished_at"] <= after["started_at"] for before, after in pairwise(rows))
