@@ -1,6 +1,5 @@
 """What other runs on the cluster would feel too, so nothing runs beside these: a cordoned node, a killed controller, Multus, a node taken whole."""
 
-import json
 import os
 import subprocess
 from collections.abc import Iterator
