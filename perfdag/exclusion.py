@@ -25,11 +25,13 @@ _OPERATORS = (*_ORDERS, "ne")
 class Exclusion:
     """The conditions of an entry, each a bit: a value of an axis has the bits of the conditions that it lets hold.
 
-    `problems`: what is wrong with them, by path in the entry.
+    `partial`: an axis may be wrong and therefore left out here; then nothing is said of a condition on an axis that is not here, and it
+    leaves nothing out. `problems`: what is wrong with the conditions, by path in the entry.
     """
 
-    def __init__(self, permutations: Permutations, benchmark: Benchmark[Any], fixed: frozenset[str]) -> None:
+    def __init__(self, permutations: Permutations, benchmark: Benchmark[Any], fixed: frozenset[str], *, partial: bool) -> None:
         self.problems: list[tuple[Where, str]] = []
+        self._partial = partial
         self._benchmark = benchmark
         self._axes = {**permutations.product, **permutations.zip}
         self._zipped = [name for name in permutations.zip if name not in fixed]
@@ -58,6 +60,8 @@ class Exclusion:
     def _add(self, index: int, condition: Mapping[str, Any], fixed: frozenset[str]) -> None:
         path: Where = ("permutations", "exclude", index)
         before = len(self.problems)
+        if self._partial and not condition.keys() <= self._axes.keys():
+            return
         if not condition:
             self.problems.append((path, "an empty condition would leave out every point"))
         found = {name: self._demand((*path, name), name, wanted) for name, wanted in condition.items()}

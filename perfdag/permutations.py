@@ -20,7 +20,7 @@ def combinations(source: Source, benchmark: Benchmark[Any], say: Say) -> Iterato
     """
     permutations = source.entry.permutations
     problems = [*_wrong_names(permutations, benchmark, source.sets), *_wrong_axes(permutations, source.sets)]
-    exclusion = Exclusion(permutations, benchmark, frozenset(source.sets))
+    exclusion = Exclusion(permutations, benchmark, frozenset(source.sets), partial="permutations" in source.refused)
     problems += exclusion.problems
     for path, text in problems:
         say(path, text)
@@ -60,7 +60,7 @@ def _wrong_axes(permutations: Permutations, sets: Mapping[str, Any]) -> Iterator
 
 
 def _wrong_names(permutations: Permutations, benchmark: Benchmark[Any], sets: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
-    named: list[tuple[Where, str]] = [((), name) for name in sets]
+    named: list[tuple[Where, str]] = [(tuple(name.split(".")), name) for name in sets]
     named += [(("permutations", "product", name), name) for name in permutations.product]
     named += [(("permutations", "zip", name), name) for name in permutations.zip]
     named += [(("permutations", "explicit", at, name), name) for at, each in enumerate(permutations.explicit) for name in each]
