@@ -55,7 +55,7 @@ class Past:
 def judge(past: Past, table: pa.Table, rules: Sequence[Check]) -> Iterator[Outcome]:
     """Yield how each threshold stands for each series of the run's rows that it covers. Raises StoreError."""
     tonight = of_table(table, past.history.suite)
-    tell = labels(tonight.series)
+    tell = labels([*past.history.series, *tonight.series])  # the names that changes and absences of the same series go by
     for rule in rules:
         if rule.op is None:
             continue

@@ -254,6 +254,17 @@ def test_a_rule_over_many_series_is_one_message_for_each_entry(store: Store) -> 
     assert sum(case.state == "failed" for case in gate.cases) == 301
 
 
+def test_a_series_has_one_name_in_a_gate_also_where_its_neighbour_is_gone(store: Store) -> None:
+    for night in range(6):
+        both = {"streams=1": [1e10] * 3, "streams=4": [1e10] * 3}
+        put(store, rows(night, both if night < 5 else {"streams=1": [1e9] * 3}))
+    rules = [Check(metric="throughput", op=">", value=9e9)]
+    titles = [alert.title for alert in check(store, "net", run_id(5), Rules(rules)).alerts]
+    assert "THRESHOLD net/iperf streams=1 throughput" in titles
+    accepted = [Accepted(f"iperf streams={n} throughput", run_id(5), "a slower link") for n in (1, 4)]
+    assert not check(store, "net", run_id(5), Rules(rules, accepted)).failed
+
+
 def test_one_more_series_that_breaks_a_rule_is_told(store: Store) -> None:
     told = []
     for night, slow in enumerate(({"streams=1"}, {"streams=1", "streams=4"}, {"streams=4"}, {"streams=4"})):
