@@ -61,12 +61,13 @@ def nearest(word: object, known: Iterable[str]) -> str:
 
 @dataclass
 class Document:
-    """Plain data and the line (from 1) of each path in it."""
+    """Plain data, the line (from 1) of each path in it, and the keys at its top that `--set` gave."""
 
     file: str
     text: str
     data: Any = None
     lines: dict[Where, int] = field(default_factory=dict)
+    settings: set[str] = field(default_factory=set)
 
     def line(self, path: Where) -> int:
         """Line of a path, or of its nearest parent that the file holds."""
@@ -75,7 +76,9 @@ class Document:
         return self.lines.get(path, 1)
 
     def problem(self, path: Where, text: str) -> Problem:
-        """A problem at that path of this file."""
+        """A problem at that path of this file, or of what `--set` put there."""
+        if path and path[0] in self.settings:
+            return Problem("--set", 1, dotted(path), text)
         return Problem(self.file, self.line(path), dotted(path), text)
 
 

@@ -44,9 +44,14 @@ def _without(left: Mapping[str, Any], where: tuple[str | int, ...]) -> dict[str,
     return {name: value for name, value in left.items() if name != key}
 
 
+def place(error: Mapping[str, Any]) -> Where:
+    """Where a pydantic error is, without the steps that stand in no file."""
+    return tuple(part for part in error["loc"] if not (isinstance(part, str) and part.startswith(("function-", "constrained-", "[key]"))))
+
+
 def explain(document: Document, prefix: Where, error: Mapping[str, Any], model: type[BaseModel]) -> Problem:
     """A pydantic error as a problem of the document: the path, what is wrong, what is allowed, the nearest name."""
-    where = tuple(part for part in error["loc"] if not (isinstance(part, str) and part.startswith(("function-", "constrained-", "[key]"))))
+    where = place(error)
     path = prefix + where
     kind, context = error["type"], error.get("ctx", {})
     given = error.get("input")

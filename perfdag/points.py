@@ -18,7 +18,7 @@ from perfdag import benchmark as registry
 from perfdag import pairs
 from perfdag.benchmark import Benchmark
 from perfdag.document import BadDocument, Problem, Where, dotted, nearest
-from perfdag.explain import explain
+from perfdag.explain import explain, place, salvage
 from perfdag.pairs import Pair
 from perfdag.permutations import combinations
 from perfdag.results import canonical, digest
@@ -109,7 +109,11 @@ class _Collector:
         ]
 
     def problem(self, source: Source, path: Where, text: str) -> None:
-        found = source.document.problem((*source.path, *path), text)
+        """A problem of an entry; what `--set` gave is none of its file."""
+        if _is_set(source, path):
+            found = Problem("--set", 1, f"{source.name}.{dotted(path)}", text)
+        else:
+            found = source.document.problem((*source.path, *path), text)
         self.problems[found] = self.problems.get(found, 0) + 1
 
     def add(self, source: Source) -> None:
@@ -163,9 +167,14 @@ class _Collector:
                     continue  # it may stand in what could not be read
                 if each["type"] == "extra_forbidden" and len(each["loc"]) == 1 and each["loc"][0] in source.entry.params:
                     continue  # `add` has said it, with or without a point
-                name = dotted(tuple(each["loc"]))
-                path = (*where, name) if name in varied else ("params", *each["loc"])
+                loc = place(each)
+                path = _written(source, where, varied, loc, ("params", *loc))
                 self.problem(source, path, explain(source.document, (), each, benchmark.Params).text)
+            if source.partial:
+                return
+            rest, _ = salvage(source.document, (), own, benchmark.Params, [])
+            if rest is not None:  # what is wrong with the pods is said at once, too
+                self._shape(source, merge(benchmark.shape(rest), asked), benchmark, where, varied)
             return
         if source.partial:
             return
@@ -223,13 +232,13 @@ class _Collector:
                 shape = Shape.model_validate({"image": benchmark.image, **{k: v for k, v in asked.items() if v is not None}})
             except ValidationError as error:
                 for each in error.errors():
-                    name = dotted(tuple(each["loc"]))
-                    path = (*where, name) if name in varied else tuple(each["loc"])
-                    self.problem(source, path, explain(source.document, (), each, Shape).text)
+                    loc = place(each)
+                    self.problem(source, _written(source, where, varied, loc, loc), explain(source.document, (), each, Shape).text)
                 return None
             wrong = [*shape.problems(), *_unpinned(benchmark, shape)]
             for name, text in wrong:
-                self.problem(source, (*where, name) if name in varied else tuple(name.split(".")), text)
+                loc = tuple(name.split("."))
+                self.problem(source, _written(source, where, varied, loc, loc), text)
             if wrong:
                 return None
             data = shape.model_dump(mode="json", exclude_defaults=True)
@@ -269,6 +278,18 @@ class _Collector:
         else:
             self.made.merged += 1
             _stricter(known, point)
+
+
+def _is_set(source: Source, path: Where) -> bool:
+    """Whether `--set` gave what is at that path."""
+    return any(tuple(name.split(".")) == path[: name.count(".") + 1] for name in source.sets)
+
+
+def _written(source: Source, where: Where, varied: Mapping[str, Any], path: Where, otherwise: Where) -> Where:
+    """Where a value of a point is written: in a `--set`, in the permutation `where`, or `otherwise` in the entry."""
+    if _is_set(source, path):
+        return path
+    return (*where, dotted(path)) if dotted(path) in varied else otherwise
 
 
 def _unpinned(benchmark: Benchmark[Any], shape: Shape) -> list[tuple[str, str]]:

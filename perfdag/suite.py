@@ -286,6 +286,7 @@ def _split_settings(
             split.append((target, name, value))
         elif target in Suite.model_fields and target not in {"entries", "include", "defaults"}:
             data[target] = value
+            document.settings.add(target)
         else:
             known = sorted(set(Suite.model_fields) - {"entries", "include", "defaults"})
             problems.append(

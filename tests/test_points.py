@@ -227,11 +227,18 @@ def test_set_changes_a_parameter_an_axis_a_shape_key_and_the_suite() -> None:
         ("command.exit_code=x", "must be a whole number"),
         ("repetition=3", "did you mean repetitions?"),
         ("command.repetitions=0", "command.repetitions: must be at least 1, not 0"),
+        ("command.network.mtuu=9", "command.network.mtuu: network has no key 'mtuu'"),
+        ("command.network.mtu=9", "command.network.mtu: must be at least 576, not 9"),
+        ("command.network.mtu=9000", "command.network.mtu: is set by a container of uid 0"),
+        ("command.resources={foo: 3}", "command.resources.foo: no container can ask for 'foo'"),
+        ("repetitions=0", "repetitions: must be at least 1, not 0"),
     ],
 )
-def test_a_bad_set_is_refused(setting: str, text: str) -> None:
-    with pytest.raises(BadDocument, match=text.replace("?", r"\?")):
-        make_plan(suite.loads("name: s\nentries:\n  - {benchmark: command, params: {argv: [ls]}}\n", settings=[setting]))
+def test_a_bad_set_is_refused_as_such(setting: str, text: str) -> None:
+    entry = "{benchmark: command, params: {argv: [ls]}, permutations: {product: {exit_code: [0, 1]}}}"
+    with pytest.raises(BadDocument, match=text.replace("?", r"\?")) as refused:
+        make_plan(suite.loads(f"name: s\nentries:\n  - {entry}\n", settings=[setting]))
+    assert {each.file for each in refused.value.problems} == {"--set"}
 
 
 def test_only_selects_by_entry_label_or_id() -> None:
