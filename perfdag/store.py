@@ -141,10 +141,10 @@ class FolderStore:
 
         target = self._path / prefix
         try:
-            if target.is_dir():
-                shutil.rmtree(target, ignore_errors=True)
-            else:
-                target.unlink(missing_ok=True)
+            while target.is_dir():
+                with contextlib.suppress(FileNotFoundError):  # somebody else deletes there too
+                    shutil.rmtree(target)
+            target.unlink(missing_ok=True)
         except NotADirectoryError:
             return  # nothing is below a file
         except OSError as error:

@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,6 +79,23 @@ def test_a_folder_without_rights_is_a_clear_line_and_not_an_empty_one(closed: Pa
     with pytest.raises(StoreError, match=r"parts/x\.json: it cannot be written by this user"):
         store.delete("runs/a/parts/x.json")
     assert store.list("results") == []
+    with pytest.raises(StoreError, match="runs/a: it cannot be written by this user"):
+        store.delete("runs/a")
+    assert (closed / "runs/a/parts").is_dir()
+
+
+def test_a_folder_that_somebody_else_deletes_too_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, unlink = FolderStore(str(tmp_path)), os.unlink
+    for number in range(3):
+        store.put(f"runs/a/parts/{number}.json", b"")
+
+    def late(*where: Any, **options: Any) -> None:
+        unlink(*where, **options)
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "unlink", late)
+    store.delete("runs/a")
+    assert store.list("runs") == []
 
 
 @pytest.mark.cluster
