@@ -30,6 +30,8 @@ _RIGHTS = {
     "perfdag-measure": [("", "pods", "watch"), ("", "events", "list"), ("argoproj.io", "workflowtaskresults", "create")],
 }
 
+_AGAIN = ", with the other options of the installation again"
+
 Object = dict[str, Any]
 
 
@@ -63,8 +65,8 @@ async def _wanted(client: "Kube", plan: "Plan", namespace: str) -> list[Finding]
     found = [*await asked(client, shapes, namespace), *no_gpu(plan, shapes)]
     found += await _priority(client, priority_class(plan.options.get("priority", 0)))
     for name in with_rights(plan):
-        allow = f"perfdag install --namespace {namespace} --store ... --allow {name}, with the other options of the installation again"
-        found.append(await _account(client, namespace, account_of(name), _RIGHTS["perfdag-measure"], allow))
+        allow = f"perfdag install --namespace {namespace} --store ... --allow {name}"
+        found.append(await _account(client, namespace, account_of(name), _RIGHTS["perfdag-measure"], allow + _AGAIN))
     return found
 
 
@@ -100,7 +102,7 @@ async def _installed(client: "Kube", namespace: str, root: str | None) -> list[F
         return [Finding("missing", f"perfdag is not installed in namespace {namespace}", install)]
     found = [Finding("ok", f"perfdag is installed in namespace {namespace}")]
     for account, rights in _RIGHTS.items():
-        found.append(await _account(client, namespace, account, rights, install))
+        found.append(await _account(client, namespace, account, rights, install + _AGAIN))
     given = {each["name"]: each.get("value", "") for each in ours[0]["spec"]["arguments"]["parameters"]}
     found.append(await _store(client, namespace, root or given.get("store", ""), ours[0]["spec"]))
     return found
