@@ -20,8 +20,8 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = sub.add_parser(
         "install",
         help="put the templates and rights on a cluster",
-        description="Apply the WorkflowTemplate, service accounts and Roles to the cluster of the current context (KUBECONFIG). Safe to run "
-        "again, with all options that are to hold: one that is not given again goes back to its default (images, pull secrets, --allow ...).",
+        description="Apply the WorkflowTemplate, service accounts and Roles to the cluster of the current context (KUBECONFIG). Safe to run again:\n"
+        "give all options that are to hold, for one that is left out goes back to its default (images, pull secrets, lock, --allow ...).",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
