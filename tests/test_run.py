@@ -22,7 +22,7 @@ from perfdag.cli import main, parser, submit
 from perfdag.collect import collect, gather, load_plan
 from perfdag.processes import descendants
 from perfdag.results import SAMPLES, load
-from perfdag.store import FolderStore, S3Store, open_store
+from perfdag.store import FolderStore, S3Store, StoreError, open_store
 from tests.conftest import SuiteWriter
 
 
@@ -301,6 +301,24 @@ def test_an_unwritable_store_is_exit_4_and_the_sample_is_kept(
     assert main(["run", "--resume", "last", "--store", str(root), "--no-report"]) == 0
     assert json.loads((parts / kept.name).read_text()) == sample, "what was kept is stored and not measured again"
     assert len(rows_of(root)) == 4
+
+
+def test_a_note_that_the_store_does_not_take_is_no_sample(
+    write_suite: SuiteWriter, tmp_path: Path, aside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, put = tmp_path / "store", FolderStore.put
+
+    def put_samples(self: FolderStore, key: str, data: bytes) -> None:
+        if "/notes/" in key:
+            raise StoreError("the disk is full")
+        put(self, key, data)
+
+    monkeypatch.setattr(FolderStore, "put", put_samples)
+    broken_off(write_suite.sleeps(points=4, repetitions=1, extra="budget: 10ms\n"), root, capsys)
+    assert list(aside.rglob("*.json")) == []
+    monkeypatch.setattr(FolderStore, "put", put)
+    assert main(["run", "--resume", "last", "--store", str(root), "--no-report"]) == 0
+    assert "cannot be read" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("extra", ["", "defaults: {until: {relative_spread: 0.9, max_repetitions: 6}}\n"])

@@ -193,13 +193,17 @@ class Rescuing:
         try:
             self._store.put(key, data)
         except StoreError:
-            try:
-                folder = _unsaved(self._run_id)
-                folder.mkdir(parents=True, exist_ok=True)
-                (folder / key.rpartition("/")[2]).write_bytes(data)
-            except OSError as error:
-                print(f"the last sample could not be kept in a temporary folder either: {error}", file=sys.stderr)
+            if key.startswith(f"runs/{self._run_id}/parts/"):  # a note of why others were not measured is no sample
+                self._keep(key.rpartition("/")[2], data)
             raise
+
+    def _keep(self, name: str, data: bytes) -> None:
+        try:
+            folder = _unsaved(self._run_id)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+        except OSError as error:
+            print(f"the last sample could not be kept in a temporary folder either: {error}", file=sys.stderr)
 
 
 def restore(store: "Store", plan: "Plan") -> None:
