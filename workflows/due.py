@@ -1,4 +1,4 @@
-"""Telling of a night that never came: a template that looks at the age of a suite's newest run, and its schedule."""
+"""Telling of a night that never came: a template that looks at the age of a suite's newest scheduled run, and its schedule."""
 
 import math
 from typing import Any
@@ -22,7 +22,7 @@ def template(made: Installation) -> Object:
     """The template, of the installation's scope: one pod of the finish image, which disturbs no run and waits for none."""
     kind = ClusterWorkflowTemplate if made.cluster_scope else WorkflowTemplate
     where: dict[str, Any] = {} if made.cluster_scope else {"namespace": made.namespace}
-    asked = {"suitename": "name of the suite", "hours": "age of its newest run above which it is told"}
+    asked = {"suitename": "name of the suite", "hours": "age of its newest scheduled run here above which it is told"}
     told = {
         "store": (made.store, "s3://bucket/prefix or claim://NAME"),
         "run": ("", "not used: pods of all steps are told it"),
@@ -32,7 +32,9 @@ def template(made: Installation) -> Object:
         name=NAME,
         **where,
         labels={"app.kubernetes.io/name": "perfdag", "app.kubernetes.io/managed-by": "perfdag", **made.labels},
-        annotations={"workflows.argoproj.io/description": "Fails, and tells the webhook, where the newest run of a suite is too old."},
+        annotations={
+            "workflows.argoproj.io/description": "Fails, and tells the webhook, where a suite's newest scheduled run here is too old."
+        },
         entrypoint="due",
         service_account_name="perfdag-run",  # which may read what the cluster is, as the plan of a run does
         arguments=[
@@ -61,7 +63,7 @@ def template(made: Installation) -> Object:
 
 
 def cron(namespace: str, suite: str, schedules: list[str], seconds: float, store: str = "", cluster_scope: bool = False) -> Object:
-    """A CronWorkflow beside that of a suite: it tells four times a day where the newest run is older than the schedules allow.
+    """A CronWorkflow beside that of a suite: it tells four times a day where the newest scheduled run is older than the schedules allow.
 
     `seconds` is the expected length of a run, whose rows are there at its end only. Raises ValueError for a schedule that cannot be.
     """

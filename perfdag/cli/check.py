@@ -38,7 +38,12 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     add_store(parser)
     parser.add_argument("--suite-file", metavar="FILE", help="take `checks` from this suite file (default: as the run had them)")
     parser.add_argument("--acks", metavar="FILE", help="acknowledgements (default ./acks.yaml, else acks.yaml in the store)")
-    parser.add_argument("--max-age", metavar="HOURS", type=float, help="fail where the newest run of the suite is older")
+    parser.add_argument(
+        "--max-age",
+        metavar="HOURS",
+        type=float,
+        help="fail where the newest run of the suite on this run's cluster is older; of a scheduled suite the newest scheduled run",
+    )
     parser.add_argument("--junit", metavar="FILE", help="write JUnit XML")
     parser.add_argument("--markdown", metavar="FILE", help="write a Markdown summary (`-`: stdout)")
     parser.add_argument(

@@ -22,7 +22,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         "render",
         help="the manifests, for kubectl or GitOps",
         description="Print manifests: with --base what `perfdag install` puts on a cluster, with SUITE a Workflow (or with "
-        "--schedule a CronWorkflow, and one that tells where its newest run is too old).",
+        "--schedule a CronWorkflow, and one that tells where its newest scheduled run is too old).",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -44,7 +44,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     finish = steps.add_parser("finish", help="collect, report, check")
     finish.add_argument("--phase", default="", help="the workflow's phase")
     finish.set_defaults(run=_finish)
-    due = steps.add_parser("due", help="tell where the newest run of a suite is too old")
+    due = steps.add_parser("due", help="tell where the newest scheduled run of a suite on this cluster is too old")
     due.add_argument("--suite", required=True)
     due.add_argument("--max-age", metavar="HOURS", type=float, required=True)
     due.set_defaults(run=_due)
