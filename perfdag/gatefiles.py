@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 
@@ -90,11 +91,12 @@ def send(url: str, gate: Gate, alerts: Sequence[Alert]) -> None:
 
     `page` in the message is false for what does not fail the gate, so that a receiver can keep it from waking anybody.
     """
+    import http.client
     import urllib.error
     import urllib.request
 
     if not url.startswith(("http://", "https://")):
-        raise WebhookError(f"webhook {url}: an http:// or https:// address is needed")
+        raise WebhookError("webhook: an http:// or https:// address is needed")
     for alert in alerts:
         if alert.sent:
             continue
@@ -103,5 +105,13 @@ def send(url: str, gate: Gate, alerts: Sequence[Alert]) -> None:
         try:
             with urllib.request.urlopen(request, timeout=WEBHOOK_TIMEOUT):
                 alert.sent = True
-        except (urllib.error.URLError, OSError, ValueError) as error:
-            raise WebhookError(f"webhook {url}: {getattr(error, 'reason', error)}; the next check sends it again") from None
+        except http.client.InvalidURL:  # its text quotes the address
+            raise WebhookError(f"webhook {_host(url)}: the address is not a valid one") from None
+        except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
+            raise WebhookError(f"webhook {_host(url)}: {getattr(error, 'reason', error)}; the next check sends it again") from None
+
+
+def _host(url: str) -> str:
+    """Scheme and host of a webhook: the rest of its address is often all the secret there is, and messages end in logs."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{re.split('[/?#]', rest, maxsplit=1)[0].rpartition('@')[2]}"

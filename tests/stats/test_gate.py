@@ -543,6 +543,29 @@ def test_the_command(store: Store, webhook: str, tmp_path: Path, capsys: pytest.
     assert json.loads(capsys.readouterr().out)["passed"] is False
 
 
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("{webhook}/T0/secret?token=secret", "webhook {webhook}: Internal Server Error; the next check sends it again"),
+        ("http://127.0.0.1:1/secret", "webhook http://127.0.0.1:1: [Errno 111] Connection refused; the next check sends it again"),
+        ("http://me:secret@127.0.0.1:1?secret", "webhook http://127.0.0.1:1: "),
+        ("http://me:secret@127.0.0.1/", "webhook http://127.0.0.1: the address is not a valid one"),
+        ("http://127.0.0.1/secret and more", "webhook http://127.0.0.1: the address is not a valid one"),
+        ("127.0.0.1/secret", "webhook: an http:// or https:// address is needed"),
+    ],
+)
+def test_what_a_webhook_refuses_is_said_without_the_secret_in_its_address(
+    store: Store, webhook: str, url: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights(store, 40, step)
+    Receiver.status = 500
+    server = webhook.removesuffix("/hook")
+    assert main(["check", "last", "--store", store.root, "--webhook", url.format(webhook=server)]) == 4
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"perfdag check: {said.format(webhook=server)}")
+    assert "secret" not in captured.err + captured.out
+
+
 def test_acks_file(store: Store, tmp_path: Path) -> None:
     nights(store, 40, step)
     acks = tmp_path / "acks.yaml"  # the working folder of the test
