@@ -172,9 +172,9 @@ class _Collector:
                 self.problem(source, path, explain(source.document, (), each, benchmark.Params).text)
             if source.partial:
                 return
-            rest, _ = salvage(source.document, (), own, benchmark.Params, [])
-            if rest is not None:  # what is wrong with the pods is said at once, too
-                self._shape(source, merge(benchmark.shape(rest), asked), benchmark, where, varied)
+            sound, _ = salvage(source.document, (), own, benchmark.Params, [])
+            if sound is not None:  # what is wrong with the pods is said at once, too
+                self._shape(source, merge(benchmark.shape(sound), asked), benchmark, where, varied)
             return
         if source.partial:
             return
