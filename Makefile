@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# a suite and its tests start hundreds of processes: each would compile all that it imports
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test bench otava lint lock tools clean
 

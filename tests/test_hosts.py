@@ -61,7 +61,7 @@ def test_a_timeout_kills_the_whole_tree_also_what_left_the_session() -> None:
 
 
 def test_a_daemon_that_keeps_the_pipes_open_is_ended_too_and_what_was_written_is_kept() -> None:
-    marker = "54321.625"
+    marker = "54321.6875"
     start = time.monotonic()
     ended = LocalHost().run(["sh", "-c", f"echo begun; setsid -f sleep {marker}; sleep 60"], timeout=1.0)
     assert time.monotonic() - start < 10
@@ -117,14 +117,22 @@ def test_a_port_where_somebody_listens_is_refused_and_nothing_is_started(proto: 
     assert not list(tmp_path.iterdir())
 
 
-def test_a_server_that_ended_is_not_taken_for_another_that_listens() -> None:
+def test_a_server_that_ended_is_not_taken_for_another_that_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Somebody was faster between the look at the table and the server's own bind."""
-    host = LocalHost()
-    port = host.free_port()
-    code = "import os, socket, sys, time; s = socket.create_server(('127.0.0.1', {port})); s.set_inheritable(True); "
-    code += "os.fork() or (time.sleep(3), os._exit(0)); print('bind failed', file=sys.stderr); os._exit(1)"
-    with pytest.raises(Failed, match=rf"ended \(exit 1\) before it listened on tcp port {port}: bind failed"):
-        host.serve(python(code.format(port=port)), port=port)
+    ended = tmp_path / "ended"
+
+    def listening(port: int, proto: str) -> bool:
+        """Nobody before the server is started; somebody else once it has ended."""
+        while len(looks) and not ended.exists():
+            time.sleep(0.01)
+        looks.append(port)
+        time.sleep(0.2)
+        return len(looks) > 1
+
+    looks: list[int] = []
+    monkeypatch.setattr("perfdag.hosts.listening", listening)
+    with pytest.raises(Failed, match=r"ended \(exit 1\) before it listened on tcp port 5201: bind failed"):
+        LocalHost().serve(["sh", "-c", f"echo bind failed >&2; touch {ended}; exit 1"], port=5201)
 
 
 def test_leaving_the_block_ends_the_server_and_its_children() -> None:
@@ -161,7 +169,7 @@ def killed(code: str, started: str) -> float:
 
 
 FORKS = """
-import os, time
+import os, time  # MINE
 if os.fork():
     os.wait()
 else:
@@ -174,15 +182,17 @@ else:
 @pytest.mark.parametrize(
     ("argv", "marker"),
     [
-        (["sleep", "54321.875"], "^[^ ]*sleep 54321.875"),
-        (["sh", "-c", "sleep 54322.125 & wait"], "^[^ ]*sleep 54322.125"),  # a child, which the end of its parent does not end
-        (["setsid", "-f", "sleep", "54322.375"], "^[^ ]*sleep 54322.375"),  # in no session of ours, child of nobody
-        (["sh", "-c", "env -i sleep 54322.625; true"], "^[^ ]*sleep 54322.625"),  # without the environment it was given
-        (python(FORKS), "^.*-c .import os, time .*os.setsid"),
+        (["sleep", "MINE.875"], "^[^ ]*sleep MINE.875"),
+        (["sh", "-c", "sleep MINE.125 & wait"], "^[^ ]*sleep MINE.125"),  # a child, which the end of its parent does not end
+        (["setsid", "-f", "sleep", "MINE.375"], "^[^ ]*sleep MINE.375"),  # in no session of ours, child of nobody
+        (["sh", "-c", "env -i sleep MINE.625; true"], "^[^ ]*sleep MINE.625"),  # without the environment it was given
+        (python(FORKS), "^.*-c .import os, time  # MINE .*os.setsid"),
     ],
 )
 @pytest.mark.parametrize("started", ["run", "serve", "thread"])
 def test_all_that_was_started_ends_with_perfdag_when_it_is_killed(argv: list[str], marker: str, started: str) -> None:
+    mine = str(50_000 + os.getpid() % 10_000)  # other workers look for theirs at the same time
+    argv, marker = [each.replace("MINE", mine) for each in argv], marker.replace("MINE", mine)
     run = f"LocalHost().run({argv!r}, timeout=60)"
     later = "import time; time.sleep(60)"
     code = {

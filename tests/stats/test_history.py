@@ -313,7 +313,7 @@ def test_past_levels_do_not_count_as_noise() -> None:
     assert np.log(x).std() > 0.1
 
 
-@pytest.mark.parametrize("slow", [f"n{i}" for i in range(12)])
+@pytest.mark.parametrize("slow", [f"n{i}" for i in (0, 5, 11)])
 def test_a_slow_node_of_twelve_that_take_turns_is_named_by_history(store: Store, slow: str, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(1)
     for night in range(60):

@@ -1,4 +1,4 @@
-"""The promises of the detector, by simulation: false alarms, power, equal runs. Seeds are fixed."""
+"""The promises of the detector, by simulation: false alarms, power, nodes. Seeds are fixed; benchmarks/detector.py has the larger numbers."""
 
 import numpy as np
 import pyarrow as pa
@@ -17,13 +17,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("model", list(MODELS))
 def test_false_alarms_are_at_most_three_in_a_thousand_series_nights(model: str) -> None:
-    alarms, nights = false_alarms(model, series=60)
-    assert nights == 60 * 81
+    alarms, nights = false_alarms(model, series=30)
+    assert nights == 30 * 81
     assert alarms / nights <= 0.003
 
 
 def test_a_step_of_seven_percent_at_cv_two_is_found_within_ten_runs() -> None:
-    found = nights_to_find(0.07, 0.02, 200)
+    found = nights_to_find(0.07, 0.02, 100)
     assert (found <= 10).mean() >= 0.95
 
 
@@ -33,9 +33,9 @@ def test_a_step_of_ten_percent_at_cv_two_is_found_within_three_runs() -> None:
 
 
 def test_a_step_of_five_percent_is_found_where_the_smallest_effect_is_three() -> None:
-    found = nights_to_find(0.05, 0.02, 200, min_effect=0.03)
+    found = nights_to_find(0.05, 0.02, 100, min_effect=0.03)
     assert (found <= 10).mean() >= 0.95
-    alarms, nights = false_alarms("lognormal CV 2 %", series=60, min_effect=0.03)
+    alarms, nights = false_alarms("lognormal CV 2 %", series=30, min_effect=0.03)
     assert alarms / nights <= 0.003
 
 
@@ -47,8 +47,8 @@ def test_of_twelve_nodes_the_slow_one_is_named() -> None:
         levels[5] *= 0.92 if slow else 1.0
         return {f"n{i}": level * np.exp(rng.normal(0, 0.02, 15)) for i, level in enumerate(levels)}
 
-    assert sum([o.node for o in outliers(nodes(True))] == ["n5"] for _ in range(1000)) >= 950
-    assert sum(bool(outliers(nodes(False))) for _ in range(1000)) <= 10
+    assert sum([o.node for o in outliers(nodes(True))] == ["n5"] for _ in range(300)) >= 285
+    assert sum(bool(outliers(nodes(False))) for _ in range(300)) <= 3
 
 
 TWENTY = of_table(pa.Table.from_pylist(rows(0, {f"streams={i}": [1e10] for i in range(20)}), schema=SAMPLES), "net")
@@ -72,10 +72,10 @@ def who(rng: np.random.Generator, runs: int, within: float, between: float, slow
 @pytest.mark.parametrize(("runs", "within", "between"), [(5, 0.02, 0.0), (3, 0.02, 0.005), (15, 0.03, 0.01), (5, 0.05, 0.0)])
 def test_of_twenty_clean_series_on_twelve_nodes_nobody_is_named(runs: int, within: float, between: float) -> None:
     rng = np.random.default_rng(3)
-    assert sum(bool(who(rng, runs, within, between)) for _ in range(60)) <= 1
+    assert sum(bool(who(rng, runs, within, between)) for _ in range(30)) == 0
 
 
 @pytest.mark.parametrize(("slow", "by"), [(20, 0.08), (3, 0.08), (1, 0.12)])
 def test_of_twenty_series_the_slow_node_is_named_also_where_one_alone_shows_it(slow: int, by: float) -> None:
     rng = np.random.default_rng(4)
-    assert sum(who(rng, 15, 0.02, 0.005, slow, by) == {"n7"} for _ in range(40)) >= 38
+    assert sum(who(rng, 15, 0.02, 0.005, slow, by) == {"n7"} for _ in range(20)) >= 19
