@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 import perfdag
+from perfdag.allocation import uncollected
 from perfdag.document import BadDocument
 from perfdag.pairs import Pair, together
 from perfdag.points import Enumerated, Point, enumerate_points, order
@@ -71,7 +72,8 @@ class Plan:
         """plan.json."""
         # orjson writes dataclasses itself; dataclasses.asdict copies every value of every point
         shallow = {each.name: getattr(self, each.name) for each in fields(self)}
-        return orjson.dumps({"schema": 1, **shallow}, option=orjson.OPT_SORT_KEYS, default=lambda model: model.model_dump())
+        with uncollected():
+            return orjson.dumps({"schema": 1, **shallow}, option=orjson.OPT_SORT_KEYS, default=lambda model: model.model_dump())
 
 
 def read_plan(data: bytes) -> Plan:
@@ -108,8 +110,9 @@ def make_plan(
 ) -> Plan:
     """Enumerate a suite and order its samples. Raises BadDocument."""
     suite = loaded.suite
-    made: Enumerated = enumerate_points(loaded, only)
-    samples = order(made.points, suite.seed, suite.warmup)
+    with uncollected():
+        made: Enumerated = enumerate_points(loaded, only)
+        samples = order(made.points, suite.seed, suite.warmup)
     plan = Plan(
         run_id=run_id or new_run_id(),
         suite=suite.name,
@@ -126,7 +129,8 @@ def make_plan(
         versions={"perfdag": perfdag.__version__},
         options={"pending_limit": suite.pending_limit, "priority": suite.priority},
     )
-    plan.batches = cut_batches(plan, suite.batch_time, suite.rounds_per_batch, suite.isolation == "pod")
+    with uncollected():
+        plan.batches = cut_batches(plan, suite.batch_time, suite.rounds_per_batch, suite.isolation == "pod")
     if suite.budget is not None and any(point.pair for point in plan.points) and plan.seconds() > suite.budget:
         asked = (
             f"the suite measures pairs of hosts and is expected to take {_hours(plan.seconds())}, over its budget of {_hours(suite.budget)}"

@@ -189,9 +189,8 @@ class _Collector:
         for text in problems:
             self.problem(source, where or ("params",), text)
         if not problems:
-            self._keep(
-                source, benchmark, model, index, digest(benchmark.name, canonical(model.model_dump(mode="json")), shape_text), varied
-            )
+            dumped = model.model_dump(mode="json")
+            self._keep(source, benchmark, model, dumped, index, digest(benchmark.name, canonical(dumped), shape_text), varied)
 
     def _pairs(
         self,
@@ -215,10 +214,11 @@ class _Collector:
             self.problem(source, ("hosts", "count"), problems[-1])
         if problems:
             return
-        of = digest(benchmark.name, canonical(model.model_dump(mode="json")), text)
+        dumped = model.model_dump(mode="json")
+        of = digest(benchmark.name, canonical(dumped), text)
         try:
             for pair in pairs.made(str(hosts.pairs), hosts.count, self.loaded.suite.seed, of, hosts.parallel_pairs):
-                self._keep(source, benchmark, model, index, digest(of, pair.name), {**varied, "pair": pair.name}, pair)
+                self._keep(source, benchmark, model, dumped, index, digest(of, pair.name), {**varied, "pair": pair.name}, pair)
         except ValueError as error:
             self.problem(source, ("hosts", "pairs"), str(error))
 
@@ -259,13 +259,13 @@ class _Collector:
         source: Source,
         benchmark: Benchmark[Any],
         model: Any,
+        params: dict[str, Any],
         shape: int,
         identity: str,
         varied: Mapping[str, Any],
         pair: Pair | None = None,
     ) -> None:
         suite, entry, defaults = self.loaded.suite, source.entry, source.defaults
-        params = model.model_dump(mode="json")
         repetitions, until = self._times(source)
         seconds = benchmark.seconds(model)
         timeout = entry.timeout or defaults.timeout or suite.timeout or benchmark.limit(model)

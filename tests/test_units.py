@@ -84,3 +84,8 @@ def test_canonical_json_does_not_depend_on_order_or_on_float_or_int(value: objec
         return float(each) if isinstance(each, int) and not isinstance(each, bool) else each
 
     assert canonical(value) == canonical(other(value))
+
+
+@pytest.mark.parametrize("whole", [0, 1, 10**15, 2**53 - 1, 9 * 10**15])
+def test_canonical_json_of_whole_floats_at_any_size(whole: int) -> None:
+    assert canonical({"a": [float(whole)], "b": -float(whole)}) == f'{{"a":[{whole}],"b":{-whole}}}'
