@@ -162,7 +162,8 @@ def connect(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id
             host.connect(CONNECT_PATIENCE)
             host.clean()
         except Infrastructure as error:
-            raise Gone(str(error)) from None
+            mtu = f"; does its network carry packets of {shape.network.mtu} bytes (network.mtu)?" if shape.network.mtu else ""
+            raise Gone(f"{error}{mtu}") from None
         gang.peers.append(host)
 
 

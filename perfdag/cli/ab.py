@@ -3,6 +3,7 @@
 import argparse
 import sys
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -114,10 +115,14 @@ def conclude(store: "Store", duel: "Duel", args: argparse.Namespace | None = Non
         store,
         suites=[duel.a.suite],
         runs=[duel.a.run_id, duel.b.run_id],
-        columns=["benchmark", "run_id", "point", "repetition", "phase", "status"],
+        columns=["run_id", "point", "repetition", "phase", "status", "error"],
     )
-    bad = {tuple(each.values()) for each in rows.to_pylist() if each["phase"] == "measure" and each["status"] not in ("ok", "skipped")}
-    _tell(args, store, duel, analyse(store, duel, Tuning(checks_of(duel.a.suite_text)), everything=args.all), len(bad))
+    bad = {
+        (each["run_id"], each["point"], each["repetition"]): each["error"] or each["status"]
+        for each in rows.to_pylist()
+        if each["phase"] == "measure" and each["status"] not in ("ok", "skipped")
+    }
+    _tell(args, store, duel, analyse(store, duel, Tuning(checks_of(duel.a.suite_text)), everything=args.all), Counter(bad.values()))
     return 1 if bad else 0
 
 
@@ -209,7 +214,7 @@ def _cells(line: "Line") -> list[str]:
     return [name, short(r.a, line.info.unit), short(r.b, line.info.unit), percent(r.effect, r.absolute), band, f"{r.p:.2g}", verdict]
 
 
-def _tell(args: argparse.Namespace, store: "Store", duel: "Duel", made: "Outcome", failed: int) -> None:
+def _tell(args: argparse.Namespace, store: "Store", duel: "Duel", made: "Outcome", failed: Counter[str]) -> None:
     """Print the outcome in the form asked for, and keep it beside run A."""
     import orjson
 
@@ -236,7 +241,9 @@ def _tell(args: argparse.Namespace, store: "Store", duel: "Duel", made: "Outcome
     bands = {line.judged.result.interval.words() for line in lines}
     print(f"\n{len(duel.blocks)} blocks of ABBA or BAAB; interval: {', '.join(sorted(bands)) or '-'}; exact sign-flip test")
     if failed:
-        print(f"{failed} samples were not ok; their blocks count where the other sample of the variant was")
+        print(f"{failed.total()} samples were not ok; their blocks count where the other sample of the variant was")
+        for reason, count in failed.most_common(3):
+            print(f"  {count} of them: {reason}")
     for each in made.unpaired:
         print(f"not compared: {each}")
     for key in made.damaged:

@@ -476,6 +476,8 @@ def test_ab_keeps_to_its_budget_and_lists_what_one_variant_alone_has(tmp_path: P
     skipped = [row for row in rows if row["status"] == "skipped"]
     assert 0 < len(skipped) < 20
     assert {row["error"] for row in skipped} == {"the budget of 3 s was spent"}
+    assert main(["ab", "--resume", made["a"]["run_id"]]) == 1
+    assert re.search(r"^(\d+) samples were not ok; .*\n  \1 of them: .*false.* exit", capsys.readouterr().out, re.M)
 
 
 def test_ab_stopped_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,6 +54,16 @@ def test_pods_without_an_address_of_the_family_are_no_gang() -> None:
     gang._of_family([four], "ipv4", 1)
 
 
+@pytest.mark.parametrize(("network", "said"), [({"mtu": 9000}, r"carry packets of 9000 bytes \(network.mtu\)\?$"), ({}, "[^?]$")])
+def test_a_peer_that_no_ssh_reaches_may_be_behind_a_path_of_smaller_packets(
+    network: dict[str, int], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gang, "CONNECT_PATIENCE", 0.1)
+    shape = Shape.model_validate({"image": "x", "hosts": {"count": 2}, "network": network})
+    with pytest.raises(Gone, match=said):
+        gang.connect(gang.Hosts([], {}), [Pod("a", 1, 0, 0, "Running", "n", "127.0.0.1")], tmp_path / "none", shape, "run")
+
+
 @pytest.mark.parametrize("scope", ["global", "link"])
 def test_the_address_of_an_extra_network_is_a_global_one(scope: str) -> None:
     class Host:
