@@ -42,7 +42,9 @@ class Recording(LocalHost):
 @pytest.mark.parametrize(("drop", "code", "did"), [(True, 0, ["lay out", "drop", "measure"]), (False, 0, ["measure"]), (True, 1, None)])
 def test_caches_are_dropped_between_laying_out_and_measuring(drop: bool, code: int, did: list[str] | None, tmp_path: Path) -> None:
     host = Recording(code)
-    params = FioParams(rw="read", size="64KiB", bs="4KiB", direct=False, ioengine="psync", runtime=1.0, drop_caches=drop, directory=str(tmp_path))
+    params = FioParams(
+        rw="read", size="64KiB", bs="4KiB", direct=False, ioengine="psync", runtime=1.0, drop_caches=drop, directory=str(tmp_path)
+    )
     gang = Gang([host], Shape(), 30.0, str(tmp_path))
     if did is None:
         with pytest.raises(Skip, match=f"drop_caches: {host.name} does not allow it"):
