@@ -139,9 +139,9 @@ def problem(host: Host) -> str | None:
 
 
 def names(hosts: Sequence[Host]) -> list[str]:
-    """The name of each host, with its rank where it is a node that several of them share: each pod has GPUs of its own."""
+    """The name of each host, with its place among these where it is a node that several of them share: each pod has GPUs of its own."""
     found = [host.name for host in hosts]
-    return [f"{name} (rank {rank})" if found.count(name) > 1 else name for rank, name in enumerate(found)]
+    return [f"{name} (host {place})" if found.count(name) > 1 else name for place, name in enumerate(found)]
 
 
 @contextlib.contextmanager

@@ -286,6 +286,8 @@ def _scratch() -> "tempfile.TemporaryDirectory[str]":
 def how_to_get(packages: Any) -> str:
     """The command that installs a tool here, by the package managers it is known to; all of them where none of theirs is here."""
     import shutil
+    import sys
+    from importlib.util import find_spec  # an environment that uv made has no pip
 
     commands = {
         "apt": ("apt-get", "apt-get install"),
@@ -293,7 +295,7 @@ def how_to_get(packages: Any) -> str:
         "zypper": ("zypper", "zypper install"),
         "pacman": ("pacman", "pacman -S"),
         "brew": ("brew", "brew install"),
-        "pip": ("", "uv pip install" if shutil.which("uv") else "pip install"),  # an environment that uv made has no pip
+        "pip": ("", f"{sys.executable} -m pip install" if find_spec("pip") else f"uv pip install --python {sys.executable}"),
     }
     for manager, (program, command) in commands.items():
         if manager in packages and (not program or shutil.which(program)):

@@ -87,7 +87,7 @@ async def _priority(client: "Kube", name: str) -> list[Finding]:
 
     if await has_class(client, name):
         return [Finding("ok", f"PriorityClass {name}")]
-    do = "perfdag install without --namespaced, as a cluster admin"
+    do = f"perfdag install without --namespaced, as a cluster admin{_AGAIN}"
     return [Finding("warn", f"PriorityClass {name} is not there, or may not be read; measuring pods then do without", do)]
 
 
@@ -197,7 +197,11 @@ async def _reached(client: "Kube", name: str, namespace: str, root: str) -> Find
             said = " ".join([line async for line in client.logs(name, namespace)])[-300:]
             if pod.phase == "Succeeded":
                 return Finding("ok", f"store {root} is written and read from a pod")
-            return Finding("missing", f"store {root} from a pod: {said}", "mend the store or its Secret (perfdag install --store ...)")
+            return Finding(
+                "missing",
+                f"store {root} from a pod: {said}",
+                f"mend the store or its Secret (perfdag install --namespace {namespace} --store ...{_AGAIN})",
+            )
         if pod.hopeless or time.monotonic() > deadline:
             return Finding(
                 "missing", f"a pod in {namespace} did not start within {POD_SECONDS:g} s: {pod.trouble or pod.phase}", "mend what it says"
@@ -208,7 +212,11 @@ async def _reached(client: "Kube", name: str, namespace: str, root: str) -> Find
 def _nodes(nodes: list[Object] | None) -> list[Finding]:
     if nodes is None:
         return [
-            Finding("warn", "nodes cannot be read; rows will lack node types", "perfdag install without --namespaced, as a cluster admin")
+            Finding(
+                "warn",
+                "nodes cannot be read; rows will lack node types",
+                f"perfdag install without --namespaced, as a cluster admin{_AGAIN}",
+            )
         ]
     from perfdag.steps.room import real
 

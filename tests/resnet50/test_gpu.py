@@ -134,10 +134,10 @@ def test_every_host_is_watched_and_what_its_gpus_did_is_held_against_the_figure(
     copies = [*hosts, hosts[0]]  # two copies on one host, and two pods on node a
     with start.watched(copies, Workload(device="cuda", system="stub")) as facts:
         time.sleep(0.3)
-    assert facts["against"].startswith("a (rank 0): GPU 0 was slowed down (hardware thermal slowdown)")
+    assert facts["against"].startswith("a (host 0): GPU 0 was slowed down (hardware thermal slowdown)")
     assert "; b: GPU 0 was slowed down" in facts["against"]
-    assert "; a (rank 2): GPU 0 was slowed down" in facts["against"]
-    assert facts["peers"].keys() == {"b", "a (rank 2)"}
+    assert "; a (host 2): GPU 0 was slowed down" in facts["against"]
+    assert facts["peers"].keys() == {"b", "a (host 2)"}
     assert facts["gpus"][0]["name"] == "Tesla T4"
 
 

@@ -247,7 +247,7 @@ esac"""
 
 
 @pytest.mark.parametrize(
-    ("nodes", "names"), [(("a", "b"), ["a", "b"]), (("a", "a"), ["a (rank 0)", "a (rank 1)"])], ids=["a node each", "pods of one node"]
+    ("nodes", "names"), [(("a", "b"), ["a", "b"]), (("a", "a"), ["a (host 0)", "a (host 1)"])], ids=["a node each", "pods of one node"]
 )
 def test_with_cuda_the_gpus_of_both_hosts_are_recorded_and_a_slowed_one_is_invalid(
     nodes: tuple[str, str], names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
