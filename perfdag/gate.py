@@ -224,15 +224,8 @@ def _own_gates(gate: Gate, table: pa.Table, rules: Rules) -> None:
 def _thresholds(gate: Gate, past: Past, table: pa.Table, rules: Rules, gone: Sequence[Gone]) -> None:
     """Hold the run against thresholds: one alert for each rule and entry, and none for data whose absence is told already."""
     broken: dict[tuple[str, str], list[Lost]] = {}
-    history = past.history
-    here = {info.entry for i, info in enumerate(history.series) if np.isfinite(history.value[i, -1])}
     for each in judge(past, table, rules.checks):
-        told: list[Gone] = []
-        if each.info is None:
-            measured = {info.entry for info in history.series if each.rule.covers(info)}
-            told = [lost for lost in gone if lost.info.entry in measured - here]
-            if {lost.info.entry for lost in told} != measured:  # one that is here lacks the metric alone, which nobody told
-                told = []
+        told = _why_no_data(past.history, each.rule, gone) if each.info is None else []
         name = f"{each.name}: {each.rule.words()}" if each.info else each.name
         bad = each.state in ("failed", "absent")
         accepted = _accepted(rules, gate.run, each.name, each.info.series_id if each.info else each.name)
@@ -246,6 +239,26 @@ def _thresholds(gate: Gate, past: Past, table: pa.Table, rules: Rules, gone: Seq
     for (words, entry), lost in broken.items():
         about = lost[0][0] if len(lost) == 1 else f"{entry}: {len(lost)} series"
         _alert(gate, rules, "threshold", f"THRESHOLD {gate.suite}/{about}", lost, gate.report, rule=words)
+
+
+def _why_no_data(history: Trends, rule: Check, gone: Sequence[Gone]) -> list[Gone]:
+    """Return the losses that say why a rule has no data, none where one of the series that it was about is lost untold.
+
+    The loss of a series tells of it, and of its whole entry where nothing of that is left. A rule is about what it covers and one of
+    the last PRESENT_OF runs had, up to the newest that had any of it: an entry removed before is forgotten, what went with the rest
+    is not, however long ago that was.
+    """
+    finite = np.isfinite(history.value)
+    here = {info.entry for i, info in enumerate(history.series) if finite[i, -1]}
+    covered = [i for i, info in enumerate(history.series) if rule.covers(info)]
+    vanished = {history.series[i].entry for i in covered} - here
+    told = [lost for lost in gone if rule.covers(lost.info) or lost.info.entry in vanished]
+    keys, entries = {lost.info.key for lost in told}, {lost.info.entry for lost in told} & vanished
+    same = _alike(history)
+    had = np.flatnonzero(finite[np.ix_(covered, same)].any(axis=0))
+    last = same[: had[-1] + 1][-PRESENT_OF:] if had.size else []
+    about = [history.series[i] for i in covered if finite[i, last].any()]
+    return told if all(info.key in keys or info.entry in entries for info in about) else []
 
 
 def _alert(gate: Gate, rules: Rules, kind: Kind, title: str, lost: Sequence[Lost], do: str, rule: str = "") -> None:
@@ -266,9 +279,8 @@ def _absent(gate: Gate, store: Store, history: Trends, tuning: Tuning, rules: Ru
     Runs that confirm, and those that somebody started for a part of a suite, are no measure of a scheduled one. A series that was
     missed once is missed until it is back or acknowledged, however long ago it was last seen.
     """
-    trigger = history.runs[-1].trigger
-    same = [i for i, run in enumerate(history.runs[:-1]) if run.trigger == trigger]
-    if not same or trigger == "confirm":
+    same = _alike(history)
+    if not same or history.runs[-1].trigger == "confirm":
         return []
     alike = same[-PRESENT_OF:]
     missed = _missed(history, same, records)
@@ -296,6 +308,11 @@ def _absent(gate: Gate, store: Store, history: Trends, tuning: Tuning, rules: Ru
         helps = any(each.info.entry == entry and each.info.point in left and not each.accepted for each in gone)
         _alert(gate, rules, "absent", title, lost, f"{gate.report}   {resume}" if helps else gate.report)
     return gone
+
+
+def _alike(history: Trends) -> list[int]:
+    """Return the positions of the earlier runs with the trigger of the last one."""
+    return [i for i, run in enumerate(history.runs[:-1]) if run.trigger == history.runs[-1].trigger]
 
 
 def _missed(history: Trends, same: Sequence[int], records: dict[str, Record]) -> dict[str, int]:

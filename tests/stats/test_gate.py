@@ -313,6 +313,43 @@ def test_an_acknowledged_loss_hides_no_metric_that_what_is_still_measured_lacks(
     assert not check(store, "net", run_id(5), Rules([rule], [gone, Accepted(rule.words(), run_id(5), "not any more")])).failed
 
 
+@pytest.mark.parametrize("case", ["its entry, and one was removed long ago", "the headline alone"])
+def test_a_loss_is_told_once_and_its_acknowledgement_opens_the_gate_of_each_rule_on_it(store: Store, case: str) -> None:
+    for night in range(13):
+        made = rows(night, {"x=1": [1.0] * 3}, entry="other", metric="speed", unit="1/s")
+        if night < 12:
+            made += rows(night, {"streams=1": [1e10] * 3})
+        if case == "the headline alone":
+            made += rows(night, {"streams=1": [0.0] * 3}, metric="retransmits", headline=False)
+        elif night < 2:
+            made += rows(night, {"streams=1": [1e10] * 3}, entry="iperf-old")
+        put(store, made)
+    rules = [Check(metric="throughput", op=">", value=9e9)]
+    gate = check(store, "net", run_id(12), Rules(rules))
+    assert [alert.title for alert in gate.alerts] == ["ABSENT net/iperf: 1 series"]
+    assert gate.failed
+    gate = check(store, "net", run_id(12), Rules(rules, [Accepted("iperf throughput", run_id(12), "not any more")]))
+    assert (gate.alerts, gate.failed) == ([], False)
+
+
+@pytest.mark.parametrize("nights_without", [1, 4, 8])
+def test_a_metric_that_went_untold_with_an_acknowledged_entry_keeps_the_gate_shut_night_after_night(
+    store: Store, nights_without: int
+) -> None:
+    rule = Check(entry="fio-*", metric="retransmits", op="<", value=5)
+    for night in range(6 + nights_without):
+        made = rows(night, {"streams=4": [1e10] * 3}, entry="fio-b")
+        if night < 6:
+            made += rows(night, {"streams=1": [1e10] * 3}, entry="fio-a")
+            for entry, point in (("fio-a", "streams=1"), ("fio-b", "streams=4")):
+                made += rows(night, {point: [0.0] * 3}, entry=entry, metric="retransmits", headline=False)
+        put(store, made)
+        acks = [Accepted("fio-a throughput", run_id(6), "removed")] if night > 6 else []  # told first, then acknowledged
+        gate = check(store, "net", run_id(night), Rules([rule], acks))
+        remember(store, gate)
+        assert gate.failed == (f"THRESHOLD net/{rule.words()}" in [alert.title for alert in gate.alerts]) == (night >= 6)
+
+
 def test_a_gate_of_a_benchmark_itself_is_told(store: Store, webhook: str) -> None:
     def held(night: int, value: float) -> None:
         values = {"count=100": [0.0], "count=400": [value]}
