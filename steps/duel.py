@@ -4,13 +4,13 @@ Rank 0 leads variant A and says whose turn it is; the first pod of variant B lea
 round the CPU time of the pods that should be idle is read; what they used is in the rows of the round, and too much makes them invalid.
 """
 
-import asyncio
 import os
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from perfdag import signals
 from perfdag.abtest import Duel, positions, recall
 from perfdag.benchmark import Infrastructure
 from perfdag.collect import load_plan
@@ -109,7 +109,7 @@ def _drive(here: Here, store: Store, duel: Duel, number: int, attempt: int) -> N
     shapes = {letter: plan.shape_of(number) for letter, plan in (("A", duel.a), ("B", duel.b))}
     n, family = shapes["A"].hosts.count, shapes["A"].network.family
     limit = float(duel.a.options.get("pending_limit", 600))
-    pods = asyncio.run(running(here, here.run_id, number, attempt, 2 * n, limit, family))
+    pods = signals.run(running(here, here.run_id, number, attempt, 2 * n, limit, family))
     by_rank = {pod.rank or 0: pod for pod in pods.values()}
     for rank in range(n):
         if by_rank[rank].node != by_rank[n + rank].node:
@@ -183,7 +183,7 @@ def _second(here: Here, plan: Plan, number: int, attempt: int) -> Lead:
     shape = plan.shape_of(number)
     n = shape.hosts.count
     limit = float(plan.options.get("pending_limit", 600))
-    pods = asyncio.run(running(here, here.run_id, number, attempt, 2 * n, limit, shape.network.family))
+    pods = signals.run(running(here, here.run_id, number, attempt, 2 * n, limit, shape.network.family))
     gang = Hosts([own_host(here, pods, shape)], pods)
     by_rank = {pod.rank or 0: pod for pod in pods.values()}
     join(gang, [by_rank[rank] for rank in range(n + 1, 2 * n)], ssh_config(), shape, here.run_id)

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from perfdag import signals
 from perfdag.benchmark import Infrastructure
 from perfdag.confirm import assigned
 from perfdag.hosts import Host, LocalHost
@@ -130,7 +131,7 @@ def gathered(here: Here, plan: Plan, shape: Shape, number: int, attempt: int) ->
     """The hosts of a batch, all reachable; peers are dismissed at the end. Raises Gone where they did not come within pending_limit."""
     limit = float(plan.options.get("pending_limit", 600))
     wanted = shape.hosts.count
-    pods = asyncio.run(running(here, here.run_id, number, attempt, wanted, limit, shape.network.family))
+    pods = signals.run(running(here, here.run_id, number, attempt, wanted, limit, shape.network.family))
     gang = Hosts([own_host(here, pods, shape)], pods)
     try:
         if wanted > 1:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import orjson
 from pydantic import Field
 
+from perfdag import signals
 from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Params
 from perfdag.steps.queue.autoscale import HpaModel, Profile, Sample, score
 from perfdag.units import PositiveDuration
@@ -99,10 +100,10 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
 
         profile = Profile(params.load, params.low, params.high, params.duration)
         if params.deployments:
-            result = asyncio.run(_watch(profile, params))
+            result = signals.run(_watch(profile, params))
         else:
             model = HpaModel(params.target, most=params.most, window=params.window)
-            results = asyncio.run(follow(profile, params.item, params.queues, params.sync, model))
+            results = signals.run(follow(profile, params.item, params.queues, params.sync, model))
             result = {each.queue: each.as_json() for each in results}
         return Output({"result": orjson.dumps(result).decode()}, tool="perfdag queue")
 

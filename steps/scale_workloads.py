@@ -1,6 +1,5 @@
 """scale: workloads by the thousand through the scheduler (what Run:ai's scale test tool measures, and scheduling scenarios)."""
 
-import asyncio
 import time
 from dataclasses import asdict
 from typing import Any, ClassVar, Literal
@@ -8,6 +7,7 @@ from typing import Any, ClassVar, Literal
 import orjson
 from pydantic import Field, field_validator
 
+from perfdag import signals
 from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Params, Skip
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import measured, workloads
@@ -160,7 +160,7 @@ class Scale(Benchmark[ScaleParams]):
         try:
             spec = params.spec()
             spec.deadline = time.monotonic() + gang.timeout
-            result = asyncio.run(_measure(spec, params))
+            result = signals.run(_measure(spec, params))
         except workloads.NotHereError as error:
             raise Skip(str(error)) from None
         except ValueError as error:

@@ -1,6 +1,5 @@
 """vmi-burst: creation, running and deletion of many VMIs at once (KubeVirt's density test), also as a ladder or a capacity search."""
 
-import asyncio
 import time
 from dataclasses import asdict
 from typing import Any, ClassVar, Literal
@@ -8,6 +7,7 @@ from typing import Any, ClassVar, Literal
 import orjson
 from pydantic import Field, field_validator
 
+from perfdag import signals
 from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Params
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import measured, run_vmi, vmi
@@ -160,7 +160,7 @@ def run_scenario(name: str, params: VmiParams, ask: run_vmi.Ask, timeout: float)
     try:
         spec = params.spec()
         spec.deadline = time.monotonic() + timeout
-        outcome = asyncio.run(_measure(spec, ask))
+        outcome = signals.run(_measure(spec, ask))
     except ValueError as error:
         raise Failed(str(error)) from None
     except KubeError as error:
