@@ -27,6 +27,8 @@ NEWEST = 30
 """Runs whose rows are read for the noise report, and at least for the nodes."""
 NODE_RUNS, NODE_VALUES = 120, 5
 """Runs that are read at most for the nodes, and the values that each should have: nodes take turns where a suite uses few of many."""
+NEAR_RUNS = 6
+"""Runs whose median is the level near a run: it finds its own side of a step, and adds an eighth to the noise of a value."""
 OBJECT_FAILURES = "failures"
 """The metric of benchmarks of many objects: how many failed with one message (coords: message)."""
 _COLUMNS = ["series_id", "run_id", "status", "phase", "subject", "value", "variant", "nodes", "repetition"]
@@ -121,7 +123,8 @@ def noise_report(trends: Trends, table: pa.Table) -> list[tuple[str, Noise]]:
         if rows is None or trends.series[i].canary:
             continue
         runs = [rows[0][rows[1] == run] for run in np.unique(rows[1])]
-        report.append((name, noise_of(runs, _by_node(*rows))))
+        by_node = {node: list(by_run.values()) for node, by_run in _by_node(*rows).items()}
+        report.append((name, noise_of(runs, by_node)))
     return sorted(report, key=lambda each: -(each[1].between or 0))
 
 
@@ -132,6 +135,7 @@ def node_outliers(trends: Trends, table: pa.Table, tuning: Tuning) -> list[NodeO
     point come from the same samples and count once.
     """
     split = _split(table)
+    newest = max((int(runs.max()) for _, runs, _ in split.values()), default=0)
     found: list[tuple[str, NodeOutlier]] = []
     points: set[str] = set()
     nodes: set[str] = set()
@@ -143,7 +147,7 @@ def node_outliers(trends: Trends, table: pa.Table, tuning: Tuning) -> list[NodeO
         min_effect, absolute = tuning.effect(info, rows[0])
         if absolute:
             continue
-        values = _by_node(*rows)
+        values = _comparable(_by_node(*rows), newest)
         points.add(info.point)
         nodes |= values.keys()
         for each in outliers(values, min_effect=min_effect):
@@ -174,16 +178,46 @@ def _split(table: pa.Table) -> dict[str, _Rows]:
     return made
 
 
-def _by_node(values: Array, runs: NDArray[np.int64], nodes: list[tuple[str, ...]]) -> dict[str, list[float]]:
-    """Return for each node one value a run, the median of the samples it took part in: a run's own luck counts once.
-
-    Only the newest NEWEST runs of a node count: what it was before, that of a long history, says nothing of what it is now.
-    """
+def _by_node(values: Array, runs: NDArray[np.int64], nodes: list[tuple[str, ...]]) -> dict[str, dict[int, float]]:
+    """Return for each node one value a run, the median of the samples it took part in: a run's own luck counts once."""
     samples: dict[str, dict[int, list[float]]] = {}
     for value, run, names_ in zip(values, runs, nodes, strict=True):
         for node in names_:
             samples.setdefault(node, {}).setdefault(int(run), []).append(float(value))
-    return {node: [median(by_run[run]) for run in sorted(by_run)[-NEWEST:]] for node, by_run in samples.items()}
+    return {node: {run: median(by_run[run]) for run in sorted(by_run)} for node, by_run in samples.items()}
+
+
+def _comparable(by_node: dict[str, dict[int, float]], newest: int) -> dict[str, list[float]]:
+    """Return the values of the newest NEWEST runs of each node that is in use, in one of the NEWEST up to the run `newest`.
+
+    What a node was before, that of a long history, says nothing of what it is now. Where one is so seldom used that its runs go further
+    back, every value is taken against the level of the others near its run, so that nobody is blamed for a level that all had then.
+    """
+    first = newest - NEWEST + 1
+    recent = {node: dict(list(by_run.items())[-NEWEST:]) for node, by_run in by_node.items() if max(by_run) >= first}
+    if all(min(by_run) >= first for by_run in recent.values()):
+        return {node: list(by_run.values()) for node, by_run in recent.items()}
+    at: dict[int, dict[str, float]] = {}
+    for node, by_run in by_node.items():
+        for run, value in by_run.items():
+            at.setdefault(run, {})[node] = value
+    everything = [value for by_run in by_node.values() for value in by_run.values()]
+    typical, ratios = median(everything), scale_for(everything).kind == "log"
+    made: dict[str, list[float]] = {}
+    for node, by_run in recent.items():
+        others = {run: [value for other, value in each.items() if other != node] for run, each in at.items()}
+        runs = np.array([run for run, values in others.items() if values])
+        levels = np.array([median(values) for values in others.values() if values])
+        near = {run: _near(runs, levels, run) for run in by_run}
+        made[node] = [value * typical / near[run] if ratios else value + typical - near[run] for run, value in by_run.items()]
+    return made
+
+
+def _near(runs: NDArray[np.int64], levels: Array, run: int) -> float:
+    """Return the median of the NEAR_RUNS levels that are nearest to a run, without its own: that may be of the very same samples."""
+    away = np.abs(runs - run)
+    nearest = np.argsort(away, kind="stable")
+    return median(levels[nearest[away[nearest] > 0][:NEAR_RUNS]])
 
 
 def failures(trends: Trends, text: str) -> list[Failure]:

@@ -23,12 +23,13 @@ from perfdag.cli.finish import write_report
 from perfdag.cli.history_page import past
 from perfdag.collect import load_plan
 from perfdag.comparison import compare_selections, level_removed
-from perfdag.history import noise_report, overview, recent_rows, runs_for_nodes, series_of
+from perfdag.history import node_outliers, noise_report, overview, recent_rows, runs_for_nodes, series_of
 from perfdag.plan import make_plan
 from perfdag.selection import SelectionError, select
 from perfdag.steps.lead import Lead
 from perfdag.store import FolderStore, Store, StoreError, open_store
 from perfdag.suite import load
+from perfdag.trends import of_table
 from tests.stats.synthetic import nights, put, rows, run_id
 
 
@@ -350,6 +351,26 @@ def test_a_node_is_what_its_newest_runs_say_however_far_back_another_is_looked_f
     assert main(["history", "net", "--store", store.root, "--json"]) == 0
     assert {each["node"] for each in json.loads(capsys.readouterr().out)["nodes"]} == named
     assert runs_for_nodes(rollup.trends(store, "net")) == (30 if 105 not in few else 110)
+
+
+@pytest.mark.parametrize(("faster", "least"), [(1.15, 1.0), (1 / 1.15, 0.0)], ids=["faster", "slower, and zero once"])
+@pytest.mark.parametrize("slow", [None, "few"])
+@pytest.mark.parametrize(
+    "used",
+    [{"gone": range(40), "few": range(97, 100)}, {"few": (10, 30, 50, 75, 95)}, {"few": (*range(40, 68), 90, 98)}],
+    ids=["gone, and a new one", "seldom, at both levels", "once often"],
+)
+def test_nobody_is_named_for_the_level_that_all_nodes_had_when_it_was_used(
+    used: dict[str, Collection[int]], slow: str | None, faster: float, least: float
+) -> None:
+    rng = np.random.default_rng(5)
+    made = []
+    for night in range(100):
+        for node in ["n0", "n1", "n2", "n3", *(node for node, when in used.items() if night in when)]:
+            speed = 1e10 * (faster if night >= 70 else 1.0) * (0.85 if node == slow else 1.0) * np.exp(rng.normal(0, 0.01))
+            made += rows(night, {"streams=1": [speed * (least if (node, night) == ("n0", 99) else 1.0)]}, nodes=[node])
+    table = pa.Table.from_pylist(made, schema=results.SAMPLES)
+    assert [each.outlier.node for each in node_outliers(of_table(table, "net"), table, Tuning())] == ([slow] if slow else [])
 
 
 def test_history_of_nothing(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
