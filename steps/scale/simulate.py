@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from perfdag.kube import Kube, KubeError
+from perfdag.results import canonical, digest
 
 FOLDER = Path(__file__).parent / "simulated"
+DIGEST = "perfdag/digest"  # of a Stage as it was asked for
 LABEL = "perfdag/simulated"
 NODE_ANNOTATION = "kwok.x-k8s.io/node"
 _CRDS: dict[str, tuple[tuple[str, str, str, bool], ...]] = {
@@ -174,13 +176,15 @@ def crds(system: str) -> list[dict[str, Any]]:
 
 
 async def install(kube: Kube, system: str, delays: Mapping[str, tuple[int, int]] | None = None, failures: int = 0) -> list[str]:
-    """Put CRDs and Stages of `system` on the cluster; returns the Stages' names.
+    """Put CRDs and Stages of `system` on the cluster; returns the Stages' names. Stages that are there as wanted stay as they are:
+    KWOK misses what is deleted while they are made anew, and another run may be waiting for it.
 
     Raises KubeError where the real system is there (its CRDs are not ours) or KWOK's Stage CRD is not.
     """
     wanted = stages(system, delays, failures)
     definitions = await kube.resource("apiextensions.k8s.io/v1", "CustomResourceDefinition")
     kwok = await _stage_kind(kube)
+    known = True
     for body in crds(system):
         name = body["metadata"]["name"]
         try:
@@ -188,6 +192,7 @@ async def install(kube: Kube, system: str, delays: Mapping[str, tuple[int, int]]
         except KubeError as error:
             if error.status != 404:
                 raise
+            known = False
         else:
             if LABEL not in (there["metadata"].get("labels") or {}):
                 raise KubeError(409, "Real", f"{name} is installed for real here", "simulate on a cluster without it")
@@ -195,12 +200,21 @@ async def install(kube: Kube, system: str, delays: Mapping[str, tuple[int, int]]
     for body in crds(system):
         await _established(kube, definitions, body["metadata"]["name"])
     await _described(kube, {group_version for group_version, *_ in _CRDS[system]})
-    # a Stage of a kind that KWOK did not know when it saw the Stage is dead until it is made anew
-    for each in await kube.list(kwok, labels=f"{LABEL}={system}"):
-        await kube.delete(kwok, each["metadata"]["name"])
     for body in wanted:
-        await kube.apply(body)
-    return [each["metadata"]["name"] for each in wanted if each["kind"] == "Stage"]
+        if body["kind"] != "Stage":
+            await kube.apply(body)
+    made = {each["metadata"]["name"]: digest(canonical(each)) for each in wanted if each["kind"] == "Stage"}
+    found = [each["metadata"] for each in await kube.list(kwok, labels=f"{LABEL}={system}")]
+    if known and made == {each["name"]: (each.get("annotations") or {}).get(DIGEST) for each in found}:
+        return list(made)
+    # a Stage of a kind that KWOK did not know when it saw the Stage is dead until it is made anew
+    for each in found:
+        await kube.delete(kwok, each["name"])
+    for body in wanted:
+        if body["kind"] == "Stage":
+            body["metadata"]["annotations"] = {DIGEST: made[body["metadata"]["name"]]}
+            await kube.apply(body)
+    return list(made)
 
 
 async def remove(kube: Kube, system: str) -> None:
