@@ -109,24 +109,10 @@ def _validate(args: argparse.Namespace) -> int:
 def _until_told(work: Coroutine[Any, Any, Any]) -> Any:
     """Await the work; SIGTERM cancels it as Ctrl-C does, so that what it scaled is put back. It is heard once, since who stops a
     tree of processes sends it to each of them."""
-    import asyncio
-    import signal
+    from perfdag import signals
 
-    async def stoppable() -> Any:
-        task, asked = asyncio.current_task(), False
-
-        def told() -> None:
-            nonlocal asked
-            if task is not None and not asked:
-                asked = task.cancel()
-
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told)
-        return await work
-
-    try:
-        return asyncio.run(stoppable())
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
+    signals.end_once()
+    return signals.run(work)
 
 
 async def _validate_here(command: list[str], plan: Any) -> Any:
