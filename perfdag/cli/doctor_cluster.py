@@ -77,7 +77,7 @@ def with_rights(plan: "Plan") -> list[str]:
     lent: set[str] = set()
     for point in plan.points:
         benchmark = registry.get(point.benchmark)
-        if point.benchmark not in lent and benchmark.uses_api(benchmark.Params.model_validate(point.params)):
+        if benchmark.api and point.benchmark not in lent and benchmark.uses_api(benchmark.Params.model_validate(point.params)):
             lent.add(point.benchmark)
     return sorted(lent)
 
