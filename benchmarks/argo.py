@@ -277,7 +277,7 @@ def render(args: argparse.Namespace) -> None:
     from perfdag import suite
     from perfdag.cli.render import inline
     from perfdag.plan import make_plan
-    from perfdag.steps.plan import check_size
+    from perfdag.steps.size import check_size
     from perfdag.workflows import runs
     from perfdag.workflows.emit import dump
 

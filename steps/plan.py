@@ -12,11 +12,10 @@ import orjson
 
 from perfdag.collect import load_plan
 from perfdag.confirm import ROUNDS
-from perfdag.document import BadDocument, Problem
 from perfdag.kube import Kube, KubeError
 from perfdag.parts import forget_damaged, note, run_folder, stored_parts
-from perfdag.plan import MAX_BATCHES, Plan, make_plan, read_plan
-from perfdag.podspec import PRIORITY_CLASSES, Context, account_of, claim_spec, host_port, patch, priority_class, shared_claim
+from perfdag.plan import Plan, make_plan, read_plan
+from perfdag.podspec import Context, account_of, claim_spec, host_port, patch, priority_class, shared_claim
 from perfdag.rules import gated
 from perfdag.shape import Shape
 from perfdag.steps import budget
@@ -24,21 +23,15 @@ from perfdag.steps.facts import cluster_facts
 from perfdag.steps.peer import make_keys
 from perfdag.steps.place import Here
 from perfdag.steps.room import has_class, lacking
+from perfdag.steps.size import check_shapes, check_size, refuse
 from perfdag.store import NotStoredError, Store, StoreError
 
 SUITE_FILE = Path("/perfdag/suite/suite.yaml")
-MAX_SHAPES = 100_000  # bytes of all patches together: they stand once in the Workflow
-_LONG_IMAGE = "registry.of-a-usual-length.example/benchmarks/perfdag-{name}:1.0"  # where the installation's is not known
 FANS = ("batches", "batchesnet", "duels")
 SSH_PORT = 2222
 NETWORKS = {False: "k8s.v1.cni.cncf.io/networks", True: "v1.multus-cni.io/default-network"}
 
 Object = dict[str, Any]
-
-
-def refuse(text: str) -> BadDocument:
-    """An error of the input, exit code 2."""
-    return BadDocument([Problem("suite", 1, "", text)])
 
 
 def suite_text(environment: Mapping[str, str], store: Store, mounted: Path = SUITE_FILE) -> str:
@@ -77,20 +70,6 @@ def plan_of(here: Here, store: Store, environment: Mapping[str, str], mounted: P
     return make_plan(loaded, only=options.get("only"), run_id=here.run_id, trigger=here.trigger or "manual")
 
 
-def check_size(plan: Plan) -> None:
-    """Raises BadDocument for a plan of too many batches or too many shapes for one workflow, naming the knob."""
-    if len(plan.batches) > MAX_BATCHES:
-        knob = "raise batch_time or rounds_per_batch, use isolation: batch, or split the suite"
-        raise refuse(f"{len(plan.batches):,} batches are more than {MAX_BATCHES:,}, which is what one workflow holds; {knob}")
-    context = Context(plan.run_id, _LONG_IMAGE, priority_class=PRIORITY_CLASSES[1])
-    _check_shapes([{"patch": patch(Shape.model_validate(shape), context)} for shape in plan.shapes])
-
-
-def _check_shapes(described: list[Object]) -> None:
-    if len(orjson.dumps(described)) > MAX_SHAPES:
-        raise refuse(f"{len(described)} distinct shapes are too many for one workflow ({MAX_SHAPES:,} bytes); split the suite by shape")
-
-
 def outputs(plan: Plan, here: Here, stored: set[str], other: Plan | None = None) -> dict[str, Any]:
     """What Argo gets: the batches that still miss a sample (by kind of network), the shape of each, the distinct shapes.
 
@@ -111,7 +90,7 @@ def outputs(plan: Plan, here: Here, stored: set[str], other: Plan | None = None)
             {"s": str(shape), "n": str(n), "turn": _turn(shapes[shape], n, number)}
             for number, (shape, n) in enumerate(zip(placed, counts, strict=True))
         ]
-    _check_shapes(described)
+    check_shapes(described)
     return {
         "batches": [] if other else [number for number in left if number not in set(net)],
         "batchesnet": [] if other else net,

@@ -20,7 +20,7 @@ def submit(args: argparse.Namespace) -> int:
     from perfdag.cli.ab import prepared
     from perfdag.cli.cluster_run import NotInstalled, installed
     from perfdag.cli.submit import follow
-    from perfdag.steps.plan import check_size
+    from perfdag.steps.size import check_size
     from perfdag.store import open_store
 
     try:

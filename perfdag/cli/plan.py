@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 def too_large(plan: "Plan") -> list[str]:
     """Why `submit` and `render` would refuse a plan that one machine can measure, a sentence each."""
     from perfdag.document import BadDocument
-    from perfdag.steps.plan import check_size
+    from perfdag.steps.size import check_size
 
     try:
         check_size(plan)

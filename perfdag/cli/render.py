@@ -121,7 +121,7 @@ def _suite(args: argparse.Namespace) -> list[dict[str, Any]]:
     from perfdag import suite
     from perfdag.cli.submit import warn
     from perfdag.plan import make_plan
-    from perfdag.steps.plan import check_size
+    from perfdag.steps.size import check_size
     from perfdag.store import on_cluster
     from perfdag.workflows import due, runs
 

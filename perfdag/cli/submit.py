@@ -86,7 +86,7 @@ def _check(args: argparse.Namespace) -> "tuple[Loaded, Plan]":
     """Load and plan the suite here, so that a bad one creates nothing. Raises BadDocument."""
     from perfdag import suite
     from perfdag.plan import make_plan
-    from perfdag.steps.plan import check_size
+    from perfdag.steps.size import check_size
 
     loaded = suite.load(args.suite, args.settings)
     plan = make_plan(loaded, only=args.only)

@@ -13,7 +13,8 @@ from perfdag.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.gang import wrong_place
 from perfdag.steps.place import Here, here
-from perfdag.steps.plan import check_size, outputs, plan_of, suite_text
+from perfdag.steps.plan import outputs, plan_of, suite_text
+from perfdag.steps.size import check_size
 from perfdag.store import FolderStore
 from perfdag.suite import loads
 

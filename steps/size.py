@@ -1,0 +1,33 @@
+"""What one workflow holds of a plan; light to import, since `perfdag plan` says it too."""
+
+from typing import Any
+
+import orjson
+
+from perfdag.document import BadDocument, Problem
+from perfdag.plan import MAX_BATCHES, Plan
+from perfdag.podspec import PRIORITY_CLASSES, Context, patch
+from perfdag.shape import Shape
+
+MAX_SHAPES = 100_000  # bytes of all patches together: they stand once in the Workflow
+_LONG_IMAGE = "registry.of-a-usual-length.example/benchmarks/perfdag-{name}:1.0"  # where the installation's is not known
+
+
+def refuse(text: str) -> BadDocument:
+    """An error of the input, exit code 2."""
+    return BadDocument([Problem("suite", 1, "", text)])
+
+
+def check_size(plan: Plan) -> None:
+    """Raises BadDocument for a plan of too many batches or too many shapes for one workflow, naming the knob."""
+    if len(plan.batches) > MAX_BATCHES:
+        knob = "raise batch_time or rounds_per_batch, use isolation: batch, or split the suite"
+        raise refuse(f"{len(plan.batches):,} batches are more than {MAX_BATCHES:,}, which is what one workflow holds; {knob}")
+    context = Context(plan.run_id, _LONG_IMAGE, priority_class=PRIORITY_CLASSES[1])
+    check_shapes([{"patch": patch(Shape.model_validate(shape), context)} for shape in plan.shapes])
+
+
+def check_shapes(described: list[dict[str, Any]]) -> None:
+    """Raises BadDocument where the shapes, as Argo gets them, are too many bytes."""
+    if len(orjson.dumps(described)) > MAX_SHAPES:
+        raise refuse(f"{len(described)} distinct shapes are too many for one workflow ({MAX_SHAPES:,} bytes); split the suite by shape")
