@@ -200,21 +200,21 @@ async def install(kube: Kube, system: str, delays: Mapping[str, tuple[int, int]]
     for body in crds(system):
         await _established(kube, definitions, body["metadata"]["name"])
     await _described(kube, {group_version for group_version, *_ in _CRDS[system]})
+    played = {body["metadata"]["name"]: body for body in wanted if body["kind"] == "Stage"}
+    digests = {name: digest(canonical(body)) for name, body in played.items()}
     for body in wanted:
         if body["kind"] != "Stage":
             await kube.apply(body)
-    made = {each["metadata"]["name"]: digest(canonical(each)) for each in wanted if each["kind"] == "Stage"}
     found = [each["metadata"] for each in await kube.list(kwok, labels=f"{LABEL}={system}")]
-    if known and made == {each["name"]: (each.get("annotations") or {}).get(DIGEST) for each in found}:
-        return list(made)
+    if known and digests == {each["name"]: (each.get("annotations") or {}).get(DIGEST) for each in found}:
+        return list(played)
     # a Stage of a kind that KWOK did not know when it saw the Stage is dead until it is made anew
     for each in found:
         await kube.delete(kwok, each["name"])
-    for body in wanted:
-        if body["kind"] == "Stage":
-            body["metadata"]["annotations"] = {DIGEST: made[body["metadata"]["name"]]}
-            await kube.apply(body)
-    return list(made)
+    for name, body in played.items():
+        body["metadata"]["annotations"] = {DIGEST: digests[name]}
+        await kube.apply(body)
+    return list(played)
 
 
 async def remove(kube: Kube, system: str) -> None:
