@@ -138,10 +138,10 @@ def problem(host: Host) -> str | None:
     return None
 
 
-def names(hosts: Sequence[Host]) -> list[str]:
-    """The name of each host, with its place among these where it is a node that several of them share: each pod has GPUs of its own."""
+def by_name(hosts: Sequence[Host]) -> dict[str, Host]:
+    """Each host by its name, with its place among these where it is a node that several of them share: each pod has GPUs of its own."""
     found = [host.name for host in hosts]
-    return [f"{name} (host {place})" if found.count(name) > 1 else name for place, name in enumerate(found)]
+    return {f"{host.name} (host {place})" if found.count(host.name) > 1 else host.name: host for place, host in enumerate(hosts)}
 
 
 @contextlib.contextmanager

@@ -170,14 +170,14 @@ class Rdma(Benchmark[R], Generic[R]):
     def provenance(self, gang: Gang, params: R) -> dict[str, Any]:
         facts: dict[str, Any] = {"memlock": [memlock(host) for host in gang.hosts]}
         if params.cuda is not None:
-            facts["gpus"] = {name: gpu.facts(host) for name, host in zip(gpu.names(gang.hosts), gang.hosts, strict=True)}
+            facts["gpus"] = {name: gpu.facts(host) for name, host in gpu.by_name(gang.hosts).items()}
         return facts
 
     def run(self, gang: Gang, params: R) -> Output:
         if params.cuda is None:
             return self._measure(gang, params)
         with ExitStack() as stack:
-            seen = {name: stack.enter_context(gpu.watched(host)) for name, host in zip(gpu.names(gang.hosts), gang.hosts, strict=True)}
+            seen = {name: stack.enter_context(gpu.watched(host)) for name, host in gpu.by_name(gang.hosts).items()}
             output = self._measure(gang, params)
         output.facts["gpu"] = seen
         return output

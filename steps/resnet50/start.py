@@ -60,31 +60,30 @@ def ran(finished: Finished) -> str:
 
 @contextlib.contextmanager
 def watched(hosts: Sequence[Host], params: Workload) -> Iterator[dict[str, Any]]:
-    """Facts of the GPUs of the hosts (`gpus`; of the second and further hosts under `peers` by gpu.names), and after the block what they did in
+    """Facts of the GPUs of the hosts (`gpus`; of the second and further hosts under `peers` by gpu.by_name), and after the block what they did in
     it and `against`, why the figures are not the devices' own; nothing where the device is a CPU."""
     facts: dict[str, Any] = {}
     if params.device != "cuda":
         yield facts
         return
-    one_each = list({id(host): host for host in hosts}.values())  # copies may share a host, and pods a node's name
-    names = gpu.names(one_each)
+    one_each = gpu.by_name(list({id(host): host for host in hosts}.values()))  # copies may share a host, and pods a node's name
     found: list[dict[str, Any]] = []
-    for host in one_each:
+    for host in one_each.values():
         if reason := gpu.problem(host):
             raise Skip(f"device cuda: {reason}")
         found.append({"gpus": gpu.facts(host)})
     with contextlib.ExitStack() as stack:
-        seen = [stack.enter_context(gpu.watched(host)) for host in one_each]
+        seen = [stack.enter_context(gpu.watched(host)) for host in one_each.values()]
         facts |= found[0]
         yield facts
     reasons = []
-    for name, host, here, during in zip(names, one_each, found, seen, strict=True):
+    for (name, host), here, during in zip(one_each.items(), found, seen, strict=True):
         here |= during
         if reason := against(here, gpu.facts(host)):
             reasons.append(f"{name}: {reason}" if len(one_each) > 1 else reason)
     facts |= found[0]
     if len(one_each) > 1:
-        facts["peers"] = dict(zip(names[1:], found[1:], strict=True))
+        facts["peers"] = dict(list(zip(one_each, found, strict=True))[1:])
     facts["against"] = "; ".join(reasons) or None
 
 
