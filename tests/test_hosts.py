@@ -160,11 +160,13 @@ def killed(code: str, started: str) -> float:
     """Kill -9 a Python that runs `code` once a process matching `started` is there; the moment, monotonic."""
     parent = subprocess.Popen(python("from perfdag.hosts import LocalHost; " + code), env=dict(os.environ))
     deadline = time.monotonic() + 10
-    while not running(started) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert running(started)
-    parent.kill()
-    parent.wait()
+    try:
+        while not running(started) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert running(started)
+    finally:  # what came too late is not left to the tests after this one
+        parent.kill()
+        parent.wait()
     return time.monotonic()
 
 
