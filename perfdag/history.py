@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -203,11 +204,13 @@ def _comparable(by_node: dict[str, dict[int, float]], newest: int) -> dict[str, 
             at.setdefault(run, {})[node] = value
     everything = [value for by_run in by_node.values() for value in by_run.values()]
     typical, ratios = median(everything), scale_for(everything).kind == "log"
+    level = {run: median(list(each.values())) for run, each in at.items()}
     made: dict[str, list[float]] = {}
     for node, by_run in recent.items():
-        others = {run: [value for other, value in each.items() if other != node] for run, each in at.items()}
-        runs = np.array([run for run, values in others.items() if values])
-        levels = np.array([median(values) for values in others.values() if values])
+        # of a run that the node took no part in all are others; one of its alone has none, and no level (NaN)
+        without = {run: median([value for other, value in at[run].items() if other != node]) for run in by_node[node]}
+        others = {run: value for run, value in (level | without).items() if not math.isnan(value)}
+        runs, levels = np.array(list(others)), np.array(list(others.values()))
         near = {run: _near(runs, levels, run) for run in by_run}
         made[node] = [value * typical / near[run] if ratios else value + typical - near[run] for run, value in by_run.items()]
     return made
