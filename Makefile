@@ -13,10 +13,10 @@ run: $(VENV)/run.stamp tools
 
 test: $(VENV)/dev.stamp tools lint
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "not cluster and not argo" $(CLOCKS:%=--ignore %) || failed=1; \
-	 $(BIN)/python -m pytest -q -n 4 --dist worksteal -m "not cluster and not argo" $(CLOCKS) || failed=1; exit $${failed:-0}
+	 $(BIN)/python -m pytest -q -n 5 --dist load --maxschedchunk 1 -m "not cluster and not argo" $(CLOCKS) || failed=1; exit $${failed:-0}
 
-# these hold real clocks against real load and mostly wait: beside each other, away from those that compute
-CLOCKS := tests/stats/test_real_step.py tests/queue tests/stats/test_confirm.py tests/resnet50/test_loadgen.py
+# these hold real clocks against real load and mostly wait: beside each other, the longest first, away from those that compute
+CLOCKS := tests/queue/test_validate.py tests/stats/test_real_step.py tests/stats/test_confirm.py tests/resnet50/test_loadgen.py tests/queue
 
 # perfdag's own speed: those that take a few minutes and need no cluster, one after the other, each with its limits
 bench: $(VENV)/dev.stamp

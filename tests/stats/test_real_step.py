@@ -22,10 +22,10 @@ NIGHTS = f"""\
 import subprocess
 from perfdag.cli import main
 
-subprocess.run("ip link set lo up && tc qdisc add {SHAPED.format(500)}", shell=True, check=True)
+subprocess.run("ip link set lo up && tc qdisc add {SHAPED.format(200)}", shell=True, check=True)
 for night in range(20):
     if night == 15:
-        subprocess.run("tc qdisc change {SHAPED.format(440)}", shell=True, check=True)
+        subprocess.run("tc qdisc change {SHAPED.format(176)}", shell=True, check=True)
     assert main(["run", "suite.yaml", "--no-report"]) == 0
 """
 
@@ -33,7 +33,7 @@ for night in range(20):
 def _able() -> bool:
     if any(shutil.which(tool) is None for tool in ("iperf3", "tc", "ip", "unshare")):
         return False
-    words = f"ip link set lo up && tc qdisc add {SHAPED.format(500)}"
+    words = f"ip link set lo up && tc qdisc add {SHAPED.format(200)}"
     return subprocess.run(["unshare", "-n", "sh", "-c", words], capture_output=True).returncode == 0
 
 
@@ -57,6 +57,6 @@ def test_an_iperf_slowed_on_purpose_is_found(tmp_path: Path) -> None:
     [change] = throughput["changes"]
     assert change["run"] == runs[15]  # the right date
     assert change["word"] == "worse"
-    true = 440 / 500 - 1
+    true = 176 / 200 - 1
     assert change["effect"] == pytest.approx(true, abs=0.02)
     assert min(change["low"], change["high"]) - 0.005 <= true <= max(change["low"], change["high"]) + 0.005
