@@ -15,7 +15,7 @@ from perfdag.plan import Batch, Plan, new_run_id
 from perfdag.store import Store, StoreError
 
 if TYPE_CHECKING:
-    from perfdag.gate import Gate, Rules
+    from perfdag.cases import Gate, Rules
 
 ROUNDS = 2
 """Runs that measure suspicious points again."""

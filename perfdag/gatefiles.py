@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import orjson
 
 from perfdag.alerts import Alert, as_json
-from perfdag.gate import Gate, worst
+from perfdag.cases import Gate, worst
 
 WEBHOOK_TIMEOUT = 10.0  # seconds
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from perfdag.cases import Rules
 from perfdag.checks import Check
 from perfdag.document import BadDocument, Document, Problem, parse_document, read_document
 from perfdag.findings import Accepted
-from perfdag.gate import Rules
 from perfdag.store import NotStoredError, Store, StoreError
 
 if TYPE_CHECKING:

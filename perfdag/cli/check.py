@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from perfdag.gate import Gate
+    from perfdag.cases import Gate
     from perfdag.plan import Plan
     from perfdag.store import Store
 
@@ -56,9 +56,9 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check; exit 0 or 3, 2 where the run is not there, 4 where the webhook did not take a message."""
+    from perfdag.cases import Rules
     from perfdag.cli.compare import complain
     from perfdag.confirm import night
-    from perfdag.gate import Rules
     from perfdag.rules import read_acks, read_checks
     from perfdag.selection import SelectionError, one
     from perfdag.store import open_store
@@ -103,7 +103,8 @@ def finish(store: "Store", gate: "Gate", args: argparse.Namespace, *, offer: boo
     from pathlib import Path
 
     from perfdag import gatefiles
-    from perfdag.gate import data, remember
+    from perfdag.cases import data
+    from perfdag.gate import remember
 
     reached = True
     if args.webhook:
@@ -155,7 +156,7 @@ def due(store: "Store", suite: str, hours: float, cluster: str = "") -> int:
 
     Nothing else of that run is looked at. Before the first run the time is counted from the first call.
     """
-    from perfdag.gate import Gate
+    from perfdag.cases import Gate
     from perfdag.missed import overdue, told
 
     said, alert = overdue(store, suite, hours, cluster)
@@ -185,7 +186,7 @@ def _told(gate: "Gate") -> bool:
 
 def show(gate: "Gate", *, offer: bool = False) -> None:
     """The gate on a terminal; `offer`: with a word on --confirm where it would help."""
-    from perfdag.gate import worst
+    from perfdag.cases import worst
     from perfdag.gatefiles import counts
 
     for alert in worst(gate.alerts):

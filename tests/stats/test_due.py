@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from perfdag.cases import Rules
 from perfdag.checks import Check
 from perfdag.cli import main
-from perfdag.gate import Rules, check, remember
+from perfdag.gate import check, remember
 from perfdag.missed import overdue
 from perfdag.store import Store, open_store
 from tests.stats.receiver import Receiver

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from perfdag import gatefiles
+from perfdag.cases import Rules
 from perfdag.checks import Check
 from perfdag.cli import main
 from perfdag.document import BadDocument
 from perfdag.findings import Accepted
-from perfdag.gate import Rules, check, remember
+from perfdag.gate import check, remember
 from perfdag.parts import part_key
 from perfdag.plan import make_plan
 from perfdag.rules import read_acks
@@ -469,6 +470,24 @@ def test_a_series_that_vanished_is_missed_until_it_is_back_or_acknowledged(store
     accepted = Accepted("iperf streams=4 *", run_id(9), "no such streams any more", until="2026-01-16")
     assert not check(store, "net", run_id(11), Rules(accepted=[accepted])).failed
     assert check(store, "net", run_id(12), Rules(accepted=[accepted])).failed  # 2026-01-17
+
+
+def test_a_loss_acknowledged_before_it_was_told_is_not_forgotten(store: Store) -> None:
+    rule = Check(metric="throughput", entry="spare", op=">", value=1e9)
+    accepted = Accepted("spare *", run_id(6), "that card is being mended", until="2026-01-25")
+    for night in range(24):
+        made = rows(night, {"streams=1": [1e10] * 3})
+        put(store, made if night >= 6 else made + rows(night, {"streams=1": [1e10] * 3}, entry="spare"))
+        gate = check(store, "net", run_id(night), Rules(checks=[rule], accepted=[accepted]))
+        remember(store, gate)
+        if night <= 20:
+            assert (night, gate.failed, gate.alerts) == (night, False, [])
+        else:  # 2026-01-26: the card should be back
+            assert gate.failed
+            assert [alert.kind for alert in gate.alerts] == ["absent"]
+    long_ago = Accepted("*", run_id(16), "all of it is slower here")
+    gate = check(store, "net", run_id(20), Rules(accepted=[long_ago]))
+    assert [case for case in gate.cases if case.group == "present"] == []  # it was gone, untold, long before that
 
 
 def test_a_newest_run_too_old_is_an_alert(store: Store) -> None:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from perfdag.cases import Case
 from perfdag.cli import main
 from perfdag.collect import load_plan
-from perfdag.gate import Case
 from perfdag.store import Store, open_store
 
 SUITE = "name: tiny\nentries:\n  - {benchmark: command, name: list, params: {argv: [ls, /]}}\n"
