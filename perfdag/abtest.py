@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,7 +66,7 @@ class Outcome:
     damaged: list[str]
 
 
-def prepare(a: Loaded, b: Loaded, words: tuple[str, str], count: int, only: str | None = None) -> Duel:
+def prepare(a: Loaded, b: Loaded, words: tuple[str, str], count: int, only: Sequence[str] = ()) -> Duel:
     """Plan both variants with two samples of each in every block. Raises BadDocument where their points do not match.
 
     The order is of the suite's `seed` where it gives one, else of the run id: no two duels share the luck of one order.

@@ -2,6 +2,7 @@
 
 import random
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
@@ -103,7 +104,7 @@ def new_run_id(now: datetime | None = None, uid: str | None = None) -> str:
 def make_plan(
     loaded: Loaded,
     *,
-    only: str | None = None,
+    only: Sequence[str] = (),
     run_id: str | None = None,
     trigger: str = "manual",
     variant: str | None = None,

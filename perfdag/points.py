@@ -6,7 +6,7 @@ for pairs of its hosts, each pair is a point, and the disjoint pairs of one roun
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -65,14 +65,14 @@ class Enumerated:
     merged: int = 0
 
 
-def enumerate_points(loaded: Loaded, only: str | None = None) -> Enumerated:
-    """The points of a loaded suite. `only` is a glob on entry names, `entry/label` or point ids. Raises BadDocument with all problems."""
+def enumerate_points(loaded: Loaded, only: Sequence[str] = ()) -> Enumerated:
+    """The points of a loaded suite. `only`: globs on entry names, `entry/label` or point ids; any keeps a point. Raises BadDocument with all problems."""
     collector = _Collector(loaded)
     for source in loaded.sources:
         collector.add(source)
     if collector.problems:
         raise BadDocument(collector.list_problems())
-    return _select(collector.made, only, loaded) if only else collector.made
+    return _select(collector.made, only) if only else collector.made
 
 
 def wrong_points(loaded: Loaded) -> list[Problem]:
@@ -83,14 +83,20 @@ def wrong_points(loaded: Loaded) -> list[Problem]:
     return collector.list_problems()
 
 
-def _select(made: Enumerated, only: str, loaded: Loaded) -> Enumerated:
+def _select(made: Enumerated, only: Sequence[str]) -> Enumerated:
     from fnmatch import fnmatchcase
 
-    kept = [p for p in made.points if any(fnmatchcase(name, only) for name in (p.entry, f"{p.entry}/{p.label}", p.id))]
-    if not kept:
-        known = sorted({p.entry for p in made.points})
-        raise BadDocument([Problem("--only", 1, only, f"matches no point; entries: {', '.join(known)}{nearest(only, known)}")])
-    return Enumerated(kept, made.shapes, made.merged)
+    wanted: set[str] = set()
+    problems = []
+    known = sorted({p.entry for p in made.points})
+    for glob in only:
+        ids = {p.id for p in made.points if any(fnmatchcase(name, glob) for name in (p.entry, f"{p.entry}/{p.label}", p.id))}
+        if not ids:
+            problems.append(Problem("--only", 1, glob, f"matches no point; entries: {', '.join(known)}{nearest(glob, known)}"))
+        wanted |= ids
+    if problems:
+        raise BadDocument(problems)
+    return Enumerated([p for p in made.points if p.id in wanted], made.shapes, made.merged)
 
 
 class _Collector:

@@ -67,7 +67,7 @@ def plan_of(here: Here, store: Store, environment: Mapping[str, str], mounted: P
     given = environment.get("PERFDAG_OPTIONS", "")
     options = orjson.loads(base64.b64decode(given)) if given else {}
     loaded = suite.loads(suite_text(environment, store, mounted), settings=options.get("settings", ()))
-    return make_plan(loaded, only=options.get("only"), run_id=here.run_id, trigger=here.trigger or "manual")
+    return make_plan(loaded, only=options.get("only", ()), run_id=here.run_id, trigger=here.trigger or "manual")
 
 
 def outputs(plan: Plan, here: Here, stored: set[str], other: Plan | None = None) -> dict[str, Any]:

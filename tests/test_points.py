@@ -245,11 +245,12 @@ def test_only_selects_by_entry_label_or_id() -> None:
     text = "name: s\nentries:\n  - {benchmark: command, params: {argv: [ls]}, permutations: {product: {exit_code: [1, 2]}}}\n"
     loaded = suite.loads(text)
     every = enumerate_points(loaded).points
-    assert len(enumerate_points(loaded, "comm*").points) == 2
-    assert [p.label for p in enumerate_points(loaded, "command/exit_code=2").points] == ["exit_code=2"]
-    assert enumerate_points(loaded, every[0].id).points == [every[0]]
-    with pytest.raises(BadDocument, match="matches no point"):
-        enumerate_points(loaded, "nothing")
+    assert len(enumerate_points(loaded, ["comm*"]).points) == 2
+    assert [p.label for p in enumerate_points(loaded, ["command/exit_code=2"]).points] == ["exit_code=2"]
+    assert enumerate_points(loaded, [every[0].id]).points == [every[0]]
+    assert [p.label for p in enumerate_points(loaded, ["command/exit_code=2", "*=1"]).points] == ["exit_code=1", "exit_code=2"]
+    with pytest.raises(BadDocument, match="nothing: matches no point"):
+        enumerate_points(loaded, ["comm*", "nothing"])
 
 
 def test_include_brings_the_entries_of_another_file(tmp_path: Any) -> None:

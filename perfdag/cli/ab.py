@@ -39,7 +39,9 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser.add_argument("--a", metavar="ENTRY.PARAM=V", action="append", default=[], help="setting of variant A, as --set of `perfdag run`")
     parser.add_argument("--b", metavar="ENTRY.PARAM=V", action="append", default=[], help="setting of variant B")
     parser.add_argument("--set", metavar="ENTRY.PARAM=V", action="append", default=[], dest="settings", help="setting of both")
-    parser.add_argument("--only", metavar="GLOB", help="only points whose entry, `entry/label` or id matches")
+    parser.add_argument(
+        "--only", metavar="GLOB", action="append", default=[], help="only points whose entry, `entry/label` or id matches; again: or this"
+    )
     parser.add_argument("--blocks", metavar="N", type=int, default=10, help="blocks of ABBA, 8 to 40 (default 10)")
     parser.add_argument(
         "--store",

@@ -53,7 +53,9 @@ def add_suite_options(parser: argparse.ArgumentParser) -> None:
         dest="settings",
         help="set a parameter, a shape key, or a key of an entry or of the suite",
     )
-    parser.add_argument("--only", metavar="GLOB", help="only points whose entry, `entry/label` or id matches")
+    parser.add_argument(
+        "--only", metavar="GLOB", action="append", default=[], help="only points whose entry, `entry/label` or id matches; again: or this"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
