@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from perfdag.processes import descendants
-from perfdag.steps.ssh import ALIAS, config_text
+from perfdag.steps.ssh_connection import ALIAS, config_text
 
 RETRYABLE = 75  # EX_TEMPFAIL: the gang may be tried again
 LOST_SECONDS = 30.0

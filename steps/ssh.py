@@ -1,7 +1,7 @@
 """A Host that is a peer pod, reached through its OpenSSH server: one connection a peer, shared by all commands.
 
-A new connection costs about 200 ms, a command over the shared one about 10 ms. Every remote command leads a process group whose id it
-leaves in a file, so that the lead can end it: a local timeout alone would leave it running.
+Every remote command leads a process group whose id it leaves in a file, so that the lead can end it: a local timeout alone would
+leave it running.
 """
 
 import contextlib
@@ -20,34 +20,10 @@ import orjson
 from perfdag.benchmark import Failed, Infrastructure
 from perfdag.hosts import Argv, Finished
 from perfdag.processes import Proto, listening_ports
+from perfdag.steps.ssh_connection import Connection, exit_code
 
-ALIAS = "perfdag-peer"
-CONNECT_SECONDS = 10
 _TABLES = "cat /proc/net/{proto} /proc/net/{proto}6 2>/dev/null; true"
 _PIDS = "${PERFDAG_PEER:-/tmp}/pids"
-
-
-def config_text(identity: Path, known_hosts: Path, sockets: Path, user: str) -> str:
-    """An ssh_config for all peers: the run's key, a checked host key under one alias, the connection shared, nothing forwarded."""
-    return f"""Host *
-  User {user}
-  IdentityFile {identity}
-  IdentitiesOnly yes
-  UserKnownHostsFile {known_hosts}
-  GlobalKnownHostsFile /dev/null
-  HostKeyAlias {ALIAS}
-  StrictHostKeyChecking yes
-  UpdateHostKeys no
-  BatchMode yes
-  ConnectTimeout {CONNECT_SECONDS}
-  ServerAliveInterval 5
-  ServerAliveCountMax 3
-  ControlPath {sockets}/%C
-  ForwardAgent no
-  ForwardX11 no
-  ClearAllForwardings yes
-  LogLevel ERROR
-"""
 
 
 class SshServer:
@@ -103,22 +79,21 @@ class SshServer:
             stream.seek(0)
             texts.append(stream.read().decode(errors="replace"))
             stream.close()
-        code = -9 if timed_out else _code(self._popen.returncode)
+        code = -9 if timed_out else exit_code(self._popen.returncode)
         self._finished = Finished(self.argv, code, texts[0], texts[1], time.monotonic() - self._start, timed_out)
 
 
 class SshHost:
-    """A peer at `address`, where sshd listens on `port`; `name` is its node. `config` is a file as config_text writes it."""
+    """A peer at `address`, where sshd listens on `port`; `name` is its node. `config`: see Connection."""
 
     def __init__(self, address: str, name: str, config: Path, port: int = 2222, measured: str | None = None) -> None:
-        self._control, self._name, self._config, self._port = address, name, config, port
+        self._connection = Connection(address, name, config, port)
         self._measured = measured or address
-        self._master: subprocess.Popen[bytes] | None = None
 
     @property
     def name(self) -> str:
         """Its node's name."""
-        return self._name
+        return self._connection.name
 
     @property
     def address(self) -> str:
@@ -128,12 +103,12 @@ class SshHost:
     @property
     def at(self) -> str:
         """The address where its sshd is reached."""
-        return self._control
+        return self._connection.address
 
     @property
     def port(self) -> int:
         """The port of its sshd."""
-        return self._port
+        return self._connection.port
 
     def measure(self, address: str) -> None:
         """Measure over another address than the one ssh uses."""
@@ -141,54 +116,15 @@ class SshHost:
 
     def connect(self, patience: float) -> None:
         """Open the shared connection, trying for `patience` seconds. Raises Infrastructure with ssh's reason."""
-        deadline = time.monotonic() + patience
-        pause = 0.05
-        while True:
-            reason = self._open()
-            if reason is None:
-                return
-            if time.monotonic() > deadline:
-                raise Infrastructure(f"no ssh to {self._name} ({self._control} port {self._port}) within {patience:g} s: {reason}")
-            time.sleep(pause)
-            pause = min(pause * 1.5, 1.0)
-
-    def _open(self) -> str | None:
-        self._shut()
-        with tempfile.TemporaryFile() as said:
-            master = subprocess.Popen(
-                [*self._ssh(), "-M", "-N", self._control], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said
-            )
-            for _ in range(int(CONNECT_SECONDS / 0.02) + 100):
-                if master.poll() is not None:
-                    said.seek(0)
-                    lines = said.read().decode(errors="replace").strip().splitlines()
-                    return lines[-1] if lines else f"ssh ended (exit {master.returncode}) and said nothing"
-                if self._checked():
-                    self._master = master
-                    return None
-                time.sleep(0.02)
-            master.kill()
-            master.wait()
-            return "no answer"
-
-    def _checked(self) -> bool:
-        asked = [*self._ssh(), "-O", "check", self._control]
-        return subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
-
-    def _shut(self) -> None:
-        if self._master is not None:
-            self._master.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._master.wait(2)
-            self._master = None
+        self._connection.connect(patience)
 
     def close(self) -> None:
         """Close the shared connection."""
-        self._shut()
+        self._connection.close()
 
     def alive(self) -> bool:
         """Whether the shared connection stands."""
-        return self._master is not None and self._master.poll() is None and self._checked()
+        return self._connection.alive()
 
     def clean(self) -> None:
         """Kill what an earlier lead left running."""
@@ -202,9 +138,9 @@ class SshHost:
     def ask(self, order: str, timeout: float) -> str:
         """Give the program that serves this peer an order and wait up to `timeout` seconds for its answer. Raises Infrastructure."""
         line = f'echo {shlex.quote(order)} >"$PERFDAG_PEER/orders" && cat "$PERFDAG_PEER/answers"'
-        said = self._talk([*self._ssh(), self._control, line], timeout, None)
+        said = self._connection.run(line, timeout)
         if said.timed_out or said.code != 0:
-            raise Infrastructure(f"{self._name} ({self._control}) gave no answer within {timeout:g} s: {said.tail()}")
+            raise Infrastructure(f"{self.name} ({self.at}) gave no answer within {timeout:g} s: {said.tail()}")
         return said.stdout.strip()
 
     def signal(self, token: str, name: str) -> None:
@@ -213,10 +149,7 @@ class SshHost:
             file = f'"{_PIDS}/{token}"'
             self._sh(f'[ -f {file} ] && kill -{name} -- "-$(cat {file})" 2>/dev/null; true', 10)
 
-    def _ssh(self) -> list[str]:
-        return ["ssh", "-F", str(self._config), "-p", str(self._port)]
-
-    def _command(self, argv: Argv, env: Mapping[str, str] | None, cwd: str | None, cpus: str | None, token: str) -> list[str]:
+    def _line(self, argv: Argv, env: Mapping[str, str] | None, cwd: str | None, cpus: str | None, token: str) -> str:
         import os
 
         full = ["taskset", "-c", cpus, *argv] if cpus else list(argv)
@@ -228,29 +161,10 @@ class SshHost:
         # the shell stays, as leader of the group: an exit by signal would reach us as 255, which is ssh's own failure
         file = f'"{_PIDS}/{token}"'
         line = f'trap : TERM; mkdir -p "{_PIDS}"; echo $$ >{file}; {inside}; c=$?; rm -f {file}; exit $c'
-        return [*self._ssh(), self._control, line]
+        return line
 
     def _sh(self, line: str, timeout: float) -> str:
-        return self._talk([*self._ssh(), self._control, line], timeout, None).stdout
-
-    def _talk(self, command: list[str], timeout: float, stdin: bytes | None) -> Finished:
-        start = time.monotonic()
-        try:
-            done = subprocess.run(
-                command,
-                input=stdin,
-                stdin=subprocess.DEVNULL if stdin is None else None,
-                capture_output=True,
-                timeout=timeout,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            out, err = (error.stdout or b"").decode(errors="replace"), (error.stderr or b"").decode(errors="replace")
-            return Finished(command, -9, out, err, time.monotonic() - start, True)
-        out, err = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
-        if done.returncode == 255 and not self.alive():
-            raise Infrastructure(f"ssh to {self._name} ({self._control}) broke: {err.strip() or 'no reason given'}")
-        return Finished(command, _code(done.returncode), out, err, time.monotonic() - start)
+        return self._connection.run(line, timeout).stdout
 
     def run(
         self,
@@ -267,11 +181,11 @@ class SshHost:
         Raises Infrastructure where ssh broke, Failed where it is not found.
         """
         token = secrets.token_hex(8)
-        said = self._talk(self._command(argv, env, cwd, cpus, token), timeout, stdin)
+        said = self._connection.run(self._line(argv, env, cwd, cpus, token), timeout, stdin)
         if said.timed_out:
             self.signal(token, "KILL")
         elif said.code == 127 and "No such file or directory" in said.stderr:
-            raise Failed(f"{argv[0]}: not found on {self._name}")
+            raise Failed(f"{argv[0]}: not found on {self.name}")
         return Finished(list(argv), said.code, said.stdout, said.stderr, said.seconds, said.timed_out)
 
     def serve(
@@ -287,10 +201,10 @@ class SshHost:
     ) -> SshServer:
         """Start a server and wait up to `ready` seconds until `port` is in the peer's socket table. Raises Failed, Infrastructure."""
         if port is not None and port in self._ports(proto):
-            raise Failed(f"{proto} port {port} is in use on {self._name}; end who listens there, or use another port")
+            raise Failed(f"{proto} port {port} is in use on {self.name}; end who listens there, or use another port")
         token = secrets.token_hex(8)
         out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - closed when it ends
-        command = self._command(argv, env, cwd, cpus, token)
+        command = self._connection.argv(self._line(argv, env, cwd, cpus, token))
         popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
         server = SshServer(self, list(argv), popen, token, out, err)
         try:
@@ -309,7 +223,7 @@ class SshHost:
             if not server.alive():  # asked after the table: who listens may be another, who was faster
                 finished = server.stop(0)
                 if finished.code == 255 and not self.alive():
-                    raise Infrastructure(f"ssh to {self._name} broke: {finished.tail()}")
+                    raise Infrastructure(f"ssh to {self.name} broke: {finished.tail()}")
                 raise Failed(f"{server.argv[0]} ended (exit {finished.code}) before it listened on {proto} port {port}: {finished.tail()}")
             if somebody:
                 return
@@ -334,13 +248,13 @@ class SshHost:
     def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Write a file, making its folder. Raises Failed."""
         script = 'mkdir -p "$(dirname "$1")" && cat >"$1" && chmod "$2" "$1"'
-        self.run(["sh", "-c", script, "sh", path, f"{mode:o}"], timeout=120, stdin=data).check(f"writing {path} on {self._name}")
+        self.run(["sh", "-c", script, "sh", path, f"{mode:o}"], timeout=120, stdin=data).check(f"writing {path} on {self.name}")
 
     def get(self, path: str) -> bytes:
         """Read a file. Raises Failed where it is not there."""
         said = self.run(["base64", "-w0", path], timeout=120)
         if said.code != 0:
-            raise Failed(f"{path} on {self._name}: {said.tail()}")
+            raise Failed(f"{path} on {self.name}: {said.tail()}")
         import base64
 
         return base64.b64decode(said.stdout)
@@ -354,8 +268,3 @@ class SshHost:
         said = self.run(["python3", "-m", "perfdag.facts"], timeout=30)
         facts: dict[str, Any] = orjson.loads(said.stdout) if said.code == 0 else {}
         return facts
-
-
-def _code(code: int) -> int:
-    """The shell's 128 + n for a command that a signal ended, as the negative number that a local command has."""
-    return 128 - code if 128 < code <= 192 else code
