@@ -61,7 +61,7 @@ def plan_of(here: Here, store: Store, environment: Mapping[str, str], mounted: P
         store.delete(f"{run_folder(here.run_id)}/notes")
         return plan
     except NotStoredError:
-        pass
+        forget_damaged(store, plans[0].run_id)
     except ValueError as error:
         raise StoreError(str(error)) from None
     given = environment.get("PERFDAG_OPTIONS", "")
@@ -154,7 +154,7 @@ def step(here: Here, out: Path, environment: Mapping[str, str]) -> Plan:
     store = here.open()
     plan = plan_of(here, store, environment)
     plans = [plan, load_plan(store, plan.options["other"])] if plan.trigger == "ab" else [plan]
-    made = outputs(plan, here, _stored(store, plans), *plans[1:])
+    made = outputs(plan, here, kept(store, plans), *plans[1:])
     _put(store, plans)  # first of all: whatever the cluster refuses, there are rows that say so
     budget.begin(store, plan.run_id)
     where, unable = run(lambda kube: _prepare(kube, here, plans, [number for name in FANS for number in made[name]]))
@@ -178,8 +178,11 @@ def _put(store: Store, plans: list[Plan]) -> None:
         store.put(f"{run_folder(each.run_id)}/plan.json", each.dump())
 
 
-def _stored(store: Store, plans: list[Plan]) -> set[str]:
-    """The samples of the first plan that need not be measured; of two variants those of rounds that both have."""
+def kept(store: Store, plans: list[Plan]) -> set[str]:
+    """The samples of the first plan that need not be measured; of two variants those of rounds that both have.
+
+    Parts that cannot be read are removed. Raises StoreError.
+    """
     if len(plans) == 1:
         forget_damaged(store, plans[0].run_id)
         return stored_parts(store, plans[0].run_id)

@@ -9,11 +9,12 @@ import pytest
 
 from perfdag.document import BadDocument
 from perfdag.hosts import LocalHost
+from perfdag.parts import Part
 from perfdag.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.gang import wrong_place
 from perfdag.steps.place import Here, here
-from perfdag.steps.plan import outputs, plan_of, suite_text
+from perfdag.steps.plan import kept, outputs, plan_of, suite_text
 from perfdag.steps.size import check_size
 from perfdag.store import FolderStore
 from perfdag.suite import loads
@@ -76,6 +77,16 @@ def test_outputs_are_integers_and_shapes_and_skip_what_is_stored() -> None:
     stored = {plan.key(position) for position in plan.batches[0].samples}
     assert outputs(plan, place(), stored)["batches"] == [1]
     assert len(json.dumps(made)) < 256 * 1024
+
+
+def test_what_is_stored_is_not_measured_again_unless_it_cannot_be_read(tmp_path: Path) -> None:
+    store = FolderStore(str(tmp_path))
+    plan = make_plan(loads(suite(2)), run_id=place().run_id)
+    whole, cut = (f"runs/{plan.run_id}/parts/{plan.key(position)}.json" for position in range(2))
+    store.put(whole, Part("p", 1, "ok").dump())
+    store.put(cut, store.get(whole)[:-20])
+    assert kept(store, [plan]) == {plan.key(0)}
+    assert store.list(f"runs/{plan.run_id}/parts") == [whole]
 
 
 def test_10_000_points_travel_as_a_few_bytes() -> None:
