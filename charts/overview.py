@@ -64,8 +64,8 @@ def _panel(ax: Axes, name: str, cells: Sequence[Cell]) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Draw the run of a store into a PNG or SVG file."""
-    from perfdag.collect import load_plan
     from perfdag.results import load
+    from perfdag.runs import load_plan
     from perfdag.store import open_store
 
     if len(argv) != 3:

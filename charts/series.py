@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from perfdag.results import canonical
+from perfdag.ids import canonical
 from perfdag.summary import PointState, Series, summarise, varied
 from perfdag.units import short
 

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from perfdag.alerts import Record
 from perfdag.cases import Case, Gate, Lost, Rules, acknowledged, raise_alert
 from perfdag.checks import Check, Tuning
-from perfdag.collect import load_plan
 from perfdag.findings import names
 from perfdag.parts import stored_parts
+from perfdag.runs import load_plan
 from perfdag.store import Store, StoreError
 from perfdag.trends import SeriesInfo, Trends
 

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from perfdag import results
 from perfdag.checks import Tuning
 from perfdag.document import BadDocument, Problem
+from perfdag.ids import digest
 from perfdag.plan import Batch, Plan, make_plan, new_run_id
 from perfdag.points import order
-from perfdag.results import digest
 from perfdag.shape import Shape
 from perfdag.stats.paired import FEWEST_BLOCKS, MOST_BLOCKS, Judged, blocks, judge, paired
 from perfdag.stats.robust import Array

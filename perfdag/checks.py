@@ -7,13 +7,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema, model_validator
 
-from perfdag.document import nearest
+from perfdag.document import BadDocument, nearest, parse_document
 from perfdag.units import quantity
 
 if TYPE_CHECKING:
     from perfdag.benchmark import Metric
+    from perfdag.plan import Plan
     from perfdag.stats.robust import Array
     from perfdag.trends import SeriesInfo
 
@@ -150,3 +151,21 @@ class Tuning:
             if check.page is not None and check.covers(info):
                 return check.page
         return info.headline and not info.canary
+
+
+def gated(plan: Plan) -> bool:
+    """Whether the last step of a run is its gate: it was scheduled, or its suite has `checks`. Raises BadDocument.
+
+    Two variants side by side are compared with one another, not with the past.
+    """
+    return plan.trigger != "ab" and (plan.trigger == "cron" or bool(checks_of(plan.suite_text)))
+
+
+def checks_of(suite_text: str) -> list[Check]:
+    """Return the `checks` of a suite's text, without resolving its includes or benchmarks. Raises BadDocument."""
+    document = parse_document(suite_text or "{}", "suite.yaml")
+    raw = document.data.get("checks", []) if isinstance(document.data, dict) else []
+    try:
+        return [Check.model_validate(each) for each in raw or []]
+    except ValidationError as error:
+        raise BadDocument([document.problem(("checks",), str(each["msg"])) for each in error.errors()]) from None

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from perfdag.allocation import uncollected
-from perfdag.document import nearest
+from perfdag.ids import canonical, digest, digests
 from perfdag.parts import Part, headline, part_key, read_part, relative_precision, run_folder, stored_parts
-from perfdag.plan import Plan, read_plan
-from perfdag.results import ID_COLUMNS, SAMPLES, SCHEMA_VERSION, canonical, digest, digests
+from perfdag.plan import Plan
+from perfdag.results import ID_COLUMNS, SAMPLES, SCHEMA_VERSION
 from perfdag.rollup import forget, month_of
-from perfdag.store import NotStoredError, Store, StoreError
+from perfdag.store import Store
 
 ERROR_LIMIT = 500
 CHUNK_ROWS = 1 << 16
@@ -42,25 +42,6 @@ class Collected:
 def result_key(plan: Plan) -> str:
     """Key of the run's Parquet file."""
     return f"results/suite={plan.suite}/month={plan.run_id[:4]}-{plan.run_id[4:6]}/{plan.run_id}.parquet"
-
-
-def load_plan(store: Store, run_id: str) -> Plan:
-    """The stored plan of a run; `last` is the newest. Raises StoreError with the nearest names where there is no such run."""
-    try:
-        return read_plan(store.get(f"{run_folder(run_id)}/plan.json"))
-    except NotStoredError:
-        known = runs(store)
-        if run_id == "last" and known:
-            return load_plan(store, known[-1])
-        some = f"; newest: {', '.join(known[-3:])}" if known else "; it holds no run yet"
-        raise NotStoredError(f"store {store.root}: no run {run_id}{nearest(run_id, known)}{some}") from None
-    except ValueError as error:
-        raise StoreError(f"store {store.root}: plan.json of {run_id} is damaged: {error}") from None
-
-
-def runs(store: Store) -> list[str]:
-    """Ids of all runs with a plan, oldest first."""
-    return sorted({key.split("/")[1] for key in store.list("runs") if key.endswith("/plan.json")})
 
 
 def collect(store: Store, plan: Plan) -> Collected:

@@ -10,8 +10,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from perfdag.collect import load_plan
 from perfdag.plan import Batch, Plan, new_run_id
+from perfdag.runs import load_plan
 from perfdag.store import Store, StoreError
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import orjson
 import perfdag
 from perfdag.allocation import uncollected
 from perfdag.document import BadDocument
+from perfdag.ids import digest
 from perfdag.pairs import Pair, together
 from perfdag.points import Enumerated, Point, enumerate_points, order
-from perfdag.results import digest
 from perfdag.shape import Shape
 from perfdag.suite import Loaded, Until
 

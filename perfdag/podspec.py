@@ -1,7 +1,7 @@
 """A shape as what Argo lays over a pod: a podSpecPatch (strategic merge by container name), its annotations apart.
 
 Argo's own `init` and `wait` containers are named too: without a securityContext PodSecurity `restricted` refuses the pod, and without
-resources it can never be Guaranteed. `@BATCH@` stands for the number of the batch: one patch serves all batches of a shape,
+limits it can never be Guaranteed. `@BATCH@` stands for the number of the batch: one patch serves all batches of a shape,
 and `@PORT@` for the port of a rank's sshd on a host network. Where two variants
 stand side by side `@TWIN@` is the rank of the other variant's pod that this one shares its node with.
 """
@@ -89,16 +89,21 @@ def pod_security(root: bool = False) -> Object:
     }
 
 
+def helper(guaranteed: bool = False) -> Object:
+    """Resources of a container beside the measuring one. A limit of so little costs each start 2 s: only where a pod is to be Guaranteed."""
+    asked: Object = {"requests": dict(HELPER_RESOURCES)}
+    return asked | {"limits": dict(HELPER_RESOURCES)} if guaranteed else asked
+
+
 def restricted(resources: Mapping[str, Any] | None = None) -> Object:
     """The patch of a pod that measures nothing (plan, sentry, finish)."""
-    both = {"requests": dict(HELPER_RESOURCES), "limits": dict(HELPER_RESOURCES)}
     main: Object = {"name": "main", "securityContext": hardened()}
     if resources:
         main["resources"] = {"requests": dict(resources)}
     return {
         "securityContext": pod_security(),
-        "initContainers": [{"name": "init", "securityContext": hardened(), "resources": both}],
-        "containers": [{"name": "wait", "securityContext": hardened(), "resources": both}, main],
+        "initContainers": [{"name": "init", "securityContext": hardened(), "resources": helper()}],
+        "containers": [{"name": "wait", "securityContext": hardened(), "resources": helper()}, main],
     }
 
 
@@ -120,7 +125,7 @@ def patch(shape: Shape, context: Context) -> Object:
         "securityContext": hardened(root, added),
         "volumeMounts": [],
     }
-    helpers = {"requests": dict(HELPER_RESOURCES), "limits": dict(HELPER_RESOURCES)}
+    helpers = helper({"cpu", "memory"} <= shape.resources.keys())
     spec: Object = {
         "securityContext": pod_security(root),
         "initContainers": [{"name": "init", "securityContext": hardened(), "resources": helpers}],
@@ -167,7 +172,7 @@ def _mtu(shape: Shape, spec: Object, context: Context) -> None:
             "image": image(None, context.images),
             "command": ["ip", "link", "set", "dev", interface, "mtu", str(shape.network.mtu)],
             "securityContext": hardened(True, ("NET_ADMIN",)),
-            "resources": {"requests": dict(HELPER_RESOURCES), "limits": dict(HELPER_RESOURCES)},
+            "resources": helper({"cpu", "memory"} <= shape.resources.keys()),
         }
     )
 

@@ -19,9 +19,9 @@ from perfdag import pairs
 from perfdag.benchmark import Benchmark
 from perfdag.document import BadDocument, Problem, Where, dotted, nearest
 from perfdag.explain import explain, place, salvage
+from perfdag.ids import canonical, digest
 from perfdag.pairs import Pair
 from perfdag.permutations import combinations
-from perfdag.results import canonical, digest
 from perfdag.shape import SHAPE_KEYS, Shape, merge
 from perfdag.suite import Loaded, Source, Until
 

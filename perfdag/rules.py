@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from perfdag.cases import Rules
-from perfdag.checks import Check
+from perfdag.checks import Check, checks_of
 from perfdag.document import BadDocument, Document, Problem, parse_document, read_document
 from perfdag.findings import Accepted
 from perfdag.store import NotStoredError, Store, StoreError
 
 if TYPE_CHECKING:
-    from perfdag.plan import Plan
+    pass
 
 ACKS = "acks.yaml"
 
@@ -104,28 +104,10 @@ def read_checks(store: Store, run_id: str, suite_file: str | None) -> list[Check
         from perfdag import suite
 
         return list(suite.load(suite_file).suite.checks)
-    from perfdag.collect import load_plan
+    from perfdag.runs import load_plan
 
     try:
         plan = load_plan(store, run_id)
     except StoreError:
         return []
     return checks_of(plan.suite_text)
-
-
-def gated(plan: Plan) -> bool:
-    """Whether the last step of a run is its gate: it was scheduled, or its suite has `checks`. Raises BadDocument.
-
-    Two variants side by side are compared with one another, not with the past.
-    """
-    return plan.trigger != "ab" and (plan.trigger == "cron" or bool(checks_of(plan.suite_text)))
-
-
-def checks_of(suite_text: str) -> list[Check]:
-    """Return the `checks` of a suite's text, without resolving its includes or benchmarks. Raises BadDocument."""
-    document = parse_document(suite_text or "{}", "suite.yaml")
-    raw = document.data.get("checks", []) if isinstance(document.data, dict) else []
-    try:
-        return [Check.model_validate(each) for each in raw or []]
-    except ValidationError as error:
-        raise BadDocument([document.problem(("checks",), str(each["msg"])) for each in error.errors()]) from None

@@ -13,10 +13,10 @@ from pathlib import Path
 from perfdag import signals
 from perfdag.abtest import Duel, positions, recall
 from perfdag.benchmark import Infrastructure
-from perfdag.collect import load_plan
 from perfdag.hosts import Host
 from perfdag.parts import note, part_key, read_part, stored_parts
 from perfdag.plan import Plan
+from perfdag.runs import load_plan
 from perfdag.steps import budget
 from perfdag.steps.gang import Gone, Hosts, Said, connect, fell_apart, join, own_host, place_for, running, ssh_config
 from perfdag.steps.lead import GangLost, Lead

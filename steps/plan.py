@@ -10,13 +10,13 @@ from typing import Any
 
 import orjson
 
-from perfdag.collect import load_plan
+from perfdag.checks import gated
 from perfdag.confirm import ROUNDS
 from perfdag.kube import Kube, KubeError
 from perfdag.parts import forget_damaged, note, run_folder, stored_parts
 from perfdag.plan import Plan, make_plan, read_plan
 from perfdag.podspec import Context, account_of, claim_spec, host_port, patch, priority_class, shared_claim
-from perfdag.rules import gated
+from perfdag.runs import load_plan
 from perfdag.shape import Shape
 from perfdag.steps import budget
 from perfdag.steps.facts import cluster_facts
@@ -61,7 +61,7 @@ def plan_of(here: Here, store: Store, environment: Mapping[str, str], mounted: P
         store.delete(f"{run_folder(here.run_id)}/notes")
         return plan
     except NotStoredError:
-        forget_damaged(store, plans[0].run_id)
+        pass
     except ValueError as error:
         raise StoreError(str(error)) from None
     given = environment.get("PERFDAG_OPTIONS", "")

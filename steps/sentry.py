@@ -7,22 +7,23 @@ inside it can say so.
 import asyncio
 import base64
 import gzip
+import math
 import time
 from typing import Any
 
 import orjson
 
-from perfdag.collect import load_plan
+from perfdag.checks import gated
 from perfdag.confirm import assigned
 from perfdag.kube import Kube, KubeError, Resource
 from perfdag.parts import note, stored_parts
 from perfdag.plan import Plan
-from perfdag.rules import gated
+from perfdag.runs import load_plan
 from perfdag.steps.place import Here
 from perfdag.steps.pods import Pod, is_pulling, read, selector, told
-from perfdag.store import Store
+from perfdag.store import Store, StoreError
 
-EVERY = 3.0
+EVERY, LAST_EVERY = 3.0, 0.5
 HOPELESS_SECONDS, PULL_SECONDS = 3.0, 20.0
 GIVEN_UP = "GivenUp"
 _DONE = {"Succeeded", "Failed", "Error", "Skipped", "Omitted"}
@@ -99,17 +100,17 @@ class Sentry:
             if node.get("type") == "Pod" and (unmade or (phase == "Pending" and ("forbidden" in message or "denied" in message))):
                 given = {each["name"]: each.get("value") for each in (node.get("inputs") or {}).get("parameters") or []}
                 if str(given.get("batch", "")).isdigit() and self._refusals.get(uid) != message:
-                    self._refusals[uid] = message  # it stays in the status: pods of one batch would take turns in what is noted
                     self.note(int(given["batch"]), f"pod of rank {given.get('rank')} was refused: {message}")
+                    self._refusals[uid] = message  # it stays in the status: pods of one batch would take turns in what is noted
 
     def note(self, batch: int, reason: str) -> None:
         """Store why the samples of a batch that have no part have none; once for each reason."""
         kind = "image" if "ErrImagePull" in reason else reason
         if self._noted.get(batch) != kind:
-            self._noted[batch] = kind
             print(f"batch {batch}: {reason}", flush=True)  # noqa: T201
             plan, index = self._of(batch)
             note(self._store, plan.run_id, f"batch-{index}", "failed", reason, [index])
+            self._noted[batch] = kind  # last: what a store that was away did not take is noted again
 
     def _of(self, batch: int) -> tuple[Plan, int]:
         """The plan that a batch belongs to and its index there. Those that confirm are planned while the sentry stands."""
@@ -127,15 +128,20 @@ def nodes_of(workflow: Object) -> dict[str, Object]:
     return status.get("nodes") or {}
 
 
-def complete(store: Store, plan: Plan, pods: list[Pod]) -> bool:
-    """Whether nothing is left to guard: no pod of the run lives, every sample is stored, and none may be measured again. Raises StoreError.
+def missing(store: Store, plan: Plan) -> int:
+    """Count the samples of a run that are not stored, of both variants where there are two. Raises StoreError."""
+    plans = [plan, load_plan(store, plan.options["other"])] if plan.trigger == "ab" else [plan]
+    stored = [stored_parts(store, each.run_id) for each in plans]
+    return sum(each.key(position) not in known for each, known in zip(plans, stored, strict=True) for position in range(len(each.order)))
 
-    The controller looks at a workflow every 10 s: a sentry that waited until its fan-out is over would cost a run one more look.
+
+def until_next(left: int) -> float:
+    """Seconds until the samples are counted again of which so many were left.
+
+    To list thousands costs the store something, and the last one should not be waited for: the controller looks at a workflow every
+    10 s, and a sentry that ends after the measuring pods costs a run one more look.
     """
-    if not pods or gated(plan) or any(pod.phase in ("Pending", "Running") for pod in pods):
-        return False
-    stored = stored_parts(store, plan.run_id)
-    return all(plan.key(position) in stored for position in range(len(plan.order)))
+    return max(LAST_EVERY, min(0.2 * left, EVERY * 10))
 
 
 def template_of(node: Object) -> str | None:
@@ -165,22 +171,33 @@ async def stand(here: Here) -> None:
     async with Kube() as kube:
         pods = await kube.resource("v1", "Pod")
         workflows = await kube.resource("argoproj.io/v1alpha1", "Workflow")
+        look, count = 0.0, 0.0 if not gated(plan) else math.inf  # when to do it next; of a gated run samples may be measured again
         while True:
             try:
-                workflow = await kube.get(workflows, here.workflow, here.namespace)
-                if finished(workflow):
-                    return
-                sentry.refused(nodes_of(workflow))
-                if complete(store, plan, await _round(kube, pods, here, sentry)):
-                    return
+                if time.monotonic() >= look:
+                    workflow = await kube.get(workflows, here.workflow, here.namespace)
+                    if finished(workflow):
+                        return
+                    sentry.refused(nodes_of(workflow))
+                    await _round(kube, pods, here, sentry)
+                    look = time.monotonic() + EVERY
+                if time.monotonic() >= count:
+                    left = missing(store, plan)
+                    if not left:
+                        return
+                    count = time.monotonic() + until_next(left)
             except KubeError as error:
                 if error.status in (401, 403, 404):
                     raise
                 print(f"waiting for the API server: {error}", flush=True)  # noqa: T201
-            await asyncio.sleep(EVERY)
+                look = time.monotonic() + EVERY
+            except StoreError as error:  # the lead waits for it too
+                print(f"waiting for the store: {error}", flush=True)  # noqa: T201
+                count = time.monotonic() + EVERY
+            await asyncio.sleep(max(0.0, min(look, count) - time.monotonic()))
 
 
-async def _round(kube: Kube, kind: Resource, here: Here, sentry: Sentry) -> list[Pod]:
+async def _round(kube: Kube, kind: Resource, here: Here, sentry: Sentry) -> None:
     listed = await kube.list(kind, here.namespace, labels=f"{selector(here.run_id)},workflows.argoproj.io/workflow={here.workflow}")
     pods = await told(kube, here.namespace, [read(each) for each in listed])
     for pod in sentry.look(pods, time.monotonic()):
@@ -190,4 +207,3 @@ async def _round(kube: Kube, kind: Resource, here: Here, sentry: Sentry) -> list
         else:  # no kubelet is there to end it, and each retry would wait for all of pendingTimeout again
             over = {"phase": "Failed", "reason": GIVEN_UP, "message": (pod.trouble or "")[:1000]}
             await kube.patch(kind, pod.name, {"status": over}, here.namespace, subresource="status")
-    return pods

@@ -4,13 +4,15 @@ from pathlib import Path
 
 import orjson
 
-from perfdag.collect import collect, load_plan
+from perfdag.checks import checks_of
+from perfdag.collect import collect
 from perfdag.confirm import assigned, begin, numbers
 from perfdag.gate import check
 from perfdag.kube import run
 from perfdag.parts import note, stored_parts
 from perfdag.plan import Plan
-from perfdag.rules import checks_of, nightly
+from perfdag.rules import nightly
+from perfdag.runs import load_plan
 from perfdag.shape import Shape
 from perfdag.steps.place import Here
 from perfdag.steps.plan import FANS, batch_objects, create_each

@@ -239,7 +239,7 @@ def test_a_real_run_here(tmp_path: Path) -> None:
     )
     assert said.returncode == 0, said.stderr.decode()
     store = FolderStore(str(tmp_path / "s"))
-    from perfdag.collect import load_plan
+    from perfdag.runs import load_plan
 
     found = rows(store, load_plan(store, "last"))
     assert {(row["pair"], row["same_node"], row["status"]) for row in found} == {(p, True, "ok") for p in ("0-1", "0-2", "1-2")}

@@ -19,9 +19,10 @@ import pytest
 from perfdag import suite
 from perfdag.abtest import prepare
 from perfdag.cli import main, parser, submit
-from perfdag.collect import collect, gather, load_plan
+from perfdag.collect import collect, gather
 from perfdag.processes import descendants
 from perfdag.results import SAMPLES, load
+from perfdag.runs import load_plan
 from perfdag.store import FolderStore, S3Store, StoreError, open_store
 from tests.conftest import SuiteWriter
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdag.results import canonical
+from perfdag.ids import canonical
 from perfdag.units import bits_per_second, seconds, short, short_seconds, size_bytes
 
 

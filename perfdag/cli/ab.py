@@ -108,9 +108,8 @@ def run(args: argparse.Namespace) -> int:
 def conclude(store: "Store", duel: "Duel", args: argparse.Namespace | None = None) -> int:
     """Compare the collected variants, print the outcome and keep it beside run A; 0, or 1 where a sample was not ok. Raises StoreError."""
     from perfdag.abtest import analyse
-    from perfdag.checks import Tuning
+    from perfdag.checks import Tuning, checks_of
     from perfdag.results import load
-    from perfdag.rules import checks_of
 
     args = args or argparse.Namespace(all=False, chart=None, json=False, markdown=False)
     rows = load(
@@ -132,7 +131,7 @@ def prepared(args: argparse.Namespace) -> "tuple[Duel, str | None] | str":
     """The duel asked for and the store's root, or what is wrong with the question. Raises BadDocument, StoreError."""
     from perfdag import suite
     from perfdag.abtest import prepare, recall
-    from perfdag.collect import load_plan
+    from perfdag.runs import load_plan
     from perfdag.store import open_store
 
     if args.resume is not None:

@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
 def measured_here(store: "Store", run_id: str) -> bool:
     """Whether a run was measured by `perfdag run`, so that it can be confirmed so too; of one without a readable plan nobody knows."""
-    from perfdag.collect import load_plan
+    from perfdag.runs import load_plan
     from perfdag.store import StoreError
 
     try:
@@ -136,9 +136,10 @@ def after_run(store: "Store", plan: "Plan", code: int) -> int:
     It is asked for a scheduled run, and for any whose suite has `checks`. JUnit XML and the summary go beside the report.
     """
     from perfdag import gatefiles
+    from perfdag.checks import checks_of, gated
     from perfdag.confirm import night
     from perfdag.gate import remember
-    from perfdag.rules import checks_of, gated, nightly
+    from perfdag.rules import nightly
 
     if not gated(plan):
         return code
@@ -209,8 +210,9 @@ def show(gate: "Gate", *, offer: bool = False) -> None:
 def measure_again(store: "Store", gate: "Gate") -> None:
     """Measure the suspicious points of a night twice more here, as runs of their own. Raises StoreError."""
     from perfdag.cli.run import _measure
-    from perfdag.collect import collect, load_plan
+    from perfdag.collect import collect
     from perfdag.confirm import begin
+    from perfdag.runs import load_plan
 
     for each in begin(store, load_plan(store, gate.run), {one.point for one in gate.confirm}):
         print(f"confirm {each.run_id}: {', '.join(one.name for one in gate.confirm)}", file=sys.stderr)

@@ -162,7 +162,7 @@ def continued(run_id: str, namespace: str, root: str | None, given: str) -> Cont
     import sys
 
     from perfdag import kube
-    from perfdag.collect import load_plan
+    from perfdag.runs import load_plan
     from perfdag.store import NotStoredError, StoreError, open_store
 
     async def first(client: "Kube") -> View | None:
@@ -257,8 +257,8 @@ class Counter:
 
     def count(self, run_id: str | None, batches: Sequence[int] = ()) -> Standing | None:
         """Where it stands while those batches have pods; None where the store is out of reach."""
-        from perfdag.collect import load_plan
         from perfdag.parts import stored_parts
+        from perfdag.runs import load_plan
         from perfdag.store import StoreError, open_store
 
         if run_id is None or self._root.startswith("claim://"):

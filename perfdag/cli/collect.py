@@ -30,8 +30,9 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Collect; exit 1 where a sample failed, is invalid or missing."""
     from perfdag import exports
-    from perfdag.collect import collect, load_plan
+    from perfdag.collect import collect
     from perfdag.results import load
+    from perfdag.runs import load_plan
     from perfdag.store import open_store
 
     store = open_store(args.store)

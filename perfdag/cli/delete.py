@@ -158,7 +158,8 @@ def _keys(root: str, run_id: str) -> list[str]:
 
     Its own folder is the last: it names the others, so that a second try finds what the first one left.
     """
-    from perfdag.collect import load_plan, result_key
+    from perfdag.collect import result_key
+    from perfdag.runs import load_plan
     from perfdag.store import NotStoredError, open_store
 
     store = open_store(root)

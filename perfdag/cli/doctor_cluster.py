@@ -149,7 +149,7 @@ async def _may(client: "Kube", namespace: str, account: str, group: str, resourc
 async def _store(client: "Kube", namespace: str, root: str, installed: Object) -> Finding:
     """Start a pod as a step's would be (`installed`: the template's spec), let it write and remove an object in the store, read what it
     says, delete it."""
-    from perfdag.podspec import HELPER_RESOURCES, STORE, claim_patch, hardened, pod_security
+    from perfdag.podspec import STORE, claim_patch, hardened, helper, pod_security
     from perfdag.store import on_cluster
 
     if not on_cluster(root):
@@ -164,7 +164,7 @@ async def _store(client: "Kube", namespace: str, root: str, installed: Object) -
         "env": [{"name": "PERFDAG_STORE", "value": root}, {"name": "HOME", "value": "/tmp"}],
         "envFrom": container.get("envFrom"),
         "securityContext": hardened(),
-        "resources": {"requests": dict(HELPER_RESOURCES), "limits": dict(HELPER_RESOURCES)},
+        "resources": helper(),
     }
     spec: Object = {
         "restartPolicy": "Never",

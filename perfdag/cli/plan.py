@@ -133,6 +133,6 @@ def pairs(plan: "Plan") -> list[str]:
 
 
 def _shape(shape: dict[str, Any]) -> str:
-    from perfdag.results import canonical
+    from perfdag.ids import canonical
 
     return ", ".join(f"{key} {value if isinstance(value, str) else canonical(value)}" for key, value in shape.items()) or "plain"

@@ -27,7 +27,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the report; exit 1 where a sample failed, is invalid or missing."""
     from perfdag.cli.finish import finish
-    from perfdag.collect import load_plan
+    from perfdag.runs import load_plan
     from perfdag.store import open_store
 
     store = open_store(args.store)

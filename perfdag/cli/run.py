@@ -124,8 +124,8 @@ def _elsewhere(plan: "Plan") -> str | None:
 def _plan(args: argparse.Namespace) -> "tuple[Plan, str | None]":
     """The plan of a new or resumed run, and the store's root. Raises BadDocument, StoreError."""
     from perfdag import suite
-    from perfdag.collect import load_plan
     from perfdag.plan import make_plan
+    from perfdag.runs import load_plan
     from perfdag.store import open_store
 
     if args.resume is not None:

@@ -73,7 +73,7 @@ def _sentry(args: argparse.Namespace) -> int:
 
 
 def _lead(args: argparse.Namespace) -> int:
-    from perfdag.collect import load_plan
+    from perfdag.runs import load_plan
     from perfdag.signals import end_once
     from perfdag.steps import duel, gang
     from perfdag.steps.peer import stop
@@ -88,9 +88,9 @@ def _lead(args: argparse.Namespace) -> int:
 
 
 def _peer(args: argparse.Namespace) -> int:
-    from perfdag.collect import load_plan
     from perfdag.confirm import assigned
     from perfdag.parts import stored_parts
+    from perfdag.runs import load_plan
     from perfdag.steps import duel
     from perfdag.steps.peer import Keys, PeerError, serve
     from perfdag.steps.place import KEYS, here, scratch_home
@@ -128,11 +128,12 @@ def _suspect(args: argparse.Namespace) -> int:
 
 
 def _finish(args: argparse.Namespace) -> int:
+    from perfdag.checks import gated
     from perfdag.cli import ab_cluster
     from perfdag.cli.check import after_run
     from perfdag.cli.finish import finish
-    from perfdag.collect import collect, load_plan
-    from perfdag.rules import gated
+    from perfdag.collect import collect
+    from perfdag.runs import load_plan
     from perfdag.steps import budget
     from perfdag.steps.place import here
     from perfdag.store import NotStoredError

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from perfdag.ids import canonical, digest
 from perfdag.kube import Kube, KubeError
-from perfdag.results import canonical, digest
 
 FOLDER = Path(__file__).parent / "simulated"
 DIGEST = "perfdag/digest"  # of a Stage as it was asked for

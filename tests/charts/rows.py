@@ -5,7 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from perfdag.results import SAMPLES, canonical, digest
+from perfdag.ids import canonical, digest
+from perfdag.results import SAMPLES
 
 RUN = "20261120T020000Z-1a2b3c4d"
 START = datetime(2026, 11, 20, 2, 0, tzinfo=UTC)

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from perfdag.charts import page, pick, report, words
-from perfdag.results import canonical
+from perfdag.ids import canonical
 from tests.charts import rows
 
 PLAN = {"suite_text": "name: trial # <b>&\n", "seed": 7, "merged": 2}

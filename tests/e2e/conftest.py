@@ -120,7 +120,8 @@ class Namespace:
 
     def rows(self, run_id: str) -> list[Object]:
         """All rows of a run's samples, canaries left out."""
-        from perfdag.collect import gather, load_plan
+        from perfdag.collect import gather
+        from perfdag.runs import load_plan
         from perfdag.store import open_store
 
         store = open_store(self.store)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.collect import load_plan
 from perfdag.results import load
+from perfdag.runs import load_plan
 from perfdag.steps.duel import IDLE_LIMIT, recalled
 from perfdag.store import open_store
 

@@ -38,7 +38,8 @@ def test_suite_text_through_the_store_and_rows_equal_to_a_local_run(bench: Names
     assert _argvs(bench, run_id) == {f"printf %s {NASTY}"}
     local = subprocess.run([sys.executable, "-m", "perfdag", "run", str(suite), "--store", str(tmp_path / "s"), "--no-report"], check=False)
     assert local.returncode == 0
-    from perfdag.collect import gather, load_plan, runs
+    from perfdag.collect import gather
+    from perfdag.runs import load_plan, runs
     from perfdag.store import open_store
 
     store = open_store(str(tmp_path / "s"))

@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from perfdag import kube
-from perfdag.collect import gather, load_plan
+from perfdag.collect import gather
+from perfdag.runs import load_plan
 from perfdag.store import open_store
 
 from .conftest import Namespace, installed

@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from perfdag.results import SAMPLES, SCHEMA_VERSION, canonical, digest
+from perfdag.ids import canonical, digest
+from perfdag.results import SAMPLES, SCHEMA_VERSION
 from perfdag.store import Store
 
 START = datetime(2026, 1, 5, 4, 41, tzinfo=UTC)

@@ -6,7 +6,7 @@ import pytest
 
 from perfdag.cli import main
 from perfdag.cli.check import after_run
-from perfdag.collect import load_plan
+from perfdag.runs import load_plan
 from perfdag.store import open_store
 
 SUITE = """\

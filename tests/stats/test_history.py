@@ -21,10 +21,10 @@ from perfdag.checks import Tuning
 from perfdag.cli import main
 from perfdag.cli.finish import write_report
 from perfdag.cli.history_page import past
-from perfdag.collect import load_plan
 from perfdag.comparison import compare_selections, level_removed
 from perfdag.history import node_outliers, noise_report, overview, recent_rows, runs_for_nodes, series_of
 from perfdag.plan import make_plan
+from perfdag.runs import load_plan
 from perfdag.selection import SelectionError, select
 from perfdag.steps.lead import Lead
 from perfdag.store import FolderStore, Store, StoreError, open_store

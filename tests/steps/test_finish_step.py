@@ -6,7 +6,7 @@ import pytest
 
 from perfdag.cases import Case
 from perfdag.cli import main
-from perfdag.collect import load_plan
+from perfdag.runs import load_plan
 from perfdag.store import Store, open_store
 
 SUITE = "name: tiny\nentries:\n  - {benchmark: command, name: list, params: {argv: [ls, /]}}\n"

@@ -12,9 +12,10 @@ import pytest
 import yaml
 
 from perfdag import kube, podspec
-from perfdag.collect import gather, load_plan
+from perfdag.collect import gather
 from perfdag.kube import Kube, KubeError
 from perfdag.plan import make_plan
+from perfdag.runs import load_plan
 from perfdag.steps.place import Here
 from perfdag.steps.plan import step
 from perfdag.steps.pods import read, told

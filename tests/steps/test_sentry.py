@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from perfdag.abtest import prepare
 from perfdag.kube import KubeError
 from perfdag.parts import part_key
 from perfdag.plan import make_plan
 from perfdag.steps.pods import Pod, explain, read, selector, told
-from perfdag.steps.sentry import Sentry, complete, finished, nodes_of
+from perfdag.steps.sentry import Sentry, finished, missing, nodes_of, until_next
 from perfdag.store import FolderStore
 from perfdag.suite import loads
 
@@ -142,16 +143,25 @@ def test_addresses_by_family() -> None:
     assert (read(body).batch, read(body).attempt, read(body).rank) == (3, 1, 2)
 
 
-@pytest.mark.parametrize(("checks", "ends"), [("", True), ("checks: [{metric: wall_time, op: <, value: 1s}]\n", False)])
-def test_it_ends_once_every_sample_is_stored_and_none_may_be_measured_again(tmp_path: Path, checks: str, ends: bool) -> None:
-    plan = make_plan(loads(f"name: s\nentries: [{{benchmark: command, repetitions: 2, params: {{argv: ['true']}}}}]\n{checks}"))
-    store, gone = FolderStore(str(tmp_path)), [pod(None, phase="Succeeded")]
-    store.put(part_key(plan.run_id, plan.key(0)), b"{}")
-    assert not complete(store, plan, gone)
-    store.put(part_key(plan.run_id, plan.key(1)), b"{}")
-    assert complete(store, plan, gone) == ends
-    assert not complete(store, plan, [*gone, pod(None, phase="Running")])
-    assert not complete(store, plan, [])
+def test_it_counts_what_is_left_and_waits_for_the_last_samples_only() -> None:
+    assert [until_next(left) for left in (1, 2, 10, 10_000)] == [0.5, 0.5, 2.0, 30.0]
+
+
+def test_the_samples_of_both_variants_are_counted(tmp_path: Path) -> None:
+    text = "name: s\nentries: [{benchmark: command, repetitions: 2, params: {argv: ['true']}}]\n"
+    store = FolderStore(str(tmp_path))
+    duel = prepare(loads(text), loads(text), ("a", "b"), 8)
+    for each in (duel.a, duel.b):
+        store.put(f"runs/{each.run_id}/plan.json", each.dump())
+    samples = len(duel.a.order) + len(duel.b.order)
+    assert missing(store, duel.a) == samples
+    for position in range(len(duel.a.order)):
+        store.put(part_key(duel.a.run_id, duel.a.key(position)), b"{}")
+    assert missing(store, duel.a) == samples - len(duel.a.order)
+    alone = make_plan(loads(text))
+    assert missing(store, alone) == 2
+    store.put(part_key(alone.run_id, alone.key(0)), b"{}")
+    assert missing(store, alone) == 1
 
 
 def test_finished_reads_compressed_nodes() -> None:

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from perfdag.collect import load_plan
 from perfdag.confirm import ROUNDS, again, assigned, begin, numbers
 from perfdag.parts import Part, part_key
 from perfdag.plan import Plan, make_plan
+from perfdag.runs import load_plan
 from perfdag.steps import suspect
 from perfdag.steps.plan import outputs
 from perfdag.store import FolderStore
