@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from perfdag.benchmark import Benchmark, Failed, Gang, Measurement, Metric, Output, Params, Tool
 from perfdag.hosts import Finished, Host, Server
 from perfdag.processes import Proto
-from perfdag.shape import Shape
+from perfdag.shape import Cpus, Shape
 from perfdag.steps import iperf2, iperf3
 from perfdag.units import BitRate, Duration, PositiveDuration, Size
 
@@ -49,6 +49,8 @@ class IperfParams(Params):
             given = [name for name in ("omit", "zerocopy") if getattr(self, name)]
             if given:
                 raise ValueError(f"{', '.join(given)}: iperf3 only; leave out with implementation: iperf2")
+            if self.rate == 0 and self.protocol == "udp":
+                raise ValueError("rate: iperf2 has no unlimited UDP; give a rate, or use implementation: iperf3")
             if self.bidirectional and self.protocol == "udp":
                 raise ValueError("bidirectional udp: iperf3 only; use implementation: iperf3")
         else:
@@ -65,7 +67,8 @@ class Iperf(Benchmark[IperfParams]):
 
     The client runs on the first host, the server on the second; without `reverse` the client sends. `throughput` is what the
     receiver got, the sum over all streams (and over both directions with `bidirectional`). An iperf3 older than 3.16 runs all its
-    streams on one core, so its version is part of the series, and `cpu_bound` is 1 where a side was busy for 95 % of what it can use.
+    streams on one core, so its version is part of the series, and `cpu_bound` is 1 where a side was busy for 95 % of what it can use: its
+    threads, or the cores that it may run on where these are fewer; on one machine both sides together.
 
     Clock: iperf's own. It starts when all streams are connected (after `omit`) and stops at the receiver's last byte in `duration`;
     starting the server, connecting and ending are outside.
@@ -131,7 +134,8 @@ class Iperf(Benchmark[IperfParams]):
             said = re.search(r'"error":\s*"(.*)"', served.stdout)
             why = said[1] if said else served.tail()
             raise Failed(f"{params.implementation}'s server exited {served.code} beside a test that went well: {why}", texts)
-        output = Output(texts, [serve, connect], facts={"server_address": server.address, "client_address": client.address})
+        facts = {"server_address": server.address, "client_address": client.address, "cores": _cores(client, server, cpus)}
+        output = Output(texts, [serve, connect], facts=facts)
         if params.implementation == "iperf2":
             version = client.run(["iperf", "-v"], timeout=10)
             texts["version"] = version.stdout + version.stderr
@@ -159,10 +163,9 @@ class Iperf(Benchmark[IperfParams]):
             return
         try:
             report = iperf3.read(output.texts["client"])
-            for side, used, limit in iperf3.sides(report, params):
-                if used >= iperf3.BUSY * limit:
-                    of = "one core, all that this version uses" if iperf3.version(report) < iperf3.THREADED else f"{limit} threads"
-                    output.facts["cpu_bound"] = f"{side} was busy for {100 * used / limit:.0f} % of {of}"
+            for side in iperf3.sides(report, params, output.facts["cores"]):
+                if side.bound:
+                    output.facts["cpu_bound"] = f"{side.name}: busy for {100 * side.used / side.limit:.0f} % of {side.words}"
         except Failed:
             return
 
@@ -175,12 +178,23 @@ class Iperf(Benchmark[IperfParams]):
             iperf3.give_up(str(report["error"]), output.texts)
         try:
             iperf3.verify(report, params, output.texts)
-            return iperf3.measurements(report, params, output.texts)
+            return iperf3.measurements(report, params, output.texts, output.facts.get("cores") or {})
         except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
             raise Failed(f"iperf3's report lacks {error}: not the JSON of a whole test", output.texts) from error
 
     def series(self, output: Output) -> str:
         return output.tool
+
+
+def _cores(client: Host, server: Host, cpus: Cpus) -> dict[str, Any]:
+    """How many cores each side may run on, and whether these are the same ones; a host that cannot say is left out."""
+    cores: dict[str, Any] = {}
+    for role, host, pins in (("client", client, cpus.client), ("server", server, cpus.server)):
+        said = host.run(["nproc"], timeout=10, cpus=pins)
+        if said.code == 0 and said.stdout.strip().isdigit():
+            cores[role] = int(said.stdout)
+    same = client.name == server.name and cpus.client == cpus.server
+    return cores | {"shared": True} if same and len(cores) == 2 else cores
 
 
 def commands(params: IperfParams, address: str, port: int) -> tuple[list[str], list[str]]:

@@ -2,6 +2,8 @@
 
 import json
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfdag.benchmark import Failed, Invalid, Measurement, Skip
@@ -67,8 +69,8 @@ def verify(report: dict[str, Any], params: "IperfParams", texts: dict[str, str])
         raise Failed(f"iperf3 ended after {end['sum_sent']['seconds']:.1f} s of {params.duration:g} s", texts)
 
 
-def measurements(report: dict[str, Any], params: "IperfParams", texts: dict[str, str]) -> list[Measurement]:
-    """Values of a whole report in base units. Raises Failed where the receiver got nothing, KeyError where a part is absent."""
+def measurements(report: dict[str, Any], params: "IperfParams", texts: dict[str, str], cores: Mapping[str, Any]) -> list[Measurement]:
+    """Values of a whole report in base units; `cores` as sides() has them. Raises Failed where the receiver got nothing, KeyError where a part is absent."""
     end = report["end"]
     directions = _DIRECTIONS if params.bidirectional else _DIRECTIONS[:1]
     received = [_received(end, suffix) for _, suffix in directions]
@@ -87,10 +89,10 @@ def measurements(report: dict[str, Any], params: "IperfParams", texts: dict[str,
             found.append(Measurement("retransmits", float(end[f"sum_sent{suffix}"]["retransmits"]), coords=coords))
     if params.protocol == "tcp":
         found += _round_trips(end)
-    both = sides(report, params)
-    found += [Measurement(f"{side}_cpu", used) for side, used, _ in both]
-    if both:
-        found.append(Measurement("cpu_bound", float(any(used >= BUSY * limit for _, used, limit in both))))
+    seen = sides(report, params, cores)
+    found += [Measurement(f"{side.name}_cpu", side.used) for side in seen[:2]]
+    if seen:
+        found.append(Measurement("cpu_bound", float(any(side.bound for side in seen))))
     return found
 
 
@@ -128,14 +130,38 @@ def _round_trips(end: dict[str, Any]) -> list[Measurement]:
     return [Measurement("rtt", us / 1e6, stat) for stat, us in (("mean", mean), ("min", lowest), ("max", highest))]
 
 
-def sides(report: dict[str, Any], params: "IperfParams") -> list[tuple[str, float, int]]:
-    """(sender or receiver, cores used, cores it can use) of both sides; with `bidirectional` the client counts as the sender."""
+@dataclass(frozen=True)
+class Side:
+    """A sender or a receiver, or `both` where they share their cores: the cores it used, how many it can, and these in words."""
+
+    name: str
+    used: float
+    limit: int
+    words: str
+
+    @property
+    def bound(self) -> bool:
+        """Whether it used about all that it can."""
+        return self.used >= BUSY * self.limit
+
+
+def sides(report: dict[str, Any], params: "IperfParams", cores: Mapping[str, Any]) -> list[Side]:
+    """Sender and receiver, then both where they share their cores; with `bidirectional` the client counts as the sender.
+
+    `cores`: how many the client and the server may run on (`client`, `server`), and whether they are the same (`shared`); a side that
+    is not told has as many as it has threads.
+    """
     used = report.get("end", {}).get("cpu_utilization_percent")
     if not used:
         return []
     threads = params.streams * (2 if params.bidirectional else 1) if version(report) >= THREADED else 1
-    sender, receiver = ("remote", "host") if params.reverse else ("host", "remote")
-    return [
-        ("sender", float(used[f"{sender}_total"]) / 100, threads),
-        ("receiver", float(used[f"{receiver}_total"]) / 100, threads),
-    ]
+    made = []
+    for name, there in (("sender", params.reverse), ("receiver", not params.reverse)):
+        role, tool = ("remote_total", "server") if there else ("host_total", "client")
+        had = int(cores.get(tool) or threads)
+        what = f"{had} cores that it may run on" if had < threads else f"{threads} threads"
+        words = what if version(report) >= THREADED else "one core, all that this version uses"
+        made.append(Side(name, float(used[role]) / 100, min(had, threads), words))
+    if cores.get("shared"):
+        made.append(Side("both", made[0].used + made[1].used, int(cores["client"]), f"the {cores['client']} cores that both share"))
+    return made

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from perfdag.benchmark import Failed, Gang, Invalid, Measurement, Output, Skip
 from perfdag.hosts import LocalHost
 from perfdag.shape import Shape, merge
+from perfdag.steps import iperf3
 from perfdag.steps.iperf import Iperf, IperfParams, commands
 from tests.recorded import damage
 from tests.recorded.record import load
@@ -118,6 +119,24 @@ def test_cpu_bound_is_a_core_before_316_and_a_core_a_stream_after(version: str, 
         "iperf/udp-lossy", start__version=version, end__cpu_utilization_percent={"host_total": 99.1, "remote_total": 20}
     )
     assert values(IPERF.parse(output, params), "cpu_bound") == [bound]
+
+
+@pytest.mark.parametrize(
+    ("cores", "host", "remote", "bound"),
+    [
+        ({}, 198, 20, False),
+        ({"client": 2, "server": 8}, 198, 20, True),
+        ({"client": 8, "server": 2}, 198, 20, False),
+        ({"client": 2, "server": 2, "shared": True}, 99, 95, True),
+        ({"client": 2, "server": 2}, 99, 95, False),
+    ],
+)
+def test_cpu_bound_is_never_more_than_the_cores_that_a_side_may_run_on(
+    cores: dict[str, Any], host: float, remote: float, bound: bool
+) -> None:
+    busy = {"host_total": host, "remote_total": remote}
+    report = {"start": {"version": "iperf 3.18"}, "end": {"cpu_utilization_percent": busy}}
+    assert any(side.bound for side in iperf3.sides(report, IperfParams(streams=8), cores)) == bound
 
 
 @pytest.mark.parametrize("error", ["unable to connect to server: Connection refused", "the server has terminated"])
