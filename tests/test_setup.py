@@ -55,6 +55,16 @@ def test_apt_installs_only_what_is_missing(tmp_path: Path) -> None:
         assert said.rstrip().endswith("iperf3")
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="apt-get is asked by root")
+def test_a_list_that_apt_cannot_fetch_does_not_stop_it_and_why_it_failed_is_said(tmp_path: Path) -> None:
+    fails = '[ "$1" = update ] && exit 100; echo "E: Unable to locate package fio" >&2; exit 100'
+    path = folder_with(tmp_path, "sh", "id", "env", apt_get=f'echo "$@" >> {tmp_path}/log; {fails}')
+    ended = subprocess.run([ROOT / "scripts/tools"], env={"PATH": path}, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0
+    assert ended.stderr.strip() == "apt-get could not install iperf3 fio (Unable to locate package fio); their points are skipped"
+    assert "install" in (tmp_path / "log").read_text()
+
+
 def test_nothing_is_installed_where_nothing_is_missing(tmp_path: Path) -> None:
     log = tmp_path / "log"
     path = folder_with(tmp_path, "sh", "id", fio="exit 0", iperf3="exit 0", apt_get=f'echo "$@" >> {log}')
