@@ -1,4 +1,4 @@
-"""The sentry of a run: notes why measuring pods cannot start, gives up those for which waiting is useless, and ends with the last batch.
+"""The sentry of a run: notes why measuring pods cannot start, gives up those for which waiting is useless, and ends with the last sample.
 
 A pod whose image is missing, whose volume cannot be mounted or that no node has room for never runs a step of ours, so that nothing
 inside it can say so.
@@ -7,8 +7,8 @@ inside it can say so.
 import asyncio
 import base64
 import gzip
-import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -24,6 +24,8 @@ from perfdag.steps.pods import Pod, is_pulling, read, selector, told
 from perfdag.store import Store, StoreError
 
 EVERY, LAST_EVERY = 3.0, 0.5
+COUNTING = 20
+"""Seconds between two counts of the samples for each that a count takes."""
 HOPELESS_SECONDS, PULL_SECONDS = 3.0, 20.0
 GIVEN_UP = "GivenUp"
 _DONE = {"Succeeded", "Failed", "Error", "Skipped", "Omitted"}
@@ -128,20 +130,18 @@ def nodes_of(workflow: Object) -> dict[str, Object]:
     return status.get("nodes") or {}
 
 
-def missing(store: Store, plan: Plan) -> int:
-    """Count the samples of a run that are not stored, of both variants where there are two. Raises StoreError."""
-    plans = [plan, load_plan(store, plan.options["other"])] if plan.trigger == "ab" else [plan]
-    stored = [stored_parts(store, each.run_id) for each in plans]
-    return sum(each.key(position) not in known for each, known in zip(plans, stored, strict=True) for position in range(len(each.order)))
+def missing(store: Store, plans: Sequence[Plan]) -> int:
+    """Count the samples of runs that are not stored. Raises StoreError."""
+    stored = [stored_parts(store, plan.run_id) for plan in plans]
+    return sum(plan.key(position) not in known for plan, known in zip(plans, stored, strict=True) for position in range(len(plan.order)))
 
 
-def until_next(left: int) -> float:
-    """Seconds until the samples are counted again of which so many were left.
+def until_next(left: int, took: float, still: float) -> float:
+    """Seconds until the samples are counted again: so many are left, to count them took so long, and that is so for `still` seconds.
 
-    To list thousands costs the store something, and the last one should not be waited for: the controller looks at a workflow every
-    10 s, and a sentry that ends after the measuring pods costs a run one more look.
+    Counting costs the store a listing, so that many left, a long listing and a long wait each make it rarer.
     """
-    return max(LAST_EVERY, min(0.2 * left, EVERY * 10))
+    return max(LAST_EVERY, COUNTING * took, min(0.2 * left, 10 * EVERY), min(0.05 * still, EVERY))
 
 
 def template_of(node: Object) -> str | None:
@@ -164,37 +164,59 @@ def finished(workflow: Object) -> bool:
 
 
 async def stand(here: Here) -> None:
-    """Stand until the last batch is over. Raises StoreError; an API server out of reach is waited for."""
+    """Stand until the last batch is over, or until every sample is stored where none may be measured again. Raises StoreError.
+
+    An API server out of reach is waited for. The controller looks at a workflow every 10 s: a sentry that ended after the measuring pods
+    would cost a run one more look.
+    """
     store = here.open()
     plan = load_plan(store, here.run_id)
-    sentry = Sentry(plan, store)
+    plans = [plan, load_plan(store, plan.options["other"])] if plan.trigger == "ab" else [plan]
     async with Kube() as kube:
-        pods = await kube.resource("v1", "Pod")
-        workflows = await kube.resource("argoproj.io/v1alpha1", "Workflow")
-        look, count = 0.0, 0.0 if not gated(plan) else math.inf  # when to do it next; of a gated run samples may be measured again
-        while True:
-            try:
-                if time.monotonic() >= look:
-                    workflow = await kube.get(workflows, here.workflow, here.namespace)
-                    if finished(workflow):
-                        return
-                    sentry.refused(nodes_of(workflow))
-                    await _round(kube, pods, here, sentry)
-                    look = time.monotonic() + EVERY
-                if time.monotonic() >= count:
-                    left = missing(store, plan)
-                    if not left:
-                        return
-                    count = time.monotonic() + until_next(left)
-            except KubeError as error:
-                if error.status in (401, 403, 404):
-                    raise
-                print(f"waiting for the API server: {error}", flush=True)  # noqa: T201
-                look = time.monotonic() + EVERY
-            except StoreError as error:  # the lead waits for it too
-                print(f"waiting for the store: {error}", flush=True)  # noqa: T201
-                count = time.monotonic() + EVERY
-            await asyncio.sleep(max(0.0, min(look, count) - time.monotonic()))
+        standing = [asyncio.create_task(_guard(kube, here, Sentry(plan, store)))]
+        if not gated(plan):
+            standing.append(asyncio.create_task(all_stored(store, plans)))
+        done, others = await asyncio.wait(standing, return_when=asyncio.FIRST_COMPLETED)
+        for each in others:
+            each.cancel()
+        for each in done:
+            each.result()
+
+
+async def all_stored(store: Store, plans: Sequence[Plan]) -> None:
+    """Wait until every sample of these runs is stored. A store that is away is waited for."""
+    last, changed = -1, time.monotonic()
+    while True:
+        began = time.monotonic()
+        try:
+            left = await asyncio.to_thread(missing, store, plans)  # a store that does not answer must not keep the guard from its rounds
+        except StoreError as error:
+            print(f"waiting for the store: {error}", flush=True)  # noqa: T201
+            await asyncio.sleep(EVERY)
+            continue
+        if not left:
+            return
+        now = time.monotonic()
+        if left != last:
+            last, changed = left, now
+        await asyncio.sleep(until_next(left, now - began, now - changed))
+
+
+async def _guard(kube: Kube, here: Here, sentry: Sentry) -> None:
+    pods = await kube.resource("v1", "Pod")
+    workflows = await kube.resource("argoproj.io/v1alpha1", "Workflow")
+    while True:
+        try:
+            workflow = await kube.get(workflows, here.workflow, here.namespace)
+            if finished(workflow):
+                return
+            sentry.refused(nodes_of(workflow))
+            await _round(kube, pods, here, sentry)
+        except KubeError as error:
+            if error.status in (401, 403, 404):
+                raise
+            print(f"waiting for the API server: {error}", flush=True)  # noqa: T201
+        await asyncio.sleep(EVERY)
 
 
 async def _round(kube: Kube, kind: Resource, here: Here, sentry: Sentry) -> None:

@@ -1,6 +1,9 @@
 """What the sentry gives up, and what it waits for."""
 
+import subprocess
+import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +13,10 @@ import pytest
 from perfdag.abtest import prepare
 from perfdag.kube import KubeError
 from perfdag.parts import part_key
-from perfdag.plan import make_plan
+from perfdag.plan import Plan, make_plan
 from perfdag.steps.pods import Pod, explain, read, selector, told
-from perfdag.steps.sentry import Sentry, finished, missing, nodes_of, until_next
-from perfdag.store import FolderStore
+from perfdag.steps.sentry import Sentry, all_stored, finished, missing, nodes_of, until_next
+from perfdag.store import FolderStore, Store, StoreError
 from perfdag.suite import loads
 
 
@@ -143,8 +146,10 @@ def test_addresses_by_family() -> None:
     assert (read(body).batch, read(body).attempt, read(body).rank) == (3, 1, 2)
 
 
-def test_it_counts_what_is_left_and_waits_for_the_last_samples_only() -> None:
-    assert [until_next(left) for left in (1, 2, 10, 10_000)] == [0.5, 0.5, 2.0, 30.0]
+def test_many_left_a_long_listing_and_a_long_wait_make_counting_rarer() -> None:
+    assert [until_next(left, 0.01, 0) for left in (1, 2, 10, 10_000)] == [0.5, 0.5, 2.0, 30.0]
+    assert until_next(1, 0.5, 0) == 10.0
+    assert [until_next(1, 0.01, still) for still in (1, 20, 600)] == [0.5, 1.0, 3.0]
 
 
 def test_the_samples_of_both_variants_are_counted(tmp_path: Path) -> None:
@@ -154,14 +159,39 @@ def test_the_samples_of_both_variants_are_counted(tmp_path: Path) -> None:
     for each in (duel.a, duel.b):
         store.put(f"runs/{each.run_id}/plan.json", each.dump())
     samples = len(duel.a.order) + len(duel.b.order)
-    assert missing(store, duel.a) == samples
+    plans = [duel.a, duel.b]
+    assert missing(store, plans) == samples
     for position in range(len(duel.a.order)):
         store.put(part_key(duel.a.run_id, duel.a.key(position)), b"{}")
-    assert missing(store, duel.a) == samples - len(duel.a.order)
+    assert missing(store, plans) == samples - len(duel.a.order)
     alone = make_plan(loads(text))
-    assert missing(store, alone) == 2
+    assert missing(store, [alone]) == 2
     store.put(part_key(alone.run_id, alone.key(0)), b"{}")
-    assert missing(store, alone) == 1
+    assert missing(store, [alone]) == 1
+
+
+async def test_it_waits_for_the_last_sample_also_of_a_store_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, plan = FolderStore(str(tmp_path)), make_plan(loads("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"))
+    answers: list[int | None] = [1, None, 1, 0]
+
+    def counted(store: Store, plans: Sequence[Plan]) -> int:
+        answer = answers.pop(0)
+        if answer is None:
+            raise StoreError("away")
+        return answer
+
+    monkeypatch.setattr("perfdag.steps.sentry.missing", counted)
+    monkeypatch.setattr("perfdag.steps.sentry.EVERY", 0.01)
+    monkeypatch.setattr("perfdag.steps.sentry.LAST_EVERY", 0.01)
+    await all_stored(store, [plan])
+    assert answers == []
+
+
+def test_what_a_cluster_waits_for_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, perfdag.steps.plan, perfdag.steps.sentry; print([m for m in ('numpy', 'pyarrow', 'matplotlib') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_finished_reads_compressed_nodes() -> None:
