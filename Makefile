@@ -16,7 +16,9 @@ test: $(VENV)/dev.stamp tools lint
 	 $(BIN)/python -m pytest -q -n 5 --dist load --maxschedchunk 1 -m "not cluster and not argo" $(CLOCKS) || failed=1; exit $${failed:-0}
 
 # these hold real clocks against real load and mostly wait: beside each other, the longest first, away from those that compute
-CLOCKS := tests/queue/test_validate.py tests/stats/test_real_step.py tests/stats/test_confirm.py tests/resnet50/test_loadgen.py tests/queue
+LONGEST := tests/queue/test_validate.py
+CLOCKS := $(LONGEST) tests/stats/test_real_step.py tests/stats/test_confirm.py tests/resnet50/test_loadgen.py \
+          $(filter-out $(LONGEST),$(wildcard tests/queue/test_*.py))
 
 # perfdag's own speed: those that take a few minutes and need no cluster, one after the other, each with its limits
 bench: $(VENV)/dev.stamp

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -14,9 +14,6 @@ from perfdag.checks import Check, checks_of
 from perfdag.document import BadDocument, Document, Problem, parse_document, read_document
 from perfdag.findings import Accepted
 from perfdag.store import NotStoredError, Store, StoreError
-
-if TYPE_CHECKING:
-    pass
 
 ACKS = "acks.yaml"
 

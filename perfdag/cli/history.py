@@ -37,7 +37,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser.add_argument("--since", metavar="DAY", help="only runs from this day on (2026-10-01)")
     parser.add_argument("--newest", metavar="N", type=int, help="only the newest N runs")
     parser.add_argument("--cluster", metavar="NAME", help="only runs of this cluster (default: that of the newest run)")
-    parser.add_argument("--only", metavar="GLOB", help="only series whose name matches")
+    parser.add_argument("--only", metavar="GLOB", action="append", default=[], help="only series whose name matches; again: or this")
     parser.add_argument("--all", action="store_true", help="every series in the table, not the headline ones only")
     parser.add_argument("--noise", action="store_true", help="noise report: within runs, between runs, between nodes")
     parser.add_argument("--failures", metavar="TEXT", nargs="?", const="", help="samples that were not ok and whose reason holds TEXT")
@@ -75,9 +75,11 @@ def run(args: argparse.Namespace) -> int:
         return 0
     accepted, _ = read_acks(args.acks, store)
     tuning = Tuning(read_checks(store, shown.runs[-1].run_id, args.suite_file))
-    series = [each for each in series_of(shown, tuning, accepted) if not args.only or fnmatchcase(each.name, args.only)]
+    series = [
+        each for each in series_of(shown, tuning, accepted) if not args.only or any(fnmatchcase(each.name, glob) for glob in args.only)
+    ]
     if not series:
-        return complain("history", f"--only {args.only}: no series of that name")
+        return complain("history", f"--only {', '.join(args.only)}: no series of that name")
     count = runs_for_nodes(shown)
     nodes = node_outliers(shown, recent_rows(store, shown, count), tuning) if count else []
     noise = noise_report(shown, recent_rows(store, shown)) if args.noise or args.chart else []
