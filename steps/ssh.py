@@ -160,8 +160,7 @@ class SshHost:
         inside = f"cd {shlex.quote(cwd)} && {words}" if cwd else words
         # the shell stays, as leader of the group: an exit by signal would reach us as 255, which is ssh's own failure
         file = f'"{_PIDS}/{token}"'
-        line = f'trap : TERM; mkdir -p "{_PIDS}"; echo $$ >{file}; {inside}; c=$?; rm -f {file}; exit $c'
-        return line
+        return f'trap : TERM; mkdir -p "{_PIDS}"; echo $$ >{file}; {inside}; c=$?; rm -f {file}; exit $c'
 
     def _sh(self, line: str, timeout: float) -> str:
         return self._connection.run(line, timeout).stdout

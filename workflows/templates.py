@@ -77,7 +77,7 @@ def _arguments(made: Installation) -> list[Parameter]:
             made.store,
             "s3://bucket/prefix or claim://NAME; perfdag submit and render give a suite's own here, argo submit does not",
         ),
-        "options": ("", "base64 JSON: settings and only, as --set and --only give them"),
+        "options": ("", "base64 JSON: lists, settings and only, of what --set and --only take"),
         "trigger": ("manual", "manual or cron"),
     }
     return [Parameter(name=name, value=value, description=text) for name, (value, text) in told.items()]

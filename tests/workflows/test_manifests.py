@@ -145,6 +145,14 @@ def test_a_pod_with_resources_can_be_guaranteed() -> None:
         assert {"cpu", "memory"} <= container["resources"]["limits"].keys()
 
 
+@pytest.mark.parametrize("shape", [{}, {"resources": {"memory": "1Gi"}}, {"network": {"mtu": 9000}, "privileges": ["mtu"]}])
+def test_elsewhere_argos_helpers_start_without_a_limit(shape: dict[str, Any]) -> None:
+    made = patch(Shape.model_validate(shape), CONTEXT)
+    helpers = [each for each in [*made["containers"], *made["initContainers"]] if each["name"] != "main"]
+    assert len(helpers) >= 2
+    assert all(each["resources"].keys() == {"requests"} for each in helpers)
+
+
 def test_host_ports_are_in_their_range_and_differ_by_run_and_rank() -> None:
     ports = {host_port(f"run-{number}") for number in range(200)}
     assert all(port >= 20000 and port + 2 * 4096 <= 30000 for port in ports)
