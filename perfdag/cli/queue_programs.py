@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,7 @@ def _add_frontend(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     _option(parser, "reply-timeout", 0.0, "give an item without a limit of its own up after so many seconds, 0 never")
     _option(parser, "message-timeout", 5.0, "cut a peer off that does not complete a message in so many seconds")
     _option(parser, "max-peers", 8192, "connections at once")
+    _option(parser, "verbose", False, "accepted and ignored")
     parser.set_defaults(start=_frontend)
 
 
@@ -62,8 +64,11 @@ def _frontend(args: argparse.Namespace) -> int:
     from perfdag.steps.queue.frontend import Frontend, Limits
 
     for name in ("interval", "qmax", "retries", "reply_timeout"):
-        if getattr(args, name) < 0:
+        if not 0 <= getattr(args, name) < math.inf:
             raise ValueError(f"--{name.replace('_', '-')} {getattr(args, name)} is below 0")
+    for name in ("message_timeout", "max_peers"):
+        if not 0 < getattr(args, name) < math.inf:
+            raise ValueError(f"--{name.replace('_', '-')} {getattr(args, name)} is not above 0")
     limits = Limits(
         queue=args.qmax,
         peers=args.max_peers,
@@ -127,7 +132,7 @@ def _backend(args: argparse.Namespace) -> int:
     import socket
 
     from perfdag.steps.queue.backend import Backend, Options, UnreachableError
-    from perfdag.steps.queue.workload import Workload, device
+    from perfdag.steps.queue.workload import FILENAME, Workload, device, matching
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     host = socket.gethostname() or "localhost"
@@ -140,6 +145,9 @@ def _backend(args: argparse.Namespace) -> int:
         null_in=args.null_in,
         null_out=args.null_out,
     )
+    if args.glob:
+        count = len(matching(args.glob))
+        say(f"{FILENAME} stands for {workload.device}" + (f", the first of {count} that match {args.glob}" if count > 1 else ""))
     if args.once:
         outcome = workload.run(None, 0.0)
         if outcome.error:

@@ -43,14 +43,25 @@ class Latencies:
 
     def percentile(self, p: float) -> float | None:
         """Nearest rank in seconds, within 1 %; None below the samples that p needs (see NEEDED)."""
-        if self.count < max(n for q, n in NEEDED.items() if q <= max(p, 0.5)):
-            return None
+        return None if self.count < max(n for q, n in NEEDED.items() if q <= max(p, 0.5)) else self.at(p)
+
+    def at(self, p: float) -> float:
+        """Nearest rank in seconds, within 1 %, of these values alone, however few: no estimate of what others would be. 0 where none is."""
         rank, seen = math.ceil(p * self.count), 0
         for bucket in sorted(self.buckets):
             seen += self.buckets[bucket]
             if seen >= rank:
-                return min(self.largest, max(self.least, math.pow(STEP, bucket + 0.5) * 1e-7))
+                return min(self.largest, max(self.least, self.upper(bucket - 0.5)))
         return self.largest
+
+    @staticmethod
+    def upper(bucket: float) -> float:
+        """Upper end of a bucket in seconds."""
+        return math.pow(STEP, bucket + 1) * 1e-7
+
+    def histogram(self) -> list[tuple[float, int]]:
+        """(upper end in seconds, values) of each bucket that has any, in order: what two clients told can be added up."""
+        return [(self.upper(bucket), self.buckets[bucket]) for bucket in sorted(self.buckets)]
 
     def summary(self) -> dict[str, float | None]:
         """Seconds: min, mean, max and the percentiles that the count allows."""
@@ -182,8 +193,9 @@ class Tally:
             "steady_per_second": self.steady_rate,
             "chains": {str(slot): [c.first - self.start, c.last - self.start, c.count] for slot, c in self.chains.items()},
             "scheduled": self.scheduled,
-            "schedule_lag": self.lag.summary(),
+            "schedule_lag": {**self.lag.summary(), "late": self.lag.at(0.99)},
             "latency": self.latency.summary(),
+            "latency_histogram": self.latency.histogram(),
             "latency_from_send": self.uncorrected.summary(),
             "run": self.run.summary(),
             "wait": self.wait.summary(),

@@ -118,10 +118,15 @@ def device(pattern: str) -> str:
     """The first file that matches a glob pattern, "" for no pattern. Raises ValueError where nothing matches."""
     if not pattern:
         return ""
-    matches = sorted(globbing.glob(pattern))  # noqa: PTH207 (a pattern may be absolute)
+    matches = matching(pattern)
     if not matches:
         raise ValueError(f"no files matching glob pattern '{pattern}'")
     return str(Path(matches[0]))
+
+
+def matching(pattern: str) -> list[str]:
+    """The files that match a glob pattern, in order of their names."""
+    return sorted(globbing.glob(pattern))  # noqa: PTH207 (a pattern may be absolute)
 
 
 def _numbers(name: str, args: Sequence[str], count: int) -> list[float]:

@@ -69,7 +69,7 @@ def test_a_simulated_controller_is_scored_as_its_settings_say() -> None:
 
 
 def parsed(params: QueueAutoscaleParams, samples: list[Sample], **client: object) -> list[Measurement]:
-    lag = {"p99": 0.0}
+    lag = {"p99": None, "late": 0.0}
     counts = {"scheduled": 10, "success": 10, "failure": 0, "pending": 0, "latency": {"count": 10}, "schedule_lag": lag, **client}
     one = {"trace": [[each.at, each.needed, each.have] for each in samples], "client": counts}
     return QueueAutoscale().parse(Output({"result": json.dumps({"queue-1": one})}), params)
@@ -84,6 +84,8 @@ def test_a_load_that_was_followed_is_ok_and_requests_without_an_answer_are_not()
     with pytest.raises(Invalid, match="3 of 10 requests were not answered") as said:
         parsed(params, FOLLOWED, success=7)
     assert said.value.measurements
+    with pytest.raises(Invalid, match="100 ms late at p99 of its requests on queue-1"):
+        parsed(params, FOLLOWED, schedule_lag={"p99": None, "late": 3.0})
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,25 @@ def test_percentiles_within_one_percent_and_refused_below_their_samples() -> Non
     assert latencies.summary()["p99.9"] is None
 
 
+def test_histograms_of_two_clients_add_up() -> None:
+    one, other = Latencies(), Latencies()
+    for n in range(1, 100):
+        one.add(n / 1000)
+        other.add(n / 500)
+    buckets = sorted(one.histogram() + other.histogram())
+    assert sum(count for _, count in buckets) == 198
+    assert sum(count for upper, count in buckets if upper <= 0.0505) == pytest.approx(50 + 25, abs=1)
+
+
+def test_how_late_a_few_requests_were_is_known() -> None:
+    few = Latencies()
+    assert few.at(0.99) == 0.0
+    for _ in range(50):
+        few.add(5.0)
+    assert few.percentile(0.99) is None
+    assert few.at(0.99) == 5.0
+
+
 async def test_the_token_guards_the_control_port() -> None:
     server = await serve(Address("127.0.0.1", 0), Control(Tally(), None), token="secret")
     port = server.sockets[0].getsockname()[1]

@@ -246,6 +246,8 @@ async def test_replicas_that_cannot_be_put_back_are_said_and_the_client_stops() 
         (["manifests", "nowhere.yaml"], "No such file"),
         (["backend", "--glob", "/nowhere/*", "sleep", "1"], "no files matching"),
         (["frontend", "sleep", "--caddr", "here"], "HOST:PORT"),
+        (["frontend", "-verbose", "--message-timeout", "0", "sleep"], "--message-timeout 0.0 is not above 0"),
+        (["frontend", "--reply-timeout", "nan", "sleep"], "--reply-timeout nan"),
     ],
 )
 def test_bad_input_is_one_line(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
