@@ -79,12 +79,14 @@ class Lead:
         where one of them is not stored yet, so that each has the load it claims; only what was missing is stored.
         """
         round_now: int | None = None
+        in_time = True
         for group in together(self.plan.points, self.plan.order, positions):
             left = [position for position in group if not self._passed(position)]
             if not left:
                 continue
             if deadline is not None and self._clock() >= deadline:
-                return False
+                in_time = False
+                break
             repetition = self.plan.order[group[0]][1]
             if round_now != repetition:
                 self._canary(batch)
@@ -96,7 +98,7 @@ class Lead:
                     self._keep(position, part)
         if round_now is not None:
             self._canary(batch)
-        return True
+        return in_time
 
     def _passed(self, position: int) -> bool:
         """Whether a sample need not be measured; says so."""

@@ -20,12 +20,13 @@ from perfdag.store import FolderStore
 
 
 def test_the_canary_takes_at_most_0_3_seconds_and_is_positive() -> None:
-    best = 1.0
-    for _ in range(3):  # the limit is the canary's own work; a busy machine may add to one of three
-        start = time.process_time()
+    best, wall = 1.0, 9.0
+    for _ in range(5):  # the limit is the canary's own work; a busy machine may add to most of five
+        begun, start = time.perf_counter(), time.process_time()
         values = noise.canary()
-        best = min(best, time.process_time() - start)
+        best, wall = min(best, time.process_time() - start), min(wall, time.perf_counter() - begun)
     assert best < 0.3
+    assert wall < 0.6  # what it waits for the disk and for its turn; twice, for a machine whose cores are all taken
     assert set(values) == {name for name, _, _ in noise.CANARY_METRICS}
     assert all(value > 0 for value in values.values())
 

@@ -137,6 +137,15 @@ def test_a_canary_frames_each_round(tmp_path: Path, fake: type[FakeBenchmark]) -
     assert {row["metric"] for row in canaries[0].rows} == {"cpu", "memory", "loopback", "disk", "steal"}
 
 
+def test_a_round_that_a_budget_ends_is_framed_too(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
+    plan, store = make_plan(suite.loads(ONE + "    repetitions: 3\n")), FolderStore(str(tmp_path))
+    times = iter([0.0, 99.0])
+    lead = Lead(plan, store, Place(hosts_for=local_hosts), Watcher(), lambda: next(times))
+    assert not lead.measure(range(3), deadline=10.0)
+    names = [key.rpartition("/")[2] for key in store.list(f"runs/{plan.run_id}/parts")]
+    assert sorted(name.startswith("canary") for name in names) == [False, True, True]
+
+
 def test_a_sample_that_cannot_be_stored_ends_the_run_before_the_next(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
     class FailingStore(FolderStore):
         def put(self, key: str, data: bytes) -> None:
