@@ -52,6 +52,8 @@ def _wrong_axes(permutations: Permutations, sets: Mapping[str, Any]) -> Iterator
         for name, values in axes.items():
             if not values:
                 yield ("permutations", kind, name), "an empty list gives no point; give at least one value or remove it"
+    if not permutations.explicit and "explicit" in permutations.model_fields_set:
+        yield ("permutations", "explicit"), "an empty list gives no point; give at least one or remove it"
     for name in set(permutations.product) & set(permutations.zip):
         yield ("permutations", "zip", name), "is in `product` too; keep it in one of them"
     lengths = {name: len(values) for name, values in permutations.zip.items() if name not in sets}
