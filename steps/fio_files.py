@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from perfdag.steps.fio import FioParams
 
 _MEMORY = ("tmpfs", "ramfs", "devtmpfs")
+_DOUBTFUL = {
+    "overlay": "goes to the file system below, which this one does not name",
+    "zfs": "OpenZFS before 2.3 takes it and answers from its own cache",
+    "btrfs": "may fall back to the page cache where data have checksums or are compressed",
+    "fuse": "is what the program behind the mount makes of it",
+}
+"""What direct I/O may not be on a file system that accepts it (their own documentation)."""
 _SPARE = 1.02  # file system metadata beside the data
 _DISK_SCRATCH = "/var/tmp"  # by the FHS on a disk, where /tmp may be memory
 _STEPS = 4  # of a sample that each may take its timeout: laying out, filling, dropping caches, measuring
@@ -52,6 +59,8 @@ def files(gang: Gang, params: "FioParams") -> Iterator[list[Place]]:
             if root != gang.scratch or params.file:
                 _sweep(host, params.file or root)
             described = filesystem(host, params.file or root)
+            if params.direct and (said := doubt(str(described.get("type")))):
+                described["direct_io"] = said
             device = params.file or (root if described.get("type") == "block" else None)
             folder = str(PurePosixPath(gang.scratch if device else root) / f"{PREFIX}{token}-{index}")
             _refuse(
@@ -86,6 +95,11 @@ def _sweep(host: Host, root: str) -> None:
         sweep_file(Path(root))
     else:
         host.run(["python3", "-m", "perfdag.steps.fio_leftovers", root], timeout=60)
+
+
+def doubt(kind: str) -> str | None:
+    """What direct I/O is on a file system of that type where it may be less than it says; None where it is what it says."""
+    return _DOUBTFUL.get("fuse" if kind.startswith("fuse") else kind)
 
 
 def _refuse(host: Host, params: "FioParams", device: str | None, described: dict[str, Any], shared: int, ours: bool) -> None:

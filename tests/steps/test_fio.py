@@ -488,3 +488,19 @@ def test_a_file_of_its_own_is_removed(here: Gang, tmp_path: Path) -> None:
 def test_a_missing_directory_is_said(here: Gang) -> None:
     with pytest.raises(Failed, match="not there"):
         FIO.run(here, FioParams(directory="/no/such/folder"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("ext4", None), ("xfs", None), ("overlay", "file system below"), ("fuse.glusterfs", "program behind"), ("zfs", "cache")],
+)
+@pytest.mark.parametrize("direct", [True, False])
+def test_what_direct_io_may_not_be_is_told_of_the_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, said: str | None, direct: bool
+) -> None:
+    found = fio_files.filesystem(LocalHost(), str(tmp_path))
+    monkeypatch.setattr(fio_files, "filesystem", lambda host, path: {**found, "type": kind})  # a fake mount
+    gang = Gang([LocalHost()], Shape(), 30, str(tmp_path))
+    with fio_files.files(gang, FioParams(direct=direct, size=4096, directory=str(tmp_path))) as [place]:
+        told = place.described.get("direct_io")
+    assert (told is None) if said is None or not direct else said in str(told)
