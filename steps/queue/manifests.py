@@ -18,7 +18,7 @@ def manifests(queues: Queues, token: str | None = None) -> list[Object]:
     """Every object. ``token``: of the clients that have an Ingress (None: a new random one)."""
     rootless = not any(queue.root for queue in queues.queues)
     objects = [_namespace(queues.namespace, rootless), _account(queues.namespace)]
-    if any(queue.ingress for queue in queues.queues):
+    if any(queues.host_of(queue) for queue in queues.queues):
         objects.append(_secret(queues.namespace, token or secrets.token_urlsafe(24)))
     objects += [*_network(queues), _frontend(queues), _service(queues.namespace, FRONTEND, PORTS)]
     if queues.monitor:
@@ -28,7 +28,7 @@ def manifests(queues: Queues, token: str | None = None) -> list[Object]:
             objects += _volume(queues.namespace, queue.data)
         objects += [_backend(queues, queue), _client(queues, queue)]
         objects.append(_service(queues.namespace, f"{queue.object_name}-client", {"control": 9996}))
-        if queue.ingress:
+        if queues.host_of(queue):
             objects.append(_ingress(queues, queue))
     return objects + scaling(queues, _backend)
 
@@ -238,7 +238,7 @@ def _client(queues: Queues, queue: Queue) -> Object:
         "readinessProbe": _healthy(9996),
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
     }
-    if queue.ingress:
+    if queues.host_of(queue):
         source = {"secretKeyRef": {"name": "perfdag-queue-token", "key": "token"}}
         container["env"] = [{"name": "PERFDAG_QUEUE_TOKEN", "valueFrom": source}]
     return _deployment(queues.namespace, name, 1, pod(queues, name, container))
@@ -253,6 +253,6 @@ def _ingress(queues: Queues, queue: Queue) -> Object:
         "metadata": _meta(queues.namespace, name),
         "spec": {
             "ingressClassName": queues.ingress_class,
-            "rules": [{"host": queue.ingress, "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}],
+            "rules": [{"host": queues.host_of(queue), "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}],
         },
     }

@@ -100,6 +100,7 @@ class Queues(_Model):
     )
     monitor: str | None = Field(None, description="namespace of Prometheus (its operator's kinds are needed then)")
     ingress_class: str = "nginx"
+    ingress_domain: str | None = Field(None, description="gives each queue without an `ingress` of its own one at NAME.DOMAIN")
     node_selector: dict[str, str] = Field(default_factory=dict, description="of every pod; a queue's own is added")
     queues: list[Queue] = Field(min_length=1)
 
@@ -110,6 +111,10 @@ class Queues(_Model):
         if twice:
             raise ValueError(f"queues of one name: {', '.join(twice)}")
         return self
+
+    def host_of(self, queue: Queue) -> str | None:
+        """Return the host name of the Ingress to a queue's client; None: it has none."""
+        return queue.ingress or (f"{queue.name.lower()}.{self.ingress_domain}" if self.ingress_domain else None)
 
 
 def load(file: str | None, lines: list[str], **shared: Any) -> Queues:

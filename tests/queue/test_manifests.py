@@ -24,6 +24,8 @@ def test_the_example_has_everything() -> None:
     kinds = {each["kind"] for each in objects}
     assert {"Namespace", "Deployment", "Service", "ServiceMonitor", "Role", "RoleBinding", "NetworkPolicy"} <= kinds
     assert {"PersistentVolume", "PersistentVolumeClaim", "HorizontalPodAutoscaler", "ConfigMap"} <= kinds
+    hosts = [each["spec"]["rules"][0]["host"] for each in objects if each["kind"] == "Ingress"]
+    assert hosts == ["sleep.queues.example", "media.queues.example", "1080p-hevc-to-2160p-600-frames.queues.example"]
     gpu = of("Deployment", objects)["perfdag-queue-1080p-hevc-to-2160p-600-frames"]["spec"]["template"]["spec"]
     assert gpu["terminationGracePeriodSeconds"] >= 120
     assert gpu["containers"][0]["resources"]["limits"]["gpu.intel.com/millicores"] == 480
