@@ -220,6 +220,11 @@ def _client(args: argparse.Namespace) -> int:
         raise ValueError(f"--duration {args.duration:g} is below 0")
     if args.poisson and not args.rate:
         raise ValueError("--poisson wants a --rate")
+    if args.retries is not None and args.wire == "original":
+        raise ValueError("--retries goes with --wire kept: the original wire has no word for it")
+    here = _address(args.caddr).host in ("localhost", "127.0.0.1", "::1")
+    if not (here or os.environ.get(TOKEN_VARIABLE) or "KUBERNETES_SERVICE_HOST" in os.environ):
+        raise ValueError(f"--caddr {args.caddr} lets others control this client; set {TOKEN_VARIABLE}, or listen on localhost")
     words = args.args[1:] if args.args[:1] == ["--"] else args.args
     work = load.Work(args.name, list(words), args.limit, args.retries)
 

@@ -241,6 +241,8 @@ async def test_replicas_that_cannot_be_put_back_are_said_and_the_client_stops() 
         (["client", "--req-now", "5"], "--req-now"),
         (["client", "--rate", "-1", "--caddr", "127.0.0.1:0"], "rate -1"),
         (["client", "--poisson"], "wants a --rate"),
+        (["client", "--wire", "original", "--retries", "3"], "--retries goes with --wire kept"),
+        (["client", "--caddr", ":9996"], "set PERFDAG_QUEUE_TOKEN, or listen on localhost"),
         (["client", "--duration", "nan"], "--duration nan"),
         (["manifests"], "name a YAML file"),
         (["manifests", "nowhere.yaml"], "No such file"),
