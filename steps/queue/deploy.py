@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,10 +19,14 @@ OPTIONAL = {"ServiceMonitor", "ScaledObject"}
 """Kinds of operators that a validation works without."""
 
 
+GONE_SECONDS = 60.0
+"""How long an object that is deleted may take to be gone."""
+
+
 @asynccontextmanager
 async def deployed(kube: Kube, file: str | None, namespace: str | None, validated: str, say: Callable[[str], None]) -> AsyncIterator[None]:
-    """Apply the objects of a YAML file, then delete those that were not there before, last first. Left out, and said so: what would scale
-    the Deployment ``validated``, and optional kinds that the cluster does not serve.
+    """Apply the objects of a YAML file, then delete them, last first, and wait until they are gone. Left out, and said so: what is there
+    already, what would scale the Deployment ``validated``, and optional kinds that the cluster does not serve.
 
     Raises ValueError where the file is no YAML list of objects, KubeError where the cluster refuses one.
     """
@@ -30,16 +36,36 @@ async def deployed(kube: Kube, file: str | None, namespace: str | None, validate
     made: list[dict[str, Any]] = []
     try:
         for body in _objects(file):
-            if why := await _left_out(kube, body, validated):
+            if why := await _left_out(kube, body, namespace, validated):
                 say(f"not applied: {body['kind']} {body['metadata']['name']}, {why}")
                 continue
-            if not await _there(kube, body, namespace):
-                made.append(body)
+            made.append(body)
             await kube.apply(body, None if "namespace" in body["metadata"] else namespace)
         yield
     finally:
-        for body in reversed(made):
+        await _remove(kube, list(reversed(made)), namespace)
+
+
+async def _remove(kube: Kube, bodies: list[dict[str, Any]], namespace: str | None) -> None:
+    """Delete each, whatever becomes of the others, and wait; raises the first KubeError at the end."""
+    from perfdag.kube import KubeError
+
+    refused: list[KubeError] = []
+    for body in bodies:
+        try:
             await _delete(kube, body, namespace)
+        except KubeError as error:
+            refused.append(error)
+    if refused:
+        raise refused[0]
+    await _gone(kube, bodies, namespace)
+
+
+async def _gone(kube: Kube, bodies: list[dict[str, Any]], namespace: str | None) -> None:
+    end = time.monotonic() + GONE_SECONDS
+    for body in bodies:
+        while await _there(kube, body, namespace) and time.monotonic() < end:
+            await asyncio.sleep(0.5)
 
 
 def _objects(file: str) -> list[dict[str, Any]]:
@@ -57,7 +83,7 @@ def _objects(file: str) -> list[dict[str, Any]]:
     return bodies
 
 
-async def _left_out(kube: Kube, body: dict[str, Any], validated: str) -> str | None:
+async def _left_out(kube: Kube, body: dict[str, Any], namespace: str | None, validated: str) -> str | None:
     """Why an object is not applied; None where it is."""
     from perfdag.kube import KubeError
 
@@ -70,20 +96,24 @@ async def _left_out(kube: Kube, body: dict[str, Any], validated: str) -> str | N
             if error.reason != "NoKind":
                 raise
             return "which the cluster does not serve"
-    return None
+    found = await _there(kube, body, namespace)
+    if found and found["metadata"].get("deletionTimestamp"):  # of a validation before
+        await _gone(kube, [body], namespace)
+        found = await _there(kube, body, namespace)
+    return "which is there already and stays as it is" if found else None
 
 
-async def _there(kube: Kube, body: dict[str, Any], namespace: str | None) -> bool:
+async def _there(kube: Kube, body: dict[str, Any], namespace: str | None) -> dict[str, Any] | None:
+    """The object as the cluster has it; None: it has none."""
     from perfdag.kube import KubeError
 
     resource = await kube.resource(body["apiVersion"], body["kind"])
     try:
-        await kube.get(resource, body["metadata"]["name"], body["metadata"].get("namespace") or namespace)
+        return await kube.get(resource, body["metadata"]["name"], body["metadata"].get("namespace") or namespace)
     except KubeError as error:
         if error.status != 404:
             raise
-        return False
-    return True
+        return None
 
 
 async def _delete(kube: Kube, body: dict[str, Any], namespace: str | None) -> None:
