@@ -68,13 +68,13 @@ def test_our_share_of_the_latency_is_below_two_percent_of_loadgens_own_figure(tm
 
 @pytest.mark.slow
 def test_the_batcher_adds_below_two_percent_to_a_server() -> None:
-    service, count, rate = 0.01, 80, 20.0
+    service, count, rate = 0.01, 50, 20.0
     ours: list[float] = []
     bare: list[float] = []
-    for _ in range(3):
+    for _ in range(5):
         ours.append(server_p50(service, count, rate, pytest.fail))
         bare.append(p50(service, count, rate))
-    assert min(ours) / min(bare) < 1.02  # each is a median: the least disturbed of three
+    assert min(ours) / min(bare) < 1.02  # each is a median: the least disturbed of five
     assert min(ours) >= service
 
 
