@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from perfdag.alerts import Record
 from perfdag.cases import Case, Gate, Lost, Rules, acknowledged, raise_alert
 from perfdag.checks import Check, Tuning
-from perfdag.findings import Accepted, day_of, names
+from perfdag.findings import names
 from perfdag.parts import stored_parts
 from perfdag.runs import load_plan
 from perfdag.store import Store, StoreError
@@ -51,8 +51,8 @@ def absent(gate: Gate, store: Store, history: Trends, tuning: Tuning, rules: Rul
         if info.key in tonight or not tuning.pages(info):
             continue
         told = info.series_id in missed and not finite[i, missed[info.series_id] :].any()
-        about = [each for each in rules.accepted if each.about(name, info.series_id)]
-        if not (before.sum() >= min(PRESENT, before.size) or told or (about and _kept(history, finite[i], same, about))):
+        looked_for = before.sum() >= min(PRESENT, before.size) or told
+        if not looked_for and not any(acknowledged(rules, night, name, info.series_id) for night in _untold(history, finite[i], same)):
             continue
         ok, bad, error, _ = history.runs[-1].points.get(info.point, (0, 0, "", ""))
         why = f"all {bad} samples failed, {error}" if bad and not ok else "not in the run any more" if not ok else "the samples lack it"
@@ -75,19 +75,17 @@ def _alike(history: Trends) -> list[int]:
     return [i for i, run in enumerate(history.runs[:-1]) if run.trigger == history.runs[-1].trigger]
 
 
-def _kept(history: Trends, finite: NDArray[np.bool_], same: Sequence[int], about: Sequence[Accepted]) -> bool:
-    """Say whether a series was acknowledged in one of the nights when it would have been told, which are the first PRESENT without it.
+def _untold(history: Trends, finite: NDArray[np.bool_], same: Sequence[int]) -> list[str]:
+    """Return the runs that would have told of a series, the first PRESENT without it; none where it came and went before.
 
-    What is acknowledged raises no alert that would be remembered: else a rule about it, or the day when the acknowledgement runs out,
-    would find it forgotten. `about`: the acknowledgements that name it, those that have run out too.
+    What was acknowledged in one of them raised no alert that would be remembered: else a rule about it, or the day when the
+    acknowledgement runs out, would find it forgotten.
     """
     had = [at for at, k in enumerate(same) if finite[k]]
-    if not had:
-        return False
-    last = same[: had[-1] + 1][-PRESENT_OF:]
-    lacked = [history.runs[k].run_id for k in same[had[-1] + 1 :]][:PRESENT]
-    known = any(each.run <= run and (not each.until or day_of(run) <= each.until) for each in about for run in lacked)
-    return known and bool(finite[last].sum() >= min(PRESENT, len(last)))
+    last = same[: had[-1] + 1][-PRESENT_OF:] if had else []
+    if not last or finite[last].sum() < min(PRESENT, len(last)):
+        return []
+    return [history.runs[k].run_id for k in same[had[-1] + 1 :]][:PRESENT]
 
 
 def _missed(history: Trends, same: Sequence[int], records: dict[str, Record]) -> dict[str, int]:

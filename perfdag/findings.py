@@ -27,13 +27,9 @@ class Accepted:
     reason: str
     until: str = ""
 
-    def about(self, name: str, series_id: str) -> bool:
-        """Whether it names that series, also when it has run out."""
-        return self.series == series_id or fnmatch.fnmatchcase(name, self.series)
-
     def holds(self, name: str, series_id: str, day: str) -> bool:
         """Whether it is about that series, on that day (YYYY-MM-DD)."""
-        return (not self.until or day <= self.until) and self.about(name, series_id)
+        return (not self.until or day <= self.until) and (self.series == series_id or fnmatch.fnmatchcase(name, self.series))
 
 
 @dataclass(frozen=True)

@@ -89,9 +89,10 @@ def pod_security(root: bool = False) -> Object:
     }
 
 
-def helper(guaranteed: bool = False) -> Object:
+def helper(shape: Shape | None = None) -> Object:
     """Resources of a container beside the measuring one. A limit of so little costs each start 2 s: only where a pod is to be Guaranteed."""
     asked: Object = {"requests": dict(HELPER_RESOURCES)}
+    guaranteed = shape is not None and {"cpu", "memory"} <= shape.resources.keys()
     return asked | {"limits": dict(HELPER_RESOURCES)} if guaranteed else asked
 
 
@@ -125,7 +126,7 @@ def patch(shape: Shape, context: Context) -> Object:
         "securityContext": hardened(root, added),
         "volumeMounts": [],
     }
-    helpers = helper({"cpu", "memory"} <= shape.resources.keys())
+    helpers = helper(shape)
     spec: Object = {
         "securityContext": pod_security(root),
         "initContainers": [{"name": "init", "securityContext": hardened(), "resources": helpers}],
@@ -172,7 +173,7 @@ def _mtu(shape: Shape, spec: Object, context: Context) -> None:
             "image": image(None, context.images),
             "command": ["ip", "link", "set", "dev", interface, "mtu", str(shape.network.mtu)],
             "securityContext": hardened(True, ("NET_ADMIN",)),
-            "resources": helper({"cpu", "memory"} <= shape.resources.keys()),
+            "resources": helper(shape),
         }
     )
 

@@ -20,6 +20,11 @@ def load_plan(store: Store, run_id: str) -> Plan:
         raise StoreError(f"store {store.root}: plan.json of {run_id} is damaged: {error}") from None
 
 
+def variants(store: Store, plan: Plan) -> list[Plan]:
+    """The plan, then the other variant's where two are measured side by side. Raises StoreError."""
+    return [plan, load_plan(store, plan.options["other"])] if plan.trigger == "ab" else [plan]
+
+
 def runs(store: Store) -> list[str]:
     """Ids of all runs with a plan, oldest first."""
     return sorted({key.split("/")[1] for key in store.list("runs") if key.endswith("/plan.json")})

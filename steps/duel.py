@@ -16,7 +16,7 @@ from perfdag.benchmark import Infrastructure
 from perfdag.hosts import Host
 from perfdag.parts import note, part_key, read_part, stored_parts
 from perfdag.plan import Plan
-from perfdag.runs import load_plan
+from perfdag.runs import variants
 from perfdag.steps import budget
 from perfdag.steps.gang import Gone, Hosts, Said, connect, fell_apart, join, own_host, place_for, running, ssh_config
 from perfdag.steps.lead import GangLost, Lead
@@ -33,7 +33,7 @@ _COUNTERS = ["sh", "-c", "cat /sys/fs/cgroup/cpu.stat /sys/fs/cgroup/cpuacct/cpu
 
 def recalled(store: Store, plan: Plan) -> Duel:
     """The duel that a stored plan is one side of. Raises StoreError."""
-    return recall(plan, load_plan(store, plan.options["other"]))
+    return recall(*variants(store, plan))
 
 
 def cpu_seconds(text: str) -> float | None:

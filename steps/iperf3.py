@@ -154,13 +154,14 @@ def sides(report: dict[str, Any], params: "IperfParams", cores: Mapping[str, Any
     used = report.get("end", {}).get("cpu_utilization_percent")
     if not used:
         return []
-    threads = params.streams * (2 if params.bidirectional else 1) if version(report) >= THREADED else 1
+    threaded = version(report) >= THREADED
+    threads = params.streams * (2 if params.bidirectional else 1) if threaded else 1
     made = []
     for name, there in (("sender", params.reverse), ("receiver", not params.reverse)):
         role, tool = ("remote_total", "server") if there else ("host_total", "client")
         had = int(cores.get(tool) or threads)
         what = f"{had} cores that it may run on" if had < threads else f"{threads} threads"
-        words = what if version(report) >= THREADED else "one core, all that this version uses"
+        words = what if threaded else "one core, all that this version uses"
         made.append(Side(name, float(used[role]) / 100, min(had, threads), words))
     if cores.get("shared"):
         made.append(Side("both", made[0].used + made[1].used, int(cores["client"]), f"the {cores['client']} cores that both share"))

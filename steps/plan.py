@@ -16,7 +16,7 @@ from perfdag.kube import Kube, KubeError
 from perfdag.parts import forget_damaged, note, run_folder, stored_parts
 from perfdag.plan import Plan, make_plan, read_plan
 from perfdag.podspec import Context, account_of, claim_spec, host_port, patch, priority_class, shared_claim
-from perfdag.runs import load_plan
+from perfdag.runs import variants
 from perfdag.shape import Shape
 from perfdag.steps import budget
 from perfdag.steps.facts import cluster_facts
@@ -153,7 +153,7 @@ def step(here: Here, out: Path, environment: Mapping[str, str]) -> Plan:
 
     store = here.open()
     plan = plan_of(here, store, environment)
-    plans = [plan, load_plan(store, plan.options["other"])] if plan.trigger == "ab" else [plan]
+    plans = variants(store, plan)
     made = outputs(plan, here, kept(store, plans), *plans[1:])
     _put(store, plans)  # first of all: whatever the cluster refuses, there are rows that say so
     budget.begin(store, plan.run_id)

@@ -18,7 +18,7 @@ from perfdag.confirm import assigned
 from perfdag.kube import Kube, KubeError, Resource
 from perfdag.parts import note, stored_parts
 from perfdag.plan import Plan
-from perfdag.runs import load_plan
+from perfdag.runs import load_plan, variants
 from perfdag.steps.place import Here
 from perfdag.steps.pods import Pod, is_pulling, read, selector, told
 from perfdag.store import Store, StoreError
@@ -171,7 +171,7 @@ async def stand(here: Here) -> None:
     """
     store = here.open()
     plan = load_plan(store, here.run_id)
-    plans = [plan, load_plan(store, plan.options["other"])] if plan.trigger == "ab" else [plan]
+    plans = variants(store, plan)
     async with Kube() as kube:
         standing = [asyncio.create_task(_guard(kube, here, Sentry(plan, store)))]
         if not gated(plan):

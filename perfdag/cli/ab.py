@@ -131,7 +131,7 @@ def prepared(args: argparse.Namespace) -> "tuple[Duel, str | None] | str":
     """The duel asked for and the store's root, or what is wrong with the question. Raises BadDocument, StoreError."""
     from perfdag import suite
     from perfdag.abtest import prepare, recall
-    from perfdag.runs import load_plan
+    from perfdag.runs import load_plan, variants
     from perfdag.store import open_store
 
     if args.resume is not None:
@@ -139,7 +139,7 @@ def prepared(args: argparse.Namespace) -> "tuple[Duel, str | None] | str":
         plan = load_plan(store, args.resume)
         if plan.trigger != "ab":
             return f"run {args.resume} is not one of `perfdag ab`"
-        return recall(plan, load_plan(store, plan.options["other"])), args.store
+        return recall(*variants(store, plan)), args.store
     if args.suite is None:
         return "name a suite file, or --resume RUN"
     if args.other is None and not args.a and not args.b:
