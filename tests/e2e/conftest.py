@@ -176,10 +176,18 @@ def installed(security: str, *options: str) -> Iterator[Namespace]:
 
 
 @pytest.fixture(scope="session")
-def bench() -> Iterator[Namespace]:
+def restricted() -> Iterator[Namespace]:
     """A namespace with PodSecurity `restricted` and perfdag installed."""
     with installed("restricted") as made:
         yield made
+
+
+@pytest.fixture
+def bench(restricted: Namespace) -> Iterator[Namespace]:
+    """The namespace, in which a run that a failed test leaves behind keeps no lock of the runs of the next."""
+    yield restricted
+    for each in restricted.objects("Workflow", "argoproj.io/v1alpha1", labels="workflows.argoproj.io/completed!=true"):
+        restricted.delete("Workflow", each["metadata"]["name"], "argoproj.io/v1alpha1")
 
 
 async def _remove(name: str) -> None:

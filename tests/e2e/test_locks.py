@@ -12,9 +12,9 @@ pytestmark = [pytest.mark.argo, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def beside(bench: Namespace) -> Iterator[Namespace]:
+def beside(restricted: Namespace) -> Iterator[Namespace]:
     """A second installation that waits for the lock of the first."""
-    with installed("restricted", "--lock-namespace", bench.name) as made:
+    with installed("restricted", "--lock-namespace", restricted.name) as made:
         yield made
 
 
