@@ -1,13 +1,17 @@
-"""Charts of comparisons: the forest plot of effects with their intervals."""
+"""Charts of comparisons: the forest plot of effects with their intervals, and the ratios of what was measured over message sizes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
 
-from perfdag.charts.style import INK, MUTED, PNG_DPI, SERIES, figure, no_data
+from perfdag.charts.style import INK, MUTED, PAPER, PNG_DPI, SERIES, figure, no_data
+from perfdag.units import short
 
 MOST_ROWS = 60
 COLOURS = {"better": SERIES[0], "worse": SERIES[1], "differs": SERIES[3]}
@@ -61,4 +65,50 @@ def forest(effects: Sequence[Effect], title: str, subtitle: str = "", absolute: 
     ax.set_ylim(-0.7, len(shown) - 0.3)
     ax.grid(axis="y", visible=False)
     ax.set_xlabel("B against A (%)")
+    return fig
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One cell of the map: relative effect of B (0.1 is +10 %) at a message size in bytes, and whether it is beyond the noise floor."""
+
+    row: str
+    size: float
+    effect: float
+    shown: bool
+    better: bool
+
+
+def ratios(cells: Sequence[Ratio], title: str, subtitle: str = "") -> Figure:
+    """log2 of B over A by message size: blue where B is better, orange where it is worse, blank inside the noise floor."""
+    cells = [each for each in cells if each.effect > -1]
+    if not cells:
+        return no_data("no series over message sizes in common")
+    rows = list(dict.fromkeys(each.row for each in cells))
+    sizes = sorted({each.size for each in cells})
+    shown = rows[:MOST_ROWS]
+    grid = np.full((len(shown), len(sizes)), np.nan)
+    words = {}
+    for each in cells:
+        if each.row in shown and each.shown:
+            y, x = shown.index(each.row), sizes.index(each.size)
+            grid[y, x] = abs(math.log2(1 + each.effect)) * (1 if each.better else -1)
+            words[y, x] = f"{100 * each.effect:+.0f}"
+    said = "number: % that B differs from A; blue: better, orange: worse; blank: inside the noise floor, or no verdict"
+    said += f"; first {len(shown)} of {len(rows)} rows" if len(shown) < len(rows) else ""
+    heights = (0.26 * len(shown) + 1.1,)
+    fig, (ax,) = figure(heights=heights, title=title, subtitle="; ".join(part for part in (said, subtitle) if part))
+    fig.set_dpi(PNG_DPI)  # as the forest's
+    most = max(float(np.nanmax(np.abs(grid))) if words else 0.0, 0.1)
+    colours = LinearSegmentedColormap.from_list("verdicts", [SERIES[1], PAPER, SERIES[0]])
+    edges = np.arange(len(sizes) + 1), np.arange(len(shown) + 1)
+    ax.pcolormesh(*edges, grid, cmap=colours, norm=TwoSlopeNorm(0.0, -most, most), gid="ratios", edgecolors=PAPER, linewidth=0.5)
+    for (y, x), word in words.items():
+        ax.text(x + 0.5, y + 0.5, word, ha="center", va="center", fontsize=5.5, color=INK)
+    ax.set_yticks(np.arange(len(shown)) + 0.5, shown, fontsize=7.5)
+    ax.invert_yaxis()
+    step = max(1, len(sizes) // 10)
+    ax.set_xticks(np.arange(0, len(sizes), step) + 0.5, [short(size, "B").replace(" ", "\n") for size in sizes[::step]])
+    ax.grid(visible=False)
+    ax.set_xlabel("message size")
     return fig

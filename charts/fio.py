@@ -1,17 +1,21 @@
-"""fio: IOPS, bandwidth and latency percentiles by point; IOPS against p99 latency where the queue depth has three or more values."""
+"""fio: IOPS, bandwidth and latency percentiles by point; the distribution of completion latency; IOPS against p99 latency where the
+queue depth has three or more values, a panel for each pattern and block size."""
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from perfdag.charts import dots, style
 from perfdag.charts.generic import finding, pages
-from perfdag.charts.series import Cell, Series, band_words, read, runs_words
+from perfdag.charts.series import Cell, Series, band_words, read, runs_words, words_without
 from perfdag.units import short
 
 PERCENTILES = ("p50", "p99", "p99.9")
+SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999, "p99.99": 0.9999}
 DEPTHS = 3  # fewest queue depths that make a curve
 
 
@@ -24,6 +28,8 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         return
     for slug, some, note in pages(cells):
         yield slug, _points(some, "; ".join(part for part in (note, where) if part))
+    if distributed := _distributions(cells):
+        yield "latency", _distribution(distributed, where)
     curves = _curves(cells)
     if curves:
         yield "queue-depth", _queue_depth(curves, where)
@@ -57,57 +63,132 @@ def _percentiles(cells: Sequence[Cell], direction: str) -> list[dots.Group]:
     return [group for group in made if any(group.series)]
 
 
-def _curves(cells: Sequence[Cell]) -> dict[str, list[tuple[int, Series, Series]]]:
-    """Pattern -> (depth, IOPS, p99 latency) by rising depth."""
-    made: dict[str, list[tuple[int, Series, Series]]] = {}
+def _distributions(cells: Sequence[Cell]) -> dict[str, list[tuple[float, Series]]]:
+    """Point and direction -> (share of the I/Os that took no longer, their latency), by rising share; at least three percentiles."""
+    made: dict[str, list[tuple[float, Series]]] = {}
+    for cell in cells:
+        mixed = cell.state.params.get("rw") in ("rw", "randrw", "readwrite")
+        for each in cell.series("completion_latency"):
+            if each.stat in SHARES and each.values and each.middle > 0:
+                direction = str(each.coords.get("direction", ""))
+                made.setdefault(f"{cell.label} ({direction})" if mixed else cell.label, []).append((SHARES[each.stat], each))
+    return {name: sorted(found, key=lambda pair: pair[0]) for name, found in made.items() if len(found) >= 3}
+
+
+def _distribution(told: dict[str, list[tuple[float, Series]]], where: str) -> Figure:
+    """Latency on a log axis against the share of I/Os that took no longer, which is drawn by the decades of what is left."""
+    tails = {name: found[-1][1].middle / found[0][1].middle for name, found in told.items()}
+    shown = sorted(told, key=lambda name: -tails[name])[: len(style.SERIES)]
+    longest = shown[0]
+    last = told[longest][-1][1]
+    title = f"{longest}: {last.stat} of the completion latency is {tails[longest]:.1f} times its {told[longest][0][1].stat}"
+    cut = f"the {len(shown)} longest tails of {len(told)}" if len(shown) < len(told) else ""
+    said = band_words([each for name in shown for _, each in told[name]]).replace("dot", "line").replace("bar", "band")
+    fig, (ax,) = style.figure(title=title, subtitle="; ".join(part for part in (said, cut, where) if part), heights=(3.2,))
+    ax.set_xscale("log")
+    for k, name in enumerate(shown):
+        look = style.look(k)
+        ys = [_decades(share) for share, _ in told[name]]
+        bands = [each.band for _, each in told[name]]
+        ax.fill_betweenx(
+            ys, [b.low for b in bands], [b.high for b in bands], color=look["color"], alpha=0.2, linewidth=0, gid=f"band {name}"
+        )
+        ax.plot([each.middle for _, each in told[name]], ys, label=name, gid=f"median {name}", **look)
+    top = max(share for name in shown for share, _ in told[name])
+    ticks = [share for share in SHARES.values() if share <= top]
+    ax.set_yticks([_decades(share) for share in ticks], [f"p{100 * share:g}" for share in ticks])
+    style.value_axis(ax.xaxis, "s", 1.0, log=True)
+    ax.set_xlabel("completion latency, lower is better")
+    ax.set_ylabel("I/Os that took no longer")
+    ax.legend(loc="best")
+    return fig
+
+
+def _decades(share: float) -> float:
+    """p90 is 1, p99 is 2, p99.9 is 3: the tail is what matters."""
+    return -math.log10(1 - share)
+
+
+Curve = list[tuple[int, Series, Series]]
+"""(depth, IOPS, p99 latency) by rising depth."""
+
+
+def _curves(cells: Sequence[Cell]) -> dict[tuple[str, str], dict[str, Curve]]:
+    """Pattern and block size -> curve by what else tells points apart; only those of enough depths."""
+    made: dict[tuple[str, str], dict[str, Curve]] = {}
     for cell in cells:
         depth: Any = cell.state.params.get("iodepth")
+        rw, size = str(cell.state.params.get("rw", "")), cell.state.params.get("bs")
         for iops in cell.series("iops"):
             late = next((each for each in cell.series("latency", "p99") if each.coords == iops.coords), None)
             if late is not None and depth is not None:
-                direction = str(iops.coords.get("direction", ""))
-                rest = " ".join(word for word in cell.label.split(" ") if word != f"iodepth={depth}") or cell.state.entry
-                name = f"{rest} ({direction})" if cell.state.params.get("rw") in ("rw", "randrw") else rest
-                made.setdefault(name, []).append((int(depth), iops, late))
-    return {name: sorted(found, key=lambda each: each[0]) for name, found in made.items() if len({d for d, _, _ in found}) >= DEPTHS}
+                pattern = f"{rw} ({iops.coords.get('direction', '')})" if rw in ("rw", "randrw", "readwrite") else rw
+                facet = (pattern, short(float(size), "B") if isinstance(size, int | float) else str(size or ""))
+                name = words_without(cell, ("iodepth", "rw", "bs"))
+                made.setdefault(facet, {}).setdefault(name, []).append((int(depth), iops, late))
+    found = {}
+    for facet, curves in made.items():
+        long = {name: sorted(told, key=lambda each: each[0]) for name, told in curves.items() if len({d for d, _, _ in told}) >= DEPTHS}
+        if long:
+            found[facet] = long
+    return found
 
 
-def knee(found: Sequence[tuple[int, Series, Series]]) -> int:
+def knee(found: Curve) -> int:
     """Depth of the knee of a curve: where IOPS over p99 latency is highest (Kleinrock's power, ICC 1979). Beyond it waiting grows faster."""
     return max(found, key=lambda each: each[1].middle / each[2].middle if each[2].middle > 0 else 0.0)[0]
 
 
-def _knees(curves: dict[str, list[tuple[int, Series, Series]]]) -> str:
+def _knees(curves: dict[tuple[str, str], dict[str, Curve]]) -> str:
     said = []
-    for name, found in curves.items():
+    told = [(" ".join(part for part in (*facet, name) if part), found) for facet, named in curves.items() for name, found in named.items()]
+    for name, found in told:
         depth = knee(found)
         _, iops, late = next(each for each in found if each[0] == depth)
         where = f"{depth} in flight: {short(iops.middle, '1/s')} at p99 {short(late.middle, 's')}"
-        said.append(f"{f'{name}: ' if len(curves) > 1 else ''}{'no knee up to' if depth == found[-1][0] else 'knee at'} {where}")
+        said.append(f"{f'{name}: ' if len(told) > 1 else ''}{'no knee up to' if depth == found[-1][0] else 'knee at'} {where}")
     return "; ".join(said[:3]) + (f" and {len(said) - 3} more" if len(said) > 3 else "")
 
 
-def _queue_depth(curves: dict[str, list[tuple[int, Series, Series]]], where: str) -> Figure:
-    series = [each for found in curves.values() for _, iops, late in found for each in (iops, late)]
+def _queue_depth(curves: dict[tuple[str, str], dict[str, Curve]], where: str) -> Figure:
+    """A panel for each pattern (row) and block size (column) on the same axes."""
+    patterns = list(dict.fromkeys(pattern for pattern, _ in curves))
+    sizes = list(dict.fromkeys(size for _, size in curves))
+    series = [each for named in curves.values() for found in named.values() for _, iops, late in found for each in (iops, late)]
     said = f"numbers: I/Os in flight; ring: knee, where IOPS over p99 latency is highest; {band_words(series)}"
-    fig, (ax,) = style.figure(title=_knees(curves), subtitle=f"{said}; {where}", heights=(3.4,))
-    ax.set_yscale("log")
-    for k, (name, found) in enumerate(list(curves.items())[: len(style.SERIES)]):
-        look = style.look(k)
-        xs, ys = [iops.middle for _, iops, _ in found], [late.middle for _, _, late in found]
-        ax.plot(xs, ys, label=name, gid=f"median {name}", **look)
-        ax.hlines(ys, [i.band.low for _, i, _ in found], [i.band.high for _, i, _ in found], color=look["color"], alpha=0.45)
-        ax.vlines(xs, [p.band.low for _, _, p in found], [p.band.high for _, _, p in found], color=look["color"], alpha=0.45)
-        best = knee(found)
-        for x, y, (depth, _, _) in zip(xs, ys, found, strict=True):
-            if depth == best and best != found[-1][0]:
-                ax.plot([x], [y], "o", markersize=13, markerfacecolor="none", markeredgecolor=look["color"], gid=f"knee {name}")
-            ax.annotate(str(depth), (x, y), xytext=(5, -10), textcoords="offset points", fontsize=8, color=style.MUTED)
-    largest = max(iops.band.high for found in curves.values() for _, iops, _ in found)
-    ax.set_xlim(0, largest * 1.08)
-    name = style.value_axis(ax.xaxis, "1/s", largest)
-    style.value_axis(ax.yaxis, "s", 1.0, log=True)
-    ax.set_xlabel(style.axis_label("iops", name, "higher"))
-    ax.set_ylabel("p99 latency\nlower is better")
-    ax.legend(loc="best")
+    rows, columns = len(patterns), len(sizes)
+    heights = (3.4,) if len(curves) == 1 else (2.2,)
+    fig, axes = style.figure(rows, heights, columns, title=_knees(curves), subtitle=f"{said}; {where}", sharex=True, sharey=True)
+    largest = max(iops.band.high for named in curves.values() for found in named.values() for _, iops, _ in found)
+    waits = [each.band for each in series if each.metric == "latency"]
+    lowest, highest = min(band.low for band in waits), max(band.high for band in waits)
+    for i, ax in enumerate(axes):
+        facet = patterns[i // columns], sizes[i % columns]
+        ax.set_yscale("log")
+        ax.set_xlim(0, largest * 1.08)
+        ax.set_ylim(lowest / 1.5, highest * 1.5)
+        for k, (name, found) in enumerate(list(curves.get(facet, {}).items())[: len(style.SERIES)]):
+            _curve(ax, found, name, style.look(k))
+        name = style.value_axis(ax.xaxis, "1/s", largest, bins=6 if columns < 3 else 3)
+        style.value_axis(ax.yaxis, "s", 1.0, log=True)
+        if len(curves) > 1:
+            ax.set_title(", ".join(part for part in facet if part) + ("" if facet in curves else ": not measured"))
+        if i >= (rows - 1) * columns:
+            ax.set_xlabel(style.axis_label("iops", name, "higher" if columns < 3 else ""))
+        if i % columns == 0:
+            ax.set_ylabel("p99 latency\nlower is better")
+        if len(curves.get(facet, {})) > 1:
+            ax.legend(loc="best")
     return fig
+
+
+def _curve(ax: Axes, found: Curve, name: str, look: dict[str, Any]) -> None:
+    xs, ys = [iops.middle for _, iops, _ in found], [late.middle for _, _, late in found]
+    ax.plot(xs, ys, label=name, gid=f"median {name}", **look)
+    ax.hlines(ys, [i.band.low for _, i, _ in found], [i.band.high for _, i, _ in found], color=look["color"], alpha=0.45)
+    ax.vlines(xs, [p.band.low for _, _, p in found], [p.band.high for _, _, p in found], color=look["color"], alpha=0.45)
+    best = knee(found)
+    for x, y, (depth, _, _) in zip(xs, ys, found, strict=True):
+        if depth == best and best != found[-1][0]:
+            ax.plot([x], [y], "o", markersize=13, markerfacecolor="none", markeredgecolor=look["color"], gid=f"knee {name}")
+        ax.annotate(str(depth), (x, y), xytext=(5, -10), textcoords="offset points", fontsize=8, color=style.MUTED)

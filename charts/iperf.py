@@ -1,14 +1,21 @@
-"""iperf: throughput by point with what explains it (retransmits, or loss and jitter), and over streams where there are three or more."""
+"""iperf: throughput by point with what explains it (retransmits, or loss and jitter), by path for each MTU and number of streams, over
+streams where there are three or more, and second by second within the run."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from statistics import median
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from matplotlib.figure import Figure
 
-from perfdag.charts import lines, style
+from perfdag.charts import dots, lines, style
 from perfdag.charts.generic import dot_figure, finding, pages
-from perfdag.charts.series import Cell, band_words, read, runs_words
+from perfdag.charts.series import Cell, band_words, read, runs_words, words_without
+from perfdag.ids import canonical
 
+FACETS = 8
+LINES = 6  # points whose seconds are drawn
 PANELS = {"tcp": ("throughput", "direction_throughput", "retransmits"), "udp": ("throughput", "lost_fraction", "jitter")}
 
 
@@ -27,6 +34,10 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
             yield slug, dot_figure(some, wanted, "; ".join(part for part in (_bound(some), note, where) if part))
         if len({cell.state.params.get("streams") for cell in own}) >= 3:
             yield f"{protocol}-streams", _streams(own, where)
+        if len({_path(cell) for cell in own}) > 1 and len(facets := _facets(own)) > 1:
+            yield f"{protocol}-paths", _paths(facets, where)
+        if seconds := _seconds(rows, own):
+            yield f"{protocol}-seconds", _within(seconds, where)
 
 
 def _bound(cells: Sequence[Cell]) -> str:
@@ -48,4 +59,78 @@ def _streams(cells: Sequence[Cell], where: str) -> Figure:
     fig, (ax,) = style.figure(title=title, subtitle="; ".join(part for part in (said, where) if part))
     failed = [f"{cell.label}: {(cell.why or '').split(':')[0]}" for cell in cells if cell.why]
     lines.panel(ax, shown, metric="throughput", x_label="parallel streams", x_unit="1", failed=failed)
+    return fig
+
+
+def _path(cell: Cell) -> str:
+    """What a point's packets go through: its network and where its hosts are, whatever the MTU."""
+    network = {name: value for name, value in (cell.state.shape.get("network") or {}).items() if name != "mtu"}
+    return canonical([network, (cell.state.shape.get("hosts") or {}).get("placement")])
+
+
+def _facets(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+    """Points by MTU and streams, with the words that tell them apart within: the path between the hosts first of all."""
+    made: dict[tuple[int, int], list[Cell]] = {}
+    for cell in cells:
+        mtu = int((cell.state.shape.get("network") or {}).get("mtu") or 0)
+        made.setdefault((mtu, int(cell.state.params.get("streams", 1))), []).append(cell)
+    several = len({mtu for mtu, _ in made}) > 1
+    found = {}
+    for (mtu, streams), group in sorted(made.items())[:FACETS]:
+        size = f"MTU {mtu or 'of the network'}, " if several else ""
+        short = [replace(cell, label=words_without(cell, ("streams", "network.mtu")) or "default network") for cell in group]
+        found[f"{size}{streams} stream{'s' * (streams > 1)}"] = short
+    return found
+
+
+def _paths(facets: dict[str, list[Cell]], where: str) -> Figure:
+    """Throughput by path, a panel for each MTU and number of streams, on one axis."""
+    shown = {name: dots.groups(cells, "throughput") for name, cells in facets.items()}
+    series = [each for groups in shown.values() for group in groups for each in group.series if each]
+    fig, axes = style.figure(
+        len(facets),
+        [dots.height(cells, shown[name]) for name, cells in facets.items()],
+        title=f"Throughput by path; {finding([cell for cells in facets.values() for cell in cells], 'throughput')}",
+        subtitle="; ".join(part for part in (band_words(series), where) if part),
+    )
+    for ax, (name, cells) in zip(axes, facets.items(), strict=True):
+        dots.panel(ax, cells, shown[name], "throughput")
+        ax.set_title(name)
+    farthest = max(ax.get_xlim()[1] for ax in axes)
+    for ax in axes:
+        ax.set_xlim(right=farthest)
+        name = style.value_axis(ax.xaxis, "bit/s", farthest)
+        ax.set_xlabel(style.axis_label("throughput", name, "higher") if ax is axes[-1] else "")
+    return fig
+
+
+def _seconds(rows: pa.Table, cells: Sequence[Cell]) -> list[lines.Line]:
+    """A line for each point: throughput by second over its valid repetitions, the unsteadiest points first."""
+    valid = pc.and_(pc.equal(rows["metric"], "second_throughput"), pc.equal(rows["status"], "ok"))
+    kept = rows.filter(pc.fill_null(pc.and_(valid, pc.equal(rows["phase"], "measure")), False))
+    told: dict[str, dict[float, list[float]]] = {}
+    for row in kept.select(["point", "subject", "value"]).to_pylist():
+        told.setdefault(row["point"], {}).setdefault(float(row["subject"].split(" ")[1]), []).append(row["value"])
+    made = []
+    for cell in cells:
+        whole = next(iter(cell.series("throughput", "value")), None)
+        if whole and len(told.get(cell.state.point, {})) >= 3:
+            by = {second: replace(whole, values=values) for second, values in told[cell.state.point].items()}
+            made.append(lines.Line(cell.label, by))
+    return sorted(made, key=_unsteadiness, reverse=True)
+
+
+def _unsteadiness(line: lines.Line) -> float:
+    """Range of a line's medians as a share of their median."""
+    _, middles, _, _ = line.columns()
+    return (max(middles) - min(middles)) / (median(middles) or 1.0)
+
+
+def _within(shown: Sequence[lines.Line], where: str) -> Figure:
+    """Throughput second by second."""
+    worst = f"{shown[0].name}: seconds of a run differ by {100 * _unsteadiness(shown[0]):.1f} %"
+    cut = f"the {LINES} unsteadiest of {len(shown)} points" if len(shown) > LINES else ""
+    said = band_words([each for line in shown[:LINES] for each in line.series.values()]).replace("dot", "line").replace("bar", "band")
+    fig, (ax,) = style.figure(title=worst, subtitle="; ".join(part for part in (said, cut, where) if part), heights=(2.2,))
+    lines.panel(ax, shown[:LINES], metric="throughput", x_label="second of the run", x_unit="1", linear=True)
     return fig

@@ -42,16 +42,17 @@ def panel(
     x_label: str,
     x_unit: str = "B",
     log_y: bool = False,
+    linear: bool = False,
     failed: Sequence[str] = (),
     sizes: Sequence[float] = (),
 ) -> None:
-    """Draw lines over sizes (log2 when they span 8 times or more; a size of zero then stands left of the smallest, as its tick says).
+    """Draw lines over sizes (log2 when they span 8 times or more and not `linear`; a size of zero then stands left of the smallest, as its tick says).
 
     `failed` names lines without any valid sample; they are crosses at the axis. `sizes` are those of panels that share the x axis.
     """
     xs = sorted({*sizes, *(x for line in lines for x in line.series)})
     positive = [x for x in xs if x > 0]
-    log_x = len(positive) > 2 and positive[-1] / positive[0] >= 8
+    log_x = not linear and len(positive) > 2 and positive[-1] / positive[0] >= 8
     zero = positive[0] / 2 if log_x and xs[0] == 0 else None
     _x_axis(ax, xs, positive, zero, log_x, x_unit)
     values = [v for line in lines for each in line.series.values() for v in each.values]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from perfdag.benchmark import Failed, Invalid, Measurement, Output, Skip
+from perfdag.steps.iperf3 import by_second
 
 if TYPE_CHECKING:
     from perfdag.steps.iperf import IperfParams
@@ -83,7 +84,23 @@ def parse(output: Output, streams: int, duration: float, protocol: str, reverse:
     if protocol == "tcp":
         found += _windows([*(_seconds(server if reverse else client, False)), *(_seconds(server, True) if bidirectional else [])])
     total = sum(_rate(received) for _, received, _ in halves)
-    return [Measurement("throughput", total), *found]
+    texts = [(server, False)] * (not reverse) + [(client, True)] * (reverse or bidirectional)
+    by_side = [_received_by_second(text, starred, streams) for text, starred in texts]
+    return [Measurement("throughput", total), *found, *by_second([sum(rates) for rates in zip(*by_side, strict=False)])]
+
+
+def _received_by_second(text: str, starred: bool, streams: int) -> list[float]:
+    """Bit/s of all streams by second, up to the first second that is not told of every stream."""
+    told: dict[int, list[float]] = {}
+    for row in _ROW.finditer(text):
+        start, end = float(row["start"]), float(row["end"])
+        wrote = re.match(r"\d+/\d+\s", row["rest"] or "") is not None
+        if bool(row["star"]) == starred and not wrote and 0.5 < end - start < 1.5:
+            told.setdefault(round(start), []).append(float(row["rate"]))
+    rates: list[float] = []
+    while len(told.get(len(rates), [])) == streams:
+        rates.append(sum(told[len(rates)]))
+    return rates
 
 
 def _seconds(text: str, starred: bool) -> list[str]:

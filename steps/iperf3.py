@@ -2,8 +2,9 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from perfdag.benchmark import Failed, Invalid, Measurement, Skip
@@ -89,11 +90,35 @@ def measurements(report: dict[str, Any], params: "IperfParams", texts: dict[str,
             found.append(Measurement("retransmits", float(end[f"sum_sent{suffix}"]["retransmits"]), coords=coords))
     if params.protocol == "tcp":
         found += _round_trips(end)
+    found += _seconds(report, params, texts)
     seen = sides(report, params, cores)
     found += [Measurement(f"{side.name}_cpu", side.used) for side in seen[:2]]
     if seen:
         found.append(Measurement("cpu_bound", float(any(side.bound for side in seen))))
     return found
+
+
+def _seconds(report: dict[str, Any], params: "IperfParams", texts: dict[str, str]) -> list[Measurement]:
+    """Bit/s that the receivers got within each second that is measured. Raises Failed where the server received and its report is broken."""
+    received = [_whole_seconds(report)] if params.reverse or params.bidirectional else []
+    if not params.reverse:
+        received.append(_whole_seconds(read(texts.get("server", ""))))
+    return by_second([sum(rates) for rates in zip(*received, strict=False)])
+
+
+def _whole_seconds(report: dict[str, Any]) -> list[float]:
+    """Bit/s of all streams that this side receives, by second; what is omitted and the rest after the last second are left out."""
+    sums = [each for interval in report["intervals"] for name, each in interval.items() if name.startswith("sum")]
+    return [
+        float(each["bits_per_second"]) for each in sums if not each["omitted"] and each.get("sender") is False and each["seconds"] > 0.5
+    ]
+
+
+def by_second(rates: Sequence[float]) -> list[Measurement]:
+    """`second_throughput` of each second, at most 300: of a longer run the mean of as many seconds as makes it fewer. One is the whole."""
+    step = -(-len(rates) // 300)
+    starts = range(0, len(rates), step) if len(rates) > 1 else ()
+    return [Measurement("second_throughput", fmean(rates[at : at + step]), subject=f"second {at + 1}") for at in starts]
 
 
 def _received(end: dict[str, Any], suffix: str) -> float:

@@ -41,6 +41,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     )
     parser.add_argument("--gate", action="store_true", help="exit 3 where a headline series is worse")
     parser.add_argument("--chart", metavar="FILE", help="forest plot, .svg or .png")
+    parser.add_argument("--sizes", metavar="FILE", help="map of the ratios by message size (imb, rdma-*), .svg or .png")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="the comparison as JSON on stdout")
     form.add_argument("--markdown", action="store_true", help="the comparison as Markdown on stdout")
@@ -81,6 +82,8 @@ def run(args: argparse.Namespace) -> int:
         return complain("compare", error)
     if args.chart:
         write_chart(args.chart, forest(made))
+    if args.sizes:
+        write_chart(args.sizes, sizes(made))
     if args.json:
         import orjson
 
@@ -120,6 +123,29 @@ def forest(made: "Comparison") -> Any:
         f"suite {made.b.suite}; line: 95 % interval by the noise between past runs; grey: not shown, hollow: inconclusive",
         len(rows) - len(drawn),
     )
+
+
+def sizes(made: "Comparison") -> Any:
+    """The map of ratios by message size, a row for each point and metric."""
+    import orjson
+
+    from perfdag.charts.compare import Ratio, ratios
+
+    cells = []
+    for row in made.rows:
+        coords = orjson.loads(row.info.coords or "{}")
+        size = coords.pop("message_bytes", None)
+        if size is None or row.verdict.absolute:
+            continue
+        stat = "" if row.info.stat in ("value", "mean") else row.info.stat
+        rest = " ".join(f"{key}={value}" for key, value in coords.items())
+        label = " ".join(filter(None, (row.info.entry, row.label, row.info.metric, stat, rest)))
+        shown = row.verdict.word in ("better", "worse", "differs")
+        cells.append(Ratio(label, float(size), row.verdict.effect, shown, row.verdict.word == "better"))
+    cells.sort(key=lambda cell: (cell.row, cell.size))
+    worse = sum(cell.shown and not cell.better for cell in cells)
+    title = f"{made.b.words} against {made.a.words}: {worse} of {len(cells)} cells worse, {sum(c.shown and c.better for c in cells)} better"
+    return ratios(cells, title, f"suite {made.b.suite}")
 
 
 def name(row: "Row") -> str:

@@ -71,6 +71,7 @@ def sample(
                 "unit": each.get("unit"),
                 "better": each.get("better"),
                 "headline": each.get("headline", False) if each else None,
+                "subject": each.get("subject"),
             }
         )
     return made
@@ -173,4 +174,63 @@ def iperf() -> pa.Table:
                 samples.append(sample("iperf", params, repetition, values))
     lost = {"metric": "lost_fraction", "value": 0.01, "unit": "1", "better": "lower"}
     samples.append(sample("iperf", {"protocol": "udp", "streams": 1, "reverse": False}, 1, [throughput(1e9), lost]))
+    return table(*samples)
+
+
+def iperf_paths() -> pa.Table:
+    """TCP between pods and between nodes, with two MTUs and two numbers of streams, 10 s each, one of them with a dip in second 5."""
+    samples = []
+    for mtu in (1500, 9000):
+        for streams in (1, 4):
+            for host in (False, True):
+                rate = 9e9 * streams**0.5 * (1 + 0.2 * host) * (1 + mtu / 90_000)
+                dip = 0.5 if (mtu, streams, host) == (9000, 4, False) else 1.0
+                params, shape = {"protocol": "tcp", "streams": streams}, {"hosts": {"count": 2}, "network": {"mtu": mtu, "host": host}}
+                for repetition in (1, 2, 3):
+                    value = rate * (1 + 0.01 * repetition)
+                    seconds = [value * (dip if second == 5 else 1 + 0.002 * second) for second in range(1, 11)]
+                    by_second = [
+                        {"metric": "second_throughput", "value": v, "unit": "bit/s", "better": "none", "subject": f"second {k}"}
+                        for k, v in enumerate(seconds, start=1)
+                    ]
+                    samples.append(sample("iperf", params, repetition, [throughput(value), *by_second], shape=shape))
+    return table(*samples)
+
+
+def fio_grid() -> pa.Table:
+    """Reads and writes of two block sizes over four queue depths, with the percentiles of their completion."""
+    samples = []
+    for rw, direction in (("randread", "read"), ("randwrite", "write")):
+        for size in (4096, 65536):
+            for depth in (1, 4, 16, 64):
+                for repetition in (1, 2, 3):
+                    late = 80e-6 * (1 + depth / 16) * (1 + size / 65536) * (1 + 0.02 * repetition)
+                    values = io(direction, depth / (late + 50e-6), late * 3)
+                    for stat, factor in (("min", 0.3), ("p50", 1), ("p90", 1.6), ("p99", 3), ("p99.9", 9), ("p99.99", 20), ("max", 40)):
+                        values.append(
+                            {"metric": "completion_latency", "value": late * factor, "unit": "s", "better": "lower", "stat": stat}
+                            | {"coords": {"direction": direction}}
+                        )
+                    samples.append(sample("fio", {"rw": rw, "bs": size, "iodepth": depth}, repetition, values))
+    return table(*samples)
+
+
+def pingpong() -> pa.Table:
+    """PingPong over shared memory and TCP: latency and bandwidth by size, and the three headlines."""
+    samples = []
+    for transport, start, peak in (("shm", 0.4e-6, 9e9), ("tcp", 14e-6, 3e9)):
+        for repetition in (1, 2, 3):
+            slower = 1 + 0.03 * repetition
+            values = [
+                {"metric": "zero_byte_latency", "value": start * slower, "unit": "s", "better": "lower", "headline": True},
+                {"metric": "peak_bandwidth", "value": peak / slower, "unit": "B/s", "better": "higher", "headline": True},
+                {"metric": "half_bandwidth_size", "value": start * peak, "unit": "B", "better": "lower", "headline": True},
+            ]
+            for size in [0, *(2**k for k in range(23))]:
+                late = (start + size / peak) * slower
+                coords = {"message_bytes": size}
+                values.append({"metric": "latency", "value": late, "unit": "s", "better": "lower", "stat": "mean", "coords": coords})
+                if size:
+                    values.append({"metric": "bandwidth", "value": size / late, "unit": "B/s", "better": "higher", "coords": coords})
+            samples.append(sample("imb", {"benchmark": "PingPong", "ranks": 2, "transport": transport}, repetition, values))
     return table(*samples)

@@ -323,3 +323,81 @@ def test_a_legend_replaces_the_names_of_more_than_five_lines():
         lines.panel(ax, made, metric="latency", x_label="size")
     assert len(ax.get_legend().get_texts()) == 6
     assert not artists(ax, "direct")
+
+
+def test_fio_has_a_panel_for_each_pattern_and_block_size_on_the_same_axes():
+    figure = drawn(fio, rows.fio_grid())["queue-depth"]
+    assert [ax.get_title(loc="left") or ax.get_title() for ax in figure.axes] == [
+        "randread, 4 KiB",
+        "randread, 64 KiB",
+        "randwrite, 4 KiB",
+        "randwrite, 64 KiB",
+    ]
+    assert len({ax.get_xlim() for ax in figure.axes}) == len({ax.get_ylim() for ax in figure.axes}) == 1
+    for ax in figure.axes:
+        (line,) = artists(ax, "median ")
+        assert len(line.get_xdata()) == 4
+        assert [t.get_text() for t in ax.texts] == ["1", "4", "16", "64"]
+        assert len(artists(ax, "knee ")) == 1
+
+
+def test_the_distribution_of_fio_s_latency_has_its_tail_in_decades():
+    table = rows.fio_grid()
+    figure = drawn(fio, table)["latency"]
+    (ax,) = figure.axes
+    assert ax.get_xscale() == "log"
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["p50", "p90", "p95", "p99", "p99.9", "p99.99"]
+    lines_drawn = [each for each in ax.get_children() if (each.get_gid() or "").startswith("median ")]
+    assert len(lines_drawn) == 6, "the longest tails, as the subtitle says"
+    assert "the 6 longest tails of 16" in texts(figure)
+    first = next(each for each in lines_drawn if each.get_gid() == "median bs=4KiB iodepth=1 rw=randread")
+    late = 80e-6 * (1 + 1 / 16) * (1 + 4096 / 65536) * 1.04
+    assert list(first.get_xdata()) == pytest.approx([late * k for k in (1, 1.6, 3, 9, 20)])
+    assert list(first.get_ydata()) == pytest.approx([0.30103, 1, 2, 3, 4])
+
+
+def test_fewer_than_three_percentiles_are_no_distribution():
+    assert "latency" not in drawn(fio, rows.fio())
+
+
+def test_iperf_by_path_has_a_panel_for_each_mtu_and_number_of_streams():
+    figures = drawn(iperf, rows.iperf_paths())
+    figure = figures["tcp-paths"]
+    assert [ax.get_title(loc="left") or ax.get_title() for ax in figure.axes] == [
+        "MTU 1500, 1 stream",
+        "MTU 1500, 4 streams",
+        "MTU 9000, 1 stream",
+        "MTU 9000, 4 streams",
+    ]
+    assert len({ax.get_xlim() for ax in figure.axes}) == 1
+    for ax in figure.axes:
+        assert [label.get_text() for label in ax.get_yticklabels()] == ["default network", "network.host"]
+        (medians,) = [each for each in artists(ax, "median ") if isinstance(each, Line2D)]
+        assert len(medians.get_xdata()) == 2
+    assert "tcp-paths" not in drawn(iperf, rows.iperf()), "one point for each number of streams and direction is no grid"
+
+
+def test_iperf_second_by_second_shows_the_dip():
+    figure = drawn(iperf, rows.iperf_paths())["tcp-seconds"]
+    (ax,) = figure.axes
+    assert ax.get_xscale() == "linear"
+    drawn_lines = [each for each in ax.get_children() if (each.get_gid() or "").startswith("median ")]
+    assert len(drawn_lines) == 6
+    dipped = drawn_lines[0]
+    assert dipped.get_gid() == "median network.mtu=9000 streams=4", "the unsteadiest first"
+    assert list(dipped.get_xdata()) == list(range(1, 11))
+    values = list(dipped.get_ydata())
+    assert values[4] == pytest.approx(min(values))
+    assert values[4] / values[3] == pytest.approx(0.5 / 1.008)
+    assert "the 6 unsteadiest of 8 points" in texts(figure)
+    assert "tcp-seconds" not in drawn(iperf, rows.iperf()), "no seconds, no figure"
+
+
+def test_imb_says_zero_byte_latency_and_half_bandwidth_on_each_line():
+    figure = drawn(imb, rows.pingpong())["pingpong"]
+    latency, bandwidth = figure.axes
+    assert [t.get_text() for t in latency.texts if t.get_gid() == "zero-byte"] == ["0.424 us", "14.84 us"]
+    rings = [each for each in bandwidth.get_lines() if (each.get_gid() or "").startswith("half-bandwidth")]
+    assert [float(each.get_xdata()[0]) for each in rings] == pytest.approx([3600, 42000])
+    assert [float(each.get_ydata()[0]) for each in rings] == pytest.approx([9e9 / 1.06 / 2, 3e9 / 1.06 / 2])
+    assert "ring: half of the peak" in texts(figure)

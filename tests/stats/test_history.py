@@ -6,6 +6,8 @@ import signal
 import tempfile
 from collections.abc import Collection
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +21,7 @@ from perfdag.charts import history as charts
 from perfdag.charts.compare import Effect, forest
 from perfdag.checks import Tuning
 from perfdag.cli import main
+from perfdag.cli.compare import sizes
 from perfdag.cli.finish import write_report
 from perfdag.cli.history_page import past
 from perfdag.comparison import compare_selections, level_removed
@@ -176,10 +179,35 @@ def test_compare_finds_the_step_and_what_changed(store: Store, capsys: pytest.Ca
     assert words == {"streams=8": "worse", "streams=1": "no difference shown", "streams=4": "no difference shown"}
     assert made["series"][0]["word"] == "worse"
     assert (tmp_path / "f.svg").read_bytes().startswith(b"<?xml")
+    assert main([*command, "--sizes", str(tmp_path / "s.svg")]) == 0
+    assert b"no series over message sizes" in (tmp_path / "s.svg").read_bytes()
+    capsys.readouterr()
     assert main([*command, "--gate"]) == 3
     assert "differs  kernel: 6.1.112 -> 6.1.119" in capsys.readouterr().out
     assert main([*command, "--markdown"]) == 0
     assert "| **worse** |" in capsys.readouterr().out
+
+
+def test_ratios_over_message_sizes_are_blank_inside_the_noise_floor() -> None:
+    """A row for each point and metric, whatever its direction: blue is better. A halved latency and a halved bandwidth."""
+
+    def row(metric: str, size: int, effect: float, word: str) -> Any:
+        info = SimpleNamespace(entry="imb", metric=metric, stat="mean", coords=json.dumps({"message_bytes": size}))
+        return SimpleNamespace(info=info, label="ranks=4", verdict=SimpleNamespace(effect=effect, word=word, absolute=False))
+
+    side = SimpleNamespace(words="run B", suite="mpi")
+    found = [row("latency", 8, -0.5, "better"), row("latency", 4, -0.02, "no difference shown"), row("bandwidth", 8, -0.5, "worse")]
+    figure = sizes(SimpleNamespace(a=side, b=side, rows=found))
+    (ax,) = figure.axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["imb ranks=4 bandwidth", "imb ranks=4 latency"]
+    (mesh,) = [each for each in ax.get_children() if each.get_gid() == "ratios"]
+    values = np.ma.filled(mesh.get_array().astype(float), np.nan).reshape(2, 2)
+    assert values[0][1] == pytest.approx(-1)
+    assert values[1][1] == pytest.approx(1)
+    assert np.isnan(values[1][0])
+    assert [text.get_text() for text in ax.texts] == ["-50", "-50"]
+    assert mesh.norm(0.0) == 0.5, "white where nothing differs"
+    assert "1 of 3 cells worse, 1 better" in figure.texts[0].get_text()
 
 
 def test_compare_says_which_side_ran_on_simulated_nodes(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,7 +224,10 @@ def test_what_single_objects_said_is_searched_too(store: Store, capsys: pytest.C
     """Of a sample that is ok: a search for capacity ends at the size that fails."""
     put(store, rows(0, {"streams=1": [1.0]}))
     said = {"metric": "failures", "coords": '{"message":"exceeded quota: q"}', "unit": "1", "headline": False}
-    put(store, rows(1, {"streams=1": [1.0]}) + rows(1, {"streams=1": [7.0]}, **said))
+    counted = {**said, "coords": '{"replicas":2}', "subject": "node-1"}  # by a benchmark whose failures have no words
+    put(store, rows(1, {"streams=1": [1.0]}) + rows(1, {"streams=1": [7.0]}, **said) + rows(1, {"streams=1": [5.0]}, **counted))
+    assert main(["history", "net", "--store", store.root, "--failures"]) == 0
+    assert "1 messages of objects" in capsys.readouterr().out
     assert main(["history", "net", "--store", store.root, "--failures", "QUOTA"]) == 0
     out = capsys.readouterr().out
     assert out.count("7 objects  exceeded quota: q") == 1

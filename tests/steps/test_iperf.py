@@ -407,3 +407,34 @@ def test_a_test_that_another_server_answered_fails(tmp_path: Any, monkeypatch: p
         params = IperfParams(duration=1, port=port)
         with pytest.raises(Failed, match=r"iperf3's server exited 1 beside a test that went well: .*Address already in use"):
             IPERF.run(gang(params, str(tmp_path)), params)
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds"),
+    [
+        ("tcp-reverse", [4.854190124e9, 5.336524447e9]),  # the client receives; the last 0.03 s are no second
+        ("iperf2-tcp-seconds", [25.969139776e9, 26.938583e9, 27.35687e9]),  # the sum of both streams at the server
+        ("iperf2-bidirectional-seconds", None),
+        ("iperf2-reverse-seconds", [14.296808e9, 13.906740e9]),
+        ("iperf2-udp-seconds", [0.10003056e9, 0.100014842e9]),
+    ],
+)
+def test_the_rate_of_each_second_is_the_receivers(name: str, seconds: list[float] | None) -> None:
+    _, params, output = load(f"iperf/{name}")
+    found = [each for each in IPERF.parse(output, params) if each.metric == "second_throughput"]
+    assert [each.subject for each in found] == [f"second {k + 1}" for k in range(len(found))]
+    if seconds is None:  # both directions: what the server got, and what the client got
+        got = re.findall(r"\[( ?\*?)1\] \d\.0000-[12]\.0000 sec +\d+ Bytes +(\d+) ", output.texts["client"])
+        there = re.findall(r"\[  1\] \d\.0000-[12]\.0000 sec +\d+ Bytes +(\d+) ", output.texts["server"])
+        here = [rate for star, rate in got if "*" in star]
+        seconds = [float(a) + float(b) for a, b in zip(here, there, strict=True)]
+        assert len(seconds) == 2
+    assert [each.value for each in found] == pytest.approx(seconds, rel=1e-6)
+
+
+def test_a_long_run_has_300_rates_at_most() -> None:
+    found = iperf3.by_second([1.0, 3.0] * 400)
+    assert len(found) == 267
+    assert found[1].subject == "second 4"
+    assert found[0].value == pytest.approx(5 / 3)
+    assert iperf3.by_second([1.0]) == []
