@@ -1,6 +1,6 @@
 """Throughput and efficiency over replicas, from the rows of queue-scaling."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 import pyarrow as pa
@@ -22,29 +22,42 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
             slug = "throughput" if len(cells) <= PANELS else f"throughput-{start // PANELS + 1}"
             said = f"median and range of the repetitions; gain: median of the ratios and of their 95 % intervals; {runs_words(rows)}"
             yield slug, queue.throughput(curves, finding(curves), said)
-        shared = [queue.Curve(cell.label, {}, done=items) for cell in cells if (items := done(rows, cell.state.point))]
+        shared = [worked for cell in cells if (worked := where(rows, cell)).places]
         if shared:
-            yield "spread", queue.spread(shared, evenness(shared), f"items at the most replicas, all repetitions; {runs_words(rows)}")
+            said = "items at the most replicas, all valid repetitions"
+            said += "; failures at any number, of all" if any(each.failed for each in shared) else ""
+            yield "spread", queue.spread(shared, evenness(shared), f"{said}; {runs_words(rows)}")
 
 
-def done(rows: pa.Table, point: str) -> dict[str, float]:
-    """Items of a point by node and device, summed over its valid repetitions."""
+def where(rows: pa.Table, cell: Cell) -> queue.Curve:
+    """Items of a point by node and device, summed over its valid repetitions, and failures over all: one that had any is not valid."""
+    point = cell.state.point
+    return queue.Curve(cell.label, {}, done=by_subject(rows, point, "items", ("ok",)), failed=by_subject(rows, point, "failures"))
+
+
+def by_subject(rows: pa.Table, point: str, metric: str, statuses: Collection[str] = ()) -> dict[str, float]:
+    """A metric of a point by node and device, summed over its repetitions of these statuses (none named: of all)."""
     found: dict[str, float] = {}
-    valid = pc.and_(pc.and_(pc.equal(rows["metric"], "items"), pc.equal(rows["point"], point)), pc.equal(rows["status"], "ok"))
-    for row in rows.filter(pc.fill_null(valid, False)).select(["subject", "value", "phase"]).to_pylist():
-        if row["phase"] == "measure":
+    wanted = pc.and_(pc.and_(pc.equal(rows["metric"], metric), pc.equal(rows["point"], point)), pc.equal(rows["phase"], "measure"))
+    for row in rows.filter(pc.fill_null(wanted, False)).select(["subject", "value", "status"]).to_pylist():
+        if row["status"] in (statuses or (row["status"],)):
             found[row["subject"]] = found.get(row["subject"], 0.0) + row["value"]
     return found
 
 
 def evenness(curves: Iterable[queue.Curve]) -> str:
-    """The title: the device that did most, against an even share."""
+    """The title: the device that did most, against an even share, and the one that failed most."""
     said = []
     for each in curves:
-        name, most = max(each.done.items(), key=lambda pair: pair[1])
-        share = 100 * most / sum(each.done.values())
-        even = "" if len(each.done) == 1 else f" ({100 / len(each.done):.0f} % if even)"
-        said.append(f"{each.name}: {name} did {share:.0f} %{even}")
+        words = []
+        if each.done:
+            name, most = max(each.done.items(), key=lambda pair: pair[1])
+            even = "" if len(each.places) == 1 else f" ({100 / len(each.places):.0f} % if even)"
+            words.append(f"{name} did {100 * most / sum(each.done.values()):.0f} %{even}")
+        if each.failed:
+            name, most = max(each.failed.items(), key=lambda pair: pair[1])
+            words.append(f"{most:.0f} of {sum(each.failed.values()):.0f} failures on {name}")
+        said.append(f"{each.name}: {', '.join(words)}")
     return "; ".join(said)
 
 

@@ -47,10 +47,11 @@ class Metric:
 
 @dataclass(frozen=True)
 class Tool:
-    """A program that must be there, and the packages that bring it (package manager -> package)."""
+    """A program that must be there, and the packages that bring it (package manager -> package); `advice` where none does so here."""
 
     program: str
     packages: Mapping[str, str]
+    advice: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,13 +100,14 @@ class Gang:
 
 
 class SampleError(Exception):
-    """A sample that yields no value. `texts` keeps what the tools said."""
+    """A sample that yields no valid value. `texts` keeps what the tools said, `measurements` what was read all the same: rows of its status."""
 
     status: ClassVar[str] = "failed"
 
-    def __init__(self, reason: str, texts: Mapping[str, str] | None = None) -> None:
+    def __init__(self, reason: str, texts: Mapping[str, str] | None = None, measurements: Sequence[Measurement] = ()) -> None:
         super().__init__(reason)
         self.texts = dict(texts or {})
+        self.measurements = list(measurements)
 
 
 class Failed(SampleError):
@@ -122,10 +124,6 @@ class Invalid(SampleError):
     """It ran, but what it measured is not what it claims. `measurements` keeps the values that were read, to be marked invalid."""
 
     status = "invalid"
-
-    def __init__(self, reason: str, texts: Mapping[str, str] | None = None, measurements: Sequence[Measurement] = ()) -> None:
-        super().__init__(reason, texts)
-        self.measurements = list(measurements)
 
 
 class Infrastructure(SampleError):
@@ -165,6 +163,10 @@ class Benchmark(ABC, Generic[P]):
     @abstractmethod
     def seconds(self, params: P) -> float:
         """Expected wall time of one sample in seconds."""
+
+    def least_seconds(self, params: P) -> float:
+        """Seconds that the tool runs by these params on any machine (0: none is sure); a `timeout` not longer fails every sample."""
+        return 0.0
 
     def limit(self, params: P) -> float:
         """Seconds after which a sample is given up where the suite sets no `timeout`: five times what is expected, a minute at least.

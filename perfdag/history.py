@@ -243,8 +243,8 @@ def told(store: Store, shown: Trends, text: str) -> list[Failure]:
     wanted = table.filter(pc.fill_null(pc.equal(table["metric"], OBJECT_FAILURES), False))
     found = []
     for row in wanted.to_pylist():
-        message = orjson.loads(row["coords"] or "{}").get("message", "")
-        if text.lower() in message.lower() and row["value"]:
+        message = orjson.loads(row["coords"] or "{}").get("message")
+        if message is not None and text.lower() in message.lower() and row["value"]:
             found.append(Failure(row["run_id"], row["entry"], row["point"], round(row["value"]), None, message))
     return sorted(found, key=lambda each: each.run, reverse=True)
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from perfdag import benchmark as registry
 from perfdag import noise
-from perfdag.benchmark import Benchmark, Failed, Gang, Infrastructure, Invalid, Output, SampleError, Skip
+from perfdag.benchmark import Benchmark, Failed, Gang, Infrastructure, Output, SampleError, Skip
 from perfdag.facts import env_class
 from perfdag.hosts import Host
 from perfdag.pairs import together
@@ -202,11 +202,9 @@ class Lead:
                 part.status, part.error = "invalid", wrong
         except Infrastructure as error:
             part.status, part.error, part.texts = "infrastructure", str(error), {**part.texts, **error.texts}
-        except Invalid as error:
+        except SampleError as error:
             part.status, part.error, part.texts = error.status, str(error), {**part.texts, **error.texts}
             part.rows = [row(benchmark, each) for each in error.measurements]
-        except SampleError as error:
-            part.status, part.error, part.texts, part.rows = error.status, str(error), {**part.texts, **error.texts}, []
         except NoScratch:
             raise
         except Exception as error:
@@ -228,7 +226,7 @@ class Lead:
             gang = Gang(hosts, shape, point.timeout, scratch, self.place.volume, starter=starter)
             absent = benchmark.missing(gang, params)
             if absent:
-                raise Skip("; ".join(f"{tool.program} is not installed ({how_to_get(tool.packages)})" for tool in absent))
+                raise Skip("; ".join(f"{tool.program} is not installed ({tool.advice or how_to_get(tool.packages)})" for tool in absent))
             benchmark.prepare(gang, params)
             part.facts = benchmark.provenance(gang, params)
             part.started_at = now()

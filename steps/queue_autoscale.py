@@ -11,6 +11,7 @@ from pydantic import Field
 from perfdag import signals
 from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Params
 from perfdag.steps.queue.autoscale import HpaModel, Profile, Sample, score
+from perfdag.steps.queue.nodes import failed
 from perfdag.units import PositiveDuration
 
 if TYPE_CHECKING:
@@ -45,7 +46,9 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
     """Reaction time, overshoot, oscillation and wasted pod-seconds of autoscaled backends under a changing load.
 
     Without deployments, backends are processes scaled by a model of the HorizontalPodAutoscaler's rule: that compares settings of the
-    rule, not clusters. With some, their pods are watched while their own autoscaler acts.
+    rule, not clusters. With some, their pods are watched while their own autoscaler acts. Depth and wait of the line are the frontend's
+    own gauges, the wait over a window of 1 s here and the frontend's own (30 s) on a cluster; there they are left out where the backends'
+    command names no frontend in their namespace, or the API server's proxy does not lead to its metrics.
 
     Clock: this process's monotonic clock. It starts with the load and stops at the load's end; processes count when they take or wait
     for items, pods when they are ready.
@@ -71,6 +74,9 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
         Metric("latency", "s", "lower", "of requests, from their scheduled time (p50, p95)"),
         Metric("replicas", "1", "none", "backends over time, for the chart"),
         Metric("needed", "1", "none", "backends that the load needs over time, for the chart"),
+        Metric("depth", "1", "none", "requests that wait for a backend over time, for the chart"),
+        Metric("wait", "s", "none", "longest wait in the frontend's sliding window over time, of those that still wait too, for the chart"),
+        Metric("failures", "1", "lower", "failed requests, where there are any; a subject is a node, or one device of it"),
     )
 
     def seconds(self, params: QueueAutoscaleParams) -> float:
@@ -119,9 +125,8 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
         late = [queue for queue, one in result.items() if one["client"]["schedule_lag"]["late"] > 0.1]
         if late:
             raise Invalid(f"the generator ran more than 100 ms late at p99 of its requests on {', '.join(late)}", output.texts, found)
-        failures = sum(one["client"]["failure"] for one in result.values())
-        if failures:
-            raise Failed(f"{failures} requests failed", output.texts)
+        if words := [_failed(queue, one["client"]) for queue, one in result.items() if one["client"]["failure"]]:
+            raise Failed("; ".join(words), output.texts, found)
         if reasons := [reason for queue, one in result.items() for reason in _against(queue, one, params)]:
             raise Invalid("; ".join(reasons), output.texts, found)
         return found
@@ -138,6 +143,13 @@ def _unclear(params: QueueAutoscaleParams) -> list[str]:
         wrong.append(f"{len(params.clients)} clients for {len(params.deployments)} deployments: as many, or none")
     twice = sorted({name for name in params.deployments if params.deployments.count(name) > 1})
     return wrong + [f"deployments names {name} twice" for name in twice]
+
+
+def _failed(queue: str, client: Any) -> str:
+    """How many requests failed, by which causes and on which devices."""
+    causes = ", ".join(f"{count} {cause}" for cause, count in client["causes"].items())
+    where = ", ".join(f"{count} on {name}" for name, count in failed(client["nodes"]).items())
+    return f"{queue}: {client['failure']} requests failed ({causes})" + (f": {where}" if where else "")
 
 
 def _against(queue: str, one: Any, params: QueueAutoscaleParams) -> list[str]:
@@ -173,6 +185,7 @@ async def _watch(profile: Profile, params: QueueAutoscaleParams) -> dict[str, An
     from perfdag.kube import Kube, KubeError
     from perfdag.steps.queue import targets
     from perfdag.steps.queue.follow import watch
+    from perfdag.steps.queue.line import line_of
 
     try:
         async with Kube() as kube:
@@ -186,7 +199,8 @@ async def _watch(profile: Profile, params: QueueAutoscaleParams) -> dict[str, An
                 await _scaled(target)
             for load in loads:
                 await load.up(CLIENT_SECONDS)
-            async with _together(watch(profile, *each) for each in zip(watched, loads, strict=True)) as traces:
+            lines = [line_of(kube, namespace, target.containers) for target in watched]
+            async with _together(watch(profile, *each) for each in zip(watched, loads, lines, strict=True)) as traces:
                 return dict(zip(params.deployments, await traces, strict=True))
     except (KubeError, ValueError) as error:
         raise Failed(str(error)) from None
@@ -224,5 +238,7 @@ def _measured(queue: str, one: Any, params: QueueAutoscaleParams) -> list[Measur
         moment = params.duration * k / GRID
         sample = next((each for each in trace if each.at >= moment), trace[-1])
         when = {**at, "elapsed": round(moment, 3)}
-        found += [Measurement("replicas", float(sample.have), coords=when), Measurement("needed", float(sample.needed), coords=when)]
-    return found
+        told = {"replicas": sample.have, "needed": sample.needed, "depth": sample.depth, "wait": sample.wait}
+        found += [Measurement(name, float(value), coords=when) for name, value in told.items() if value is not None]
+    failures = failed(one["client"]["nodes"])
+    return found + [Measurement("failures", float(count), coords=at, subject=where) for where, count in failures.items()]

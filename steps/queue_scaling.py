@@ -7,6 +7,7 @@ import orjson
 from pydantic import Field
 
 from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Params
+from perfdag.steps.queue.nodes import subject
 from perfdag.steps.queue.workload import built_in_seconds
 from perfdag.units import PositiveDuration
 
@@ -66,6 +67,9 @@ class QueueScaling(Benchmark[QueueScalingParams]):
         Metric("coherence", "1", "lower", "kappa of the Universal Scalability Law"),
         Metric("knee", "1", "higher", "replicas beyond which throughput falls, by the law"),
         Metric("items", "1", "none", "items done at the most replicas; a subject is a node, or one device of it"),
+        Metric(
+            "failures", "1", "lower", "failed requests by number of replicas, where there are any; a subject is a node, or one device of it"
+        ),
     )
 
     def seconds(self, params: QueueScalingParams) -> float:
@@ -124,7 +128,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
         measured = _measured(result)
         failed = [step for step in steps if step["failures"]]
         if failed:
-            raise Failed(f"at {failed[0]['replicas']} replicas: {'; '.join(failed[0]['problems'])}", output.texts)
+            raise Failed(f"at {failed[0]['replicas']} replicas: {'; '.join(failed[0]['problems'])}", output.texts, measured)
         if not steps or steps[-1]["replicas"] != params.limit:
             raise Failed(f"the validator did not reach {params.limit} replicas", output.texts)
         unsteady = [step for step in steps if not step["steady"]]
@@ -154,10 +158,12 @@ def _measured(result: Any) -> list[Measurement]:
         if step["ratio"]:
             stats = zip(("value", "lower", "upper"), step["ratio"], strict=True)
             found += [Measurement("gain", value, stat, at) for stat, value in stats if value is not None]
+        if step["failures"]:
+            found += [Measurement("failures", float(count), coords=at, subject=where) for where, count in step["failed"].items()]
     found.append(Measurement("steps_failed", float(sum(bool(step["problems"]) for step in result["steps"]))))
     for node, spread in result["nodes"].items():
         for device, count in spread["devices"].items():
-            found.append(Measurement("items", float(count), subject=f"{node}/{device}" if device else node))
+            found.append(Measurement("items", float(count), subject=subject(node, device)))
     if result["amdahl"]:
         found.append(Measurement("amdahl_share", result["amdahl"]["sigma"]))
     usl = result["usl"]

@@ -17,11 +17,16 @@ Shape = Literal["step", "ramp", "spike"]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """At ``at`` seconds ``needed`` replicas were needed and ``have`` were there."""
+    """At ``at`` seconds ``needed`` replicas were needed and ``have`` were there.
+
+    ``depth`` requests waited for a replica, the longest ``wait`` seconds, of the frontend's sliding window; None where it was not asked.
+    """
 
     at: float
     needed: int
     have: int
+    depth: int | None = None
+    wait: float | None = None
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from perfdag.steps.queue.autoscale import HpaModel, Profile, Sample
-from perfdag.steps.queue.frontend import Frontend
+from perfdag.steps.queue.fifo import clock
+from perfdag.steps.queue.frontend import Frontend, Limits
+from perfdag.steps.queue.line import Line
 from perfdag.steps.queue.load import KeptWire, Work, request
 from perfdag.steps.queue.processes import Processes
 from perfdag.steps.queue.tally import Tally
@@ -18,6 +20,8 @@ from perfdag.steps.queue.validate import Load, Target
 from perfdag.steps.queue.wire import Address
 
 LOOK_SECONDS = 0.1
+WAIT_SECONDS = 1.0
+"""Sliding window of the longest wait: that of a frontend elsewhere, 30 s, would hide when the line was gone."""
 
 
 @dataclass
@@ -34,14 +38,15 @@ class Followed:
 
 
 def described(trace: list[Sample], client: Mapping[str, Any]) -> dict[str, Any]:
-    """A trace as lists of seconds, needed and there, with its client's statistics."""
-    return {"trace": [[each.at, each.needed, each.have] for each in trace], "client": dict(client)}
+    """A trace as lists of seconds, needed, there, depth and wait (seconds), with its client's statistics."""
+    return {"trace": [astuple(each) for each in trace], "client": dict(client)}
 
 
-async def watch(profile: Profile, target: Target, load: Load, look: float = 1.0) -> dict[str, Any]:
+async def watch(profile: Profile, target: Target, load: Load, line: Line, look: float = 1.0) -> dict[str, Any]:
     """Change the requests in parallel as the profile says and watch a target that something else scales.
 
-    The profile's rates are requests in parallel, of which each keeps one backend busy. ``look``: seconds between looks.
+    The profile's rates are requests in parallel, of which each keeps one backend busy. ``line`` tells depth and longest wait of its
+    queue. ``look``: seconds between looks.
     """
     await load.reset()
     trace: list[Sample] = []
@@ -55,7 +60,8 @@ async def watch(profile: Profile, target: Target, load: Load, look: float = 1.0)
                 allowed = await load.parallel(wanted)
                 if allowed < wanted:
                     raise ValueError(f"the client sends at most {allowed} requests in parallel: start it with --req-max {wanted}")
-            trace.append(Sample(now, wanted, await target.ready()))
+            have, (depth, wait) = await asyncio.gather(target.ready(), line())
+            trace.append(Sample(now, wanted, have, depth, wait))
             await asyncio.sleep(look)
         return described(trace, await load.stats())
     finally:
@@ -69,7 +75,7 @@ async def follow(profile: Profile, item_seconds: float, queues: int, sync: float
     """
     names = [f"queue-{n + 1}" for n in range(queues)]
     anywhere = Address("127.0.0.1", 0)
-    frontend = Frontend(names)
+    frontend = Frontend(names, Limits(window=WAIT_SECONDS))
     await frontend.start(anywhere, anywhere, anywhere)
     clients, workers, _ = frontend.ports
     backends = {name: Processes(Address("127.0.0.1", workers), name, ["sleep", f"{item_seconds}"]) for name in names}
@@ -128,7 +134,7 @@ async def _scale(
     queue, looked = frontend.queues[one.queue], -sync
     while (now := time.monotonic() - start) < profile.seconds:
         working = queue.running + len(frontend.parked[one.queue])
-        one.trace.append(Sample(now, profile.needed(now, item_seconds), working))
+        one.trace.append(Sample(now, profile.needed(now, item_seconds), working, queue.waiting, queue.longest_wait(clock())))
         if now - looked >= sync:
             looked = now
             have = len(backends.running)

@@ -165,6 +165,7 @@ class DeploymentTarget:
         self.uid = found["metadata"]["uid"]
         self.selector = _selector(found["spec"]["selector"])
         self.wanted = found["spec"].get("replicas", 1)
+        self.containers: list[dict[str, Any]] = found["spec"]["template"]["spec"]["containers"]
 
     async def scaler(self) -> str | None:
         """What else scales it: a HorizontalPodAutoscaler, with its owner where it has one (KEDA makes one for a ScaledObject); None

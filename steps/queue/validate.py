@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from perfdag.steps.queue import law
+from perfdag.steps.queue.nodes import blame, failed, pods, spread
 from perfdag.steps.queue.steady import Patience, Rate, Stats, longest, measure, ratio
 
 STOP_SECONDS = 5.0
@@ -110,6 +111,7 @@ class Step:
             "needed": self.needed,
             "latency": self.rate.stats["latency"],
             "failures": self.failures,
+            "failed": failed(self.rate.stats["nodes"]),
             "problems": self.problems,
         }
 
@@ -214,7 +216,7 @@ async def _step(target: Target, load: Load, plan: Plan, replicas: int, done: lis
     await _idle(load, plan.scale_seconds)
     await load.reset()
     await load.parallel(replicas)
-    rate = await measure(load.stats, replicas, plan.patience, lambda stats: _pods(stats) >= replicas)
+    rate = await measure(load.stats, replicas, plan.patience, lambda stats: pods(stats) >= replicas)
     have, failures = await target.ready(), int(rate.stats["failure"])
     against = ratio(rate, done[-1].rate) if done and done[-1].rate.per_second else None
     needed = plan.factor ** math.log2(replicas / done[-1].replicas) if done else 0.0
@@ -224,8 +226,8 @@ async def _step(target: Target, load: Load, plan: Plan, replicas: int, done: lis
         problems.append(f"{failures} failed requests ({causes}){blame(rate.stats)}")
     if not rate.per_second:
         problems.append(_nothing(rate, plan.patience))
-    elif _pods(rate.stats) < replicas:
-        problems.append(f"only {_pods(rate.stats)} of {replicas} replicas did any work")
+    elif pods(rate.stats) < replicas:
+        problems.append(f"only {pods(rate.stats)} of {replicas} replicas did any work")
     if have != replicas:
         problems.append(f"{have} replicas run at its end, {replicas} were asked: something else scales or ends them")
     if not rate.steady and rate.per_second:
@@ -245,33 +247,6 @@ def _nothing(rate: Rate, patience: Patience) -> str:
     if not item:
         return f"no item ended in {rate.seconds:.0f} s: longer ones want --timeout, 16 times what one takes"
     return f"no window of {patience.items} items a replica ended in {rate.seconds:.0f} s; items take {item:.3g} s: --timeout {2 * rate.seconds:.0f}"
-
-
-def blame(stats: Stats) -> str:
-    """What the backends said most often, and the devices that fail more than the rest."""
-    errors: Counter[str] = Counter()
-    for node in stats["nodes"].values():
-        errors.update(node["errors"])
-    said = f": {errors.most_common(1)[0][0]}" if errors else ""
-    return said + (f"; most on {' and '.join(stats['suspects'])}" if stats["suspects"] else "")
-
-
-def _pods(stats: Stats) -> int:
-    return sum(len(node["pods"]) for node in stats["nodes"].values())
-
-
-def spread(stats: Stats) -> dict[str, Any]:
-    """Items done and failed by node, and by its devices."""
-    return {
-        name: {
-            "success": node["success"],
-            "failure": node["failure"],
-            "devices": node["devices"],
-            "failed_devices": node["failed_devices"],
-            "pods": len(node["pods"]),
-        }
-        for name, node in sorted(stats["nodes"].items())
-    }
 
 
 def sentence(step: Step) -> str:

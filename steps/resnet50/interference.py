@@ -12,23 +12,14 @@ from perfdag import benchmark
 from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, SampleError, Tool
 from perfdag.hosts import Finished, Host, Server
 from perfdag.shape import Shape
+from perfdag.stats.fairness import jain
 from perfdag.steps.resnet50 import result, start
-from perfdag.steps.resnet50.benchmark import check, expected, missing, versions
+from perfdag.steps.resnet50.benchmark import check, expected, missing, shortest, versions
 from perfdag.steps.resnet50.params import InterferenceParams
 
 OVERLAP = 0.8
 """Part of the time that all copies must have run at once, or what is measured is not co-running."""
 SHARE_SLACK = 0.02
-
-
-def jain(shares: Sequence[float]) -> float:
-    """Jain's fairness index, (sum x)^2 / (n sum x^2): 1 where all get the same, 1/n where one gets all (Jain, Chiu, Hawe 1984).
-
-    Raises ValueError for no share, a negative one, or none above zero.
-    """
-    if not shares or min(shares) < 0 or not any(shares):
-        raise ValueError("fairness needs shares, none negative and one above zero")
-    return float(sum(shares) ** 2 / (len(shares) * sum(each**2 for each in shares)))
 
 
 def overlap(spans: Sequence[tuple[float, float]]) -> float:
@@ -74,6 +65,9 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
 
     def seconds(self, params: InterferenceParams) -> float:
         return (params.copies + 1.5) * expected(params)
+
+    def least_seconds(self, params: InterferenceParams) -> float:
+        return shortest(params)  # each run has the whole timeout
 
     def missing(self, gang: Gang, params: InterferenceParams) -> list[Tool]:
         return missing(gang, params)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark import Invalid, Measurement, Output
+from perfdag.benchmark import Failed, Invalid, Measurement, Output
 from perfdag.steps.queue.autoscale import HpaModel, Profile, Sample, score, simulate
-from perfdag.steps.queue.follow import follow
+from perfdag.steps.queue.follow import described, follow, watch
 from perfdag.steps.queue_autoscale import QueueAutoscale, QueueAutoscaleParams
 
 
@@ -70,8 +70,8 @@ def test_a_simulated_controller_is_scored_as_its_settings_say() -> None:
 
 def parsed(params: QueueAutoscaleParams, samples: list[Sample], **client: object) -> list[Measurement]:
     lag = {"p99": None, "late": 0.0}
-    counts = {"scheduled": 10, "success": 10, "failure": 0, "pending": 0, "latency": {"count": 10}, "schedule_lag": lag, **client}
-    one = {"trace": [[each.at, each.needed, each.have] for each in samples], "client": counts}
+    counts = {"scheduled": 10, "success": 10, "failure": 0, "pending": 0, "latency": {"count": 10}, "schedule_lag": lag}
+    one = described(samples, {**counts, "causes": {}, "nodes": {}, **client})
     return QueueAutoscale().parse(Output({"result": json.dumps({"queue-1": one})}), params)
 
 
@@ -86,6 +86,67 @@ def test_a_load_that_was_followed_is_ok_and_requests_without_an_answer_are_not()
     assert said.value.measurements
     with pytest.raises(Invalid, match="100 ms late at p99 of its requests on queue-1"):
         parsed(params, FOLLOWED, schedule_lag={"p99": None, "late": 3.0})
+
+
+def test_failed_requests_fail_it_and_its_rows_say_where() -> None:
+    nodes = {"n1": {"failed_devices": {"card0": 1, "card2": 9}}, "n2": {"failed_devices": {}}}
+    with pytest.raises(Failed) as said:
+        parsed(QueueAutoscaleParams(), FOLLOWED, failure=11, causes={"exit code 9": 10, "cannot connect": 1}, nodes=nodes)
+    assert str(said.value) == "queue-1: 11 requests failed (10 exit code 9, 1 cannot connect): 9 on n1/card2, 1 on n1/card0"
+    failures = [(each.subject, each.coords, each.value) for each in said.value.measurements if each.metric == "failures"]
+    assert failures == [("n1/card2", {"queue": "queue-1"}, 9), ("n1/card0", {"queue": "queue-1"}, 1)]
+    assert "failures" not in {each.metric for each in parsed(QueueAutoscaleParams(), FOLLOWED)}
+
+
+def over_time(found: list[Measurement], metric: str) -> dict[float, float]:
+    return {each.coords["elapsed"]: each.value for each in found if each.metric == metric}
+
+
+def test_depth_and_wait_are_rows_over_time_where_they_were_had() -> None:
+    line = {15: (30, 2.5), 20: (12, 3.0), 45: (None, None)}
+    samples = [Sample(each.at, each.needed, each.have, *line.get(int(each.at), (0, 0.0))) for each in FOLLOWED]
+    found = parsed(QueueAutoscaleParams(), samples)
+    depth, wait = over_time(found, "depth"), over_time(found, "wait")
+    assert (depth[0], depth[10], depth[18], depth[50]) == (0, 30, 12, 0)  # at a moment stands what was seen next
+    assert (wait[0], wait[10], wait[18], wait[50]) == (0, 2.5, 3, 0)
+    assert set(over_time(found, "replicas")) - set(depth) == set(range(21, 46))
+    bare = parsed(QueueAutoscaleParams(), FOLLOWED)
+    assert not over_time(bare, "depth")
+    assert not over_time(bare, "wait")
+
+
+class Watched:
+    """A target and its client: one replica is there, any number of requests is allowed."""
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []
+
+    async def ready(self) -> int:
+        return 1
+
+    async def parallel(self, requests: int) -> int:
+        self.sent.append(requests)
+        return requests
+
+    async def reset(self) -> None:
+        pass
+
+    async def stats(self) -> dict[str, Any]:
+        return {"failure": 0}
+
+
+async def test_the_line_is_looked_at_with_the_replicas() -> None:
+    looks = iter([(3, 0.5), (None, None)])
+
+    async def line() -> tuple[int | None, float | None]:
+        return next(looks, (0, 0.0))
+
+    watched: Any = Watched()
+    found = await watch(Profile("step", 1, 4, 0.4), watched, watched, line, look=0.02)
+    trace = [Sample(*each) for each in found["trace"]]
+    assert [(each.depth, each.wait) for each in trace[:3]] == [(3, 0.5), (None, None), (0, 0.0)]
+    assert {each.have for each in trace} == {1}
+    assert watched.sent == [1, 4, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -128,3 +189,7 @@ async def test_processes_follow_a_step_on_two_queues() -> None:
         assert result.reaction is not None
         assert result.reaction < 6
         assert one.tally.success == one.tally.scheduled
+        assert max(each.depth or 0 for each in one.trace) > 2
+        assert max(each.wait or 0.0 for each in one.trace) > 0.1
+        assert one.trace[-1].wait is not None
+        assert one.trace[-1].wait < 0.25  # of the last second, not of the whole run

@@ -37,6 +37,7 @@ def test_every_step_is_rows() -> None:
     assert [each.n for each in found if each.metric == "latency"] == [13, 26, 38]  # too few for p95 and p99
     assert [(each.subject, each.value) for each in found if each.metric == "items"] == [("node-1", 38)]
     assert [each.value for each in found if each.metric == "steps_failed"] == [0]
+    assert "failures" not in {each.metric for each in found}
 
 
 def test_a_step_below_the_factor_is_a_finding_and_no_failure() -> None:
@@ -50,9 +51,12 @@ def test_a_step_that_was_not_steady_is_invalid_with_its_rows() -> None:
     assert at(list(said.value.measurements), "throughput").keys() == {1, 2, 3}
 
 
-def test_failed_requests_fail_the_sample() -> None:
-    with pytest.raises(Failed, match="at 3 replicas: 2 failed requests"):
-        parsed(failures=2, problems=["2 failed requests (2 workload)"])
+def test_failed_requests_fail_the_sample_and_its_rows_say_where() -> None:
+    with pytest.raises(Failed, match="at 3 replicas: 3 failed requests") as said:
+        parsed(failures=3, failed={"node-1/card1": 2, "node-2": 1}, problems=["3 failed requests (3 workload)"])
+    failures = [(each.subject, each.coords["replicas"], each.value) for each in said.value.measurements if each.metric == "failures"]
+    assert failures == [("node-1/card1", 3, 2), ("node-2", 3, 1)]
+    assert at(list(said.value.measurements), "throughput").keys() == {1, 2, 3}
 
 
 def test_a_limit_that_was_not_reached_fails() -> None:

@@ -13,9 +13,10 @@ from perfdag.cli import main
 from perfdag.kube import KubeError
 from perfdag.steps.queue import law
 from perfdag.steps.queue.local import Local
+from perfdag.steps.queue.nodes import blame, failed, spread
 from perfdag.steps.queue.steady import Patience, Stats
 from perfdag.steps.queue.tally import Tally
-from perfdag.steps.queue.validate import BadInput, Plan, Verdict, blame, closing, spread, validate
+from perfdag.steps.queue.validate import BadInput, Plan, Verdict, closing, validate
 from perfdag.steps.queue_scaling import QueueScaling, QueueScalingParams
 
 
@@ -93,7 +94,9 @@ async def test_a_shorter_run_gives_the_same_answer() -> None:
 async def test_failing_work_fails_by_its_cause() -> None:
     result = await run(["/bin/false"], Plan(1, patience=Patience(seconds=2)))
     assert result["verdict"] == "FAIL"
-    assert "exit code 1" in str(result["steps"])
+    [step] = result["steps"]  # type: ignore[misc]
+    assert "exit code 1" in str(step["problems"])
+    assert sum(step["failed"].values()) == step["failures"] > 0
 
 
 async def test_items_longer_than_the_time_given_are_measured() -> None:
@@ -287,5 +290,6 @@ def test_a_bad_device_is_named() -> None:
         answer = {"Pod": "p", "Node": "n", "Device": f"card{n % 4}", "Error": "no frame" if broken else "", "Timeout": 0.0}
         tally.ended({**answer, "Runtime": 0.1, "Waittime": 0.0, "Retcode": int(broken)}, "", 0.0, 0.0, n % 4)
     assert blame(tally.as_json()) == ": no frame; most on n/card3"
+    assert failed(tally.as_json()["nodes"]) == {"n/card3": 10}
     verdict = Verdict(spread=spread(tally.as_json()))
     assert "card2 10, card3 0 (10 failed)" in closing(verdict)

@@ -9,7 +9,8 @@ import pytest
 from perfdag.benchmark import Gang, Invalid, Measurement, Output
 from perfdag.hosts import LocalHost
 from perfdag.shape import Shape
-from perfdag.steps.resnet50.interference import Resnet50Interference, jain, overlap, reasons_against
+from perfdag.stats.fairness import jain
+from perfdag.steps.resnet50.interference import Resnet50Interference, overlap, reasons_against
 from perfdag.steps.resnet50.params import InterferenceParams
 from perfdag.steps.resnet50.result import read
 

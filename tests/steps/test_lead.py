@@ -7,7 +7,7 @@ import pytest
 
 from perfdag import benchmark as registry
 from perfdag import noise, suite
-from perfdag.benchmark import Benchmark, Gang, Infrastructure, Invalid, Measurement, Metric, Output, Params, SampleError
+from perfdag.benchmark import Benchmark, Failed, Gang, Infrastructure, Invalid, Measurement, Metric, Output, Params, SampleError
 from perfdag.cli.run import local_hosts, needs_cluster
 from perfdag.noise import Moment
 from perfdag.parts import Part, part_key, read_part
@@ -106,6 +106,13 @@ def test_an_invalid_sample_keeps_its_values_and_says_why(tmp_path: Path, fake: t
     _, watcher, _ = measure(tmp_path, ONE)
     part = watcher.parts[0]
     assert (part.status, part.error, part.rows[0]["value"], part.texts) == ("invalid", "tcp was asked, shm was used", 9.0, {"said": "x"})
+
+
+def test_a_failed_sample_keeps_what_was_read_all_the_same(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
+    fake.script = [Failed("2 requests failed", {}, [Measurement("figure", 2.0, subject="node-1")]), Failed("no output")]
+    _, watcher, _ = measure(tmp_path, ONE + "    repetitions: 2\n")
+    assert [part.status for part in watcher.parts] == ["failed", "failed"]
+    assert [[(each["subject"], each["value"]) for each in part.rows] for part in watcher.parts] == [[("node-1", 2.0)], []]
 
 
 def test_a_value_that_is_no_number_fails(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
