@@ -1,10 +1,12 @@
 """A YAML file read with the position of every value, so that an error can name its line.
 
-YAML 1.2's safe core as PyYAML's safe loader reads it; refused: tags, duplicate keys, more than `MAX_VALUES` values once aliases are
-expanded (a "billion laughs" file), nesting deeper than `MAX_DEPTH`, files over `MAX_BYTES`.
+YAML 1.2's safe core as PyYAML's safe loader reads it; refused: tags, duplicate keys, numbers that YAML 1.1 reads in base 8 or 60
+(`010`, `1:30`), more than `MAX_VALUES` values once aliases are expanded (a "billion laughs" file), nesting deeper than `MAX_DEPTH`,
+files over `MAX_BYTES`.
 """
 
 import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +18,7 @@ MAX_BYTES = 16 << 20
 MAX_VALUES = 500_000
 MAX_DEPTH = 40
 Where = tuple[str | int, ...]
+_OCTAL = re.compile(r"[-+]?0[0-7_]+")
 _TAGS: dict[type[yaml.Node], set[str]] = {
     yaml.ScalarNode: {"str", "int", "float", "bool", "null", "timestamp"},
     yaml.SequenceNode: {"seq"},
@@ -120,6 +123,16 @@ def parse_document(text: str, file: str = "suite.yaml") -> Document:
     return document
 
 
+def _surprise(written: str, read: float) -> str:
+    """What to write in place of a number that YAML reads in another base than people do; empty where it is read as they mean it."""
+    if _OCTAL.fullmatch(written):
+        sign, digits = written[0].strip("0"), written.lstrip("-+0_") or "0"
+        return f"YAML reads {written} as {read} (base 8); write {sign}{digits} without the leading zero, or quote it if it is text"
+    if ":" in written:
+        return f"YAML reads {written} as {read} (base 60); write a time as 90s, 5m or 2h, and quote text"
+    return ""
+
+
 class _Reader:
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -151,6 +164,8 @@ class _Reader:
         except (yaml.YAMLError, ValueError):
             made = None
             self._refuse(node, path, f"cannot read {node.value!r} as {node.tag.rpartition(':')[2]}; quote it if it is text")
+        if isinstance(made, int | float) and (mend := _surprise(node.value, made)):
+            self._refuse(node, path, mend)
         # a date is a YAML type that JSON and the suite do not have
         return made if isinstance(made, str | int | float | bool) or made is None else str(node.value)
 

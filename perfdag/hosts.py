@@ -218,10 +218,13 @@ class LocalHost:
         out: Any,
         err: Any,
     ) -> "subprocess.Popen[bytes]":
-        program = shutil.which(argv[0], path=(env or {}).get("PATH"))
+        path = (env or {}).get("PATH")
+        program, pin = shutil.which(argv[0], path=path), shutil.which("taskset", path=path) if cpus else None
         if program is None:
             raise Failed(f"{argv[0]}: not found on {self.name}")
-        full = [*(["taskset", "-c", cpus] if cpus else []), program, *argv[1:]]
+        if cpus and pin is None:
+            raise Failed(f"taskset: not found on {self.name}, and hosts.cpus is set; install util-linux, or leave hosts.cpus out")
+        full = [*([pin, "-c", cpus] if pin and cpus else []), program, *argv[1:]]
         # LC_ALL: tools print numbers and words by locale, parsers read one form
         environment = {**os.environ, "LC_ALL": "C.UTF-8", **(env or {})}
         try:

@@ -120,6 +120,9 @@ class _Collector:
             found = Problem("--set", 1, f"{source.name}.{dotted(path)}", text)
         else:
             found = source.document.problem((*source.path, *path), text)
+        self._count(found)
+
+    def _count(self, found: Problem) -> None:
         self.problems[found] = self.problems.get(found, 0) + 1
 
     def add(self, source: Source) -> None:
@@ -260,6 +263,24 @@ class _Collector:
         entry, defaults = source.entry, source.defaults
         return entry.repetitions or defaults.repetitions or self.loaded.suite.repetitions, entry.until or defaults.until
 
+    def _timeout(self, source: Source, benchmark: Benchmark[Any], model: Any) -> float | None:
+        """The `timeout` set for a point, in seconds, which must leave the tool the time that its params ask for; None: none is set."""
+        suite, entry, defaults = self.loaded.suite, source.entry, source.defaults
+        timeout, least = entry.timeout or defaults.timeout or suite.timeout, benchmark.least_seconds(model)
+        if timeout is None or timeout > least or "timeout" in source.refused:
+            return timeout
+        text = (
+            f"{timeout:g} s would end every sample: {benchmark.name} is expected to take {round(benchmark.seconds(model), 1):g} s; "
+            f"give more than {least:g} s, or leave timeout out (then it is {benchmark.limit(model):g} s)"
+        )
+        if entry.timeout:
+            self.problem(source, ("timeout",), text)
+        elif defaults.timeout:
+            self._count(source.document.problem(("defaults", "timeout"), text))
+        else:
+            self._count(self.loaded.document.problem(("timeout",), text))
+        return timeout
+
     def _keep(
         self,
         source: Source,
@@ -274,7 +295,7 @@ class _Collector:
         suite, entry, defaults = self.loaded.suite, source.entry, source.defaults
         repetitions, until = self._times(source)
         seconds = benchmark.seconds(model)
-        timeout = entry.timeout or defaults.timeout or suite.timeout or benchmark.limit(model)
+        timeout = self._timeout(source, benchmark, model) or benchmark.limit(model)
         retries = next(r for r in (entry.retries, defaults.retries, suite.retries) if r is not None)
         label = " ".join(f"{name}={_brief(value)}" for name, value in varied.items())
         point = Point(identity, source.name, benchmark.name, params, shape, label, repetitions, seconds, timeout, retries, until, pair)
@@ -288,7 +309,7 @@ class _Collector:
 
 def _is_set(source: Source, path: Where) -> bool:
     """Whether `--set` gave what is at that path."""
-    return any(tuple(name.split(".")) == path[: name.count(".") + 1] for name in source.sets)
+    return path[:1] in source.given or any(tuple(name.split(".")) == path[: name.count(".") + 1] for name in source.sets)
 
 
 def _written(source: Source, where: Where, varied: Mapping[str, Any], path: Where, otherwise: Where) -> Where:

@@ -155,7 +155,8 @@ class FolderStore:
 
 
 class S3Store:
-    """A bucket with an optional prefix; AWS_ENDPOINT_URL, keys, regions and roles of the environment are honoured. One PUT an object."""
+    """A bucket with an optional prefix; AWS_ENDPOINT_URL, keys, regions and roles of the environment are honoured, then a profile of
+    ~/.aws. One PUT an object."""
 
     def __init__(self, root: str, patience: float) -> None:
         self.root, self.patience = root.rstrip("/"), patience
@@ -166,13 +167,16 @@ class S3Store:
         except ModuleNotFoundError:
             raise StoreError(f"store {root}: obstore is not installed; pip install 'perfdag[s3]'") from None
         self._api = obstore
-        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        config: dict[str, Any] = {"region": os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"}
+        config = _profile(root)
+        kept = config.pop("endpoint_url", None)
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or kept
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        config["region"] = region or config.get("region") or "us-east-1"
         if endpoint:
             config |= {"endpoint": endpoint, "virtual_hosted_style_request": False}
         retry: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
         client: Any = {"allow_http": True, "connect_timeout": "5s", "timeout": "60s"}
-        self._bucket = Bucket(bucket, prefix=prefix or None, client_options=client, retry_config=retry, **_profile(), **config)
+        self._bucket = Bucket(bucket, prefix=prefix or None, client_options=client, retry_config=retry, **config)
 
     def _error(self, error: Exception) -> StoreError:
         return StoreError(f"store {self.root}: {_s3_reason(error)}")
@@ -237,16 +241,24 @@ class S3Store:
         return f"{self.root}/{key}"
 
 
-def _profile() -> dict[str, Any]:
-    """Credentials of a named profile, which need boto3; without AWS_PROFILE the environment, a role or the instance gives them."""
-    if "AWS_PROFILE" not in os.environ or "AWS_ACCESS_KEY_ID" in os.environ:
+def _profile(root: str) -> dict[str, Any]:
+    """Keys, region and endpoint of AWS_PROFILE, else of the profile `default`; none where the environment has keys. Raises StoreError."""
+    from perfdag import awsprofile
+
+    if "AWS_ACCESS_KEY_ID" in os.environ or "AWS_WEB_IDENTITY_TOKEN_FILE" in os.environ:
         return {}
+    name = os.environ.get("AWS_PROFILE") or "default"
     try:
-        import boto3
-        from obstore.auth.boto3 import Boto3CredentialProvider
-    except ModuleNotFoundError:
-        raise StoreError("AWS_PROFILE needs boto3; pip install boto3, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") from None
-    return {"credential_provider": Boto3CredentialProvider(boto3.Session())}
+        return dict(awsprofile.read(name))
+    except awsprofile.ElsewhereError as error:
+        try:
+            import boto3
+            from obstore.auth.boto3 import Boto3CredentialProvider
+        except ModuleNotFoundError:
+            raise StoreError(f"store {root}: {error}") from None
+        return {"credential_provider": Boto3CredentialProvider(boto3.Session(profile_name=name))}
+    except ValueError as error:
+        raise StoreError(f"store {root}: {error}") from None
 
 
 def _permanent(error: Exception) -> bool:
@@ -260,5 +272,5 @@ def _s3_reason(error: Exception) -> str:
     if "NoSuchBucket" in text or isinstance(error, FileNotFoundError):
         return "no such bucket; make it, or check the name and AWS_ENDPOINT_URL"
     if "169.254." in text or "credential" in text.lower():
-        return "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+        return "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or run `aws configure`"
     return "cannot be reached; check AWS_ENDPOINT_URL and the network, then run again with --resume"

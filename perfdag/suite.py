@@ -107,7 +107,7 @@ class Source:
     """An entry as written, with the `defaults` of its own file and what --set fixes; and where, for enumeration and for errors.
 
     `refused`: keys of the entry or its defaults that are wrong and therefore left out here; a suite with such an entry is never used, but
-    the rest of the entry is still looked at, so that all mistakes are said at once.
+    the rest of the entry is still looked at, so that all mistakes are said at once. `given`: paths of the entry's keys that --set gave.
     """
 
     entry: Entry
@@ -119,6 +119,7 @@ class Source:
     name: str
     sets: dict[str, Any] = field(default_factory=dict)
     refused: frozenset[str] = frozenset()
+    given: set[Where] = field(default_factory=set)
 
     @property
     def partial(self) -> bool:
@@ -329,6 +330,7 @@ def _set_key(source: Source, name: str, value: Any, problems: list[Problem]) -> 
     raw = {**source.raw, name: value}
     try:
         source.entry, source.raw = Entry.model_validate(raw), raw
+        source.given.add((name,))
     except ValidationError as error:
         problems += [
             Problem("--set", 1, f"{source.name}.{name}", explain(source.document, (), each, Entry).text) for each in error.errors()

@@ -29,13 +29,27 @@ def _read(text: Any, units: Mapping[str, float], what: str, examples: str) -> fl
             raise ValueError(f"not a {what}: {text!r}; write it as {examples}")
         if found[2] not in units:
             known = ", ".join(unit for unit in units if unit)
-            raise ValueError(f"unknown unit {found[2]!r} in {text!r}; a {what} takes {known}")
+            meant = " or ".join(found[1] + unit for unit in _near(found[2], units))
+            hint = f"; did you mean {meant}?" if meant else ""
+            raise ValueError(f"unknown unit {found[2]!r} in {text!r}; a {what} takes {known}{hint}")
         value = float(found[1]) * units[found[2]]
     else:
         value = float(text)
     if not 0 <= value < float("inf"):
         raise ValueError(f"a {what} cannot be {text!r}; it is zero or more")
     return value
+
+
+def _near(wrong: str, units: Mapping[str, float]) -> list[str]:
+    """Units that may be meant: of other capitals, or of which only the prefix is written (`4k`); else the one spelt most alike."""
+    import difflib
+
+    known: dict[str, str] = {}
+    for unit in units:
+        known.setdefault(unit.casefold(), unit)  # `kB` stands before `KB`
+    word = wrong.casefold()
+    alike = [known[word + rest] for rest in ("", "ib", "b", "bit/s", "it/s") if word and word + rest in known]
+    return alike or [known[each] for each in difflib.get_close_matches(word, [each for each in known if each[:1] == word[:1]], n=1)]
 
 
 def seconds(text: Any) -> float:

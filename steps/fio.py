@@ -136,6 +136,9 @@ class Fio(Benchmark[FioParams]):
         moved = params.size * params.numjobs / 1e9
         return (params.runtime if params.runtime is not None else moved) + params.ramp + moved + 0.2
 
+    def least_seconds(self, params: FioParams) -> float:
+        return 0.0 if params.runtime is None else params.runtime + params.ramp
+
     def provenance(self, gang: Gang, params: FioParams) -> dict[str, Any]:
         target = params.file or fio_files.home(gang, params, gang.hosts[0])
         return {"filesystem": fio_files.filesystem(gang.hosts[0], target)}

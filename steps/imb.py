@@ -101,7 +101,7 @@ class Imb(Benchmark[ImbParams]):
     image = "imb"
     pairwise = True
     canaries = ("cpu", "memory", "loopback")
-    tools = (Tool("IMB-MPI1", {"pip": "impi-rt"}),)
+    tools = (intelmpi.IMB,)
     Params: ClassVar[type[Params]] = ImbParams
     metrics = (
         Metric("zero_byte_latency", "s", "lower", "time of a message (or operation) of no bytes", headline=True),

@@ -1,13 +1,14 @@
 """Intel MPI as the package impi-rt brings it: where it is on a host, how its mpirun is called, what it says of the transport it used."""
 
 import os
+import platform
 import re
 import sys
 from collections import Counter
 from pathlib import PurePosixPath
 from typing import Literal
 
-from perfdag.benchmark import Failed, Gang, Skip
+from perfdag.benchmark import Failed, Gang, Skip, Tool
 from perfdag.hosts import Host
 
 Transport = Literal["tcp", "shm", "rdma"]
@@ -19,13 +20,24 @@ _NICS = re.compile(r"MPI startup\(\): \d+\s+\d+\s+(\S+)\s*$", re.M)
 _PINS = re.compile(r"MPI startup\(\): (\d+)\s+(\d+)\s+(\S+)\s+\{")
 
 
+def imb(system: str, machine: str) -> Tool:
+    """IMB-MPI1, and how to get it on that operating system and architecture, as `platform` names them."""
+    if (system, machine) == ("Linux", "x86_64"):
+        return Tool("IMB-MPI1", {"pip": "impi-rt"})
+    advice = f"there is no impi-rt for {system} on {machine}; set mpi: openmpi and name an IMB-MPI1 built for Open MPI with program"
+    return Tool("IMB-MPI1", {}, advice)
+
+
+IMB = imb(platform.system(), platform.machine())
+
+
 def root_of(host: Host, program: str = "IMB-MPI1") -> str:
     """Folder with bin/ and lib/ of Intel MPI on that host: beside this interpreter, in $I_MPI_ROOT, or on PATH. Raises Skip."""
     places = [sys.prefix, *filter(None, [os.environ.get("I_MPI_ROOT")])]
     beside = (str(PurePosixPath(place) / "bin" / program) for place in places)
     found = next((path for path in beside if host.which(path)), None) or host.which(program)
     if found is None:
-        raise Skip(f"{program} is not on {host.name} (pip install impi-rt)")
+        raise Skip(f"{program} is not on {host.name} ({IMB.advice or 'pip install impi-rt'})")
     return str(PurePosixPath(found).parent.parent)
 
 

@@ -153,6 +153,9 @@ class Rdma(Benchmark[R], Generic[R]):
             return 2 + len(params.runs()) * (params.duration + 2)
         return 2 + len(params.runs()) * (0.5 + params.iterations * 2e-4) + self.messages(params) * sum(params.expected_sizes()) / SLOW_LINK
 
+    def least_seconds(self, params: R) -> float:
+        return params.duration or 0.0  # each size is a run of its own, with the whole timeout
+
     def prepare(self, gang: Gang, params: R) -> None:
         for host in gang.hosts:
             lacking = lacks(host)

@@ -45,6 +45,10 @@ class VmiSteady(Benchmark[VmiSteadyParams]):
         """The churn, and a guess of 60 ms a VMI for the ramps."""
         return 30.0 + params.duration + 0.12 * params.count
 
+    def least_seconds(self, params: VmiSteadyParams) -> float:
+        """The churn."""
+        return params.duration
+
     def limit(self, params: VmiSteadyParams) -> float:
         """See Benchmark: the lock, the primer, the ramps, the churn and a wait for its last replacement."""
         return _ask(params).limit(params.spec())

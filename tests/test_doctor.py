@@ -1,5 +1,6 @@
 """`perfdag doctor SUITE` on this machine: what any point of the suite needs and is not here."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,9 @@ from typing import Any
 import pytest
 
 from perfdag.cli import main
+from perfdag.hosts import LocalHost
+from perfdag.steps import intelmpi
+from perfdag.steps.imb import Imb
 from perfdag.steps.lead import how_to_get
 
 
@@ -51,6 +55,20 @@ def test_an_environment_that_uv_made_has_no_pip(pip: bool, monkeypatch: pytest.M
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if pip else None)
     here = f"{sys.executable} -m pip install impi-rt" if pip else f"uv pip install --python {sys.executable} impi-rt"
     assert how_to_get({"pip": "impi-rt"}) == here
+
+
+def test_a_tool_that_no_package_brings_here_has_its_own_advice(
+    write_suite: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Imb, "tools", (intelmpi.imb("Linux", "aarch64"),))
+    monkeypatch.setattr(LocalHost, "which", lambda self, program: None)
+    suite = str(write_suite("name: mpi\nentries:\n  - {benchmark: imb, params: {transport: shm}, hosts: {count: 1}}\n"))
+    advice = "there is no impi-rt for Linux on aarch64; set mpi: openmpi and name an IMB-MPI1 built for Open MPI with program"
+    assert main(["doctor", suite]) == 1
+    assert f"missing  imb: IMB-MPI1 is not installed\n         -> {advice}\n" in capsys.readouterr().out
+    assert main(["run", suite, "--no-report"]) == 0
+    (part,) = [json.loads(each.read_text()) for each in Path("perfdag-results").glob("runs/*/parts/*-1.json") if "canary" not in each.name]
+    assert (part["status"], part["error"]) == ("skipped", f"IMB-MPI1 is not installed ({advice})")
 
 
 def test_a_wrapper_that_is_not_there_is_missing_and_an_interpreter_is_asked_once(

@@ -1,6 +1,7 @@
 """LocalHost with real processes."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -235,6 +236,14 @@ def test_what_an_orderly_end_leaves_is_ended_too_and_what_is_not_of_perfdag_is_n
 def test_cpus_pins_the_command() -> None:
     ended = LocalHost().run(python("import os; print(sorted(os.sched_getaffinity(0)))"), timeout=20, cpus="0")
     assert ended.stdout == "[0]\n"
+
+
+def test_without_taskset_the_error_names_it_and_not_the_command(tmp_path: Path) -> None:
+    (tmp_path / "sleep").symlink_to(str(shutil.which("sleep")))
+    env = {"PATH": str(tmp_path)}
+    assert LocalHost().run(["sleep", "0"], timeout=20, env=env).code == 0
+    with pytest.raises(Failed, match=r"^taskset: not found on .*, and hosts\.cpus is set; install util-linux"):
+        LocalHost().run(["sleep", "0"], timeout=20, env=env, cpus="0")
 
 
 def test_files(tmp_path: Path) -> None:

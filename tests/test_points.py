@@ -333,6 +333,18 @@ def test_set_reaches_the_keys_of_an_entry_too() -> None:
     assert (point.repetitions, point.timeout, point.retries, point.until) == (7, 120, 0, None)
 
 
+def test_what_set_gives_a_key_of_an_entry_is_no_fault_of_its_file() -> None:
+    text = "name: s\nentries:\n  - {benchmark: iperf, timeout: 20s, params: {duration: 5s}}\n"
+    (point,) = make_plan(suite.loads(text)).points
+    assert point.timeout == 20
+    for changes, said in (
+        (["iperf.timeout=5s"], "--set:1: iperf.timeout: 5 s would"),
+        (["timeout=5s", "iperf.timeout=null"], "--set:1: timeout: 5 s"),
+    ):
+        with pytest.raises(BadDocument, match=said):
+            make_plan(suite.loads(text, settings=changes))
+
+
 def test_set_prefers_a_parameter_to_a_key_of_the_entry() -> None:
     (point,) = make_plan(suite.loads("name: s\nentries:\n  - {benchmark: vmi-burst}\n", settings=["vmi-burst.timeout=77s"])).points
     assert point.params["timeout"] == 77

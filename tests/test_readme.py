@@ -6,22 +6,47 @@ import shlex
 import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from perfdag import suite
+from perfdag import benchmark as registry
+from perfdag import noise, suite
 from perfdag.cli import main, parser
 from perfdag.cli.benchmarks import describe, markdown
 from perfdag.plan import make_plan
+from perfdag.steps.command import Command, CommandParams
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-COMMANDS = [re.split(r"#| \| ", line)[0].strip() for line in re.findall(r"^    (?:\S+=\S+ )?(perfdag .*)$", README, re.M)]
-LOCAL = [line for line in COMMANDS if line.split()[1] in {"plan", "benchmarks", "doctor"} and "--cluster" not in line]
+INLINE = [line for line in re.findall(r"`(perfdag [^`]* --[^`]*)`", README) if "RUN" not in line]
+COMMANDS = [re.split(r"#| \| ", line)[0].strip() for line in re.findall(r"^    (?:\S+=\S+ )?(perfdag .*)$", README, re.M)] + INLINE
+DRY = [line for line in COMMANDS if "--dry-run" in line]
+LOCAL = [line for line in COMMANDS if line.split()[1] in {"plan", "benchmarks", "doctor", "render"} and "--cluster" not in line]
+ON_A_STORE = [line for line in COMMANDS if line.split()[1] in {"compare", "history", "check", "baseline"}]
+RESUME = "perfdag run --resume last"
+AB = "perfdag ab suites/quick.yaml --only iperf --a iperf.streams=1 --b iperf.streams=4"
+VALIDATE = "perfdag queue validate --local --limit 4 --factor 1.8 -- sleep 0.5"
 
 
 def test_there_are_commands_to_check() -> None:
     assert len(COMMANDS) >= 5
+
+
+def test_only_what_needs_a_cluster_is_not_executed_here() -> None:
+    executed = [*DRY, *LOCAL, *ON_A_STORE, RESUME, AB, VALIDATE]
+    assert set(executed) <= set(COMMANDS)
+    assert [line for line in COMMANDS if line not in executed] == [
+        "perfdag install --namespace bench --store s3://bench/results --images 'registry.example/bench/perfdag-{name}:1.0' --create-namespace",
+        "perfdag doctor suites/quick.yaml --cluster --namespace bench",
+        "perfdag submit suites/quick.yaml --namespace bench --watch",
+        "perfdag status last --namespace bench",
+        "perfdag delete last --namespace bench",
+        "perfdag scale vmi burst --count 100 -o out0",
+        "perfdag scale submit -t training -n 2000 -p 5 --delay 1 -o out1",
+        "perfdag doctor suites/ml.yaml --cluster --namespace bench",
+    ]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -39,9 +64,8 @@ def test_commands_that_need_nothing_run(command: str, monkeypatch: pytest.Monkey
 
 def test_the_dry_run_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    for command in COMMANDS:
-        if "--dry-run" in command:
-            assert main(shlex.split(command)[1:]) == 0
+    for command in DRY:
+        assert main(shlex.split(command)[1:]) == 0
 
 
 def test_the_example_suite_can_be_planned() -> None:
@@ -62,8 +86,8 @@ def test_the_table_of_benchmarks_is_current() -> None:
 
 def test_the_commands_on_a_store_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Those under "Did it get slower?" as they stand, on two real runs of a suite that is called as the README's."""
-    chapter = README.split("## Did it get slower?")[1].split("\n## ")[0]
-    commands = {line.split()[1]: shlex.split(line)[1:] for line in re.findall(r"^    (perfdag .*)$", chapter, re.M)}
+    commands = {line.split()[1]: shlex.split(line)[1:] for line in ON_A_STORE}
+    assert len(commands) == len(ON_A_STORE)
     monkeypatch.chdir(tmp_path)
     Path("quick.yaml").write_text(
         "name: quick\nrepetitions: 3\nentries:\n  - {benchmark: command, name: iperf, params: {argv: [sleep, '0.01'], expected: 0.01}}\n"
@@ -83,6 +107,58 @@ def test_the_commands_on_a_store_answer(tmp_path: Path, monkeypatch: pytest.Monk
         said = capsys.readouterr().out
         assert all(each in said for each in expected), said
     assert json.loads(Path("perfdag-results/baselines.json").read_text())["v1.0"]["quick"]["runs"] == [last]
+
+
+def test_a_killed_run_is_resumed_as_it_stands(write_suite: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    suite_file = str(write_suite.sleeps(2, 2, extra="store: elsewhere\n"))
+    assert main(["run", suite_file, "--no-report", "--store", "perfdag-results"]) == 0
+    assert main(["run", suite_file, "--no-report"]) == 0, "into the store of the suite, which is not looked at"
+    (folder,) = Path("perfdag-results/runs").iterdir()
+    lost, *kept = sorted(each for each in (folder / "parts").iterdir() if "canary" not in each.name)
+    lost.unlink()
+    before = [each.read_bytes() for each in kept]
+    capsys.readouterr()
+    assert main(shlex.split(RESUME)[1:]) == 0
+    assert f"run {folder.name}: 2 points, 4 samples, store ./perfdag-results" in capsys.readouterr().err
+    assert lost.exists()
+    assert [each.read_bytes() for each in kept] == before
+
+
+def test_two_variants_are_compared_as_it_stands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """`ab` over a stand-in for iperf: its forty samples of a second each would be most of a minute."""
+
+    class Streams(CommandParams):
+        streams: int
+
+    class StandIn(Command):
+        """Wall time of a command, with a parameter of iperf's."""
+
+        name = "stand-in"
+        Params = Streams
+
+    known = registry._entry_points()
+    monkeypatch.setattr(registry, "_entry_points", lambda: {**known, "stand-in": SimpleNamespace(load=lambda: StandIn)})
+    monkeypatch.setattr(registry, "names", lambda: (*sorted(known), "stand-in"))
+    monkeypatch.setattr(noise, "canary", noise.canary().copy)
+    Path("suites").mkdir()
+    Path("suites/quick.yaml").write_text(
+        "name: quick\nentries:\n  - {benchmark: stand-in, name: iperf, params: {argv: ['true'], streams: 8}}\n"
+        "  - {benchmark: command, params: {argv: ['false']}}\n"
+    )
+    assert main(shlex.split(AB)[1:]) == 0
+    said = capsys.readouterr().out
+    assert "A  iperf.streams=1\nB  iperf.streams=4\n" in said
+    assert "iperf streams=1 | streams=4 wall_time" in said
+
+
+def test_backends_of_this_machine_are_validated(capsys: pytest.CaptureFixture[str]) -> None:
+    """As it stands but for shorter items; the verdict is the machine's, which is busy with other tests."""
+    *words, seconds = shlex.split(VALIDATE)[1:]
+    assert seconds == "0.5"
+    code = main([*words, "0.05"])
+    ended = capsys.readouterr()
+    assert re.findall(r"^ +(\d+) replicas: ", ended.err, re.M)[:2] == ["1", "2"], ended.err
+    assert ("PASS" in ended.out) == (code == 0)
 
 
 def test_links_and_pictures_are_there() -> None:

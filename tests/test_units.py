@@ -1,11 +1,14 @@
 """Quantities as people write them."""
 
+import re
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdag.ids import canonical
-from perfdag.units import bits_per_second, seconds, short, short_seconds, size_bytes
+from perfdag.units import bits_per_second, quantity_bytes, seconds, short, short_seconds, size_bytes
 
 
 @pytest.mark.parametrize(
@@ -38,6 +41,33 @@ def test_bit_rates() -> None:
 def test_nonsense_is_refused(text: object, read: object) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         read(text)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "meant"),
+    [
+        (size_bytes, "4k", "4KiB or 4kB"),
+        (size_bytes, "1g", "1GiB or 1GB"),
+        (size_bytes, "1.5gb", "1.5GB"),
+        (size_bytes, "64 kib", "64KiB"),
+        (size_bytes, "4 gigs", "4Gi"),
+        (quantity_bytes, "4GiB", "4Gi"),
+        (seconds, "10S", "10s"),
+        (seconds, "5 mins", "5min"),
+        (bits_per_second, "10G", "10Gbit/s"),
+        (bits_per_second, "10 Gb", "10Gbit/s"),
+        (bits_per_second, "10gbps", "10Gbit/s"),
+    ],
+)
+def test_a_wrong_unit_names_the_one_that_may_be_meant(read: Callable[[object], float], text: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=f"unknown unit .*; did you mean {re.escape(meant)}\\?$"):
+        read(text)
+
+
+@pytest.mark.parametrize(("read", "text"), [(size_bytes, "1 XB"), (seconds, "10 parsecs"), (seconds, "0")])
+def test_a_unit_that_is_like_none_names_none(read: Callable[[object], float], text: str) -> None:
+    with pytest.raises(ValueError, match=r"takes [^;]*$"):
+        read(text)
 
 
 @given(st.integers(0, 10**15))

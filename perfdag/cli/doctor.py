@@ -102,8 +102,8 @@ def _tools(plan: "Plan | None") -> list[Finding]:
                 refused.setdefault(point.benchmark, {})[str(error)] = None
     found = []
     for name, absent in sorted(wanted.items()):
-        for program, packages in {tool.program: tool.packages for tool in absent}.items():
-            found.append(Finding("missing", f"{name}: {program} is not installed", how_to_get(packages)))
+        for program, tool in {tool.program: tool for tool in absent}.items():
+            found.append(Finding("missing", f"{name}: {program} is not installed", tool.advice or how_to_get(tool.packages)))
         found += [Finding("missing", f"{name}: {why}", "install it, or mend the params that name it") for why in refused.get(name, ())]
         if not absent and name not in refused:
             tools = ", ".join(tool.program for tool in registry.get(name).tools)

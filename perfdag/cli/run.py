@@ -36,7 +36,11 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser.add_argument("suite", nargs="?", metavar="SUITE", help="suite file; not needed with --resume")
     add_suite_options(parser)
     parser.add_argument("--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: the suite's, else ./perfdag-results)")
-    parser.add_argument("--resume", metavar="RUN", help="continue this run (`last`: the newest): measure only what is not stored yet")
+    parser.add_argument(
+        "--resume",
+        metavar="RUN",
+        help="continue this run of --store (`last`: its newest), by default of ./perfdag-results: measure only what is not stored yet",
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
     parser.add_argument("--json", action="store_true", help="the result as JSON on stdout")
     parser.add_argument("--no-report", action="store_true", help="collect only; no charts")

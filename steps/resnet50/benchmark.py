@@ -42,6 +42,9 @@ class Resnet50(Benchmark[Workload]):
     def seconds(self, params: Workload) -> float:
         return expected(params)
 
+    def least_seconds(self, params: Workload) -> float:
+        return shortest(params)
+
     def missing(self, gang: Gang, params: Workload) -> list[Tool]:
         return missing(gang, params)
 
@@ -85,6 +88,11 @@ def expected(params: Workload) -> float:
         return start.SETUP + 14 * 1.3 * search + 4 * params.duration()
     setup = 5.0 if params.system == "stub" else 60.0 if params.fast else start.SETUP
     return setup + 1.2 * params.duration()
+
+
+def shortest(params: Workload) -> float:
+    """Seconds that LoadGen runs on any machine; 0 where a number of queries may end it, or the rate of Offline is a guess."""
+    return params.duration() if params.scenario in ("server", "single-stream") and params.max_queries is None else 0.0
 
 
 def missing(gang: Gang, params: Workload) -> list[Tool]:

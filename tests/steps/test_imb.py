@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from perfdag.benchmark import Failed, Gang, Invalid, Measurement, Output, Skip
+from perfdag.benchmark import Failed, Gang, Invalid, Measurement, Output, Skip, Tool
 from perfdag.hosts import LocalHost
 from perfdag.shape import Shape, merge
 from perfdag.steps import intelmpi, openmpi
@@ -279,6 +279,16 @@ def test_openmpi_needs_an_imb_of_its_own_and_mpirun(tmp_path: Path, monkeypatch:
         name.chmod(0o755)
     assert lacking(program=str(program)) == []
     assert lacking() == ["IMB-MPI1 built for Open MPI (no `program` is given; that of impi-rt is for Intel MPI)"]
+
+
+def test_where_there_is_no_impi_rt_the_advice_is_open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert intelmpi.imb("Linux", "x86_64") == Tool("IMB-MPI1", {"pip": "impi-rt"})
+    arm = intelmpi.imb("Linux", "aarch64")
+    assert arm.advice.startswith("there is no impi-rt for Linux on aarch64; set mpi: openmpi and name an IMB-MPI1")
+    monkeypatch.setattr(intelmpi, "IMB", arm)
+    monkeypatch.setattr(LocalHost, "which", lambda self, program: None)
+    with pytest.raises(Skip, match="no impi-rt for Linux on aarch64"):
+        intelmpi.root_of(LocalHost())
 
 
 def test_more_ranks_than_cpus_are_skipped_unless_asked_for(tmp_path: Path) -> None:
