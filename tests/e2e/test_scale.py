@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.argo, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def kubevirt(bench: Namespace) -> None:
+def kubevirt(restricted: Namespace) -> None:
     """KubeVirt as KWOK plays it, with nodes of its own."""
 
     async def work(client: Kube) -> None:
