@@ -11,6 +11,7 @@ from pydantic import Field
 from perfdag import signals
 from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Params
 from perfdag.steps.queue.autoscale import HpaModel, Profile, Sample, score
+from perfdag.steps.queue.lent import not_lent
 from perfdag.steps.queue.nodes import failed
 from perfdag.units import PositiveDuration
 
@@ -60,7 +61,7 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
         {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "list"]},
         {"apiGroups": ["apps"], "resources": ["replicasets"], "verbs": ["list"]},
         {"apiGroups": ["autoscaling"], "resources": ["horizontalpodautoscalers"], "verbs": ["list"]},
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
         {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get"]},
     )
     Params: ClassVar[type[Params]] = QueueAutoscaleParams
@@ -203,6 +204,8 @@ async def _watch(profile: Profile, params: QueueAutoscaleParams) -> dict[str, An
             async with _together(watch(profile, *each) for each in zip(watched, loads, lines, strict=True)) as traces:
                 return dict(zip(params.deployments, await traces, strict=True))
     except (KubeError, ValueError) as error:
+        if isinstance(error, KubeError) and error.status == 403:
+            raise not_lent(str(error), QueueAutoscale.name) from None
         raise Failed(str(error)) from None
 
 

@@ -7,8 +7,10 @@ import orjson
 from pydantic import Field
 
 from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Params
+from perfdag.hosts import Finished
+from perfdag.steps.queue.lent import not_lent
 from perfdag.steps.queue.nodes import subject
-from perfdag.steps.queue.workload import built_in_seconds
+from perfdag.steps.queue.workload import built_in_seconds, substitute
 from perfdag.units import PositiveDuration
 
 GRACE = 20.0
@@ -17,10 +19,10 @@ ITEM = 5.0
 """Seconds that an item is taken to run where neither the command nor `item` says."""
 API_RULES: tuple[dict[str, Any], ...] = (
     {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "list"]},
-    {"apiGroups": ["apps"], "resources": ["deployments/scale"], "verbs": ["get", "patch", "update"]},
+    {"apiGroups": ["apps"], "resources": ["deployments/scale"], "verbs": ["patch"]},
     {"apiGroups": ["apps"], "resources": ["replicasets"], "verbs": ["list"]},
     {"apiGroups": ["autoscaling"], "resources": ["horizontalpodautoscalers"], "verbs": ["list"]},
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
     {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get"]},
 )
 
@@ -34,6 +36,8 @@ class QueueScalingParams(Params):
     tolerance: float = Field(0.05, gt=0, lt=1, description="windows that differ less, relative, are steady")
     timeout: PositiveDuration = Field(120.0, description="for a step to become steady; 16 of its items where that is more")
     item: PositiveDuration | None = Field(None, description="what one item takes, where it is no built-in: sizes the sample's own limit")
+    glob: str = Field("", description="device files: the first that matches replaces FILENAME in the command")
+    item_limit: PositiveDuration | None = Field(None, description="an item that runs longer is killed, and failed")
     deployment: str | None = Field(None, description="scale this Deployment instead of processes; its pods run the command")
     namespace: str | None = Field(None, description="of the Deployment")
     client: str | None = Field(None, description="Service of its client (default: DEPLOYMENT-client)")
@@ -81,9 +85,11 @@ class QueueScaling(Benchmark[QueueScalingParams]):
 
     def check(self, params: QueueScalingParams, shape: Any) -> list[str]:
         if params.deployment:
-            return []
+            own = [name for name in ("glob", "item_limit") if getattr(params, name)]
+            return [f"{' and '.join(own)}: the backends of a Deployment have their own, in its manifest (glob, limit)"] if own else []
         try:
             built_in_seconds(params.command)
+            substitute(params.command, params.glob)
         except ValueError as error:
             return [f"command: {error}"]
         return []
@@ -107,6 +113,8 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             argv += ["--client", params.client] if params.client else []
             argv += [params.deployment]
         else:
+            argv += ["--glob", params.glob] if params.glob else []
+            argv += ["--item-limit", f"{params.item_limit}"] if params.item_limit else []
             argv += ["--local", "--", *params.command]
         server = gang.hosts[0].serve(argv)
         try:
@@ -114,6 +122,8 @@ class QueueScaling(Benchmark[QueueScalingParams]):
         finally:  # also where this process is told to end: the replicas are put back
             server.stop(GRACE)
         if done.code not in (0, 3):
+            if refusal := _refusal(done):
+                raise not_lent(refusal, self.name)
             late = done.seconds >= gang.timeout
             what = f"did not end within {gang.timeout:g} s (set `item`, or the entry's timeout)" if late else f"exited {done.code}"
             raise Failed(f"the validator {what}: {done.tail()}", done.texts())
@@ -145,6 +155,12 @@ def _item(params: QueueScalingParams) -> float | None:
         return built_in_seconds(params.command)
     except ValueError:  # `check` refuses it
         return None
+
+
+def _refusal(done: Finished) -> str | None:
+    """The API server's words where a right that is missing ended the validator, which says so last."""
+    last = done.stderr.strip().rpartition("\n")[2]
+    return last.removeprefix("perfdag: ") if " is forbidden: User " in last else None
 
 
 def _measured(result: Any) -> list[Measurement]:

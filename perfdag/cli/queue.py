@@ -81,6 +81,8 @@ def _add_validate(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--timeout", type=float, default=120.0, help="seconds for a step to become steady, or 16 of its items (default: %(default)s)"
     )
     parser.add_argument("--tolerance", type=float, default=0.05, help="windows that differ less are steady (default: %(default)s)")
+    parser.add_argument("--glob", default="", help="with --local: the first file that matches replaces FILENAME, for example a device")
+    parser.add_argument("--item-limit", type=float, default=0.0, help="with --local: seconds an item may run, 0 for no limit")
     parser.add_argument("--stop", action="store_true", help="stop at the first step that fails")
     parser.add_argument("--json", action="store_true", help="the result as JSON on stdout")
     parser.add_argument("command", nargs="*", metavar="-- COMMAND", help="with --local: the backends' workload")
@@ -97,8 +99,12 @@ def _validate(args: argparse.Namespace) -> int:
     plan = Plan(args.limit, args.factor, args.scale_timeout, patience, args.stop)
     if args.local:
         command = [*([args.deployment] if args.deployment else []), *args.command]
-        verdict = _until_told(_validate_here(command, plan))
+        verdict = _until_told(_validate_here(command, plan, glob=args.glob, item_limit=args.item_limit))
     elif args.deployment:
+        if args.glob or args.item_limit:
+            raise ValueError(
+                "--glob and --item-limit go with --local: the backends of a Deployment have them in its manifest (glob, limit)"
+            )
         verdict = _until_told(_validate_there(args, plan))
     else:
         raise ValueError("name a Deployment, or say --local and a command")
@@ -115,11 +121,11 @@ def _until_told(work: Coroutine[Any, Any, Any]) -> Any:
     return signals.run(work)
 
 
-async def _validate_here(command: list[str], plan: Any) -> Any:
+async def _validate_here(command: list[str], plan: Any, **how: Any) -> Any:
     from perfdag.steps.queue.local import Local
     from perfdag.steps.queue.validate import validate
 
-    async with Local(command, plan.limit) as local:
+    async with Local(command, plan.limit, **how) as local:
         return await validate(local.target, local.load, plan, say)
 
 

@@ -14,8 +14,8 @@ from perfdag.steps.queue import wire
 from perfdag.steps.queue.metrics import Histogram, WindowMax
 
 clock = time.monotonic
-DEVICES = 1024
-"""Devices that a queue counts apart; what is beyond is counted under an empty name."""
+DEVICES, NAME = 1024, 253
+"""Devices that a queue counts apart, what is beyond is counted under an empty name; and the characters of a name that count."""
 
 
 @dataclass(slots=True, eq=False)
@@ -90,11 +90,14 @@ class Queue:
         if item.gone:
             return
         item.gone = True
+        item.args = None
         if item.dispatched:
             self.undelivered += 1
         else:
             self.waiting -= 1
             self.disconnected += 1
+            if len(self.items) > 2 * self.waiting + 64:  # without backends nobody else would drop those that are gone
+                self.items = deque(item for item in self.items if not item.gone)
 
     def lost(self, item: Item, why: str) -> bool:
         """No answer will come for a running item: put it back at the front where it may be retried (True), else fail."""
@@ -117,7 +120,7 @@ class Queue:
         self.running -= 1
         if wire.succeeded(answer):
             self.success += 1
-            device = answer["Node"], answer["Device"]
+            device = answer["Node"][:NAME], answer["Device"][:NAME]
             self.devices[device if device in self.devices or len(self.devices) < DEVICES else ("", "")] += 1
         else:
             self.failure += 1

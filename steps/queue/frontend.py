@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from perfdag.steps.queue import wire
+from perfdag.steps.queue.connection import Memory
 from perfdag.steps.queue.fifo import Item, Queue, clock
 from perfdag.steps.queue.metrics import CONTENT_TYPE, exposition
 from perfdag.steps.queue.peers import Client, Talker, Worker
-from perfdag.steps.queue.reactor import Reactor
+from perfdag.steps.queue.reactor import Reactor, Toll, quiet_accept
+from perfdag.steps.queue.slots import Slots, admitted
 from perfdag.steps.queue.web import Request, Response
 from perfdag.steps.queue.web import serve as serve_http
 
@@ -27,17 +29,24 @@ SWEEP_SECONDS = 0.5
 class Limits:
     """What a peer may cost. Times in seconds, sizes in bytes; 0 switches ``queue`` and ``reply_seconds`` off.
 
-    ``message_seconds``: a connected peer must complete a message; ``queue``: waiting items a queue; ``retries``: times
-    an item is handed out again after losing its backend; ``reply_grace``: an item with a limit is given up this long
-    after it; ``reply_seconds``: the same for items without a limit.
+    ``message_seconds``: a connected peer must complete a message; ``queue``: waiting items a queue; ``share``: of all
+    connections that one address may hold where they are scarce; ``pipelined``, ``request_bytes``: requests of a connection
+    at once; ``refusals``: requests of a connection that name no queue, an accepted one takes one back; ``held_bytes``: of
+    all connections, in messages that are not complete, in requests not answered and in what is not sent yet; ``retries``:
+    times an item is handed out again after losing its backend; ``reply_grace``: an item with a limit is given up this
+    long after it; ``reply_seconds``: the same for items without a limit.
     """
 
     queue: int = 0
     peers: int = 8192
+    share: float = 0.5
     message_seconds: float = 5.0
     message_bytes: int = wire.KEPT_BYTES
     unsent_bytes: int = 1 << 20
     pipelined: int = wire.MOST_PARALLEL
+    request_bytes: int = 16 << 20
+    refusals: int = 100
+    held_bytes: int = 256 << 20
     retries: int = 0
     reply_grace: float = 30.0
     reply_seconds: float = 0.0
@@ -56,20 +65,25 @@ class Frontend:
         self.parked: dict[str, deque[Worker]] = {name: deque() for name in self.queues}
         self.talking: dict[Talker, float] = {}
         self.busy: dict[Worker, float] = {}
-        self.peers = self.clients = self.workers = self.rejected = self.stuck = 0
+        self.slots = Slots(admitted(limits.peers), limits.share)
+        self.memory = Memory(limits.held_bytes)
+        self.toll = Toll()
+        self.clients = self.workers = self.rejected = self.stuck = 0
         self.ports = (0, 0, 0)
         self._reactor: Reactor | None = None
+        self._quiet: Callable[[], None] = lambda: None
         self._http: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self, clients: wire.Address, workers: wire.Address, metrics: wire.Address) -> None:
         """Listen on all three addresses; port 0 picks a free one (see ``ports``). Raises OSError where one is taken."""
-        self._reactor = Reactor()
+        self._reactor = Reactor(self.memory, self.toll)
+        self._quiet = quiet_accept(self.toll)
         try:
             where = clients
-            ports = [self._reactor.listen(clients, lambda sock: Client(self, sock))]
+            ports = [self._reactor.listen(clients, lambda sock, host: Client(self, sock, host))]
             where = workers
-            ports.append(self._reactor.listen(workers, lambda sock: Worker(self, sock)))
+            ports.append(self._reactor.listen(workers, lambda sock, host: Worker(self, sock, host)))
             where = metrics
             self._http = await serve_http(metrics, self._answer)
         except OSError as error:
@@ -86,7 +100,13 @@ class Frontend:
             self._http.close()
         if self._reactor:
             self._reactor.stop()
+            self._quiet()
         self._reactor = None
+
+    @property
+    def peers(self) -> int:
+        """Connections open now."""
+        return self.slots.taken
 
     def put(self, queue: Queue, item: Item) -> None:
         """Queue an item and hand it to a backend that already waits."""
@@ -109,6 +129,9 @@ class Frontend:
             "hpa_peers": ("Connections open now.", self.peers),
             "hpa_peers_idle_workers": ("Backends waiting for an item on a kept connection.", idle),
             "hpa_peers_rejected_total": ("Peers refused for a bad message, or as one too many.", self.rejected),
+            "hpa_peers_heavy_total": ("Peers cut off because they held most when too much was held for all.", self.toll.heavy),
+            "hpa_peers_unaccepted_total": ("Times that no connection could be accepted for want of a descriptor.", self.toll.exhausted),
+            "hpa_peers_held_bytes": ("Bytes held for all peers.", self.memory.held),
             "hpa_peers_stuck_total": ("Peers cut off because they did not complete a message.", self.stuck),
         }
         return exposition(self.queues.values(), totals, self.limits.interval)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,17 +12,27 @@ from perfdag.steps.queue.processes import Processes
 from perfdag.steps.queue.tally import Tally
 from perfdag.steps.queue.targets import LocalLoad, LocalTarget
 from perfdag.steps.queue.wire import Address
-from perfdag.steps.queue.workload import Workload
+from perfdag.steps.queue.workload import Workload, device
 
 QUEUE = "local"
 
 
 class Local:
-    """An async context manager with ``target`` and ``load`` for the validator. ``most``: requests in parallel."""
+    """An async context manager with ``target`` and ``load`` for the validator. ``most``: requests in parallel; ``glob``: the first file
+    that matches replaces FILENAME; ``item_limit``: seconds an item may run, 0 for no limit.
 
-    def __init__(self, command: Sequence[str], most: int, limits: Limits | None = None, **options: Any) -> None:
-        Workload(command)  # says now what is wrong with it
-        self.command, self.most, self.limits, self.options = list(command), most, limits, options
+    Raises ValueError for a command that cannot run, a glob that nothing matches, and a limit that is none.
+    """
+
+    def __init__(
+        self, command: Sequence[str], most: int, limits: Limits | None = None, *, glob: str = "", item_limit: float = 0.0, **options: Any
+    ) -> None:
+        if not 0 <= item_limit < math.inf:
+            raise ValueError(f"item limit {item_limit:g} s is no time; 0 is no limit")
+        file = device(glob)
+        Workload(command, file)  # says now what is wrong with it
+        self.command, self.most, self.limits, self.item_limit = list(command), most, limits, item_limit
+        self.options = {"workload": {"command": self.command, "device": file}, **options}
 
     async def __aenter__(self) -> Local:
         anywhere = Address("127.0.0.1", 0)
@@ -30,7 +41,7 @@ class Local:
         clients, workers, _ = self.frontend.ports
         self.processes = Processes(Address("127.0.0.1", workers), QUEUE, self.command, **self.options)
         self.tally = Tally()
-        self.wire = KeptWire(Address("127.0.0.1", clients), Work(QUEUE))
+        self.wire = KeptWire(Address("127.0.0.1", clients), Work(QUEUE, limit=self.item_limit))
         self.loop = ClosedLoop(self.wire, self.tally, self.most)
         self.target, self.load = LocalTarget(self.processes), LocalLoad(self.loop, self.tally)
         return self

@@ -22,7 +22,7 @@ def manifests(queues: Queues, token: str | None = None) -> list[Object]:
         objects.append(_secret(queues.namespace, token or secrets.token_urlsafe(24)))
     objects += [*_network(queues), _frontend(queues), _service(queues.namespace, FRONTEND, PORTS)]
     if queues.monitor:
-        objects += _monitor(queues.namespace, queues.monitor)
+        objects += _monitor(queues.namespace, queues.monitor, queues.monitor_labels)
     for queue in queues.queues:
         if queue.data and queue.data.nfs_server:
             objects += _volume(queues.namespace, queue.data)
@@ -146,12 +146,13 @@ def _service(namespace: str, name: str, ports: dict[str, int]) -> Object:
     }
 
 
-def _monitor(namespace: str, prometheus: str) -> list[Object]:
+def _monitor(namespace: str, prometheus: str, labels: dict[str, str]) -> list[Object]:
     """A ServiceMonitor, and the right of the Prometheus in another namespace to find its targets."""
     rules = [{"apiGroups": [""], "resources": ["services", "endpoints", "pods"], "verbs": ["get", "list", "watch"]}]
     rules.append({"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]})
     group, name = "rbac.authorization.k8s.io", "perfdag-queue-monitor"
     subject = {"kind": "ServiceAccount", "name": "prometheus-k8s", "namespace": prometheus}
+    meta = _meta(namespace, FRONTEND)
     return [
         {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": _meta(namespace, name), "rules": rules},
         {
@@ -164,7 +165,7 @@ def _monitor(namespace: str, prometheus: str) -> list[Object]:
         {
             "apiVersion": "monitoring.coreos.com/v1",
             "kind": "ServiceMonitor",
-            "metadata": _meta(namespace, FRONTEND),
+            "metadata": {**meta, "labels": {**meta["labels"], **labels}},
             "spec": {
                 "selector": {"matchLabels": {"app.kubernetes.io/name": FRONTEND}},
                 "namespaceSelector": {"matchNames": [namespace]},

@@ -4,39 +4,46 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import sys
 from typing import TYPE_CHECKING
 
 from perfdag.steps.queue import wire
+from perfdag.steps.queue.connection import Peer
 from perfdag.steps.queue.fifo import Item, Queue, clock
-from perfdag.steps.queue.reactor import Peer
 
 if TYPE_CHECKING:
     from perfdag.steps.queue.frontend import Frontend
 
 
+REQUEST_BYTES = 1024
+"""What a request takes besides its arguments, rounded up."""
+
+
 class Talker(Peer):
     """What clients and backends have in common."""
 
-    __slots__ = ("frontend",)
+    __slots__ = ("frontend", "refusals")
 
-    def __init__(self, frontend: Frontend, sock: socket.socket) -> None:
-        super().__init__(sock, frontend.limits.message_bytes, frontend.limits.unsent_bytes)
+    def __init__(self, frontend: Frontend, sock: socket.socket, host: str) -> None:
+        super().__init__(sock, host, frontend.memory, frontend.limits.message_bytes, frontend.limits.unsent_bytes)
         self.frontend = frontend
-        frontend.peers += 1
-        if frontend.peers > frontend.limits.peers:
+        self.refusals = 0
+        why = frontend.slots.take(host)
+        if why:
             frontend.rejected += 1
-            self.refuse(f"too many connections ({frontend.limits.peers})")
+            self.refuse(why)
         else:
             frontend.talking[self] = clock()
 
-    def complete(self, partial: bool) -> None:
+    def complete(self, done: bool, partial: bool) -> None:
+        talking = self.frontend.talking
+        if done:
+            talking.pop(self, None)  # the time of the next message counts anew; its place is at the end, as the sweep wants it
         if partial:
-            self.frontend.talking.setdefault(self, clock())
-        else:
-            self.frontend.talking.pop(self, None)
+            talking.setdefault(self, clock())
 
     def closed(self) -> None:
-        self.frontend.peers -= 1
+        self.frontend.slots.leave(self.host)
         self.frontend.talking.pop(self, None)
         self.lost()
 
@@ -49,8 +56,13 @@ class Talker(Peer):
         name = wire.text(message, "Queue")
         queue = self.frontend.queues.get(name)
         if queue is None:
+            why = f"Unknown '{name}' queue" if name else "invalid queue name ''"
             self.frontend.rejected += 1
-            self.deny(message, f"Unknown '{name}' queue" if name else "invalid queue name ''")
+            self.refusals += 1
+            if self.refusals > self.frontend.limits.refusals:
+                self.refuse(f"{why}, and {self.refusals} refused requests on one connection")
+            else:
+                self.deny(message, why)
         return queue
 
     kind = ""
@@ -74,10 +86,10 @@ class Client(Talker):
     __slots__ = ("items",)
     kind = "clientReq"
 
-    def __init__(self, frontend: Frontend, sock: socket.socket) -> None:
+    def __init__(self, frontend: Frontend, sock: socket.socket, host: str) -> None:
         self.items: dict[Item, Queue] = {}
         frontend.clients += 1
-        super().__init__(frontend, sock)
+        super().__init__(frontend, sock, host)
 
     def message(self, message: wire.Message) -> None:
         queue = self.queue(message)
@@ -96,9 +108,21 @@ class Client(Talker):
         if self.kept and "Retries" in message:
             retries = min(100, max(0, int(wire.number(message, "Retries"))))
         identity = message.get("Id")
+        if isinstance(identity, list | dict):
+            raise wire.MalformedError("Id is neither a number nor a string")
+        args = wire.words(message, "Args")
+        size = REQUEST_BYTES + sum(map(sys.getsizeof, args or ())) + sys.getsizeof(identity)
+        if self.requests + size > limits.request_bytes:
+            self.frontend.rejected += 1
+            self.refuse(f"more than {limits.request_bytes} bytes of requests at once on one connection")
+            return
+        self.refusals = max(0, self.refusals - 1)
+        self.requests += size
 
         def answer(reply: wire.Message) -> None:
             self.items.pop(item, None)
+            self.requests -= size
+            self.settle()
             if self.kept:
                 reply["Id"] = identity
                 self.send(wire.line(reply))
@@ -106,7 +130,7 @@ class Client(Talker):
                 self.send(wire.fit_original(reply), last=True)
                 self.close()
 
-        item = Item(answer, wire.words(message, "Args"), wire.number(message, "Limit"), retries, clock())
+        item = Item(answer, args, wire.number(message, "Limit"), retries, clock())
         self.items[item] = queue
         self.frontend.put(queue, item)
 
@@ -132,12 +156,12 @@ class Worker(Talker):
     __slots__ = ("item", "of", "waits")
     kind = "workReq"
 
-    def __init__(self, frontend: Frontend, sock: socket.socket) -> None:
+    def __init__(self, frontend: Frontend, sock: socket.socket, host: str) -> None:
         self.item: Item | None = None
         self.of: Queue | None = None
         self.waits: Queue | None = None
         frontend.workers += 1
-        super().__init__(frontend, sock)
+        super().__init__(frontend, sock, host)
 
     def message(self, message: wire.Message) -> None:
         if self.kept and message.get("Leave"):

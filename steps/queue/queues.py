@@ -99,6 +99,9 @@ class Queues(_Model):
         0.0, ge=0, allow_inf_nan=False, description="seconds after which an item without a limit is given up, 0 for never"
     )
     monitor: str | None = Field(None, description="namespace of Prometheus (its operator's kinds are needed then)")
+    monitor_labels: dict[str, str] = Field(
+        default_factory=dict, description="of the ServiceMonitor, where its operator selects by label, for example release: NAME"
+    )
     ingress_class: str = "nginx"
     ingress_domain: str | None = Field(None, description="gives each queue without an `ingress` of its own one at NAME.DOMAIN")
     node_selector: dict[str, str] = Field(default_factory=dict, description="of every pod; a queue's own is added")
@@ -110,6 +113,12 @@ class Queues(_Model):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"queues of one name: {', '.join(twice)}")
+        return self
+
+    @model_validator(mode="after")
+    def _monitored(self) -> Queues:
+        if self.monitor_labels and not self.monitor:
+            raise ValueError("monitor_labels are those of a ServiceMonitor: name the namespace of Prometheus with `monitor`")
         return self
 
     def host_of(self, queue: Queue) -> str | None:

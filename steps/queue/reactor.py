@@ -8,33 +8,81 @@ and writes, and one registration. Timers, HTTP and signals stay with asyncio.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import errno
 import select
 import socket
+import sys
+import time
+from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from perfdag.steps.queue import wire
+from perfdag.steps.queue.connection import Memory, Peer
 
-_NOW = socket.MSG_DONTWAIT
-_SEND = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
-_LAST = _SEND | getattr(socket, "MSG_MORE", 0)
-_READ = select.EPOLLIN | select.EPOLLRDHUP
-ACCEPTS_A_TURN = 64
+ACCEPTS_A_TURN = 16
 EVENTS_A_TURN = 256
-READ_BYTES = 8192  # a turn: what a peer that floods can make the others wait for
+CATCH_UP_SECONDS = 0.001  # a turn: for all peers together that sent more messages than a turn gives each
+PAUSE_SECONDS = 0.2  # until connections are accepted again after no descriptor was free
+SAY_SECONDS = 60.0  # between two lines of the log on that
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+Maker = Callable[[socket.socket, str], Peer]
+
+
+@dataclass(slots=True)
+class Toll:
+    """What want of resources has cost. ``exhausted``: times that no connection could be accepted for want of a descriptor
+    or of memory of the kernel's; ``heavy``: peers cut off because too much was held for all."""
+
+    exhausted: int = 0
+    heavy: int = 0
+    said: float = -SAY_SECONDS
+
+    def starve(self, error: OSError) -> None:
+        """Count that a connection could not be accepted, and say it, once a minute."""
+        self.exhausted += 1
+        now = time.monotonic()
+        if now - self.said >= SAY_SECONDS:
+            self.said = now
+            text = f"no connection can be accepted: {error.strerror}; those open are served, and it is tried again"
+            print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def quiet_accept(toll: Toll) -> Callable[[], None]:
+    """Have the event loop's own listeners, that of the metrics, say and count want of descriptors like the reactor's instead
+    of logging a traceback a second; returns what undoes it."""
+    loop = asyncio.get_running_loop()
+    before = loop.get_exception_handler()
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, OSError) and error.errno in _EXHAUSTED and "accept" in context.get("message", ""):
+            toll.starve(error)
+        elif before is not None:
+            before(loop, context)
+        else:
+            loop.default_exception_handler(context)
+
+    loop.set_exception_handler(handle)
+    return lambda: loop.set_exception_handler(before)
 
 
 class Reactor:
     """The listeners and peers of one frontend."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Memory, toll: Toll) -> None:
         self.epoll = select.epoll()
         self.peers: dict[int, Peer] = {}
         self.listeners: list[socket.socket] = []
-        self._makers: dict[int, tuple[socket.socket, Callable[[socket.socket], Peer]]] = {}
-        asyncio.get_running_loop().add_reader(self.epoll.fileno(), self._ready)
+        self.memory = memory
+        self.toll = toll
+        self._makers: dict[int, tuple[socket.socket, Maker]] = {}
+        self._behind: deque[Peer] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self.epoll.fileno(), self._ready)
 
-    def listen(self, where: wire.Address, make: Callable[[socket.socket], Peer]) -> int:
+    def listen(self, where: wire.Address, make: Maker) -> int:
         """Accept connections at an address and return its port. Raises OSError where it is taken."""
         port = where.port
         for family, host in _families(where.host):
@@ -57,28 +105,76 @@ class Reactor:
             if peer is not None:
                 if event & select.EPOLLOUT:
                     peer.flush()
-                if event & ~select.EPOLLOUT and peer.open:
+                if event & ~select.EPOLLOUT and peer.open and not peer.behind:
                     peer.readable()
+                    if peer.behind:
+                        self._later(peer)
             elif fd in self._makers:
                 self._accept(*self._makers[fd])
+        self._relieve()
 
-    def _accept(self, listener: socket.socket, make: Callable[[socket.socket], Peer]) -> None:
+    def _later(self, peer: Peer) -> None:
+        if not self._behind:
+            self._loop.call_soon(self._catch_up)
+        self._behind.append(peer)
+
+    def _catch_up(self) -> None:
+        """Handle messages of peers that are behind, in turn, for so long that the others hardly wait for it."""
+        end = time.perf_counter() + CATCH_UP_SECONDS
+        waiting, self._behind = self._behind, deque()
+        while waiting and time.perf_counter() < end:
+            peer = waiting.popleft()
+            if peer.open:
+                peer.handle()
+                peer.settle()
+                if peer.open and peer.behind:
+                    self._behind.append(peer)
+        self._behind.extendleft(reversed(waiting))
+        if self._behind:
+            self._loop.call_soon(self._catch_up)
+        self._relieve()
+
+    def _relieve(self) -> None:
+        """Where too much is held for all peers, cut off those who hold most, by address and then by connection, until an
+        eighth is free again."""
+        if self.memory.held <= self.memory.most:
+            return
+        hosts: Counter[str] = Counter()
+        for peer in self.peers.values():
+            hosts[peer.host] += peer.held
+        for peer in sorted(self.peers.values(), key=lambda one: (hosts[one.host], one.held), reverse=True):
+            if self.memory.held <= self.memory.most * 7 // 8:
+                break
+            self.toll.heavy += 1
+            peer.close(abort=True)
+
+    def _accept(self, listener: socket.socket, make: Maker) -> None:
         for _ in range(ACCEPTS_A_TURN):
             try:
-                sock, _address = listener.accept()
+                sock, where = listener.accept()
             except BlockingIOError:
                 return
-            except OSError:  # the peer left again, or no descriptor is free: the next turn tries again
-                return
-            peer = make(sock)
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    self.toll.starve(error)
+                    self.epoll.modify(listener.fileno(), 0)  # else every turn would try in vain, for all it costs the others
+                    self._loop.call_later(PAUSE_SECONDS, self._accept_again, listener)
+                return  # else the peer left again
+            peer = make(sock, where[0])
             if peer.open:
                 peer.readable()
             if peer.open:
                 peer.register(self)
+                if peer.behind:
+                    self._later(peer)
+
+    def _accept_again(self, listener: socket.socket) -> None:
+        if listener.fileno() >= 0:
+            self.epoll.modify(listener.fileno(), select.EPOLLIN)
 
     def stop(self) -> None:
         """Close every listener and connection."""
-        asyncio.get_running_loop().remove_reader(self.epoll.fileno())
+        self._loop.remove_reader(self.epoll.fileno())
         for peer in list(self.peers.values()):
             peer.close(abort=True)
         for listener in self.listeners:
@@ -91,160 +187,3 @@ def _families(host: str) -> list[tuple[int, str]]:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         return list(dict.fromkeys((int(family), str(where[0])) for family, _, _, _, where in found))
     return [(socket.AF_INET, "0.0.0.0"), *([(socket.AF_INET6, "::")] if socket.has_ipv6 else [])]
-
-
-class Peer:
-    """A connection that collects messages of either framing and passes each to ``message``.
-
-    ``message_bytes``: the longest message; ``unsent_bytes``: what may wait for a peer that does not read.
-    """
-
-    __slots__ = ("buffer", "kept", "message_bytes", "open", "reactor", "sock", "unsent", "unsent_bytes")
-
-    def __init__(self, sock: socket.socket, message_bytes: int, unsent_bytes: int) -> None:
-        self.sock = sock
-        self.message_bytes = message_bytes
-        self.unsent_bytes = unsent_bytes
-        self.buffer = b""
-        self.unsent = b""
-        self.kept = False
-        self.open = True
-        self.reactor: Reactor | None = None
-
-    def register(self, reactor: Reactor) -> None:
-        """Have the reactor call from now on."""
-        self.reactor = reactor
-        fd = self.sock.fileno()
-        reactor.peers[fd] = self
-        reactor.epoll.register(fd, _READ | (select.EPOLLOUT if self.unsent else 0))
-
-    def readable(self) -> None:
-        """Read once and handle the messages that are complete."""
-        try:
-            data = self.sock.recv(READ_BYTES, _NOW)
-        except BlockingIOError:
-            return
-        except OSError:
-            self.close(abort=True)
-            return
-        if data:
-            self._received(data)
-        else:
-            if self.buffer and not self.kept:
-                self.bad("unexpected end of JSON input")
-            self.close()
-
-    def _received(self, data: bytes) -> None:
-        self.buffer = buffer = self.buffer + data if self.buffer else data
-        if not self.kept:
-            if buffer[0] != wire.HELLO[0]:
-                self._original(buffer)
-                return
-            if len(buffer) < len(wire.HELLO) and wire.HELLO.startswith(buffer):
-                return
-            if not buffer.startswith(wire.HELLO):
-                self.bad("invalid character 'p' looking for beginning of value")
-                return
-            self.kept = True
-            self.buffer = buffer = buffer[len(wire.HELLO) :]
-        self._lines(buffer)
-
-    def _original(self, buffer: bytes) -> None:
-        try:
-            message = wire.decode(buffer)
-        except wire.IncompleteError as error:
-            if len(buffer) > 4 * wire.ORIGINAL_BYTES:
-                self.bad(str(error))
-            return
-        except wire.MalformedError as error:
-            self.bad(str(error))
-            return
-        self.buffer = b""
-        self.complete(False)
-        self._deliver(message)
-
-    def _lines(self, buffer: bytes) -> None:
-        *lines, rest = buffer.split(b"\n")
-        self.buffer = rest
-        if len(rest) > self.message_bytes:
-            self.bad("message too long")
-            return
-        if lines or rest:  # a greeting alone is no message
-            self.complete(bool(rest))
-        for one in lines:
-            try:
-                message = wire.decode(one)
-            except wire.MalformedError as error:
-                self.bad(str(error))
-                return
-            self._deliver(message)
-            if not self.open:
-                return
-
-    def _deliver(self, message: wire.Message) -> None:
-        try:
-            self.message(message)
-        except wire.MalformedError as error:
-            self.bad(str(error))
-
-    def send(self, data: bytes, last: bool = False) -> None:
-        """Write now what fits, keep the rest up to ``unsent_bytes``, and cut a peer off beyond that.
-
-        ``last``: ``close`` follows, so that the data and the end of the connection can be one packet; not where the peer may
-        have sent what was not read, since the connection is then reset and the packet dropped.
-        """
-        if not self.open:
-            return
-        if not self.unsent:
-            try:
-                sent = self.sock.send(data, _LAST if last else _SEND)
-            except BlockingIOError:
-                sent = 0
-            except OSError:
-                self.close(abort=True)
-                return
-            if sent == len(data):
-                return
-            data = data[sent:]
-        self.unsent += data
-        if len(self.unsent) > self.unsent_bytes:
-            self.close(abort=True)
-        elif self.reactor is not None:
-            self.reactor.epoll.modify(self.sock.fileno(), _READ | select.EPOLLOUT)
-
-    def flush(self) -> None:
-        """Write more of what is unsent."""
-        data, self.unsent = self.unsent, b""
-        if data and self.open:
-            self.send(data)
-        if not self.unsent and self.open and self.reactor is not None:
-            self.reactor.epoll.modify(self.sock.fileno(), _READ)
-
-    def close(self, abort: bool = False) -> None:
-        """End the connection; ``abort`` drops it at once with what is unsent."""
-        if not self.open:
-            return
-        self.open = False
-        if self.reactor is not None:
-            self.reactor.peers.pop(self.sock.fileno(), None)
-        if abort:
-            with contextlib.suppress(OSError):
-                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-        self.sock.close()
-        self.closed()
-
-    def message(self, message: wire.Message) -> None:
-        """One complete message."""
-        raise NotImplementedError
-
-    def complete(self, partial: bool) -> None:
-        """Messages were completed; ``partial`` where one more has begun."""
-        raise NotImplementedError
-
-    def bad(self, why: str) -> None:
-        """Something came that is no message; the peer has to be closed."""
-        raise NotImplementedError
-
-    def closed(self) -> None:
-        """The connection is gone; called once."""
-        raise NotImplementedError

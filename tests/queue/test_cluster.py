@@ -139,6 +139,54 @@ def client(namespace: str, path: str) -> Any:
     return json.loads(subprocess.run(["kubectl", "get", "--raw", url], capture_output=True, check=True).stdout)
 
 
+def counters(namespace: str) -> dict[str, float]:
+    """What the frontend has counted of the queue, by the names of its metrics."""
+    url = f"/api/v1/namespaces/{namespace}/services/perfdag-queue-frontend:9998/proxy/metrics"
+    text = subprocess.run(["kubectl", "get", "--raw", url], capture_output=True, check=True, text=True).stdout
+    lines = [line for line in text.splitlines() if line.startswith("hpa_queue_") and '{name="s"}' in line]
+    return {line.partition("{")[0].removeprefix("hpa_queue_"): float(line.rpartition(" ")[2]) for line in lines}
+
+
+def success(namespace: str, more: int, seconds: float = 60) -> dict[str, Any]:
+    """The client's statistics, once so many more requests have succeeded."""
+    end = time.monotonic() + seconds
+    before = client(namespace, "stats?type=json")["success"]
+    while (said := client(namespace, "stats?type=json"))["success"] < before + more:
+        assert time.monotonic() < end, (said["success"] - before, said["causes"])
+        time.sleep(0.5)
+    found: dict[str, Any] = said
+    return found
+
+
+def test_scale_in_under_load_loses_no_request(tmp_path: Path) -> None:
+    queue = {"name": "s", "command": ["sleep", "0.3"], "replicas": 6, "requests": {"cpu": "10m", "memory": "16Mi"}}
+    with namespaced(tmp_path, queue) as (namespace, _):
+        there = ["kubectl", "-n", namespace]
+        subprocess.run([*there, "wait", "deployment", "--all", "--for=condition=Available", "--timeout=90s"], check=True)
+        client(namespace, "parallel?value=1&type=json")
+        success(namespace, 1)  # a service may take a moment to lead somewhere
+        client(namespace, "reset?type=json")
+        client(namespace, "parallel?value=16&type=json")
+        served = set[str]()
+        for size in (6, 2, 6, 1):
+            subprocess.run([*there, "scale", "deployment", "perfdag-queue-s", f"--replicas={size}"], check=True)
+            subprocess.run([*there, "rollout", "status", "deployment", "perfdag-queue-s", "--timeout=60s"], check=True)
+            said = success(namespace, 40)
+            served |= said["nodes"][NODE]["pods"].keys()
+        client(namespace, "parallel?value=0&type=json")
+        end = time.monotonic() + 60
+        while (said := client(namespace, "stats?type=json"))["pending"]:
+            assert time.monotonic() < end, said["pending"]
+            time.sleep(0.5)
+        assert said["failure"] == 0, said["causes"]
+        assert len(served) >= 10, "6 backends, and 4 more after 4 of them had left"
+        found = counters(namespace)
+        parts = ("success_total", "failure_total", "disconnect_total", "waiting", "running")
+        assert found["accepted_total"] == sum(found[part] for part in parts)
+        assert (found["failure_total"], found["disconnect_total"], found["undelivered_total"]) == (0, 0, 0)
+        assert found["success_total"] >= said["success"] >= 160
+
+
 def test_cron_job_empties_the_queue_and_ends(tmp_path: Path) -> None:
     scale = {"by": "cron", "schedule": "* * * * *", "parallelism": 3}
     small = {"cpu": "10m", "memory": "16Mi"}

@@ -144,7 +144,7 @@ async def test_malicious_bytes_are_refused(start: Start, data: bytes) -> None:
 
 @pytest.mark.slow
 async def test_peer_that_never_reads_is_cut_off(start: Start) -> None:
-    frontend = await start(limits=Limits(unsent_bytes=10_000))
+    frontend = await start(limits=Limits(unsent_bytes=10_000, refusals=10**9))
     peer = socket.create_connection(("127.0.0.1", frontend.ports[0]))
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
     peer.setblocking(False)

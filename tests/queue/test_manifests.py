@@ -33,6 +33,20 @@ def test_the_example_has_everything() -> None:
     assert "FILENAME" in gpu["containers"][0]["command"]
 
 
+def test_a_monitor_has_the_labels_by_which_its_operator_selects() -> None:
+    queue = {"name": "s", "command": ["sleep", "1"]}
+    labels = {"release": "prometheus"}
+    monitors = [
+        of("ServiceMonitor", manifests(Queues.model_validate({"queues": [queue], "monitor": "monitoring", **more})))[
+            "perfdag-queue-frontend"
+        ]
+        for more in ({}, {"monitor_labels": labels})
+    ]
+    plain, labelled = (each["metadata"].pop("labels") for each in monitors)
+    assert labelled == {**plain, **labels}
+    assert monitors[0] == monitors[1]
+
+
 def test_a_queue_is_one_line_more() -> None:
     one, two = (manifests(load(None, lines)) for lines in (["sleep=sleep 2"], ["sleep=sleep 2", "other=sleep 1"]))
     assert len(two) == len(one) + 3
@@ -122,6 +136,7 @@ def test_scaling(by: str, kind: str) -> None:
         ("queues: [{name: a, command: [sleep]}, {name: A, command: [sleep]}]", "one name"),
         ("queues: [{name: a, command: [sleep], replcas: 2}]", "replcas"),
         ("queues: [{name: a, command: [sleep], data: {nfs_server: x}}]", "go together"),
+        ("{queues: [{name: a, command: [sleep]}], monitor_labels: {release: x}}", "monitor_labels are those of a ServiceMonitor"),
         ("[1]", "not a mapping"),
         ("a: [", "expected"),
     ],

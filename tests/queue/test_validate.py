@@ -140,7 +140,13 @@ async def test_no_window_is_said_with_the_time_that_would_do() -> None:
 
 @pytest.mark.parametrize(
     ("command", "says"),
-    [(["sleep", "abc"], "invalid sleep time value 'abc'"), (["sleep"], "argument missing"), (["usl", "1"], "three"), (["ls"], "absolute")],
+    [
+        (["sleep", "abc"], "invalid sleep time value 'abc'"),
+        (["sleep"], "argument missing"),
+        (["usl", "1"], "three"),
+        (["ls"], "absolute"),
+        (["/bin/cat", "FILENAME"], "no file name to map to it"),
+    ],
 )
 def test_a_command_that_cannot_run_is_refused_by_the_plan(
     command: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -240,6 +246,12 @@ async def test_replicas_that_cannot_be_put_back_are_said_and_the_client_stops() 
         (["validate", "--local", "--limit", "2", "--tolerance", "-1", "sleep", "1"], "tolerance -1"),
         (["validate", "--local", "--limit", "2", "--tolerance", "1", "sleep", "1"], "tolerance 1 "),
         (["validate", "--local", "--limit", "2", "nothing"], "neither an absolute path"),
+        (["validate", "--local", "--limit", "2", "--item-limit", "nan", "sleep", "1"], "item limit nan s"),
+        (["validate", "--local", "--limit", "2", "--item-limit", "-1", "sleep", "1"], "item limit -1 s"),
+        (["validate", "--local", "--limit", "2", "--glob", "/nowhere/*", "sleep", "1"], "no files matching glob pattern '/nowhere/*'"),
+        (["validate", "--local", "--limit", "2", "/bin/cat", "FILENAME"], "FILENAME in args"),
+        (["validate", "--limit", "2", "there", "--glob", "/dev/null"], "go with --local"),
+        (["validate", "--limit", "2", "there", "--item-limit", "3"], "go with --local"),
         (["validate", "--limit", "2"], "name a Deployment"),
         (["client", "--req-now", "5"], "--req-now"),
         (["client", "--rate", "-1", "--caddr", "127.0.0.1:0"], "rate -1"),

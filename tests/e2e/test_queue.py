@@ -1,0 +1,120 @@
+"""Queue benchmarks on a Deployment from a pod of a run: with the rights that `install --allow` grants, and without them."""
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdag import kube
+from perfdag.kube import Kube
+from perfdag.steps.queue.manifests import manifests
+from perfdag.steps.queue.queues import Queues
+
+from .conftest import IMAGES, Namespace
+
+pytestmark = [pytest.mark.argo, pytest.mark.slow]
+NODE = os.environ.get("PERFDAG_TEST_NODE", "node-0")
+DEPLOYMENT, SCALED = "perfdag-queue-nap", "perfdag-queue-scaled"
+
+
+def deployment(namespace: str, name: str) -> dict[str, Any]:
+    async def work(client: Kube) -> dict[str, Any]:
+        return await client.get(await client.resource("apps/v1", "Deployment"), name, namespace)
+
+    return kube.run(work)
+
+
+def available(namespace: str, replicas: dict[str, int], seconds: float = 90) -> None:
+    """Wait until each Deployment has so many replicas."""
+    end = time.monotonic() + seconds
+    for name, wanted in replicas.items():
+        while (found := deployment(namespace, name)["status"].get("availableReplicas", 0)) != wanted:
+            assert time.monotonic() < end, f"{name} has {found} of {wanted} replicas"
+            time.sleep(1)
+
+
+@pytest.fixture(scope="module")
+def queues() -> Iterator[str]:
+    """A namespace of its own with two queues: one that nothing scales, and one that its autoscaler, which no metric reaches, keeps at 2."""
+    namespace = f"perfdag-queue-{uuid.uuid4().hex[:6]}"
+    small = {"command": ["sleep", "0.2"], "requests": {"cpu": "10m", "memory": "16Mi"}}
+    named = [{**small, "name": "nap"}, {**small, "name": "scaled", "autoscale": {"by": "external", "least": 2, "most": 2}}]
+    shared = {"namespace": namespace, "image": IMAGES.format(name="queue"), "node_selector": {"kubernetes.io/hostname": NODE}}
+
+    async def apply(client: Kube) -> None:
+        for body in manifests(Queues.model_validate({**shared, "queues": named})):
+            await client.apply(body)
+
+    async def remove(client: Kube) -> None:
+        await client.delete(await client.resource("v1", "Namespace"), namespace)
+
+    try:
+        kube.run(apply)
+        available(namespace, {"perfdag-queue-frontend": 1, DEPLOYMENT: 1, f"{DEPLOYMENT}-client": 1, SCALED: 2, f"{SCALED}-client": 1})
+        yield namespace
+    finally:
+        kube.run(remove)
+
+
+@pytest.fixture
+def suite(queues: str, tmp_path: Path) -> Path:
+    """Both benchmarks on the Deployments of the other namespace."""
+    path = tmp_path / "queue.yaml"
+    path.write_text(
+        "name: queues\nrepetitions: 1\nwarmup: 0\nentries:\n"
+        f"  - {{benchmark: queue-scaling, params: {{deployment: {DEPLOYMENT}, namespace: {queues}, client: {DEPLOYMENT}-client, limit: 4,"
+        " item: 0.2s, factor: 1.5}}\n"
+        f"  - {{benchmark: queue-autoscale, params: {{deployments: [{SCALED}], namespace: {queues}, low: 1, high: 2, duration: 6s}}}}\n"
+    )
+    return path
+
+
+@pytest.fixture
+def allowed(bench: Namespace) -> Iterator[None]:
+    """The installation with both allowed, and without them again at the end."""
+    install = ["install", "--store", bench.store, "--images", IMAGES, "--lock-namespace", bench.name]
+    said = bench.perfdag(*install, "--allow", "queue-scaling", "--allow", "queue-autoscale")
+    assert said.returncode == 0, said.stderr
+    yield
+    bench.perfdag(*install, check=True)
+
+
+def test_queues_of_another_namespace_are_measured_under_the_accounts_that_install_made(
+    bench: Namespace, queues: str, allowed: None, suite: Path
+) -> None:
+    name = bench.submit(suite)
+    bench.watch(name)
+    rows = bench.rows(bench.run_id(name))
+
+    scaling = [row for row in rows if row["benchmark"] == "queue-scaling"]
+    assert {row["status"] for row in scaling} == {"ok"}, [row["error"] for row in scaling if row["error"]]
+    throughput = {json.loads(row["coords"])["replicas"]: row["value"] for row in scaling if row["metric"] == "throughput"}
+    assert throughput.keys() == {1, 2, 4}
+    assert throughput[4] > 1.5 * throughput[2] > 1.5 * 1.5 * throughput[1]
+    assert deployment(queues, DEPLOYMENT)["spec"]["replicas"] == 1
+
+    # what its account may read is all there; that the load's fall was not followed is the autoscaler's, which has no metric
+    watching = [row for row in rows if row["benchmark"] == "queue-autoscale"]
+    assert {row["status"] for row in watching} == {"invalid"}
+    assert all("2 backends were left at the end, 1 needed" in row["error"] for row in watching)
+    assert {"replicas", "depth", "wait", "latency"} <= {row["metric"] for row in watching}
+
+    accounts = {
+        pod["spec"]["serviceAccountName"]
+        for pod in bench.objects("Pod", labels=f"workflows.argoproj.io/workflow={name},perfdag/measuring=true")
+    }
+    assert accounts == {"perfdag-measure-queue-scaling", "perfdag-measure-queue-autoscale"}
+
+
+def test_without_leave_both_are_skipped_and_say_what_grants_it(bench: Namespace, queues: str, suite: Path) -> None:
+    name = bench.submit(suite)
+    assert bench.watch(name).returncode == 0, "a skip fails nothing"
+    for row in bench.rows(bench.run_id(name)):
+        assert row["status"] == "skipped"
+        assert f"perfdag install --store ... --allow {row['benchmark']}" in row["error"]
+        assert f'in the namespace "{queues}"' in row["error"]
