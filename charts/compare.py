@@ -70,13 +70,12 @@ def forest(effects: Sequence[Effect], title: str, subtitle: str = "", absolute: 
 
 @dataclass(frozen=True)
 class Ratio:
-    """One cell of the map: relative effect of B (0.1 is +10 %) at a message size in bytes, and whether it is beyond the noise floor."""
+    """One cell of the map: relative effect of B (0.1 is +10 %) at a message size in bytes, and the verdict's word."""
 
     row: str
     size: float
     effect: float
-    shown: bool
-    better: bool
+    word: str
 
 
 def ratios(cells: Sequence[Ratio], title: str, subtitle: str = "") -> Figure:
@@ -90,21 +89,22 @@ def ratios(cells: Sequence[Ratio], title: str, subtitle: str = "") -> Figure:
     grid = np.full((len(shown), len(sizes)), np.nan)
     words = {}
     for each in cells:
-        if each.row in shown and each.shown:
+        if each.row in shown and each.word != "no difference shown":
             y, x = shown.index(each.row), sizes.index(each.size)
-            grid[y, x] = abs(math.log2(1 + each.effect)) * (1 if each.better else -1)
-            words[y, x] = f"{100 * each.effect:+.0f}"
-    said = "number: % that B differs from A; blue: better, orange: worse; blank: inside the noise floor, or no verdict"
+            sign = {"better": 1, "worse": -1}.get(each.word)
+            grid[y, x] = np.nan if sign is None else sign * abs(math.log2(1 + each.effect))
+            words[y, x] = f"{100 * each.effect:+.0f}", MUTED if each.word == "inconclusive" else INK
+    said = "number: % that B differs from A; blue: better, orange: worse; blank: inside the noise floor; grey: inconclusive"
     said += f"; first {len(shown)} of {len(rows)} rows" if len(shown) < len(rows) else ""
     heights = (0.26 * len(shown) + 1.1,)
     fig, (ax,) = figure(heights=heights, title=title, subtitle="; ".join(part for part in (said, subtitle) if part))
     fig.set_dpi(PNG_DPI)  # as the forest's
-    most = max(float(np.nanmax(np.abs(grid))) if words else 0.0, 0.1)
+    most = max([0.1, *np.abs(grid[np.isfinite(grid)])])
     colours = LinearSegmentedColormap.from_list("verdicts", [SERIES[1], PAPER, SERIES[0]])
     edges = np.arange(len(sizes) + 1), np.arange(len(shown) + 1)
     ax.pcolormesh(*edges, grid, cmap=colours, norm=TwoSlopeNorm(0.0, -most, most), gid="ratios", edgecolors=PAPER, linewidth=0.5)
-    for (y, x), word in words.items():
-        ax.text(x + 0.5, y + 0.5, word, ha="center", va="center", fontsize=5.5, color=INK)
+    for (y, x), (word, colour) in words.items():
+        ax.text(x + 0.5, y + 0.5, word, ha="center", va="center", fontsize=5.5, color=colour)
     ax.set_yticks(np.arange(len(shown)) + 0.5, shown, fontsize=7.5)
     ax.invert_yaxis()
     step = max(1, len(sizes) // 10)

@@ -16,6 +16,7 @@ from perfdag.units import short
 
 PERCENTILES = ("p50", "p99", "p99.9")
 SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999, "p99.99": 0.9999}
+COLUMNS = 3  # block sizes in a figure
 DEPTHS = 3  # fewest queue depths that make a curve
 
 
@@ -31,8 +32,10 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     if distributed := _distributions(cells):
         yield "latency", _distribution(distributed, where)
     curves = _curves(cells)
-    if curves:
-        yield "queue-depth", _queue_depth(curves, where)
+    sizes = list(dict.fromkeys(size for _, size in curves))
+    for start in range(0, len(sizes), COLUMNS):
+        shown = {facet: named for facet, named in curves.items() if facet[1] in sizes[start : start + COLUMNS]}
+        yield "queue-depth" if start == 0 else f"queue-depth-{start // COLUMNS + 1}", _queue_depth(shown, where)
 
 
 def _points(cells: Sequence[Cell], where: str) -> Figure:
@@ -67,7 +70,7 @@ def _distributions(cells: Sequence[Cell]) -> dict[str, list[tuple[float, Series]
     """Point and direction -> (share of the I/Os that took no longer, their latency), by rising share; at least three percentiles."""
     made: dict[str, list[tuple[float, Series]]] = {}
     for cell in cells:
-        mixed = cell.state.params.get("rw") in ("rw", "randrw", "readwrite")
+        mixed = _both_ways(cell)
         for each in cell.series("completion_latency"):
             if each.stat in SHARES and each.values and each.middle > 0:
                 direction = str(each.coords.get("direction", ""))
@@ -75,13 +78,19 @@ def _distributions(cells: Sequence[Cell]) -> dict[str, list[tuple[float, Series]
     return {name: sorted(found, key=lambda pair: pair[0]) for name, found in made.items() if len(found) >= 3}
 
 
+def _both_ways(cell: Cell) -> bool:
+    """Whether a point has series of several directions: reads and writes, or trims and writes."""
+    return len({each.coords.get("direction") for each in cell.series("iops")}) > 1
+
+
 def _distribution(told: dict[str, list[tuple[float, Series]]], where: str) -> Figure:
     """Latency on a log axis against the share of I/Os that took no longer, which is drawn by the decades of what is left."""
-    tails = {name: found[-1][1].middle / found[0][1].middle for name, found in told.items()}
+    common = set.intersection(*({each.stat for _, each in found} for found in told.values()))
+    least, most = (f(common, key=lambda stat: SHARES[stat], default="") for f in (min, max))
+    tails = {name: _middle(found, most) / _middle(found, least) if common else 1.0 for name, found in told.items()}
     shown = sorted(told, key=lambda name: -tails[name])[: len(style.SERIES)]
     longest = shown[0]
-    last = told[longest][-1][1]
-    title = f"{longest}: {last.stat} of the completion latency is {tails[longest]:.1f} times its {told[longest][0][1].stat}"
+    title = f"{longest}: {most} of the completion latency is {tails[longest]:.1f} times its {least}" if common else "Completion latency"
     cut = f"the {len(shown)} longest tails of {len(told)}" if len(shown) < len(told) else ""
     said = band_words([each for name in shown for _, each in told[name]]).replace("dot", "line").replace("bar", "band")
     fig, (ax,) = style.figure(title=title, subtitle="; ".join(part for part in (said, cut, where) if part), heights=(3.2,))
@@ -104,6 +113,10 @@ def _distribution(told: dict[str, list[tuple[float, Series]]], where: str) -> Fi
     return fig
 
 
+def _middle(found: Sequence[tuple[float, Series]], stat: str) -> float:
+    return next(each.middle for _, each in found if each.stat == stat)
+
+
 def _decades(share: float) -> float:
     """p90 is 1, p99 is 2, p99.9 is 3: the tail is what matters."""
     return -math.log10(1 - share)
@@ -118,11 +131,11 @@ def _curves(cells: Sequence[Cell]) -> dict[tuple[str, str], dict[str, Curve]]:
     made: dict[tuple[str, str], dict[str, Curve]] = {}
     for cell in cells:
         depth: Any = cell.state.params.get("iodepth")
-        rw, size = str(cell.state.params.get("rw", "")), cell.state.params.get("bs")
+        rw, size, mixed = str(cell.state.params.get("rw", "")), cell.state.params.get("bs"), _both_ways(cell)
         for iops in cell.series("iops"):
             late = next((each for each in cell.series("latency", "p99") if each.coords == iops.coords), None)
             if late is not None and depth is not None:
-                pattern = f"{rw} ({iops.coords.get('direction', '')})" if rw in ("rw", "randrw", "readwrite") else rw
+                pattern = f"{rw} ({iops.coords.get('direction', '')})" if mixed else rw
                 facet = (pattern, short(float(size), "B") if isinstance(size, int | float) else str(size or ""))
                 name = words_without(cell, ("iodepth", "rw", "bs"))
                 made.setdefault(facet, {}).setdefault(name, []).append((int(depth), iops, late))
@@ -184,7 +197,7 @@ def _queue_depth(curves: dict[tuple[str, str], dict[str, Curve]], where: str) ->
 
 def _curve(ax: Axes, found: Curve, name: str, look: dict[str, Any]) -> None:
     xs, ys = [iops.middle for _, iops, _ in found], [late.middle for _, _, late in found]
-    ax.plot(xs, ys, label=name, gid=f"median {name}", **look)
+    ax.plot(xs, ys, label=name or "otherwise", gid=f"median {name}", **look)
     ax.hlines(ys, [i.band.low for _, i, _ in found], [i.band.high for _, i, _ in found], color=look["color"], alpha=0.45)
     ax.vlines(xs, [p.band.low for _, _, p in found], [p.band.high for _, _, p in found], color=look["color"], alpha=0.45)
     best = knee(found)

@@ -13,7 +13,7 @@ from perfdag.charts.generic import dot_figure
 from perfdag.charts.series import Cell, Series, alike, band_words, read, runs_words, value_words, words_without
 from perfdag.units import short
 
-MARKED = ("zero_byte_latency", "peak_bandwidth", "half_bandwidth_size")
+MARKED = ("zero_byte_latency", "half_bandwidth_size")
 RANKS = 3  # fewest numbers of ranks that make a heatmap
 _SCALED = ("ranks", "ranks_per_host")
 LINES = 12
@@ -59,7 +59,7 @@ def _sizes(kind: str, cells: Sequence[Cell], where: str) -> Figure:
     series = [each for made in panels.values() for line in made for each in line.series.values()]
     said = band_words(series).replace("dot", "line").replace("bar", "band")
     noisy = "~: a sample was disturbed" if any(cell.noisy for cell in cells) else ""
-    ring = "ring: half of the peak" if any(cell.series("half_bandwidth_size") for cell in cells) else ""
+    ring = "ring: first size at half of the peak" if any(cell.series("half_bandwidth_size") for cell in cells) else ""
     cut = f"first {LINES} of {len(cells)} points" if len(cells) > LINES else ""
     fig, axes = style.figure(
         len(panels),
@@ -82,17 +82,17 @@ def _sizes(kind: str, cells: Sequence[Cell], where: str) -> Figure:
 
 
 def _marks(ax: Axes, cells: Mapping[str, Cell], made: Sequence[lines.Line], metric: str) -> None:
-    """On each line its zero-byte latency in words, or a ring where it reaches half of its peak bandwidth."""
+    """On each line its zero-byte latency in words, or a ring at the first size that reaches half of its peak bandwidth."""
     for k, line in enumerate(made):
         cell = cells[line.name.removesuffix(" ~")]
         colour = style.look(k)["color"]
-        zero, peak, half = (next((each for each in cell.series(name) if each.values), None) for name in MARKED)
+        zero, half = (next((each for each in cell.series(name) if each.values), None) for name in MARKED)
         if metric == "latency" and zero and 0 in line.series and len(made) <= lines.DIRECT:
             at = ax.get_lines()[k].get_xdata()[0]  # type: ignore[index]  # where the panel has put the size of zero
             said = short(zero.middle, "s")
             ax.annotate(said, (at, zero.middle), xytext=(0, 5), textcoords="offset points", fontsize=7.5, color=colour, gid="zero-byte")
-        if metric == "bandwidth" and peak and half and half.middle > 0:
-            ax.plot([half.middle], [peak.middle / 2], "o", ms=11, mfc="none", mec=colour, gid=f"half-bandwidth {line.name}")
+        if metric == "bandwidth" and half and (there := line.series.get(half.middle)):
+            ax.plot([half.middle], [there.middle], "o", ms=11, mfc="none", mec=colour, gid=f"half-bandwidth {line.name}")
 
 
 def _finding(kind: str, cells: Sequence[Cell]) -> str:

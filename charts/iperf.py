@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from matplotlib.figure import Figure
 
 from perfdag.charts import dots, lines, style
-from perfdag.charts.generic import dot_figure, finding, pages
+from perfdag.charts.generic import ROWS, dot_figure, finding, pages
 from perfdag.charts.series import Cell, band_words, read, runs_words, words_without
 from perfdag.ids import canonical
 
@@ -34,7 +34,8 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
             yield slug, dot_figure(some, wanted, "; ".join(part for part in (_bound(some), note, where) if part))
         if len({cell.state.params.get("streams") for cell in own}) >= 3:
             yield f"{protocol}-streams", _streams(own, where)
-        if len({_path(cell) for cell in own}) > 1 and len(facets := _facets(own)) > 1:
+        facets = _facets([cell for cell in own if not cell.state.pair])
+        if len({_path(cell) for cell in own}) > 1 and len(facets) > 1:
             yield f"{protocol}-paths", _paths(facets, where)
         if seconds := _seconds(rows, own):
             yield f"{protocol}-seconds", _within(seconds, where)
@@ -76,7 +77,7 @@ def _facets(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
         made.setdefault((mtu, int(cell.state.params.get("streams", 1))), []).append(cell)
     several = len({mtu for mtu, _ in made}) > 1
     found = {}
-    for (mtu, streams), group in sorted(made.items())[:FACETS]:
+    for (mtu, streams), group in sorted(made.items()):
         size = f"MTU {mtu or 'of the network'}, " if several else ""
         short = [replace(cell, label=words_without(cell, ("streams", "network.mtu")) or "default network") for cell in group]
         found[f"{size}{streams} stream{'s' * (streams > 1)}"] = short
@@ -85,13 +86,16 @@ def _facets(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
 
 def _paths(facets: dict[str, list[Cell]], where: str) -> Figure:
     """Throughput by path, a panel for each MTU and number of streams, on one axis."""
+    title = f"Throughput by path; {finding([cell for cells in facets.values() for cell in cells], 'throughput')}"
+    cut = f"the first {FACETS} of {len(facets)} numbers of streams and MTUs" if len(facets) > FACETS else ""
+    facets = {name: cells[:ROWS] for name, cells in list(facets.items())[:FACETS]}
     shown = {name: dots.groups(cells, "throughput") for name, cells in facets.items()}
     series = [each for groups in shown.values() for group in groups for each in group.series if each]
     fig, axes = style.figure(
         len(facets),
         [dots.height(cells, shown[name]) for name, cells in facets.items()],
-        title=f"Throughput by path; {finding([cell for cells in facets.values() for cell in cells], 'throughput')}",
-        subtitle="; ".join(part for part in (band_words(series), where) if part),
+        title=title,
+        subtitle="; ".join(part for part in (band_words(series), cut, where) if part),
     )
     for ax, (name, cells) in zip(axes, facets.items(), strict=True):
         dots.panel(ax, cells, shown[name], "throughput")
@@ -128,7 +132,7 @@ def _unsteadiness(line: lines.Line) -> float:
 
 def _within(shown: Sequence[lines.Line], where: str) -> Figure:
     """Throughput second by second."""
-    worst = f"{shown[0].name}: seconds of a run differ by {100 * _unsteadiness(shown[0]):.1f} %"
+    worst = f"{shown[0].name}: the medians of its seconds differ by {100 * _unsteadiness(shown[0]):.1f} %"
     cut = f"the {LINES} unsteadiest of {len(shown)} points" if len(shown) > LINES else ""
     said = band_words([each for line in shown[:LINES] for each in line.series.values()]).replace("dot", "line").replace("bar", "band")
     fig, (ax,) = style.figure(title=worst, subtitle="; ".join(part for part in (said, cut, where) if part), heights=(2.2,))

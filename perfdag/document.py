@@ -127,7 +127,7 @@ def _surprise(written: str, read: float) -> str:
     """What to write in place of a number that YAML reads in another base than people do; empty where it is read as they mean it."""
     if _OCTAL.fullmatch(written):
         sign, digits = written[0].strip("0"), written.lstrip("-+0_") or "0"
-        return f"YAML reads {written} as {read} (base 8); write {sign}{digits} without the leading zero, or quote it if it is text"
+        return f"YAML reads {written} as {read} (base 8); write {read}, or {sign}{digits} if that is meant; quote text"
     if ":" in written:
         return f"YAML reads {written} as {read} (base 60); write a time as 90s, 5m or 2h, and quote text"
     return ""

@@ -256,7 +256,7 @@ def _profile(root: str) -> dict[str, Any]:
             from obstore.auth.boto3 import Boto3CredentialProvider
         except ModuleNotFoundError:
             raise StoreError(f"store {root}: {error}") from None
-        return {"credential_provider": Boto3CredentialProvider(boto3.Session(profile_name=name))}
+        return {**error.settings, "credential_provider": Boto3CredentialProvider(boto3.Session(profile_name=name))}
     except ValueError as error:
         raise StoreError(f"store {root}: {error}") from None
 

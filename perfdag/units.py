@@ -48,6 +48,8 @@ def _near(wrong: str, units: Mapping[str, float]) -> list[str]:
     for unit in units:
         known.setdefault(unit.casefold(), unit)  # `kB` stands before `KB`
     word = wrong.casefold()
+    if "B" in wrong and any("bit" in unit for unit in units):
+        return []  # bytes, where bits are counted: eight times as many
     alike = [known[word + rest] for rest in ("", "ib", "b", "bit/s", "it/s") if word and word + rest in known]
     return alike or [known[each] for each in difflib.get_close_matches(word, [each for each in known if each[:1] == word[:1]], n=1)]
 

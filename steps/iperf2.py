@@ -86,7 +86,7 @@ def parse(output: Output, streams: int, duration: float, protocol: str, reverse:
     total = sum(_rate(received) for _, received, _ in halves)
     texts = [(server, False)] * (not reverse) + [(client, True)] * (reverse or bidirectional)
     by_side = [_received_by_second(text, starred, streams) for text, starred in texts]
-    return [Measurement("throughput", total), *found, *by_second([sum(rates) for rates in zip(*by_side, strict=False)])]
+    return [Measurement("throughput", total), *found, *by_second([sum(rates) for rates in zip(*by_side, strict=False)][: int(duration)])]
 
 
 def _received_by_second(text: str, starred: bool, streams: int) -> list[float]:

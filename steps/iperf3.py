@@ -103,14 +103,14 @@ def _seconds(report: dict[str, Any], params: "IperfParams", texts: dict[str, str
     received = [_whole_seconds(report)] if params.reverse or params.bidirectional else []
     if not params.reverse:
         received.append(_whole_seconds(read(texts.get("server", ""))))
-    return by_second([sum(rates) for rates in zip(*received, strict=False)])
+    return by_second([sum(rates) for rates in zip(*received, strict=False)][: int(params.duration)])
 
 
 def _whole_seconds(report: dict[str, Any]) -> list[float]:
     """Bit/s of all streams that this side receives, by second; what is omitted and the rest after the last second are left out."""
     sums = [each for interval in report["intervals"] for name, each in interval.items() if name.startswith("sum")]
     return [
-        float(each["bits_per_second"]) for each in sums if not each["omitted"] and each.get("sender") is False and each["seconds"] > 0.5
+        float(each["bits_per_second"]) for each in sums if not each.get("omitted") and each.get("sender") is False and each["seconds"] > 0.5
     ]
 
 

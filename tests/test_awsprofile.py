@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from perfdag import awsprofile
 from perfdag.store import StoreError, open_store
 
 CREDENTIALS = (
@@ -75,6 +76,20 @@ def test_the_default_profile_and_a_named_one_are_read(files: Path, server: HTTPS
     assert signed(server) == ("SHELL", "us-west-2", None), "keys of the environment go first"
 
 
+def test_a_token_belongs_to_the_keys_beside_it(files: Path, server: HTTPServer) -> None:
+    (files / "credentials").write_text(CREDENTIALS)
+    url = f"http://127.0.0.1:{server.server_port}"
+    (files / "config").write_text(f"[profile default]\nendpoint_url = {url}\naws_session_token = STALE\n")
+    assert signed(server) == ("STANDARD", "us-east-1", None)
+
+
+def test_a_profile_by_sso_keeps_its_region_and_endpoint(files: Path) -> None:
+    (files / "config").write_text("[default]\nsso_session = mine\nregion = eu-central-1\nendpoint_url = http://127.0.0.1:9\n")
+    with pytest.raises(awsprofile.ElsewhereError) as caught:
+        awsprofile.read("default")
+    assert caught.value.settings == {"region": "eu-central-1", "endpoint_url": "http://127.0.0.1:9"}
+
+
 @pytest.mark.parametrize(
     ("profile", "config", "said"),
     [
@@ -83,7 +98,8 @@ def test_the_default_profile_and_a_named_one_are_read(files: Path, server: HTTPS
         ("work", "[profile work]\nsso_session = mine\n", "the AWS profile work has its keys by sso_session; pip install boto3"),
         ("lab", "[profile lab]\nrole_arn = arn:aws:iam::1:role/x\n", "the AWS profile lab has its keys by role_arn"),
         ("run", "[profile run]\ncredential_process = /bin/keys\n", "the AWS profile run has its keys by credential_process"),
-        ("lab", "no section\n", "config cannot be read (File contains no section headers."),
+        ("lab", "SECRET\n", "config, line 1 is no setting and no [section]; mend it"),
+        ("lab", "[profile lab]\naws_access_key_id = A\naws_secret_access_key SECRET\n", "config, line 3 is no setting and no [section]"),
     ],
 )
 def test_what_holds_no_keys_is_a_clear_line(files: Path, monkeypatch: pytest.MonkeyPatch, profile: str, config: str, said: str) -> None:

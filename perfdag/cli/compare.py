@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -140,11 +141,11 @@ def sizes(made: "Comparison") -> Any:
         stat = "" if row.info.stat in ("value", "mean") else row.info.stat
         rest = " ".join(f"{key}={value}" for key, value in coords.items())
         label = " ".join(filter(None, (row.info.entry, row.label, row.info.metric, stat, rest)))
-        shown = row.verdict.word in ("better", "worse", "differs")
-        cells.append(Ratio(label, float(size), row.verdict.effect, shown, row.verdict.word == "better"))
+        cells.append(Ratio(label, float(size), row.verdict.effect, row.verdict.word))
     cells.sort(key=lambda cell: (cell.row, cell.size))
-    worse = sum(cell.shown and not cell.better for cell in cells)
-    title = f"{made.b.words} against {made.a.words}: {worse} of {len(cells)} cells worse, {sum(c.shown and c.better for c in cells)} better"
+    counts = Counter(cell.word for cell in cells)
+    title = f"{made.b.words} against {made.a.words}: of {len(cells)} cells {counts['worse']} worse, {counts['better']} better"
+    title += f", {counts['inconclusive']} inconclusive" if counts["inconclusive"] else ""
     return ratios(cells, title, f"suite {made.b.suite}")
 
 

@@ -356,6 +356,26 @@ def test_the_distribution_of_fio_s_latency_has_its_tail_in_decades():
     assert list(first.get_ydata()) == pytest.approx([0.30103, 1, 2, 3, 4])
 
 
+def test_trims_and_writes_are_lines_of_their_own():
+    made = []
+    for depth in (1, 4, 16):
+        values = [*rows.io("trim", 1e3 * depth, 1e-3), *rows.io("write", 1e4 * depth, 1e-4)]
+        for direction, late in (("trim", 1e-3), ("write", 1e-4)):
+            coords = {"direction": direction}
+            values += [
+                {"metric": "completion_latency", "value": late * k, "unit": "s", "better": "lower", "stat": f"p{p}", "coords": coords}
+                for p, k in ((50, 1), (90, 2), (99, 3))
+            ]
+        made.append(rows.sample("fio", {"rw": "trimwrite", "bs": 4096, "iodepth": depth, "direct": depth > 1}, 1, values))
+    figures = drawn(fio, rows.table(*made))
+    (ax,) = figures["latency"].axes
+    for line in (each for each in ax.get_children() if (each.get_gid() or "").startswith("median ")):
+        assert list(line.get_xdata()) == sorted(line.get_xdata()), line.get_gid()
+        assert len(line.get_xdata()) == 3
+    depths = figures.get("queue-depth")
+    assert depths is None or {ax.get_title(loc="left") for ax in depths.axes} == {"trimwrite (trim), 4 KiB", "trimwrite (write), 4 KiB"}
+
+
 def test_fewer_than_three_percentiles_are_no_distribution():
     assert "latency" not in drawn(fio, rows.fio())
 
@@ -398,6 +418,8 @@ def test_imb_says_zero_byte_latency_and_half_bandwidth_on_each_line():
     latency, bandwidth = figure.axes
     assert [t.get_text() for t in latency.texts if t.get_gid() == "zero-byte"] == ["0.424 us", "14.84 us"]
     rings = [each for each in bandwidth.get_lines() if (each.get_gid() or "").startswith("half-bandwidth")]
-    assert [float(each.get_xdata()[0]) for each in rings] == pytest.approx([3600, 42000])
-    assert [float(each.get_ydata()[0]) for each in rings] == pytest.approx([9e9 / 1.06 / 2, 3e9 / 1.06 / 2])
-    assert "ring: half of the peak" in texts(figure)
+    assert [float(each.get_xdata()[0]) for each in rings] == [4096, 65536]
+    for ring, start, peak in zip(rings, (0.4e-6, 14e-6), (9e9, 3e9), strict=True):
+        size = float(ring.get_xdata()[0])
+        assert float(ring.get_ydata()[0]) == pytest.approx(size / ((start + size / peak) * 1.06)), "on the line"
+    assert "ring: first size at half of the peak" in texts(figure)

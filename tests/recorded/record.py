@@ -24,6 +24,8 @@ CASES: dict[str, dict[str, Any]] = {
     "iperf/tcp-reno-mss-window": {"duration": 1, "congestion": "reno", "mss": 1000, "window": "1MiB"},
     "iperf/udp-lossy": {"duration": 1, "protocol": "udp", "rate": "5Gbit/s", "streams": 2},
     "iperf/udp-bidirectional": {"duration": 1, "protocol": "udp", "rate": "100Mbit/s", "bidirectional": True},
+    "iperf/tcp-seconds": {"duration": 3, "omit": 1, "streams": 2},
+    "iperf/udp-bidirectional-seconds": {"duration": 2, "protocol": "udp", "rate": "100Mbit/s", "bidirectional": True},
     "iperf/no-such-congestion": {"duration": 1, "congestion": "nope"},
     "iperf/iperf2-tcp": {"implementation": "iperf2", "duration": 1, "streams": 2},
     "iperf/iperf2-reverse": {"implementation": "iperf2", "duration": 1, "reverse": True},

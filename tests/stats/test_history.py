@@ -19,6 +19,7 @@ from perfdag import results, rollup
 from perfdag.abtest import analyse, recall
 from perfdag.charts import history as charts
 from perfdag.charts.compare import Effect, forest
+from perfdag.charts.style import INK, MUTED
 from perfdag.checks import Tuning
 from perfdag.cli import main
 from perfdag.cli.compare import sizes
@@ -32,7 +33,7 @@ from perfdag.selection import SelectionError, select
 from perfdag.steps.lead import Lead
 from perfdag.store import FolderStore, Store, StoreError, open_store
 from perfdag.suite import load
-from perfdag.trends import of_table
+from perfdag.trends import comparable, of_table
 from tests.stats.synthetic import nights, put, rows, run_id
 
 
@@ -197,6 +198,7 @@ def test_ratios_over_message_sizes_are_blank_inside_the_noise_floor() -> None:
 
     side = SimpleNamespace(words="run B", suite="mpi")
     found = [row("latency", 8, -0.5, "better"), row("latency", 4, -0.02, "no difference shown"), row("bandwidth", 8, -0.5, "worse")]
+    found.append(row("bandwidth", 4, 3.0, "inconclusive"))
     figure = sizes(SimpleNamespace(a=side, b=side, rows=found))
     (ax,) = figure.axes
     assert [label.get_text() for label in ax.get_yticklabels()] == ["imb ranks=4 bandwidth", "imb ranks=4 latency"]
@@ -205,9 +207,10 @@ def test_ratios_over_message_sizes_are_blank_inside_the_noise_floor() -> None:
     assert values[0][1] == pytest.approx(-1)
     assert values[1][1] == pytest.approx(1)
     assert np.isnan(values[1][0])
-    assert [text.get_text() for text in ax.texts] == ["-50", "-50"]
+    assert {(text.get_text(), text.get_color()) for text in ax.texts} == {("-50", INK), ("+300", MUTED)}
+    assert np.isnan(values[0][0]), "no colour without a verdict"
     assert mesh.norm(0.0) == 0.5, "white where nothing differs"
-    assert "1 of 3 cells worse, 1 better" in figure.texts[0].get_text()
+    assert "of 4 cells 1 worse, 1 better, 1 inconclusive" in figure.texts[0].get_text().replace("\n", " ")
 
 
 def test_compare_says_which_side_ran_on_simulated_nodes(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -596,3 +599,10 @@ def test_the_same_on_s3(s3_root: str, store: Store, capsys: pytest.CaptureFixtur
     remote.delete("results")
     remote.delete("rollups")
     remote.delete("alerts")
+
+
+def test_moments_of_a_run_are_for_a_chart_and_no_series() -> None:
+    table = pa.Table.from_pylist(rows(0, {"streams=1": [1.0]}), schema=results.SAMPLES)
+    assert comparable(table).to_pylist() == [True] * table.num_rows
+    at = table.set_column(table.schema.get_field_index("coords"), "coords", pa.array(['{"elapsed":1.5}'] * table.num_rows))
+    assert comparable(at).to_pylist() == [False] * table.num_rows

@@ -115,6 +115,13 @@ def test_a_failed_sample_keeps_what_was_read_all_the_same(tmp_path: Path, fake: 
     assert [[(each["subject"], each["value"]) for each in part.rows] for part in watcher.parts] == [[("node-1", 2.0)], []]
 
 
+def test_what_a_failed_sample_read_and_is_no_row_costs_nothing_more(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
+    fake.script = [Failed("half a report", {}, [Measurement("figure", float("nan"))]), 2.0]
+    _, watcher, _ = measure(tmp_path, ONE + "    repetitions: 2\n")
+    assert [(part.status, len(part.rows)) for part in watcher.parts] == [("failed", 0), ("ok", 1)]
+    assert str(watcher.parts[0].error).startswith("half a report; ")
+
+
 def test_a_value_that_is_no_number_fails(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
     fake.script = ["nan"]
     _, watcher, _ = measure(tmp_path, ONE)
