@@ -11,9 +11,14 @@ unexport PYTHONDONTWRITEBYTECODE
 run: $(VENV)/run.stamp tools
 	@$(BIN)/perfdag run suites/quick.yaml --store ./perfdag-results
 
-test: $(VENV)/dev.stamp tools lint
-	@$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "not cluster and not argo" $(CLOCKS:%=--ignore %) || failed=1; \
-	 $(BIN)/python -m pytest -q -n 5 --dist load --maxschedchunk 1 -m "not cluster and not argo" $(CLOCKS) || failed=1; exit $${failed:-0}
+LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+# the checks of the code take what the tests leave of the processors
+test: $(VENV)/dev.stamp tools
+	@nice -n 19 sh -c '$(LINT)' >$(VENV)/lint.log 2>&1 & lint=$$!; \
+	 $(BIN)/python -m pytest -q -n 3 --dist worksteal -m "not cluster and not argo" $(CLOCKS:%=--ignore %) || failed=1; \
+	 $(BIN)/python -m pytest -q -n 5 --dist load --maxschedchunk 1 -m "not cluster and not argo" $(CLOCKS) || failed=1; \
+	 wait $$lint || failed=1; cat $(VENV)/lint.log; exit $${failed:-0}
 
 # these hold real clocks against real load and mostly wait: beside each other, the longest first, away from those that compute
 LONGEST := tests/queue/test_validate.py
@@ -35,7 +40,7 @@ torch:
 	@./scripts/torch $(PYTHON) $(VENV)/torch
 
 lint: $(VENV)/dev.stamp
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+	@$(LINT)
 
 tools:
 	@./scripts/tools

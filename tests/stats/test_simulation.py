@@ -47,8 +47,8 @@ def test_of_twelve_nodes_the_slow_one_is_named() -> None:
         levels[5] *= 0.92 if slow else 1.0
         return {f"n{i}": level * np.exp(rng.normal(0, 0.02, 15)) for i, level in enumerate(levels)}
 
-    assert sum([o.node for o in outliers(nodes(True))] == ["n5"] for _ in range(300)) >= 285
-    assert sum(bool(outliers(nodes(False))) for _ in range(300)) <= 3
+    assert sum([o.node for o in outliers(nodes(True))] == ["n5"] for _ in range(150)) >= 142
+    assert sum(bool(outliers(nodes(False))) for _ in range(150)) <= 2
 
 
 TWENTY = of_table(pa.Table.from_pylist(rows(0, {f"streams={i}": [1e10] for i in range(20)}), schema=SAMPLES), "net")
@@ -72,10 +72,10 @@ def who(rng: np.random.Generator, runs: int, within: float, between: float, slow
 @pytest.mark.parametrize(("runs", "within", "between"), [(5, 0.02, 0.0), (3, 0.02, 0.005), (15, 0.03, 0.01), (5, 0.05, 0.0)])
 def test_of_twenty_clean_series_on_twelve_nodes_nobody_is_named(runs: int, within: float, between: float) -> None:
     rng = np.random.default_rng(3)
-    assert sum(bool(who(rng, runs, within, between)) for _ in range(30)) == 0
+    assert sum(bool(who(rng, runs, within, between)) for _ in range(15)) == 0
 
 
 @pytest.mark.parametrize(("slow", "by"), [(20, 0.08), (3, 0.08), (1, 0.12)])
 def test_of_twenty_series_the_slow_node_is_named_also_where_one_alone_shows_it(slow: int, by: float) -> None:
     rng = np.random.default_rng(4)
-    assert sum(who(rng, 15, 0.02, 0.005, slow, by) == {"n7"} for _ in range(20)) >= 19
+    assert sum(who(rng, 15, 0.02, 0.005, slow, by) == {"n7"} for _ in range(10)) >= 9
