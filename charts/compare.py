@@ -10,8 +10,7 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
 
-from perfdag.charts.style import INK, MUTED, PAPER, PNG_DPI, SERIES, figure, no_data
-from perfdag.units import short
+from perfdag.charts.style import INK, MUTED, PAPER, PNG_DPI, SERIES, figure, no_data, size_columns
 
 MOST_ROWS = 60
 COLOURS = {"better": SERIES[0], "worse": SERIES[1], "differs": SERIES[3]}
@@ -107,8 +106,6 @@ def ratios(cells: Sequence[Ratio], title: str, subtitle: str = "") -> Figure:
         ax.text(x + 0.5, y + 0.5, word, ha="center", va="center", fontsize=5.5, color=colour)
     ax.set_yticks(np.arange(len(shown)) + 0.5, shown, fontsize=7.5)
     ax.invert_yaxis()
-    step = max(1, len(sizes) // 10)
-    ax.set_xticks(np.arange(0, len(sizes), step) + 0.5, [short(size, "B").replace(" ", "\n") for size in sizes[::step]])
+    size_columns(ax, sizes)
     ax.grid(visible=False)
-    ax.set_xlabel("message size")
     return fig

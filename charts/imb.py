@@ -140,10 +140,8 @@ def _heatmap(kind: str, cells: Sequence[Cell], where: str) -> Figure:
         bright = (np.log(grid[y, x]) - low) / max(high - low, 1e-9) > 0.55
         ax.text(x + 0.5, y + 0.5, _us(grid[y, x] * 1e6), ha="center", va="center", fontsize=5.5, color="black" if bright else "white")
     ax.set_yticks(np.arange(len(ranks)) + 0.5, [f"{hosts} node{'s' * (hosts > 1)} x {count // hosts}" for hosts, count in ranks])
-    step = max(1, len(sizes) // 10)
-    ax.set_xticks(np.arange(0, len(sizes), step) + 0.5, [short(s, "B").replace(" ", "\n") for s in sizes[::step]])
+    style.size_columns(ax, sizes)
     ax.grid(visible=False)
-    ax.set_xlabel("message size")
     ax.set_ylabel("nodes x ranks of each")
     bar = fig.colorbar(mesh, ax=ax, pad=0.01)
     style.value_axis(bar.ax.yaxis, "s", 1.0, log=True)

@@ -181,6 +181,13 @@ def size_axis(axis: Any, sizes: Sequence[float], unit: str = "B", zero: float | 
     axis.set_minor_locator(NullLocator())
 
 
+def size_columns(ax: Axes, sizes: Sequence[float]) -> None:
+    """Names of message sizes in bytes under the columns of a map, about ten of them."""
+    step = max(1, len(sizes) // 10)
+    ax.set_xticks(np.arange(0, len(sizes), step) + 0.5, [short(size, "B").replace(" ", "\n") for size in sizes[::step]])
+    ax.set_xlabel("message size")
+
+
 def arrow(better: str | None) -> str:
     """What a reader should wish for: `higher is better`, or nothing where it is not said."""
     return f"{better} is better" if better in ("higher", "lower") else ""

@@ -89,13 +89,17 @@ def parse(output: Output, streams: int, duration: float, protocol: str, reverse:
     return [Measurement("throughput", total), *found, *by_second([sum(rates) for rates in zip(*by_side, strict=False)][: int(duration)])]
 
 
+def _wrote(row: "re.Match[str]") -> bool:
+    """Whether a line tells of writes, as those of a sender do."""
+    return re.match(r"\d+/\d+\s", row["rest"] or "") is not None
+
+
 def _received_by_second(text: str, starred: bool, streams: int) -> list[float]:
     """Bit/s of all streams by second, up to the first second that is not told of every stream."""
     told: dict[int, list[float]] = {}
     for row in _ROW.finditer(text):
         start, end = float(row["start"]), float(row["end"])
-        wrote = re.match(r"\d+/\d+\s", row["rest"] or "") is not None
-        if bool(row["star"]) == starred and not wrote and 0.5 < end - start < 1.5:
+        if bool(row["star"]) == starred and not _wrote(row) and 0.5 < end - start < 1.5:
             told.setdefault(round(start), []).append(float(row["rate"]))
     rates: list[float] = []
     while len(told.get(len(rates), [])) == streams:
@@ -131,8 +135,7 @@ def _total(text: str, side: str, starred: bool) -> list[_Stream]:
     last: dict[str, _Stream] = {}
     for row in _ROW.finditer(text):
         rest = row["rest"] or ""
-        wrote = re.match(r"\d+/\d+\s", rest) is not None
-        if float(row["start"]) != 0 or bool(row["star"]) != starred or (rest and wrote != (side == "sent")):
+        if float(row["start"]) != 0 or bool(row["star"]) != starred or (rest and _wrote(row) != (side == "sent")):
             continue
         last[row["id"]] = _Stream(float(row["end"]), int(row["bytes"]), rest)
     return list(last.values())

@@ -204,7 +204,7 @@ class Lead:
             part.status, part.error, part.texts = "infrastructure", str(error), {**part.texts, **error.texts}
         except SampleError as error:
             part.status, part.error, part.texts = error.status, str(error), {**part.texts, **error.texts}
-            self._kept(part, benchmark, error)
+            _keep(part, benchmark, error)
         except NoScratch:
             raise
         except Exception as error:
@@ -217,13 +217,6 @@ class Lead:
             part.error = " ".join(part.error.split())
         part.finished_at = now()
         return part
-
-    def _kept(self, part: Part, benchmark: Benchmark[Any], error: SampleError) -> None:
-        """What was read all the same; a value that is no row is said beside the reason, and costs nothing more."""
-        try:
-            part.rows = [row(benchmark, each) for each in error.measurements]
-        except Exception as fault:
-            part.error, part.rows = f"{part.error}; {type(fault).__name__}: {fault}", []
 
     def _measure(
         self, part: Part, benchmark: Benchmark[Any], point: Point, shape: Shape, hosts: Sequence[Host], starter: Host | None
@@ -281,6 +274,14 @@ class Lead:
         self.store.put(part_key(self.plan.run_id, name), part.dump())
         self._stored.add(name)
         self._canaries += 1
+
+
+def _keep(part: Part, benchmark: Benchmark[Any], error: SampleError) -> None:
+    """Rows of what was read all the same; a value that is no row is said beside the reason, and costs nothing more."""
+    try:
+        part.rows = [row(benchmark, each) for each in error.measurements]
+    except Exception as fault:
+        part.error, part.rows = f"{part.error}; {type(fault).__name__}: {fault}", []
 
 
 def _scratch() -> "tempfile.TemporaryDirectory[str]":
