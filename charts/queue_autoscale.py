@@ -3,13 +3,15 @@
 import math
 from collections.abc import Iterable
 
+import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 from matplotlib.figure import Figure
 
 from perfdag.charts import queue, style
 from perfdag.charts.generic import dot_figure
 from perfdag.charts.queue_scaling import by_subject, evenness
-from perfdag.charts.series import Cell, read, runs_words
+from perfdag.charts.series import read, runs_words
 
 TRACED = ("replicas", "needed", "depth", "wait")
 SCORES = ("reaction", "overshoot", "wasted")
@@ -23,7 +25,7 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         yield "scores", dot_figure(cells, SCORES, where)
         for number, cell in enumerate(cells):
             title = f"{cell.label}: backends there and backends needed"
-            yield f"following-{number + 1}", queue.following(traces(cell), title, f"first repetition; {where}")
+            yield f"following-{number + 1}", queue.following(traces(rows, cell.state.point), title, f"first repetition; {where}")
         failing = [
             queue.Curve(cell.label, {}, failed=failed) for cell in cells if (failed := by_subject(rows, cell.state.point, "failures"))
         ]
@@ -31,14 +33,19 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
             yield "failures", queue.spread(failing, evenness(failing), f"failed requests of all repetitions; {where}")
 
 
-def traces(cell: Cell) -> list[queue.Follow]:
-    """The traces of a point's queues."""
+def traces(rows: pa.Table, point: str) -> list[queue.Follow]:
+    """The traces of a point's queues in its first valid repetition."""
+    wanted = pc.and_(pc.is_in(rows["metric"].cast(pa.string()), pa.array(TRACED)), pc.equal(rows["point"], point))
+    wanted = pc.and_(wanted, pc.and_(pc.equal(rows["status"], "ok"), pc.equal(rows["phase"], "measure")))
+    kept = rows.filter(pc.fill_null(wanted, False)).select(["order_index", "metric", "coords", "value"]).to_pylist()
     found: dict[str, dict[str, dict[float, float]]] = {}
-    for name in TRACED:
-        for each in cell.series(name):
-            if each.values:
-                by = found.setdefault(str(each.coords["queue"]), {name: {} for name in TRACED})
-                by[name][float(each.coords["elapsed"])] = float(each.values[0])
+    if kept:
+        first = min(row["order_index"] for row in kept)
+        for row in kept:
+            if row["order_index"] == first:
+                at = orjson.loads(row["coords"])
+                by = found.setdefault(at["queue"], {name: {} for name in TRACED})
+                by[row["metric"]][at["elapsed"]] = row["value"]
     follow = []
     for name, values in sorted(found.items()):
         at = sorted(set(values["replicas"]) & set(values["needed"]))

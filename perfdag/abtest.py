@@ -21,7 +21,7 @@ from perfdag.stats.paired import FEWEST_BLOCKS, MOST_BLOCKS, Judged, blocks, jud
 from perfdag.stats.robust import Array
 from perfdag.store import Store
 from perfdag.suite import Loaded
-from perfdag.trends import COLUMNS, SeriesInfo, comparable, of_table
+from perfdag.trends import COLUMNS, SeriesInfo, measured, of_table
 
 A_BLOCK = 2
 """Samples of each variant in a block (ABBA)."""
@@ -142,7 +142,7 @@ def analyse(store: Store, duel: Duel, tuning: Tuning, *, everything: bool = Fals
     damaged: list[str] = []
     for plan in (duel.a, duel.b):
         table = results.load(store, suites=[plan.suite], runs=[plan.run_id], columns=list(COLUMNS), damaged=damaged)
-        rows = table.filter(comparable(table))
+        rows = table.filter(measured(table))
         sides.append(_series(rows, plan, len(duel.blocks)))
     found, unpaired = [], []
     for key in {**sides[0], **sides[1]}:

@@ -21,7 +21,7 @@ from perfdag.stats.changes import WINDOW, change_points
 from perfdag.stats.robust import Array, finite, middle, robust_sigma, scale_for
 from perfdag.stats.verdicts import PAST_RUNS, Verdict, compare
 from perfdag.store import Store
-from perfdag.trends import COLUMNS, SeriesInfo, Trends, comparable, grouped, labels, of_table
+from perfdag.trends import COLUMNS, SeriesInfo, Trends, grouped, labels, measured, of_table
 
 _RANK = {"worse": 0, "differs": 1, "better": 2, "inconclusive": 3, "no difference shown": 4}
 
@@ -193,7 +193,7 @@ def _side(store: Store, selection: Selection, damaged: list[str]) -> _Side:
 
 
 def _repetitions(table: pa.Table, keys: dict[str, Any]) -> dict[_Key, Array]:
-    rows = table.filter(comparable(table))
+    rows = table.filter(measured(table))
     which, ids = codes(rows["series_id"])
     groups, values = grouped(which, rows["value"].to_numpy().astype(np.float64))
     return {keys[ids[group]]: each for group, each in zip(groups, values, strict=True)}

@@ -165,7 +165,7 @@ def add(month: Month, table: pa.Table) -> list[str]:
     month.runs[run.run_id] = run
     if run.trigger == "ab":
         return []
-    rows = table.filter(comparable(table))
+    rows = table.filter(measured(table))
     which, ids = codes(rows["series_id"])
     firsts = pa.array(np.unique(which, return_index=True)[1], pa.int64())
     units = dict(zip(rows["series_id"].take(firsts).to_pylist(), rows["unit"].take(firsts).to_pylist(), strict=True))
@@ -187,13 +187,6 @@ def measured(table: pa.Table) -> pa.ChunkedArray:
     """Say which rows are values to analyse: ok, not a warm-up, of the whole sample and not of one pod or device."""
     ok = pc.and_(pc.equal(table["status"], "ok"), pc.equal(table["phase"], "measure"))
     return pc.fill_null(pc.and_(pc.and_(ok, pc.is_valid(table["value"])), pc.is_null(table["subject"])), False)
-
-
-def comparable(table: pa.Table) -> pa.ChunkedArray:
-    """Say which rows are values that runs can be compared by: measured, and not of one moment of a run, which is for a chart."""
-    moments = [each for each in pc.unique(table["coords"]).to_pylist() if each and '"elapsed"' in each]
-    found = measured(table)
-    return pc.and_(found, pc.invert(pc.is_in(table["coords"].cast(pa.string()), pa.array(moments)))) if moments else found
 
 
 def _infos(rows: pa.Table) -> list[SeriesInfo]:

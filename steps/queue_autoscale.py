@@ -73,10 +73,10 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
         Metric("wasted", "s", "lower", "pod-seconds of backends that were not needed", headline=True),
         Metric("missing", "s", "lower", "pod-seconds of backends that were needed and not there"),
         Metric("latency", "s", "lower", "of requests, from their scheduled time (p50, p95)"),
-        Metric("replicas", "1", "none", "backends over time, for the chart"),
-        Metric("needed", "1", "none", "backends that the load needs over time, for the chart"),
-        Metric("depth", "1", "none", "requests that wait for a backend over time, for the chart"),
-        Metric("wait", "s", "none", "longest wait in the frontend's sliding window over time, of those that still wait too, for the chart"),
+        Metric("replicas", "1", "none", "backends over time, for the chart; a subject is a moment"),
+        Metric("needed", "1", "none", "backends that the load needs over time, for the chart; a subject is a moment"),
+        Metric("depth", "1", "none", "requests that wait for a backend over time, for the chart; a subject is a moment"),
+        Metric("wait", "s", "none", "longest wait in the frontend's window over time, of those that still wait too; a subject is a moment"),
         Metric("failures", "1", "lower", "failed requests, where there are any; a subject is a node, or one device of it"),
     )
 
@@ -242,6 +242,8 @@ def _measured(queue: str, one: Any, params: QueueAutoscaleParams) -> list[Measur
         sample = next((each for each in trace if each.at >= moment), trace[-1])
         when = {**at, "elapsed": round(moment, 3)}
         told = {"replicas": sample.have, "needed": sample.needed, "depth": sample.depth, "wait": sample.wait}
-        found += [Measurement(name, float(value), coords=when) for name, value in told.items() if value is not None]
+        found += [
+            Measurement(name, float(value), coords=when, subject=f"at {moment:g} s") for name, value in told.items() if value is not None
+        ]
     failures = failed(one["client"]["nodes"])
     return found + [Measurement("failures", float(count), coords=at, subject=where) for where, count in failures.items()]

@@ -110,6 +110,7 @@ def test_depth_and_wait_are_rows_over_time_where_they_were_had() -> None:
     assert (depth[0], depth[10], depth[18], depth[50]) == (0, 30, 12, 0)  # at a moment stands what was seen next
     assert (wait[0], wait[10], wait[18], wait[50]) == (0, 2.5, 3, 0)
     assert set(over_time(found, "replicas")) - set(depth) == set(range(21, 46))
+    assert all((each.subject is None) == ("elapsed" not in each.coords) for each in found)  # a moment is no series of the history
     bare = parsed(QueueAutoscaleParams(), FOLLOWED)
     assert not over_time(bare, "depth")
     assert not over_time(bare, "wait")

@@ -119,19 +119,27 @@ def test_depth_and_wait_stand_under_the_backends_on_their_axis() -> None:
     assert style.to_bytes(figure)[0]
 
 
-def test_the_trace_is_read_from_the_rows() -> None:
-    rows = [
-        {"metric": metric, "value": value, "unit": "1", "better": "none", "coords": {"queue": "q", "elapsed": elapsed}}
-        for metric, values in (("replicas", (1, 2)), ("needed", (1, 3)), ("depth", (0, 4)), ("wait", (0.5,)))
+def trace(*metrics: tuple[str, tuple[float, ...]]) -> list[dict[str, Any]]:
+    return [
+        counted(metric, value, f"at {elapsed} s", queue="q", elapsed=elapsed)
+        for metric, values in metrics
         for elapsed, value in enumerate(values)
     ]
-    [cell] = read(table(sample("queue-autoscale", {}, 1, rows)))
-    [trace] = queue_autoscale.traces(cell)
-    assert (trace.at, trace.have, trace.needed, trace.depth) == ([0, 1], [1, 2], [1, 3], [0, 4])
-    assert trace.wait[0] == 0.5
-    assert math.isnan(trace.wait[1])
-    [cell] = read(table(sample("queue-autoscale", {}, 1, rows[:4])))
-    assert [(len(each.depth), len(each.wait)) for each in queue_autoscale.traces(cell)] == [(0, 0)]
+
+
+def test_the_trace_is_read_from_the_rows_of_the_first_valid_repetition() -> None:
+    whole = trace(("replicas", (1, 2)), ("needed", (1, 3)), ("depth", (0, 4)), ("wait", (0.5,)))
+    broken = sample("queue-autoscale", {}, 1, trace(("replicas", (9, 9)), ("needed", (9, 9))), status="invalid", error="late")
+    other = sample("queue-autoscale", {}, 3, trace(("replicas", (7, 7, 7)), ("needed", (7, 7, 7))))
+    rows = table(broken, sample("queue-autoscale", {}, 2, whole), other)
+    [cell] = read(rows)
+    [first] = queue_autoscale.traces(rows, cell.state.point)
+    assert (first.at, first.have, first.needed, first.depth) == ([0, 1], [1, 2], [1, 3], [0, 4])
+    assert first.wait[0] == 0.5
+    assert math.isnan(first.wait[1])
+    bare = table(sample("queue-autoscale", {}, 1, whole[:4]))
+    assert [(len(each.depth), len(each.wait)) for each in queue_autoscale.traces(bare, cell.state.point)] == [(0, 0)]
+    assert queue_autoscale.traces(table(broken), cell.state.point) == []
 
 
 def test_following_and_no_data() -> None:
@@ -163,8 +171,9 @@ def test_a_suite_ends_in_charts(tmp_path: Path) -> None:
     rows = pq.read_table(next((tmp_path / "store" / "results").rglob("*.parquet")))
     curves = [queue_scaling.curve(cell) for cell in read(rows.filter(pc.equal(rows["benchmark"], "queue-scaling")))]
     assert [set(each.latencies["p50"]) for each in curves] == [{1, 2}]
-    [cell] = read(rows.filter(pc.equal(rows["benchmark"], "queue-autoscale")))
-    [trace] = queue_autoscale.traces(cell)
+    scaled = rows.filter(pc.equal(rows["benchmark"], "queue-autoscale"))
+    [cell] = read(scaled)
+    [trace] = queue_autoscale.traces(scaled, cell.state.point)
     assert len(trace.at) == len(trace.depth) == len(trace.wait)
     assert max(trace.depth) > 0  # 8 items a second find one backend that does 5
     assert max(trace.wait) > 0

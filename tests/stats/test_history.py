@@ -33,7 +33,7 @@ from perfdag.selection import SelectionError, select
 from perfdag.steps.lead import Lead
 from perfdag.store import FolderStore, Store, StoreError, open_store
 from perfdag.suite import load
-from perfdag.trends import comparable, of_table
+from perfdag.trends import of_table
 from tests.stats.synthetic import nights, put, rows, run_id
 
 
@@ -599,10 +599,3 @@ def test_the_same_on_s3(s3_root: str, store: Store, capsys: pytest.CaptureFixtur
     remote.delete("results")
     remote.delete("rollups")
     remote.delete("alerts")
-
-
-def test_moments_of_a_run_are_for_a_chart_and_no_series() -> None:
-    table = pa.Table.from_pylist(rows(0, {"streams=1": [1.0]}), schema=results.SAMPLES)
-    assert comparable(table).to_pylist() == [True] * table.num_rows
-    at = table.set_column(table.schema.get_field_index("coords"), "coords", pa.array(['{"elapsed":1.5}'] * table.num_rows))
-    assert comparable(at).to_pylist() == [False] * table.num_rows
