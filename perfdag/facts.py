@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from perfdag import cgroups
+from perfdag import cgroups, gpus
 
 _ROOT = Path("/")
 _NOT_NICS = re.compile(
@@ -26,10 +26,10 @@ _NOT_NICS = re.compile(
 
 
 def gather(root: Path = _ROOT) -> dict[str, Any]:
-    """Facts of this host: kernel, distribution, CPU, memory, NICs, virtualisation, cgroup limits.
+    """Facts of this host: kernel, distribution, CPU, memory, NICs, GPUs, virtualisation, cgroup limits.
 
-    `root` is the folder where /proc, /sys and /etc are looked up. Frequencies are in Hz, speeds in bit/s, sizes in
-    bytes, CPU limits in cores. A fact that cannot be read is None.
+    `root` is the folder where /proc, /sys and /etc are looked up; GPUs are asked for only where it is this machine's own. Frequencies are in
+    Hz, speeds in bit/s, sizes in bytes, CPU limits in cores. A fact that cannot be read is None.
     """
     cpu = _cpu(root)
     return {
@@ -45,6 +45,7 @@ def gather(root: Path = _ROOT) -> dict[str, Any]:
         "cpu_frequency_limit": _frequency_limit(root),
         "memory_bytes": _memory_bytes(root),
         "nics": _nics(root),
+        "gpus": gpus.gpus() if root == _ROOT else [],
         "virtualisation": _virtualisation(root),
         "container": _container(root),
         "cgroup": cgroups.limits(root),
@@ -56,8 +57,8 @@ def gather(root: Path = _ROOT) -> dict[str, Any]:
 def env_class(*facts: Mapping[str, Any]) -> str:
     """The hardware in one line, equal for equal machines: `2 x AMD EPYC, 2 threads, 24 GiB, virtio_net, virtual`.
 
-    Hardware only: kernel and other versions are left out, for they are what an upgrade changes and what is then to
-    be compared.
+    Hardware only: kernel, GPU driver and other versions are left out, for they are what an upgrade changes and what is
+    then to be compared.
     """
     kinds = Counter(_machine(each) for each in facts)
     return "; ".join(kind if count == 1 else f"{count} x [{kind}]" for kind, count in sorted(kinds.items()))
@@ -73,7 +74,7 @@ def _machine(facts: Mapping[str, Any]) -> str:
         parts.append(f"{round(gib) if gib >= 4 else round(gib * 8) / 8:g} GiB")
     nics = {_nic_kind(nic) for nic in facts.get("nics") or ()}
     parts += sorted(kind for kind in nics if kind)
-    parts += sorted(str(gpu) for gpu in facts.get("gpus") or ())
+    parts += gpus.kinds(facts.get("gpus") or ())
     if facts.get("virtualisation") not in (None, "none"):
         parts.append("virtual")
     return ", ".join(parts)

@@ -86,7 +86,7 @@ def test_env_class_is_the_hardware_and_nothing_else(server: Path) -> None:
     }
     assert env_class(other) == expected
     assert env_class(facts, other) == f"2 x [{expected}]"
-    assert env_class({**facts, "gpus": ["NVIDIA H200"]}) == f"{expected}, NVIDIA H200"
+    assert env_class({**facts, "gpus": [{"name": "NVIDIA H200", "driver": "550.1"}]}) == f"{expected}, NVIDIA H200"
     assert env_class({}) == "unknown CPU"
 
 
