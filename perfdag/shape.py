@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from perfdag.cpulist import CpuList
 from perfdag.units import Size
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?$")]
@@ -88,8 +89,8 @@ class Network(_Strict):
 class Cpus(_Strict):
     """CPU lists as taskset takes them, for example `0` or `2-3`. A benchmark that does not pin this side refuses it."""
 
-    server: str | None = Field(None, pattern=r"^[0-9]+([,-][0-9]+)*$")
-    client: str | None = Field(None, pattern=r"^[0-9]+([,-][0-9]+)*$")
+    server: CpuList | None = None
+    client: CpuList | None = None
 
 
 class Hosts(_Strict):

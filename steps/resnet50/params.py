@@ -5,11 +5,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from perfdag import benchmark
+from perfdag.cpulist import CpuList
 from perfdag.units import Duration, PositiveDuration
 
 Scenario = Literal["offline", "server", "single-stream", "find-peak", "accuracy"]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
-CpuList = Annotated[str, StringConstraints(pattern=r"^[0-9]+([,-][0-9]+)*$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 MLPERF_DURATION = 600.0

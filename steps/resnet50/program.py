@@ -249,12 +249,10 @@ def _results_only(detail: str) -> str:
 
 def _pin(text: str) -> None:
     """Run on the CPUs of a list like `0-2,5` only. Raises ValueError where one is not there for this process."""
-    wanted: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        wanted |= set(range(int(first), int(last or first) + 1))
-    allowed = os.sched_getaffinity(0)
-    if not wanted or not wanted <= allowed:
+    from perfdag import cpulist
+
+    wanted, allowed = cpulist.cpus(text), os.sched_getaffinity(0)
+    if not wanted <= allowed:
         raise ValueError(f"cpus {text}: this process may use {', '.join(map(str, sorted(allowed)))}")
     os.sched_setaffinity(0, wanted)
 
