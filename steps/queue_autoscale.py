@@ -41,6 +41,7 @@ class QueueAutoscaleParams(Params):
     )
     namespace: str | None = Field(None, description="of the Deployments")
     clients: list[str] = Field([], description="Services of their clients, in the same order (default: DEPLOYMENT-client)")
+    client_namespace: str | None = Field(None, description="of those Services (default: the Deployments')")
 
 
 class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
@@ -91,8 +92,8 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
             return [f"high {params.high:g}/s must be above low {params.low:g}/s"]
         if params.deployments:
             return _unclear(params)
-        if params.clients or params.namespace:
-            return ["clients and namespace belong to deployments"]
+        if params.clients or params.namespace or params.client_namespace:
+            return ["clients and namespaces belong to deployments"]
         few, many = (Profile("step", rate, rate, 1).needed(0, params.item) for rate in (params.low, params.high))
         if few == many:
             return [f"high {params.high:g}/s of {params.item:g} s items needs {many} backend(s), as low does: there is nothing to follow"]
@@ -194,7 +195,8 @@ async def _watch(profile: Profile, params: QueueAutoscaleParams) -> dict[str, An
             token = os.environ.get("PERFDAG_QUEUE_TOKEN", "")
             services = params.clients or [f"{name}-client" for name in params.deployments]
             watched = [targets.DeploymentTarget(kube, namespace, name) for name in params.deployments]
-            loads = [targets.HttpLoad(targets.by_service(kube, namespace, service, 9996, token)) for service in services]
+            where = params.client_namespace or namespace
+            loads = [targets.HttpLoad(targets.by_service(kube, where, service, 9996, token)) for service in services]
             for target in watched:
                 await target.find()
                 await _scaled(target)

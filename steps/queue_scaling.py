@@ -35,12 +35,16 @@ class QueueScalingParams(Params):
     factor: float = Field(1.8, ge=1, le=2, description="throughput wanted of each doubling; 1.8 and 1.4 are usual")
     tolerance: float = Field(0.05, gt=0, lt=1, description="windows that differ less, relative, are steady")
     timeout: PositiveDuration = Field(120.0, description="for a step to become steady; 16 of its items where that is more")
+    scale_timeout: PositiveDuration = Field(
+        120.0, description="for replicas to come, or to end their item and go; one item and half a minute where that is more"
+    )
     item: PositiveDuration | None = Field(None, description="what one item takes, where it is no built-in: sizes the sample's own limit")
     glob: str = Field("", description="device files: the first that matches replaces FILENAME in the command")
     item_limit: PositiveDuration | None = Field(None, description="an item that runs longer is killed, and failed")
     deployment: str | None = Field(None, description="scale this Deployment instead of processes; its pods run the command")
     namespace: str | None = Field(None, description="of the Deployment")
     client: str | None = Field(None, description="Service of its client (default: DEPLOYMENT-client)")
+    client_namespace: str | None = Field(None, description="of that Service (default: the Deployment's)")
 
 
 class QueueScaling(Benchmark[QueueScalingParams]):
@@ -95,27 +99,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
         return []
 
     def run(self, gang: Gang, params: QueueScalingParams) -> Output:
-        argv = [
-            sys.executable,
-            "-m",
-            "perfdag",
-            "queue",
-            "validate",
-            "--json",
-            "--limit",
-            str(params.limit),
-            "--factor",
-            f"{params.factor}",
-        ]
-        argv += ["--tolerance", f"{params.tolerance}", "--timeout", f"{max(params.timeout, 16 * (_item(params) or 0))}"]
-        if params.deployment:
-            argv += ["-n", params.namespace] if params.namespace else []
-            argv += ["--client", params.client] if params.client else []
-            argv += [params.deployment]
-        else:
-            argv += ["--glob", params.glob] if params.glob else []
-            argv += ["--item-limit", f"{params.item_limit}"] if params.item_limit else []
-            argv += ["--local", "--", *params.command]
+        argv = _argv(params)
         server = gang.hosts[0].serve(argv)
         try:
             done = server.wait(gang.timeout, GRACE)
@@ -136,7 +120,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
         except (KeyError, ValueError):
             raise Failed("the validator printed no result", output.texts) from None
         measured = _measured(result)
-        failed = [step for step in steps if step["failures"]]
+        failed = [step for step in steps if step["failures"] or step["lost"]]
         if failed:
             raise Failed(f"at {failed[0]['replicas']} replicas: {'; '.join(failed[0]['problems'])}", output.texts, measured)
         if not steps or steps[-1]["replicas"] != params.limit:
@@ -145,6 +129,20 @@ class QueueScaling(Benchmark[QueueScalingParams]):
         if unsteady:
             raise Invalid(f"not steady at {unsteady[0]['replicas']} replicas", output.texts, measured)
         return measured
+
+
+def _argv(params: QueueScalingParams) -> list[str]:
+    """The validator's command line, with time enough for the items."""
+    argv = [sys.executable, "-m", "perfdag", "queue", "validate", "--json", "--limit", f"{params.limit}", "--factor", f"{params.factor}"]
+    item = _item(params) or 0.0
+    argv += ["--tolerance", f"{params.tolerance}", "--timeout", f"{max(params.timeout, 16 * item)}"]
+    argv += ["--scale-timeout", f"{max(params.scale_timeout, (item or params.item_limit or 0.0) + 30)}"]
+    if params.deployment:
+        given = {"-n": params.namespace, "--client": params.client, "--client-namespace": params.client_namespace}
+        return [*argv, *(word for option, value in given.items() if value for word in (option, value)), params.deployment]
+    argv += ["--glob", params.glob] if params.glob else []
+    argv += ["--item-limit", f"{params.item_limit}"] if params.item_limit else []
+    return [*argv, "--local", "--", *params.command]
 
 
 def _item(params: QueueScalingParams) -> float | None:

@@ -66,7 +66,8 @@ def _add_validate(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("deployment", nargs="?", help="name of the backends' Deployment")
     parser.add_argument("-n", "--namespace", default=None, help="its namespace (default: the context's)")
-    parser.add_argument("--client", metavar="SERVICE", help="the client's Service in that namespace (default: DEPLOYMENT-client)")
+    parser.add_argument("--client", metavar="SERVICE", help="the client's Service (default: DEPLOYMENT-client)")
+    parser.add_argument("--client-namespace", metavar="NAMESPACE", help="of that Service (default: the Deployment's)")
     parser.add_argument("--client-url", metavar="URL", help=f"the client's control port, with {TOKEN_VARIABLE} where it wants one")
     parser.add_argument("--local", action="store_true", help="processes of this machine instead of pods; the command follows --")
     parser.add_argument(
@@ -93,7 +94,8 @@ def _validate(args: argparse.Namespace) -> int:
     import json
 
     from perfdag.steps.queue.steady import Patience
-    from perfdag.steps.queue.validate import Plan, closing
+    from perfdag.steps.queue.validate import Plan
+    from perfdag.steps.queue.verdict import closing
 
     patience = Patience(seconds=args.timeout, tolerance=args.tolerance)
     plan = Plan(args.limit, args.factor, args.scale_timeout, patience, args.stop)
@@ -147,7 +149,7 @@ async def _validate_there(args: argparse.Namespace, plan: Any) -> Any:
         if args.client_url:
             get = targets.by_url(args.client_url, token)
         else:
-            get = targets.by_service(kube, namespace, args.client or f"{args.deployment}-client", 9996, token)
+            get = targets.by_service(kube, args.client_namespace or namespace, args.client or f"{args.deployment}-client", 9996, token)
         load = targets.HttpLoad(get)
         await load.up(plan.scale_seconds if args.deploy else 0)
         return await validate(target, load, plan, say)

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,7 +45,8 @@ class Processes:
         return process
 
     async def scale(self, replicas: int) -> None:
-        """Start or end replicas; the youngest end first, after their current item."""
+        """Start or end replicas; the youngest end first, after their current item. Those that ended by themselves are replaced."""
+        self.running = [process for process in self.running if process.poll() is None]
         while len(self.running) < replicas:
             self.start()
         while len(self.running) > replicas:
@@ -54,12 +56,14 @@ class Processes:
             self.leaving.append(process)
 
     async def ready(self) -> int:
-        """Replicas that run and do not leave; raises RuntimeError where one has ended by itself."""
-        for process in self.running:
-            code = process.poll()
-            if code is not None:
-                raise RuntimeError(f"a backend of queue {self.queue!r} ended with code {code}: {' '.join(self.command)}")
-        return len(self.running)
+        """Replicas that run and do not leave."""
+        return sum(process.poll() is None for process in self.running)
+
+    def lost(self) -> str:
+        """How many replicas have ended by themselves, and how; "" where none has."""
+        codes = [code for process in self.running if (code := process.poll()) is not None]
+        how = ", ".join(f"{count} by {_end(code)}" for code, count in Counter(codes).items())
+        return f"{len(codes)} of {len(self.running)} backends ended by themselves ({how})" if codes else ""
 
     async def gone(self) -> bool:
         """Whether every replica told to leave has left."""
@@ -81,3 +85,7 @@ class Processes:
         """End all replicas and wait for them."""
         await self.scale(0)
         await self.drain()
+
+
+def _end(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"

@@ -79,8 +79,15 @@ def window(before: Chains, after: Chains) -> float:
     return total
 
 
-async def measure(look: Callable[[], Awaitable[Stats]], slots: int, patience: Patience, ready: Callable[[Stats], bool]) -> Rate:
-    """Watch until the rate is steady, patience ends, or nothing but failures came. ``ready``: false while it is too early to begin a window."""
+async def measure(
+    look: Callable[[], Awaitable[Stats]],
+    slots: int,
+    patience: Patience,
+    ready: Callable[[Stats], bool],
+    lost: Callable[[], Awaitable[str]],
+) -> Rate:
+    """Watch until the rate is steady, patience ends, nothing but failures came, or a replica is ``lost`` (which, "" for none).
+    ``ready``: false while it is too early to begin a window."""
     began = time.monotonic()
     rates: list[float] = []
     start: Chains | None = None
@@ -95,7 +102,7 @@ async def measure(look: Callable[[], Awaitable[Stats]], slots: int, patience: Pa
         last = rates[-patience.windows :]
         steady = len(last) == patience.windows and _agree(last, patience.tolerance)
         hopeless = not stats["success"] and stats["failure"] >= max(3, slots)
-        if steady or hopeless or time.monotonic() - began > patience.limit(longest(stats)):
+        if steady or hopeless or await lost() or time.monotonic() - began > patience.limit(longest(stats)):
             return _rate(last if steady else rates[1:] or rates, steady, time.monotonic() - began, stats)
         await asyncio.sleep(patience.poll)
 

@@ -40,6 +40,9 @@ class LocalTarget:
     async def ready(self) -> int:
         return await self.processes.ready()
 
+    async def lost(self) -> str:
+        return self.processes.lost()
+
     async def gone(self) -> bool:
         return await self.processes.gone()
 
@@ -201,6 +204,9 @@ class DeploymentTarget:
 
     async def ready(self) -> int:
         return sum(_ready(pod) for pod in await self._list() if "deletionTimestamp" not in pod["metadata"])
+
+    async def lost(self) -> str:
+        return ""  # its ReplicaSet starts others, and the kubelet their containers
 
     async def gone(self) -> bool:
         return len(await self._list()) <= self.wanted

@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
-from perfdag.steps.queue import law
-from perfdag.steps.queue.nodes import blame, failed, pods, spread
+from perfdag.steps.queue.nodes import blame, pods, spread
 from perfdag.steps.queue.steady import Patience, Rate, Stats, longest, measure, ratio
+from perfdag.steps.queue.verdict import Step, Verdict, sentence
 
 STOP_SECONDS = 5.0
 """A client is given so long to stop its requests when a validation ends early."""
+LONGER = "items want a scale timeout (--scale-timeout, scale_timeout of the benchmark) longer than one takes"
 
 
 class BadInput(ValueError):
@@ -37,6 +37,9 @@ class Target(Protocol):
 
     async def ready(self) -> int:
         """Replicas that work now, and none that leave."""
+
+    async def lost(self) -> str:
+        """Which replicas ended by themselves and how, "" for none; where something else starts others instead, none is lost."""
 
     async def gone(self) -> bool:
         """Whether all that were told to leave have left."""
@@ -81,68 +84,6 @@ class Plan:
         return [*(1 << k for k in range(self.limit.bit_length()) if 1 << k < self.limit), self.limit]
 
 
-@dataclass(frozen=True)
-class Step:
-    """One number of replicas, measured. ``ratio``: to the step before, with its 95 % interval; ``needed``: at least."""
-
-    replicas: int
-    rate: Rate
-    efficiency: float
-    ratio: tuple[float, float, float] | None
-    needed: float
-    failures: int
-    problems: list[str]
-
-    @property
-    def passed(self) -> bool:
-        return not self.problems
-
-    def as_json(self) -> dict[str, Any]:
-        """Rates in items a second, times in seconds."""
-        return {
-            "replicas": self.replicas,
-            "per_second": self.rate.per_second,
-            "standard_error": self.rate.error if math.isfinite(self.rate.error) else None,
-            "windows": list(self.rate.windows),
-            "steady": self.rate.steady,
-            "seconds": self.rate.seconds,
-            "efficiency": self.efficiency,
-            "ratio": [value if math.isfinite(value) else None for value in self.ratio] if self.ratio else None,
-            "needed": self.needed,
-            "latency": self.rate.stats["latency"],
-            "failures": self.failures,
-            "failed": failed(self.rate.stats["nodes"]),
-            "problems": self.problems,
-        }
-
-
-@dataclass
-class Verdict:
-    """All steps, the laws fitted to them, and who did the work at the last step."""
-
-    steps: list[Step] = field(default_factory=list)
-    spread: dict[str, Any] = field(default_factory=dict)
-    seconds: float = 0.0
-
-    @property
-    def passed(self) -> bool:
-        return bool(self.steps) and all(step.passed for step in self.steps)
-
-    def points(self) -> list[tuple[int, float]]:
-        return [(step.replicas, step.rate.per_second) for step in self.steps]
-
-    def as_json(self) -> dict[str, Any]:
-        amdahl, usl = law.fit(self.points(), coherence=False), law.fit(self.points())
-        return {
-            "verdict": "PASS" if self.passed else "FAIL",
-            "seconds": self.seconds,
-            "steps": [step.as_json() for step in self.steps],
-            "amdahl": amdahl.as_json() if amdahl else None,
-            "usl": usl.as_json() if usl else None,
-            "nodes": self.spread,
-        }
-
-
 async def validate(target: Target, load: Load, plan: Plan, say: Callable[[str], None]) -> Verdict:
     """Run the whole validation; leaves 1 replica and no requests.
 
@@ -182,12 +123,12 @@ async def _prove(target: Target, load: Load, plan: Plan, say: Callable[[str], No
     await load.parallel(0)
     say(f"proving that {plan.limit} replicas run")
     await _scaled(target, plan.limit, plan.scale_seconds)
-    await _idle(load, plan.scale_seconds)
+    await _idle(target, load, plan.scale_seconds)
     allowed = await load.parallel(plan.limit)
     await load.parallel(0)
     if allowed < plan.limit:
         raise BadInput(f"the client sends at most {allowed} requests in parallel: start it with --req-max {plan.limit}")
-    await _idle(load, plan.scale_seconds)
+    await _idle(target, load, plan.scale_seconds)
     await _scaled(target, 0, plan.scale_seconds)
 
 
@@ -195,48 +136,71 @@ async def _scaled(target: Target, replicas: int, seconds: float) -> None:
     await target.scale(replicas)
     end = time.monotonic() + seconds
     while not (await target.ready() == replicas and await target.gone()):
+        await _none_lost(target)
         if time.monotonic() > end:
             have, why = await target.ready(), await target.why()
+            if have == replicas:
+                raise BadInput(f"replicas that were told to end are still there after {seconds:g} s: {LONGER}")
             raise BadInput(f"{have} of {replicas} replicas run after {seconds:g} s{': ' + why if why else ''}")
         await asyncio.sleep(0.2)
 
 
-async def _idle(load: Load, seconds: float) -> None:
+async def _none_lost(target: Target) -> None:
+    if lost := await target.lost():
+        raise BadInput(lost)
+
+
+async def _idle(target: Target, load: Load, seconds: float) -> None:
     """Wait until nothing is in flight, so that no step measures the requests of another."""
     end = time.monotonic() + seconds
     while pending := (await load.stats())["pending"]:
+        await _none_lost(target)
         if time.monotonic() > end:
-            raise BadInput(f"{pending} requests are still in flight after {seconds:g} s: --scale-timeout, longer than an item takes")
+            raise BadInput(f"{pending} requests are still in flight after {seconds:g} s: {LONGER}")
         await asyncio.sleep(0.1)
 
 
 async def _step(target: Target, load: Load, plan: Plan, replicas: int, done: list[Step]) -> Step:
     await load.parallel(0)
     await _scaled(target, replicas, plan.scale_seconds)
-    await _idle(load, plan.scale_seconds)
+    await _idle(target, load, plan.scale_seconds)
     await load.reset()
     await load.parallel(replicas)
-    rate = await measure(load.stats, replicas, plan.patience, lambda stats: pods(stats) >= replicas)
-    have, failures = await target.ready(), int(rate.stats["failure"])
+    rate = await measure(load.stats, replicas, plan.patience, lambda stats: pods(stats) >= replicas, target.lost)
+    have, lost = await target.ready(), await target.lost()
     against = ratio(rate, done[-1].rate) if done and done[-1].rate.per_second else None
     needed = plan.factor ** math.log2(replicas / done[-1].replicas) if done else 0.0
+    problems = [lost] if lost else []
+    problems += _failures(rate.stats)
+    if not lost:
+        problems += _short(rate, plan.patience, replicas, have)
+        if against and not against[0] >= needed:
+            problems.append(f"{against[0]:.3f} times the throughput of {done[-1].replicas}, {needed:.3f} needed")
+    base = done[0].rate.per_second if done else rate.per_second
+    efficiency = rate.per_second / (replicas * base) if base else 0.0
+    return Step(replicas, rate, efficiency, against, needed, int(rate.stats["failure"]), lost, problems)
+
+
+def _failures(stats: Stats) -> list[str]:
+    """How many requests failed, and of what."""
+    if not stats["failure"]:
+        return []
+    causes = ", ".join(f"{count} {cause}" for cause, count in stats["causes"].items())
+    return [f"{stats['failure']} failed requests ({causes}){blame(stats)}"]
+
+
+def _short(rate: Rate, patience: Patience, replicas: int, have: int) -> list[str]:
+    """Why a rate is not that of so many replicas."""
     problems = []
-    if failures:
-        causes = ", ".join(f"{count} {cause}" for cause, count in rate.stats["causes"].items())
-        problems.append(f"{failures} failed requests ({causes}){blame(rate.stats)}")
     if not rate.per_second:
-        problems.append(_nothing(rate, plan.patience))
+        problems.append(_nothing(rate, patience))
     elif pods(rate.stats) < replicas:
         problems.append(f"only {pods(rate.stats)} of {replicas} replicas did any work")
     if have != replicas:
         problems.append(f"{have} replicas run at its end, {replicas} were asked: something else scales or ends them")
     if not rate.steady and rate.per_second:
         problems.append(f"not steady in {rate.seconds:.0f} s")
-    if against and not against[0] >= needed:
-        problems.append(f"{against[0]:.3f} times the throughput of {done[-1].replicas}, {needed:.3f} needed")
-    base = done[0].rate.per_second if done else rate.per_second
-    efficiency = rate.per_second / (replicas * base) if base else 0.0
-    return Step(replicas, rate, efficiency, against, needed, failures, problems)
+    return problems
 
 
 def _nothing(rate: Rate, patience: Patience) -> str:
@@ -245,43 +209,6 @@ def _nothing(rate: Rate, patience: Patience) -> str:
         return "throughput was zero"
     item = longest(rate.stats)
     if not item:
-        return f"no item ended in {rate.seconds:.0f} s: longer ones want --timeout, 16 times what one takes"
-    return f"no window of {patience.items} items a replica ended in {rate.seconds:.0f} s; items take {item:.3g} s: --timeout {2 * rate.seconds:.0f}"
-
-
-def sentence(step: Step) -> str:
-    """One line a step."""
-    text = f"{step.replicas:>4} replicas: {step.rate.per_second:.4g}/s"
-    if math.isfinite(step.rate.error):
-        text += f" +- {step.rate.error:.2g}"
-    text += f" after {step.rate.seconds:.1f} s, efficiency {100 * step.efficiency:.1f} %"
-    if step.ratio:
-        value, low, high = step.ratio
-        text += f", {value:.3f} times the step before (95 % {low:.3f} to {high:.3f}; {step.needed:.3f} needed)"
-        if step.passed and low < step.needed:
-            text += " [interval reaches below]"
-    return text + (f"  FAIL: {'; '.join(step.problems)}" if step.problems else "")
-
-
-def closing(verdict: Verdict) -> str:
-    """Laws, spread and verdict as text."""
-    lines = []
-    for name, fitted in (("Amdahl", law.fit(verdict.points(), coherence=False)), ("USL", law.fit(verdict.points()))):
-        if fitted is None:
-            lines.append(f"{name}: too few steps to fit")
-            continue
-        knee = f"knee at {fitted.knee:.0f} replicas" if fitted.knee else "no knee"
-        most = f"at most {fitted.ceiling:.4g}/s" if fitted.ceiling else "no ceiling"
-        lines.append(
-            f"{name}: serial share {fitted.sigma:.4f}, coherence {fitted.kappa:.6f}, {knee}, {most} (residual {100 * fitted.error:.2f} %)"
-        )
-    for name, node in verdict.spread.items():
-        done, failed = Counter(node["devices"]), Counter(node["failed_devices"])
-        shares = ", ".join(
-            f"{device or '-'} {done[device]}" + (f" ({failed[device]} failed)" if failed[device] else "")
-            for device in sorted({*done, *failed})
-        )
-        lines.append(f"node {name}: {node['success']} done, {node['failure']} failed, {node['pods']} pods; devices: {shares}")
-    fails = sum(not step.passed for step in verdict.steps)
-    lines.append("PASS" if verdict.passed else f"FAIL ({fails} of {len(verdict.steps)} steps)")
-    return "\n".join(lines)
+        return f"no item ended in {rate.seconds:.0f} s: longer ones want a timeout (--timeout) of 16 times what one takes"
+    more = f"a timeout (--timeout) of {2 * rate.seconds:.0f} s"
+    return f"no window of {patience.items} items a replica ended in {rate.seconds:.0f} s; items take {item:.3g} s: {more}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,8 +18,9 @@ from perfdag.steps.queue.local import Local
 from perfdag.steps.queue.nodes import blame, failed, spread
 from perfdag.steps.queue.steady import Patience, Stats
 from perfdag.steps.queue.tally import Tally
-from perfdag.steps.queue.validate import BadInput, Plan, Verdict, closing, validate
-from perfdag.steps.queue_scaling import QueueScaling, QueueScalingParams
+from perfdag.steps.queue.validate import BadInput, Plan, validate
+from perfdag.steps.queue.verdict import Verdict, closing
+from perfdag.steps.queue_scaling import QueueScaling, QueueScalingParams, _argv
 
 
 @pytest.mark.parametrize(("sigma", "kappa"), [(0.0, 0.0), (0.2, 0.0), (0.05, 0.002), (0.02, 0.0005), (0.3, 0.01)])
@@ -99,6 +102,25 @@ async def test_failing_work_fails_by_its_cause() -> None:
     assert sum(step["failed"].values()) == step["failures"] > 0
 
 
+@pytest.mark.parametrize("limit", [1, 2])
+async def test_a_backend_that_is_lost_fails_its_step_at_once(limit: int) -> None:
+    async with Local(["sleep", "0.05"], limit) as local:
+
+        async def kill() -> None:
+            while len(local.processes.running) < limit or local.tally.success < 2:
+                await asyncio.sleep(0.01)
+            local.processes.running[0].kill()
+
+        killer = asyncio.create_task(kill())
+        verdict = await asyncio.wait_for(validate(local.target, local.load, Plan(limit, 1), print), 30)
+        assert killer.done()
+        assert await local.target.replicas() == await local.target.ready() == 1
+    assert not verdict.passed
+    step = verdict.steps[-1].as_json()
+    assert (step["replicas"], step["lost"]) == (limit, f"1 of {limit} backends ended by themselves (1 by SIGKILL)")
+    assert step["problems"][0] == step["lost"]
+
+
 async def test_items_longer_than_the_time_given_are_measured() -> None:
     result = await run(["sleep", "0.3"], Plan(1, patience=Patience(seconds=0.5)))
     assert result["verdict"] == "PASS", result["steps"]
@@ -108,7 +130,7 @@ async def test_an_item_that_never_ended_is_said() -> None:
     result = await run(["sleep", "2"], Plan(1, patience=Patience(seconds=0.3)))
     steps = result["steps"]
     assert isinstance(steps, list)
-    assert steps[0]["problems"][0].startswith("no item ended in 0 s: longer ones want --timeout")
+    assert steps[0]["problems"][0].startswith("no item ended in 0 s: longer ones want a timeout (--timeout) of 16")
 
 
 async def test_no_window_is_said_with_the_time_that_would_do() -> None:
@@ -135,7 +157,7 @@ async def test_no_window_is_said_with_the_time_that_would_do() -> None:
     few = Few()
     tally.run.largest = 0.01  # so that the test need not wait for it
     verdict = await validate(few, few, Plan(1, patience=patience), print)
-    assert "no window of 3 items a replica ended in 0 s; items take 0.01 s: --timeout" in verdict.steps[0].problems[0]
+    assert "no window of 3 items a replica ended in 0 s; items take 0.01 s: a timeout (--timeout) of" in verdict.steps[0].problems[0]
 
 
 @pytest.mark.parametrize(
@@ -155,6 +177,21 @@ def test_a_command_that_cannot_run_is_refused_by_the_plan(
     file.write_text(yaml.safe_dump({"name": "q", "entries": [{"benchmark": "queue-scaling", "params": {"command": command}}]}))
     assert main(["plan", str(file)]) == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        ({"command": ["sleep", "600"]}, 630),
+        ({"command": ["/bin/true"], "item": "10m", "item_limit": 900}, 630),
+        ({"command": ["/bin/true"], "item_limit": 900}, 930),
+        ({"deployment": "d", "scale_timeout": "20m", "item": "10m"}, 1200),
+        ({}, 120),
+    ],
+)
+def test_replicas_are_given_the_time_of_an_item_to_go(given: dict[str, Any], seconds: float) -> None:
+    argv = _argv(QueueScalingParams.model_validate(given))
+    assert float(argv[argv.index("--scale-timeout") + 1]) == seconds
 
 
 def test_the_expected_time_follows_the_items() -> None:
@@ -185,14 +222,29 @@ class Elsewhere:
     async def why(self) -> str:
         return "Insufficient gpu.intel.com/millicores"
 
+    async def lost(self) -> str:
+        return ""
+
 
 async def test_requests_that_never_end_are_counted_and_the_replicas_put_back() -> None:
     target = Elsewhere()
     async with Local(["sleep", "1"], 2) as local:
         local.tally.pending = 7
-        with pytest.raises(BadInput, match="7 requests are still in flight after"):
+        with pytest.raises(
+            BadInput, match=r"7 requests are still in flight after .*\(--scale-timeout, scale_timeout of the benchmark\) longer"
+        ):
             await validate(target, local.load, Plan(3, scale_seconds=0.5), print)
     assert target.wanted == 5
+
+
+async def test_replicas_that_end_by_themselves_are_not_waited_for() -> None:
+    class Dying(Elsewhere):
+        async def lost(self) -> str:
+            return "1 of 8 backends ended by themselves"
+
+    async with Local(["sleep", "1"], 8) as local:
+        with pytest.raises(BadInput, match="1 of 8 backends ended by themselves"):
+            await asyncio.wait_for(validate(Dying(), local.load, Plan(8), print), 5)
 
 
 async def test_a_limit_that_cannot_be_placed_puts_the_replicas_back() -> None:
