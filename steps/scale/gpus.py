@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 import orjson
 
 from perfdag.kube import Kube, KubeError
+from perfdag.steps.scale.nodes import takes_pods
 from perfdag.steps.scale.observer import Record
 from perfdag.steps.scale.scenario import NotHereError, Spec, begin, finish, session_of, template_of
 from perfdag.steps.scale.schedule import Schedule
@@ -18,13 +19,9 @@ GPU = "nvidia.com/gpu"
 
 
 async def _gpus(kube: Kube) -> dict[str, int]:
-    """Allocatable GPUs by node, of nodes that take pods."""
+    """Allocatable GPUs by node, of nodes that are Ready and take pods."""
     nodes = await kube.list(await kube.resource("v1", "Node"))
-    found = {
-        each["metadata"]["name"]: int((each["status"].get("allocatable") or {}).get(GPU, 0))
-        for each in nodes
-        if not each["spec"].get("unschedulable")
-    }
+    found = {each["metadata"]["name"]: int((each["status"].get("allocatable") or {}).get(GPU, 0)) for each in nodes if takes_pods(each)}
     return {name: count for name, count in found.items() if count}
 
 

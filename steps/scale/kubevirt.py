@@ -4,8 +4,8 @@ from contextlib import suppress
 from typing import Any
 
 from perfdag.kube import Kube, KubeError
+from perfdag.steps.scale import nodes as of_nodes
 from perfdag.steps.scale.rows import VMI
-from perfdag.steps.scale.simulate import NODE_ANNOTATION
 
 
 class TooDenseError(ValueError):
@@ -15,12 +15,13 @@ class TooDenseError(ValueError):
 async def check_nodes(kube: Kube, count: int, per_node: int) -> dict[str, Any]:
     """Facts of the nodes that would run VMIs: those that are Ready and take pods.
 
+    `nested_virtualisation` names those that are virtual machines themselves, `nested_unknown` those of which nothing tells.
     Raises TooDenseError where `count`, with the VMIs already there, is over `per_node` a node; KubeError.
     """
     every = await kube.list(await kube.resource("v1", "Node"))
-    nodes = [each for each in every if not each["spec"].get("unschedulable") and _ready(each)]
+    nodes = [each for each in every if of_nodes.takes_pods(each)]
     labelled = [each for each in nodes if each["metadata"].get("labels", {}).get("kubevirt.io/schedulable") == "true"]
-    fake = [each for each in nodes if NODE_ANNOTATION in (each["metadata"].get("annotations") or {})]
+    fake = [each for each in nodes if of_nodes.simulated(each)]
     usable = labelled or fake or [each for each in nodes if not _control_plane(each)]
     there = await _running(kube)
     if count + there > per_node * len(usable):
@@ -28,11 +29,21 @@ async def check_nodes(kube: Kube, count: int, per_node: int) -> dict[str, Any]:
         raise TooDenseError(
             f"{count} VMIs{beside} on {len(usable)} nodes is over {per_node} a node; {need} nodes are needed (or raise per_node)"
         )
-    nested = [
-        each["metadata"]["name"] for each in usable if each["metadata"]["labels"].get("cpu-feature.node.kubevirt.io/hypervisor") == "true"
-    ]
-    version = await kubevirt_version(kube)
-    return {"nodes": len(usable), "simulated_nodes": len(fake), "nested_virtualisation": nested, "kubevirt_version": version}
+    told = {each["metadata"]["name"]: of_nodes.virtual(each) for each in usable}
+    played = {each["metadata"]["name"] for each in fake}
+    facts: dict[str, Any] = {"nodes": len(usable), "simulated_nodes": len(fake)}
+    facts["nested_virtualisation"] = [name for name, virtual in told.items() if virtual]
+    facts["nested_unknown"] = [name for name, virtual in told.items() if virtual is None and name not in played]
+    return facts | {"kubevirt_version": await kubevirt_version(kube)}
+
+
+def nested_note(facts: dict[str, Any]) -> str | None:
+    """A warning where latencies may not be of bare metal, or None."""
+    if facts["nested_virtualisation"]:
+        return f"nested virtualisation on {len(facts['nested_virtualisation'])} nodes: latencies are not of bare metal"
+    if facts["nested_unknown"]:
+        return f"nested virtualisation: unknown on {len(facts['nested_unknown'])} nodes (labels of Node Feature Discovery would tell)"
+    return None
 
 
 async def kubevirt_version(kube: Kube) -> str | None:
@@ -42,10 +53,6 @@ async def kubevirt_version(kube: Kube) -> str | None:
             version: str | None = (each.get("status") or {}).get("observedKubeVirtVersion")
             return version
     return None
-
-
-def _ready(node: dict[str, Any]) -> bool:
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in (node.get("status") or {}).get("conditions") or [])
 
 
 async def _running(kube: Kube) -> int:

@@ -11,11 +11,11 @@ from typing import Any
 
 from perfdag.ids import canonical, digest
 from perfdag.kube import Kube, KubeError
+from perfdag.steps.scale import nodes as of_nodes
 
 FOLDER = Path(__file__).parent / "simulated"
 DIGEST = "perfdag/digest"  # of a Stage as it was asked for
 LABEL = "perfdag/simulated"
-NODE_ANNOTATION = "kwok.x-k8s.io/node"
 _CRDS: dict[str, tuple[tuple[str, str, str, bool], ...]] = {
     # system: (group/version, kind, plural, status subresource); a VMI has none in KubeVirt
     "kubevirt": (
@@ -60,8 +60,12 @@ async def make_nodes(kube: Kube, count: int, gpus: int, *, cpus: int = 96, memor
         body = {
             "apiVersion": "v1",
             "kind": "Node",
-            "metadata": {"name": name, "labels": labels, "annotations": {NODE_ANNOTATION: "fake", "node.alpha.kubernetes.io/ttl": "0"}},
-            "spec": {"taints": [{"key": NODE_ANNOTATION, "value": "fake", "effect": "NoSchedule"}]},
+            "metadata": {
+                "name": name,
+                "labels": labels,
+                "annotations": {of_nodes.NODE_ANNOTATION: "fake", "node.alpha.kubernetes.io/ttl": "0"},
+            },
+            "spec": {"taints": [{"key": of_nodes.NODE_ANNOTATION, "value": "fake", "effect": "NoSchedule"}]},
             "status": {"capacity": resources, "allocatable": resources, "nodeInfo": _NODE_INFO},
         }
         try:
@@ -104,8 +108,7 @@ async def nodes_ready(kube: Kube, count: int, timeout: float = 60.0) -> bool:
     nodes = await kube.resource("v1", "Node")
     for _ in range(max(1, int(timeout / 0.5))):
         found = await kube.list(nodes, labels=f"{LABEL}=true")
-        ready = sum(any(c["type"] == "Ready" and c["status"] == "True" for c in each["status"].get("conditions") or []) for each in found)
-        if ready >= count:
+        if sum(map(of_nodes.ready, found)) >= count:
             return True
         await asyncio.sleep(0.5)
     return False
@@ -260,4 +263,4 @@ async def simulated_nodes(kube: Kube) -> set[str]:
     """Names of the nodes that KWOK plays, known by their annotation. Raises KubeError."""
     nodes = await kube.resource("v1", "Node")
     found = await kube.list(nodes)
-    return {each["metadata"]["name"] for each in found if NODE_ANNOTATION in (each["metadata"].get("annotations") or {})}
+    return {each["metadata"]["name"] for each in found if of_nodes.simulated(each)}

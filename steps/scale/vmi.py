@@ -14,7 +14,7 @@ from perfdag.steps.scale import gates as gating
 from perfdag.steps.scale.apimetrics import CREATION, DELETION
 from perfdag.steps.scale.chains import CHAINS
 from perfdag.steps.scale.generator import Submission
-from perfdag.steps.scale.kubevirt import TooDenseError, check_nodes
+from perfdag.steps.scale.kubevirt import TooDenseError, check_nodes, nested_note
 from perfdag.steps.scale.observer import Record
 from perfdag.steps.scale.prometheus import Prometheus, component_figures
 from perfdag.steps.scale.rows import SET, VMI, Row
@@ -282,8 +282,8 @@ async def _result(
     rows = await session.rows()
     stages = summaries(rows)
     facts = session.facts() | nodes
-    if nodes["nested_virtualisation"]:
-        session.notes.append(f"nested virtualisation on {len(nodes['nested_virtualisation'])} nodes: latencies are not of bare metal")
+    if note := nested_note(nodes):
+        session.notes.append(note)
     facts["generator"] = [made.summary(schedule) for made, schedule in session.batches]
     facts["simulated"] = any(row.simulated for row in rows)
     figures = figures_of(session, rows, stages) | apimetrics.of_deletion(session.phases) | extra

@@ -201,12 +201,12 @@ async def test_too_many_vmis_a_node_are_refused_before_anything_is_made(kube: Ku
 
 
 async def test_nested_virtualisation_is_recorded_and_warned_of(kube: Kube, namespace: str) -> None:
-    """KubeVirt labels its nodes; a node whose CPU is itself virtual has the hypervisor feature."""
+    """KubeVirt labels its nodes; Node Feature Discovery tells of a CPU that is itself virtual."""
     nodes = await kube.resource("v1", "Node")
     name = f"nested-{uuid.uuid4().hex[:6]}-"
     await simulate.make_nodes(kube, 1, 0, prefix=name)
     try:
-        labels = {"kubevirt.io/schedulable": "true", "cpu-feature.node.kubevirt.io/hypervisor": "true"}
+        labels = {"kubevirt.io/schedulable": "true", "feature.node.kubernetes.io/cpu-cpuid.HYPERVISOR": "true"}
         await kube.patch(nodes, f"{name}0", {"metadata": {"labels": labels}})
         assert await simulate.nodes_ready(kube, len(await kube.list(nodes, labels=f"{simulate.LABEL}=true")))
         facts = await kubevirt.check_nodes(kube, 200, 200)

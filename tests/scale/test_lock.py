@@ -1,12 +1,13 @@
 """The lock of performance runs and the check of the nodes, against a server that is played here."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perfdag.kube import KubeError, Resource
-from perfdag.steps.scale import kubevirt, lock
+from perfdag.steps.scale import gpus, kubevirt, lock, nodes
 
 
 class Server:
@@ -46,8 +47,9 @@ async def test_a_lock_that_another_took_is_not_kept_alive_for_it(holder: str, re
     assert ("performance run another took the cluster" in "".join(told)) != renewed
 
 
-def node(name: str, ready: str = "True") -> dict[str, Any]:
-    return {"metadata": {"name": name, "labels": {}}, "spec": {}, "status": {"conditions": [{"type": "Ready", "status": ready}]}}
+def node(name: str, ready: str = "True", gpus: int = 0, **labels: str) -> dict[str, Any]:
+    status = {"conditions": [{"type": "Ready", "status": ready}], "allocatable": {"nvidia.com/gpu": str(gpus)}}
+    return {"metadata": {"name": name, "labels": labels}, "spec": {}, "status": status}
 
 
 async def test_vmis_already_there_count_and_nodes_that_are_not_ready_do_not() -> None:
@@ -57,3 +59,39 @@ async def test_vmis_already_there_count_and_nodes_that_are_not_ready_do_not() ->
     assert (await kubevirt.check_nodes(server, 300, 200))["nodes"] == 2
     with pytest.raises(kubevirt.TooDenseError, match="301 VMIs beside 100 already there on 2 nodes is over 200 a node; 3 nodes are needed"):
         await kubevirt.check_nodes(server, 301, 200)
+
+
+NFD, AMD64 = "feature.node.kubernetes.io/cpu-cpuid.", {"kubernetes.io/arch": "amd64"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "virtual"),
+    [
+        ({f"{NFD}HYPERVISOR": "true", f"{NFD}AVX": "true"} | AMD64, True),
+        ({f"{NFD}AVX": "true"} | AMD64, False),
+        ({f"{NFD}SVE": "true"}, None),
+        ({"cpu-feature.node.kubevirt.io/hypervisor": "true"} | AMD64, None),
+    ],
+    ids=["NFD has the flag", "NFD has it not", "no flag to have", "of the guest's CPU"],
+)
+async def test_nested_virtualisation_is_known_from_the_node_s_own_cpu_alone(labels: dict[str, str], virtual: bool | None) -> None:
+    server: Any = Server(Node=[node("a", **labels)], VirtualMachineInstance=[])
+    facts = await kubevirt.check_nodes(server, 1, 200)
+    assert facts["nested_virtualisation"] == (["a"] if virtual else [])
+    assert facts["nested_unknown"] == (["a"] if virtual is None else [])
+    note = kubevirt.nested_note(facts)
+    assert ("" if virtual is False else "unknown" if virtual is None else "not of bare metal") in (note or "")
+    assert (note is None) == (virtual is False)
+
+
+@pytest.mark.parametrize(("flags", "virtual"), [("fpu hypervisor", True), ("fpu", False)])
+def test_the_node_that_we_run_on_tells_by_its_flags(flags: str, virtual: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cpuinfo").write_text(f"model name : x\nflags\t\t: {flags}\n")
+    monkeypatch.setenv("PERFDAG_NODE", "here")
+    assert nodes.virtual(node("here"), tmp_path / "cpuinfo") is virtual
+    assert nodes.virtual(node("there"), tmp_path / "cpuinfo") is None
+
+
+async def test_gpus_of_nodes_that_are_not_ready_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    server: Any = Server(Node=[node("a", gpus=8), node("b", "Unknown", gpus=8)])
+    assert await gpus._gpus(server) == {"a": 8}
