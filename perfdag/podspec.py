@@ -39,8 +39,8 @@ class Context:
     images: str
     """`registry/perfdag-{name}:tag`; a shape's image without `/` and `:` is put for {name}."""
     store: str = ""
+    pull_policy: str = "IfNotPresent"
     priority_class: str | None = None
-    workflow: str = ""
     account: str | None = None
     """The ServiceAccount of a benchmark that is allowed rights; None: that of all measuring pods."""
     ranks: range | None = None
@@ -171,6 +171,7 @@ def _mtu(shape: Shape, spec: Object, context: Context) -> None:
         {
             "name": "mtu",
             "image": image(None, context.images),
+            "imagePullPolicy": context.pull_policy,
             "command": ["ip", "link", "set", "dev", interface, "mtu", str(shape.network.mtu)],
             "securityContext": hardened(True, ("NET_ADMIN",)),
             "resources": helper(shape),

@@ -205,7 +205,7 @@ async def running(here: Here, run_id: str, number: int, attempt: int, wanted: in
     async with Kube() as kube:
         kind = await kube.resource("v1", "Pod")
         while True:
-            listed = await kube.list(kind, here.namespace, labels=selector(run_id, number, attempt))
+            listed = await kube.list(kind, here.namespace, labels=selector(run_id, here.workflow, number, attempt))
             pods = {pod.name: pod for pod in (read(each, family) for each in listed)}
             there = [pod for pod in pods.values() if pod.phase == "Running" and pod.addresses and pod.node]
             _of_family(there, family, wanted)

@@ -31,6 +31,7 @@ class Here:
     address: str
     allowed: tuple[str, ...] = ()
     """Benchmarks whose Kubernetes rights this installation grants."""
+    pull_policy: str = "IfNotPresent"
     network_policy: bool = False
     """Whether this installation put a NetworkPolicy around measuring pods."""
 
@@ -62,6 +63,7 @@ def here(environment: Mapping[str, str] = os.environ) -> Here:
         node=of("NODE"),
         address=of("IP"),
         allowed=tuple(of("ALLOWED").split()),
+        pull_policy=of("PULL_POLICY") or "IfNotPresent",
         network_policy=bool(of("NETWORK_POLICY")),
     )
 

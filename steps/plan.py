@@ -135,7 +135,7 @@ def _side_by_side(a: Plan, b: Plan, here: Here) -> tuple[list[Object], list[Obje
 
 def _described(shape: Shape, plan: Plan, here: Here, account: str | None, ranks: range | None = None) -> Object:
     priority = priority_class(plan.options.get("priority", 0))
-    context = Context(plan.run_id, here.images, here.store, priority, here.workflow, account, ranks)
+    context = Context(plan.run_id, here.images, here.store, here.pull_policy, priority, account, ranks)
     described: Object = {"patch": patch(shape, context), "port": str(host_port(plan.run_id))}
     if shape.network.name:
         described |= {"network": shape.network.name, "netkey": NETWORKS[shape.network.default]}

@@ -9,6 +9,7 @@ from typing import Any
 from perfdag.kube import Kube, KubeError
 
 RUN, BATCH, ATTEMPT, RANK, MEASURING = "perfdag/run", "perfdag/batch", "perfdag/attempt", "perfdag/rank", "perfdag/measuring"
+WORKFLOW = "workflows.argoproj.io/workflow"
 _NEVER = {"ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 _PULLING = {"ImagePullBackOff", "ErrImagePull", "ImageInspectError", "RegistryUnavailable"}
 _CALM = {"PodInitializing", "ContainerCreating"}
@@ -141,9 +142,10 @@ def is_pulling(trouble: str) -> bool:
     return trouble.partition(":")[0] in _PULLING
 
 
-def selector(run_id: str, batch: int | None = None, attempt: int | None = None) -> str:
-    """The label selector of a run's measuring pods, of one batch, of one attempt."""
-    wanted = {MEASURING: "true", RUN: run_id, BATCH: batch, ATTEMPT: attempt}
+def selector(run_id: str, workflow: str, batch: int | None = None, attempt: int | None = None) -> str:
+    """The label selector of a run's measuring pods, of one batch, of one attempt. `workflow`: a run that was resumed has several, and
+    pods of the earlier ones are kept for a while."""
+    wanted = {MEASURING: "true", RUN: run_id, WORKFLOW: workflow, BATCH: batch, ATTEMPT: attempt}
     return ",".join(f"{name}={value}" for name, value in wanted.items() if value is not None)
 
 

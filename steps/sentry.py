@@ -220,7 +220,7 @@ async def _guard(kube: Kube, here: Here, sentry: Sentry) -> None:
 
 
 async def _round(kube: Kube, kind: Resource, here: Here, sentry: Sentry) -> None:
-    listed = await kube.list(kind, here.namespace, labels=f"{selector(here.run_id)},workflows.argoproj.io/workflow={here.workflow}")
+    listed = await kube.list(kind, here.namespace, labels=selector(here.run_id, here.workflow))
     pods = await told(kube, here.namespace, [read(each) for each in listed])
     for pod in sentry.look(pods, time.monotonic()):
         # Argo makes a pod anew that is deleted while it is Pending; one past its deadline, or whose phase is Failed, it takes for failed

@@ -314,7 +314,7 @@ async def test_a_watch_survives_a_connection_that_is_lost_twice(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done: dict[str, Any] = {"metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}}
-    finish = {"templateName": "finish", "outputs": {"exitCode": "3"}}
+    finish = {"type": "Pod", "id": "f", "templateName": "finish", "outputs": {"exitCode": "3"}}
     done["status"] = {"phase": "Succeeded", "nodes": {"f": finish}}
     answers: list[Any] = [KubeError(0, "Unreachable", "connection refused"), KubeError(503, "Unavailable", "no"), View(done)]
 
@@ -333,6 +333,44 @@ async def test_a_watch_survives_a_connection_that_is_lost_twice(
     said = capsys.readouterr()
     assert said.err.count("connection lost") == 1
     assert "Succeeded" in said.out
+
+
+def test_the_exit_code_and_the_table_are_those_of_the_last_attempt() -> None:
+    def node(step: str, number: int, at: str, code: str | None) -> dict[str, Any]:
+        found = {"type": "Pod", "id": f"{step}{number}", "displayName": f"{step}({number})", "templateName": step, "startedAt": at}
+        return {**found, "outputs": {"exitCode": code} if code else {}}
+
+    def seen(*nodes: dict[str, Any]) -> View:
+        group = {"type": "Retry", "id": "r", "templateName": "finish", "outputs": {"exitCode": "9"}}
+        return View({"metadata": {"name": "w"}, "spec": {}, "status": {"nodes": {each["id"]: each for each in (*nodes, group)}}})
+
+    tried = [node("finish", 2, "2026-01-01T00:00:09Z", "0"), node("finish", 0, "2026-01-01T00:00:01Z", "4")]
+    tried.append(node("finish", 1, "2026-01-01T00:00:09Z", "137"))
+    for order in (tried, tried[::-1]):
+        assert seen(*order).exit_code() == 0
+        assert (seen(*order).last("finish") or {})["id"] == "finish2"
+    assert seen(*tried, node("plan", 0, "2026-01-01T00:00:00Z", "2")).exit_code() == 2
+    assert seen(node("finish", 0, "2026-01-01T00:00:00Z", None)).exit_code() is None
+
+
+async def test_a_watch_that_begins_before_argo_looked_counts_in_the_installations_store(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = make_plan(loads(SUITE))
+    open_store(str(tmp_path)).put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    young: dict[str, Any] = {"metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}}
+    young["metadata"]["labels"] = {"perfdag/run": plan.run_id}
+    template = {"arguments": {"parameters": [{"name": "store", "value": str(tmp_path)}]}}
+    views = [View(young), View({**young, "status": {"phase": "Failed", "storedWorkflowTemplateSpec": template}})]
+
+    async def view(*told: Any) -> View:
+        return views.pop(0)
+
+    monkeypatch.setattr("perfdag.cli.cluster_run.view", view)
+    monkeypatch.setattr("perfdag.kube.Kube", Client)
+    monkeypatch.setattr("perfdag.cli.submit.EVERY", 0.01)
+    assert await follow("w", "bench") == 1
+    assert "0/1 samples" in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_where_the_store_is_not_reached_argos_progress_and_the_lead_are_heard() -> None:

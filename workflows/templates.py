@@ -91,6 +91,7 @@ def _plan(made: Installation) -> Container:
         {
             "allowed": " ".join(made.allow),
             "network_policy": "true" if made.network_policy else "",
+            "pull_policy": made.pull_policy,
         },
         image=made.image("base"),
         args=["step", "plan", "--out", "/tmp/perfdag-plan"],

@@ -81,14 +81,16 @@ class View:
 
     def exit_code(self) -> int | None:
         """What finish (or a plan that refused) ended with; None where neither did."""
+        codes = {name: ((self.last(name) or {}).get("outputs") or {}).get("exitCode") for name in ("plan", "finish")}
+        said = codes["plan"] if codes["plan"] == "2" else codes["finish"]
+        return None if said is None else int(said)
+
+    def last(self, step: str) -> Object | None:
+        """The node of a step's pod; of one that was tried again that of the last attempt. None before there is one."""
         from perfdag.steps.sentry import nodes_of, template_of
 
-        codes: dict[str, int] = {}
-        for node in nodes_of(self.workflow).values():
-            code, name = (node.get("outputs") or {}).get("exitCode"), template_of(node)
-            if code is not None and name in ("plan", "finish"):
-                codes[name] = int(code)
-        return codes["plan"] if codes.get("plan") == 2 else codes.get("finish")
+        pods = [each for each in nodes_of(self.workflow).values() if each.get("type") == "Pod" and template_of(each) == step]
+        return max(pods, key=_attempt, default=None)
 
     def troubles(self) -> list[str]:
         """What keeps pods from running, and pods that Argo could not make; while the run lasts not those of batches that are over."""
@@ -103,6 +105,12 @@ class View:
                 if not any(text.split(": ", 1)[1][:40] in each for each in found):
                     found.append(text)
         return found
+
+
+def _attempt(node: Object) -> tuple[str, int]:
+    """Sorts the attempts of a step: nodes come in no order, and their times are of whole seconds."""
+    number = str(node.get("displayName") or "").rpartition("(")[2].rstrip(")")
+    return str(node.get("startedAt") or ""), int(number) if number.isdigit() else 0
 
 
 class NotInstalled(Exception):
@@ -250,7 +258,7 @@ class Counter:
     """Where a run stands by its store, where that can be reached from here; asked at most every few seconds."""
 
     def __init__(self, root: str) -> None:
-        self._root = root
+        self.root = root
         self._store: Store | None = None
         self._plan: Plan | None = None
         self._at, self._stored = 0.0, set[str]()
@@ -261,10 +269,10 @@ class Counter:
         from perfdag.runs import load_plan
         from perfdag.store import StoreError, open_store
 
-        if run_id is None or self._root.startswith("claim://"):
+        if run_id is None or not self.root or self.root.startswith("claim://"):
             return None
         with contextlib.suppress(StoreError):
-            store = self._store = self._store or open_store(self._root, 0.0)
+            store = self._store = self._store or open_store(self.root, 0.0)
             plan = self._plan = self._plan or load_plan(store, run_id)
             if time.monotonic() - self._at > 3:
                 self._at = time.monotonic()

@@ -178,7 +178,8 @@ async def follow(name: str, namespace: str) -> int:
                 lost = True
                 await asyncio.sleep(EVERY)
                 continue
-            counter = counter or Counter(last.parameter("store"))
+            if counter is None or not counter.root:  # the installation's store is told by the Workflow once Argo has looked at it
+                counter = Counter(last.parameter("store"))
             line = describe(last, counter, time.monotonic() - start, await _heard(kube, last, counter, namespace))
             if line.partition(" | ")[2] != said.partition(" | ")[2]:
                 print(line, flush=True)
@@ -239,12 +240,10 @@ def describe(view: "View", counter: "Counter", seconds: float, heard: str | None
 async def _end(kube: "Kube", view: "View", namespace: str) -> int:
     from perfdag.cli.cluster_run import argos
     from perfdag.kube import KubeError
-    from perfdag.steps.sentry import nodes_of, template_of
 
     code = view.exit_code()
     wanted = "plan" if code == 2 else "finish"
-    nodes = [each for each in nodes_of(view.workflow).values() if template_of(each) == wanted and each.get("type") == "Pod"]
-    for node in nodes[-1:]:
+    if node := view.last(wanted):
         pod = next((each for each in view.pods if each.name.endswith(node["id"].rpartition("-")[2]) and wanted in each.name), None)
         if pod is not None:
             try:

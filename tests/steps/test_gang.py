@@ -14,6 +14,8 @@ from perfdag.steps.gang import Gone, Said, absent, in_turn
 from perfdag.steps.pods import Pod
 from perfdag.suite import loads
 
+from .test_plan_step import place
+
 SLEEPS = "name: s\nentries:\n  - {benchmark: command, params: {argv: ['true']}, permutations: {product: {exit_code: [0, 1, 2, 3, 4]}}}\n"
 PAIRS = "name: p\nentries:\n  - benchmark: iperf\n    hosts: {count: 4, pairs: all, parallel_pairs: 2}\n    params: {duration: 1s}\n"
 
@@ -44,6 +46,34 @@ def waits(name: str, trouble: str | None = None) -> Pod:
 def test_a_peer_that_is_stuck_is_named_and_is_not_one_that_was_never_created() -> None:
     assert absent([waits("b")], 1) == "b is Pending on node-1, and no event says why"
     assert absent([waits("b", "FailedMount: x")], 2) == "b: FailedMount: x; 1 pods were not created"
+
+
+async def test_kept_pods_of_the_workflow_that_a_resume_continues_are_no_gang_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(workflow: str, phase: str) -> dict[str, Any]:
+        labels = {"perfdag/measuring": "true", "perfdag/run": here.run_id, "workflows.argoproj.io/workflow": workflow}
+        labels |= {"perfdag/batch": "0", "perfdag/attempt": "0"}
+        status = {"phase": phase, "podIP": "10.0.0.1"}
+        return {"metadata": {"name": f"{workflow}-{phase}", "labels": labels}, "spec": {"nodeName": "n", "containers": []}, "status": status}
+
+    class Api:
+        async def __aenter__(self) -> "Api":
+            return self
+
+        async def __aexit__(self, *_: object) -> None: ...
+
+        async def resource(self, *told: str) -> str:
+            return "pods"
+
+        async def list(self, kind: str, namespace: str, *, labels: str) -> list[dict[str, Any]]:
+            wanted = dict(each.split("=") for each in labels.split(","))
+            return [each for each in there if wanted.items() <= each["metadata"]["labels"].items()]
+
+    here = place()
+    there = [of("wf-of-yesterday", "Running"), of("wf-of-yesterday", "Failed"), of(here.workflow, "Running")]
+    monkeypatch.setattr(gang, "Kube", Api)
+    assert list(await gang.running(here, here.run_id, 0, 0, 1, 5.0, "ipv4")) == ["wf-Running"]
+    with pytest.raises(Gone, match="1 of 2 pods"):
+        await gang.running(here, here.run_id, 0, 0, 2, 0.0, "ipv4")
 
 
 def test_pods_without_an_address_of_the_family_are_no_gang() -> None:

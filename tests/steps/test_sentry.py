@@ -231,7 +231,7 @@ def test_the_batches_that_confirm_are_guarded_too_and_in_a_dag_of_ones_own(
 
 def test_pods_of_other_steps_are_no_pods_of_a_gang() -> None:
     # the sentry carries the label of its run too, and would wait for itself
-    assert selector("r", 1) == "perfdag/measuring=true,perfdag/run=r,perfdag/batch=1"
+    assert selector("r", "w", 1) == "perfdag/measuring=true,perfdag/run=r,workflows.argoproj.io/workflow=w,perfdag/batch=1"
 
 
 class Events:

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,8 @@ def test_patches_are_restricted_unless_privileges_are_asked(shape: str) -> None:
 
 
 def test_net_admin_is_in_the_mtu_container_alone() -> None:
-    made = patch(Shape.model_validate(SHAPES["mtu"]), CONTEXT)
+    made = patch(Shape.model_validate(SHAPES["mtu"]), replace(CONTEXT, pull_policy="Never"))
+    assert next(each for each in made["initContainers"] if each["name"] == "mtu")["imagePullPolicy"] == "Never"
     holders = [
         each["name"]
         for each in [*made["containers"], *made["initContainers"]]
