@@ -53,7 +53,11 @@ async def test_kept_pods_of_the_workflow_that_a_resume_continues_are_no_gang_of_
         labels = {"perfdag/measuring": "true", "perfdag/run": here.run_id, "workflows.argoproj.io/workflow": workflow}
         labels |= {"perfdag/batch": "0", "perfdag/attempt": "0"}
         status = {"phase": phase, "podIP": "10.0.0.1"}
-        return {"metadata": {"name": f"{workflow}-{phase}", "labels": labels}, "spec": {"nodeName": "n", "containers": []}, "status": status}
+        return {
+            "metadata": {"name": f"{workflow}-{phase}", "labels": labels},
+            "spec": {"nodeName": "n", "containers": []},
+            "status": status,
+        }
 
     class Api:
         async def __aenter__(self) -> "Api":
