@@ -198,7 +198,11 @@ def _manifests(args: argparse.Namespace) -> int:
         return 0
     queues = load(args.file, args.queue, namespace=args.namespace, image=args.image, monitor=args.monitor)
     token = os.environ.get(TOKEN_VARIABLE)
-    if not token and any(queue.ingress for queue in queues.queues):
+    if not token and any(queues.host_of(queue) for queue in queues.queues):
         say(f"a new token is in these objects, and what held the one before is locked out: set {TOKEN_VARIABLE} to keep one")
-    print(yaml.safe_dump_all(manifests(queues, token), sort_keys=False), end="")
+    try:
+        objects = manifests(queues, token)
+    except ValueError as error:
+        raise ValueError(f"{args.file or 'queues'}: {error}") from None
+    print(yaml.safe_dump_all(objects, sort_keys=False), end="")
     return 0

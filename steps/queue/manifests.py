@@ -15,22 +15,44 @@ PORTS = {"clients": 9997, "metrics": 9998, "workers": 9999}
 
 
 def manifests(queues: Queues, token: str | None = None) -> list[Object]:
-    """Every object. ``token``: of the clients that have an Ingress (None: a new random one)."""
+    """Every object. ``token``: of the clients that have an Ingress (None: a new random one).
+
+    Raises ValueError where two have one name.
+    """
+    made = [("the frontend of all queues", each) for each in _shared(queues, token)]
+    for queue in queues.queues:
+        made += [(f"queue {queue.name!r}", each) for each in _of(queues, queue)]
+    made += [(f"queue {of.name!r}" if of else "the frontend of all queues", each) for of, each in scaling(queues, _backend)]
+    return _distinct(made)
+
+
+def _shared(queues: Queues, token: str | None) -> list[Object]:
     rootless = not any(queue.root for queue in queues.queues)
     objects = [_namespace(queues.namespace, rootless), _account(queues.namespace)]
     if any(queues.host_of(queue) for queue in queues.queues):
         objects.append(_secret(queues.namespace, token or secrets.token_urlsafe(24)))
     objects += [*_network(queues), _frontend(queues), _service(queues.namespace, FRONTEND, PORTS)]
-    if queues.monitor:
-        objects += _monitor(queues.namespace, queues.monitor, queues.monitor_labels)
-    for queue in queues.queues:
-        if queue.data and queue.data.nfs_server:
-            objects += _volume(queues.namespace, queue.data)
-        objects += [_backend(queues, queue), _client(queues, queue)]
-        objects.append(_service(queues.namespace, f"{queue.object_name}-client", {"control": 9996}))
-        if queues.host_of(queue):
-            objects.append(_ingress(queues, queue))
-    return objects + scaling(queues, _backend)
+    return objects + (_monitor(queues, queues.monitor) if queues.monitor else [])
+
+
+def _of(queues: Queues, queue: Queue) -> list[Object]:
+    objects = _volume(queues.namespace, queue.data) if queue.data and queue.data.nfs_server else []
+    objects += [_backend(queues, queue), _client(queues, queue)]
+    objects.append(_service(queues.namespace, f"{queue.object_name}-client", {"control": 9996}))
+    return [*objects, _ingress(queues, queue)] if queues.host_of(queue) else objects
+
+
+def _distinct(made: list[tuple[str, Object]]) -> list[Object]:
+    """Each object once, of (whose it is, object); queues may share a volume that they describe alike."""
+    by_name: dict[tuple[str, str], tuple[str, Object]] = {}
+    for whose, each in made:
+        kind, name = each["kind"], each["metadata"]["name"]
+        other, before = by_name.setdefault((kind, name), (whose, each))
+        volume = kind.startswith("PersistentVolume")
+        if before is not each and not (volume and before == each):
+            what = "a `claim` of its own, or one `data` for both" if volume else "another name for one of them"
+            raise ValueError(f"{other} and {whose} both make {kind} {name}: {what}")
+    return [each for _, each in by_name.values()]
 
 
 def _meta(namespace: str | None, name: str, **more: Any) -> Object:
@@ -146,12 +168,13 @@ def _service(namespace: str, name: str, ports: dict[str, int]) -> Object:
     }
 
 
-def _monitor(namespace: str, prometheus: str, labels: dict[str, str]) -> list[Object]:
+def _monitor(queues: Queues, prometheus: str) -> list[Object]:
     """A ServiceMonitor, and the right of the Prometheus in another namespace to find its targets."""
+    namespace = queues.namespace
     rules = [{"apiGroups": [""], "resources": ["services", "endpoints", "pods"], "verbs": ["get", "list", "watch"]}]
     rules.append({"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]})
     group, name = "rbac.authorization.k8s.io", "perfdag-queue-monitor"
-    subject = {"kind": "ServiceAccount", "name": "prometheus-k8s", "namespace": prometheus}
+    subject = {"kind": "ServiceAccount", "name": queues.monitor_account, "namespace": prometheus}
     meta = _meta(namespace, FRONTEND)
     return [
         {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": _meta(namespace, name), "rules": rules},
@@ -165,7 +188,7 @@ def _monitor(namespace: str, prometheus: str, labels: dict[str, str]) -> list[Ob
         {
             "apiVersion": "monitoring.coreos.com/v1",
             "kind": "ServiceMonitor",
-            "metadata": {**meta, "labels": {**meta["labels"], **labels}},
+            "metadata": {**meta, "labels": {**meta["labels"], **queues.monitor_labels}},
             "spec": {
                 "selector": {"matchLabels": {"app.kubernetes.io/name": FRONTEND}},
                 "namespaceSelector": {"matchNames": [namespace]},

@@ -102,23 +102,28 @@ class Queues(_Model):
     monitor_labels: dict[str, str] = Field(
         default_factory=dict, description="of the ServiceMonitor, where its operator selects by label, for example release: NAME"
     )
+    monitor_account: str = Field("prometheus-k8s", description="ServiceAccount of that Prometheus, which is let find the frontend")
+    prometheus: str | None = Field(
+        None, pattern=r"^https?://", description="its address for KEDA (default: http://prometheus-operated.MONITOR.svc:9090)"
+    )
     ingress_class: str = "nginx"
     ingress_domain: str | None = Field(None, description="gives each queue without an `ingress` of its own one at NAME.DOMAIN")
     node_selector: dict[str, str] = Field(default_factory=dict, description="of every pod; a queue's own is added")
     queues: list[Queue] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _distinct(self) -> Queues:
-        names = [queue.object_name for queue in self.queues]
-        twice = sorted({name for name in names if names.count(name) > 1})
+    def _distinct_hosts(self) -> Queues:
+        hosts = [host for queue in self.queues if (host := self.host_of(queue))]
+        twice = sorted({host for host in hosts if hosts.count(host) > 1})
         if twice:
-            raise ValueError(f"queues of one name: {', '.join(twice)}")
+            raise ValueError(f"clients of more than one queue at the Ingress host {', '.join(twice)}")
         return self
 
     @model_validator(mode="after")
     def _monitored(self) -> Queues:
-        if self.monitor_labels and not self.monitor:
-            raise ValueError("monitor_labels are those of a ServiceMonitor: name the namespace of Prometheus with `monitor`")
+        given = sorted({"monitor_labels", "monitor_account"} & self.model_fields_set)
+        if given and not self.monitor:
+            raise ValueError(f"{' and '.join(given)} belong to a ServiceMonitor: name the namespace of Prometheus with `monitor`")
         return self
 
     def host_of(self, queue: Queue) -> str | None:

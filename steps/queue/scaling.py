@@ -15,19 +15,19 @@ FRONTEND = "perfdag-queue-frontend"
 _PART = {"app.kubernetes.io/part-of": "perfdag-queue"}
 
 
-def scaling(queues: Queues, backend: Callable[[Queues, Queue, bool], Object]) -> list[Object]:
-    """Scaling objects of every queue that asks for them; ``backend`` makes a queue's Deployment."""
-    objects = []
+def scaling(queues: Queues, backend: Callable[[Queues, Queue, bool], Object]) -> list[tuple[Queue | None, Object]]:
+    """Scaling objects, each with the queue that asks for it (None: what they share); ``backend`` makes a queue's Deployment."""
+    objects: list[tuple[Queue | None, Object]] = []
     for queue in queues.queues:
         by = queue.autoscale.by
         if by in ("custom", "external"):
-            objects.append(hpa(queues.namespace, queue))
+            objects.append((queue, hpa(queues.namespace, queue)))
         elif by == "keda":
-            objects.append(_keda(queues, queue))
+            objects.append((queue, _keda(queues, queue)))
         elif by == "cron":
-            objects.append(_cron(queues.namespace, queue, backend(queues, queue, True)["spec"]["template"]))
+            objects.append((queue, _cron(queues.namespace, queue, backend(queues, queue, True)["spec"]["template"])))
     if any(queue.autoscale.by in ("custom", "external") for queue in queues.queues):
-        objects.append(_adapter(queues.namespace))
+        objects.append((None, _adapter(queues.namespace)))
     return objects
 
 
@@ -45,7 +45,6 @@ def hpa(namespace: str, queue: Queue) -> Object:
         name = {"name": "hpa_queue_all", "selector": {"matchLabels": {"name": queue.name}}}
         target = {"type": "AverageValue", "averageValue": _quantity(scale.items)}
         metric = {"type": "External", "external": {"metric": name, "target": target}}
-    policy = {"type": "Percent", "value": 100, "periodSeconds": 5}
     return {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
@@ -55,15 +54,17 @@ def hpa(namespace: str, queue: Queue) -> Object:
             "minReplicas": max(1, scale.least),
             "maxReplicas": scale.most,
             "metrics": [metric],
-            "behavior": {
-                "scaleDown": {"stabilizationWindowSeconds": scale.window, "policies": [policy]},
-                "scaleUp": {
-                    "stabilizationWindowSeconds": 0,
-                    "selectPolicy": "Max",
-                    "policies": [policy, {"type": "Pods", "value": 4, "periodSeconds": 5}],
-                },
-            },
+            "behavior": _behavior(scale.window),
         },
+    }
+
+
+def _behavior(window: int) -> Object:
+    double = {"type": "Percent", "value": 100, "periodSeconds": 5}
+    four = {"type": "Pods", "value": 4, "periodSeconds": 5}
+    return {
+        "scaleDown": {"stabilizationWindowSeconds": window, "policies": [double]},
+        "scaleUp": {"stabilizationWindowSeconds": 0, "selectPolicy": "Max", "policies": [double, four]},
     }
 
 
@@ -98,8 +99,9 @@ def _adapter(namespace: str) -> Object:
 
 
 def _keda(queues: Queues, queue: Queue) -> Object:
+    """KEDA's own cooldownPeriod is for the last replica alone: the others go by the window of the HPA that it makes."""
     scale = queue.autoscale
-    server = f"http://prometheus-operated.{queues.monitor or 'monitoring'}.svc:9090"
+    server = queues.prometheus or f"http://prometheus-operated.{queues.monitor or 'monitoring'}.svc:9090"
     trigger = {
         "type": "prometheus",
         "metadata": {
@@ -118,6 +120,7 @@ def _keda(queues: Queues, queue: Queue) -> Object:
             "maxReplicaCount": scale.most,
             "cooldownPeriod": scale.window,
             "pollingInterval": 5,
+            "advanced": {"horizontalPodAutoscalerConfig": {"behavior": _behavior(scale.window)}},
             "triggers": [trigger],
         },
     }

@@ -36,12 +36,13 @@ def test_the_example_has_everything() -> None:
 def test_a_monitor_has_the_labels_by_which_its_operator_selects() -> None:
     queue = {"name": "s", "command": ["sleep", "1"]}
     labels = {"release": "prometheus"}
-    monitors = [
-        of("ServiceMonitor", manifests(Queues.model_validate({"queues": [queue], "monitor": "monitoring", **more})))[
-            "perfdag-queue-frontend"
-        ]
-        for more in ({}, {"monitor_labels": labels})
+    made = [
+        manifests(Queues.model_validate({"queues": [queue], "monitor": "monitoring", **more}))
+        for more in ({}, {"monitor_labels": labels, "monitor_account": "its-prometheus"})
     ]
+    monitors = [of("ServiceMonitor", each)["perfdag-queue-frontend"] for each in made]
+    accounts = [of("RoleBinding", each)["perfdag-queue-monitor"]["subjects"][0]["name"] for each in made]
+    assert accounts == ["prometheus-k8s", "its-prometheus"]
     plain, labelled = (each["metadata"].pop("labels") for each in monitors)
     assert labelled == {**plain, **labels}
     assert monitors[0] == monitors[1]
@@ -92,11 +93,12 @@ def test_an_ingress_brings_a_token() -> None:
     assert not of("Secret", manifests(load(None, ["sleep=sleep 2"])))
 
 
+@pytest.mark.parametrize("queues", ["queues: [{SLEEP, ingress: queue.example}]", "{ingress_domain: example, queues: [{SLEEP}]}"])
 def test_a_new_token_is_said_and_a_given_one_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    queues: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "queues.yaml"
-    file.write_text("queues: [{name: sleep, command: [sleep, '1'], ingress: queue.example}]")
+    file.write_text(queues.replace("SLEEP", "name: sleep, command: [sleep, '1']"))
     monkeypatch.delenv("PERFDAG_QUEUE_TOKEN", raising=False)
     assert main(["queue", "manifests", str(file)]) == 0
     assert "set PERFDAG_QUEUE_TOKEN to keep one" in capsys.readouterr().err
@@ -112,7 +114,9 @@ def test_a_new_token_is_said_and_a_given_one_kept(
     [("custom", "HorizontalPodAutoscaler"), ("external", "HorizontalPodAutoscaler"), ("keda", "ScaledObject"), ("cron", "CronJob")],
 )
 def test_scaling(by: str, kind: str) -> None:
-    objects = manifests(Queues.model_validate({"queues": [{"name": "s", "command": ["sleep", "1"], "autoscale": {"by": by, "most": 9}}]}))
+    objects = manifests(
+        Queues.model_validate({"queues": [{"name": "s", "command": ["sleep", "1"], "autoscale": {"by": by, "most": 9, "window": 33}}]})
+    )
     made = of(kind, objects)["perfdag-queue-s"]
     deployment = of("Deployment", objects)["perfdag-queue-s"]
     if by == "cron":
@@ -124,6 +128,32 @@ def test_scaling(by: str, kind: str) -> None:
     else:
         assert "replicas" not in deployment["spec"]  # else every apply would reset the scaler's count
         assert made["spec"].get("maxReplicas", made["spec"].get("maxReplicaCount")) == 9
+        config = made["spec"]["advanced"]["horizontalPodAutoscalerConfig"] if by == "keda" else made["spec"]
+        assert config["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 33
+
+
+def test_keda_asks_the_prometheus_that_the_file_names() -> None:
+    queue = {"name": "s", "command": ["sleep", "1"], "autoscale": {"by": "keda"}}
+    found = [
+        of("ScaledObject", manifests(Queues.model_validate({"queues": [queue], **more})))["perfdag-queue-s"]["spec"]["triggers"][0][
+            "metadata"
+        ]
+        for more in ({}, {"monitor": "there"}, {"prometheus": "http://mine:9091"})
+    ]
+    assert [each["serverAddress"] for each in found] == [
+        "http://prometheus-operated.monitoring.svc:9090",
+        "http://prometheus-operated.there.svc:9090",
+        "http://mine:9091",
+    ]
+
+
+def test_queues_may_share_a_volume() -> None:
+    data = {"nfs_server": "x", "nfs_path": "/a"}
+    objects = manifests(Queues.model_validate({"queues": [{"name": name, "command": ["sleep"], "data": data} for name in "ab"]}))
+    assert [each["kind"] for each in objects if each["kind"].startswith("PersistentVolume")] == [
+        "PersistentVolume",
+        "PersistentVolumeClaim",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -133,10 +163,26 @@ def test_scaling(by: str, kind: str) -> None:
         ("queues: [{name: a b, command: [sleep]}]", "pattern"),
         ("queues: [{name: a, command: [ls]}]", "absolute path"),
         ("queues: [{name: a, command: [sleep], limit: 60, grace: 30}]", "scale-in would kill"),
-        ("queues: [{name: a, command: [sleep]}, {name: A, command: [sleep]}]", "one name"),
+        (
+            "queues: [{name: a, command: [sleep]}, {name: A, command: [sleep]}]",
+            "queue 'a' and queue 'A' both make Deployment perfdag-queue-a:",
+        ),
+        ("queues: [{name: a, command: [sleep]}, {name: a, command: [sleep]}]", "queue 'a' and queue 'a' both make Deployment"),
+        ("queues: [{name: frontend, command: [sleep]}]", "the frontend of all queues and queue 'frontend' both make Deployment"),
+        (
+            "queues: [{name: a, command: [sleep]}, {name: a-client, command: [sleep]}]",
+            "queue 'a' and queue 'a-client' both make Deployment perfdag-queue-a-client: another name",
+        ),
+        (
+            "queues: [{name: a, command: [sleep], data: {nfs_server: x, nfs_path: /a}},"
+            " {name: b, command: [sleep], data: {nfs_server: x, nfs_path: /b}}]",
+            "queue 'a' and queue 'b' both make PersistentVolume perfdag-queue-data-b9021664: a `claim` of its own",
+        ),
+        ("queues: [{name: a, command: [sleep], ingress: h}, {name: b, command: [sleep], ingress: h}]", "at the Ingress host h"),
+        ("{queues: [{name: a, command: [sleep]}], monitor_account: x}", "monitor_account belong to a ServiceMonitor"),
         ("queues: [{name: a, command: [sleep], replcas: 2}]", "replcas"),
         ("queues: [{name: a, command: [sleep], data: {nfs_server: x}}]", "go together"),
-        ("{queues: [{name: a, command: [sleep]}], monitor_labels: {release: x}}", "monitor_labels are those of a ServiceMonitor"),
+        ("{queues: [{name: a, command: [sleep]}], monitor_labels: {release: x}}", "monitor_labels belong to a ServiceMonitor"),
         ("[1]", "not a mapping"),
         ("a: [", "expected"),
     ],
