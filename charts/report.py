@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,6 +13,7 @@ from perfdag.charts import page, pick, words
 from perfdag.charts.page import text
 from perfdag.charts.pick import Picture
 from perfdag.charts.series import Cell, labelled
+from perfdag.store import endpoint_of
 from perfdag.summary import summarise
 
 LIMIT = 2_900_000  # bytes; charts that would go past it are named instead
@@ -209,17 +211,25 @@ def _suite(plan: Plan | None) -> str:
 
 
 def reading(suite: str, run: str, root: str) -> tuple[str, str]:
-    """(DuckDB, pandas): how to read the rows of a run, to paste."""
+    """(DuckDB, pandas): how to read the rows of a run, to paste; on S3 with the keys and the region of the reader's environment."""
     key = f"{root.rstrip('/')}/results/suite={suite}/month={run[:4]}-{run[4:6]}/{run}.parquet"
+    secret, where, before = "", repr(key), ""
+    if root.startswith("s3://"):
+        endpoint = endpoint_of(root)
+        url = urlsplit(endpoint or "")
+        told = f", ENDPOINT '{url.netloc}{url.path}', URL_STYLE 'path', USE_SSL {str(url.scheme == 'https').lower()}" if endpoint else ""
+        secret = f"CREATE SECRET (TYPE s3, PROVIDER credential_chain{told});\n"
+        before = f"from pyarrow.fs import S3FileSystem\nbucket = S3FileSystem({f'endpoint_override={endpoint!r}' if endpoint else ''})\n"
+        where = f"{key.removeprefix('s3://')!r}, filesystem=bucket"
     sql = (
-        "SELECT benchmark, params->>'$' AS params, metric, stat, coords->>'$' AS coords,\n"
+        f"{secret}SELECT benchmark, params->>'$' AS params, metric, stat, coords->>'$' AS coords,\n"
         "       median(value) AS median, min(value) AS low, max(value) AS high, count(value) AS n, any_value(unit) AS unit\n"
         f"FROM read_parquet('{key}', hive_partitioning = false)\n"
         "WHERE status = 'ok' AND phase = 'measure' GROUP BY ALL ORDER BY ALL;"
     )
     frame = (
-        "import json, pandas as pd\n"
-        f"rows = pd.read_parquet({key!r}, partitioning=None)\n"
+        f"import json, pandas as pd\n{before}"
+        f"rows = pd.read_parquet({where}, partitioning=None)\n"
         "rows = rows.join(pd.DataFrame(rows.pop('params').map(json.loads).tolist()).add_prefix('params.'))\n"
         "ok = rows[(rows.status == 'ok') & (rows.phase == 'measure')]\n"
         "ok.groupby(['entry', 'point', 'metric', 'stat', 'coords', 'unit']).value.agg(['median', 'min', 'max', 'count'])"

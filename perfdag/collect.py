@@ -116,6 +116,16 @@ class _Builder:
         self._values: dict[int, list[float]] = {}
         self._env: dict[bytes, str] = {}
         self._notes = list(_notes(store, plan.run_id))
+        self._run = {
+            "suite": plan.suite,
+            "run_id": plan.run_id,
+            "trigger": plan.trigger,
+            "variant": plan.variant,
+            "cluster": plan.where.get("cluster"),
+            "workflow_uid": plan.where.get("workflow_uid"),
+            "perfdag_version": plan.versions.get("perfdag"),
+            "git_sha": plan.versions.get("git"),
+        }
 
     def _count(self, status: str, repetition: int) -> None:
         if repetition > 0:
@@ -149,26 +159,19 @@ class _Builder:
         return {"cluster": {**{name: where.get(name) for name in ("kubernetes", "csi", "daemons", "network_policy")}, "nodes": kinds}}
 
     def _constants(self, index: int, repetition: int, position: int) -> dict[str, Any]:
-        plan, point = self.plan, self.plan.points[index]
+        point = self.plan.points[index]
         if index not in self._params:
             self._params[index] = canonical(point.params)
         return {
-            "suite": plan.suite,
             "entry": point.entry,
             "benchmark": point.benchmark,
             "point": point.id,
             "params": self._params[index],
             "shape": self._shapes[point.shape],
-            "run_id": plan.run_id,
-            "trigger": plan.trigger,
-            "variant": plan.variant,
             "repetition": abs(repetition),
             "phase": "measure" if repetition > 0 else "warmup",
             "order_index": position,
-            "cluster": plan.where.get("cluster"),
-            "workflow_uid": plan.where.get("workflow_uid"),
-            "perfdag_version": plan.versions.get("perfdag"),
-            "git_sha": plan.versions.get("git"),
+            **self._run,
             "pair": point.pair.name if point.pair else None,
         }
 
@@ -227,18 +230,14 @@ class _Builder:
 
     def add_canary(self, part: Part) -> None:
         sample: dict[str, Any] = {
-            "suite": self.plan.suite,
             "entry": "canary",
             "benchmark": "canary",
             "point": "canary",
             "params": "{}",
             "shape": "{}",
-            "run_id": self.plan.run_id,
-            "trigger": self.plan.trigger,
-            "variant": self.plan.variant,
             "repetition": part.repetition,
             "phase": "measure",
-            "cluster": self.plan.where.get("cluster"),
+            **self._run,
         }
         sample |= _of_part(part, self._canonical_env(part), self.raw, f"canary-b{part.batch}n{part.repetition}")
         self.samples.append(sample)

@@ -106,6 +106,8 @@ def parse_document(text: str, file: str = "suite.yaml") -> Document:
     """Parse YAML text. Raises BadDocument."""
     document = Document(file, text)
     try:
+        if line := _too_deep(text):
+            raise BadDocument([Problem(file, line, "", f"nested deeper than {MAX_DEPTH}")])
         root = yaml.compose(text, Loader=yaml.CSafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -121,6 +123,17 @@ def parse_document(text: str, file: str = "suite.yaml") -> Document:
     if reader.problems:
         raise BadDocument(reader.problems)
     return document
+
+
+def _too_deep(text: str) -> int | None:
+    """The line at which a text is so deep that composing it could exhaust the stack of the C library; None where it never is."""
+    loader, depth = yaml.CSafeLoader(text), 0
+    while loader.check_event():
+        event = loader.get_event()
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if event and depth > 10 * MAX_DEPTH:  # below that the reader names the path
+            return int(event.start_mark.line) + 1  # type: ignore[union-attr]
+    return None
 
 
 def _surprise(written: str, read: float) -> str:

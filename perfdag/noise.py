@@ -24,6 +24,7 @@ from perfdag.benchmark import SampleError
 from perfdag.hosts import Host, LocalHost
 
 STEAL_LIMIT = 0.02  # of the CPU time of all cores
+THROTTLED_LIMIT = 0.01  # of the sample's wall time; below it is noise, from it on the quota was measured and not the sample
 LOAD_LIMIT = 1.5  # runnable tasks a core when a sample starts
 LOOKS, BETWEEN_LOOKS = 5, 0.005  # seconds; a task that only wakes for a moment is not seen in most of them
 CANARY_METRICS = (
@@ -36,12 +37,13 @@ CANARY_METRICS = (
 
 @dataclass(frozen=True)
 class Moment:
-    """Counters at one moment: jiffies (stolen, all), microseconds throttled in our cgroups, kills for memory."""
+    """Counters at one moment: jiffies (stolen, all), microseconds throttled in our cgroups, kills for memory; `at` in seconds."""
 
     stolen: int
     total: int
     throttled_us: int
     oom_kills: int = 0
+    at: float = 0.0
 
 
 def moment() -> Moment:
@@ -52,7 +54,7 @@ def moment() -> Moment:
         stolen, total = fields[7], sum(fields)
     except (OSError, ValueError, IndexError):
         pass
-    return Moment(stolen, total, cgroups.throttled_us(), cgroups.oom_kills())
+    return Moment(stolen, total, cgroups.throttled_us(), cgroups.oom_kills(), time.monotonic())
 
 
 def runnable() -> int:
@@ -84,13 +86,20 @@ def disturbed(before: Moment, after: Moment, load: int, cores: int) -> str | Non
         said.append(f"steal {stolen:.1%}")
     if load > LOAD_LIMIT * cores:
         said.append(f"load {load} on {cores} cores before it")
+    if held := _held(before, after):
+        said.append(f"throttled for {1e3 * held:.3g} ms by the CPU quota of its cgroup")
     return ", ".join(said) or None
 
 
 def throttled(before: Moment, after: Moment) -> str | None:
     """Why the sample is invalid because its cgroup's CPU quota held it back, or None."""
-    spent = after.throttled_us - before.throttled_us
-    return f"the CPU quota of its cgroup throttled it for {spent / 1e6:.2f} s" if spent > 0 else None
+    held = _held(before, after)
+    return f"the CPU quota of its cgroup throttled it for {held:.2f} s" if held > THROTTLED_LIMIT * (after.at - before.at) else None
+
+
+def _held(before: Moment, after: Moment) -> float:
+    """Seconds between two moments in which a CPU quota held a processor of our cgroups back."""
+    return (after.throttled_us - before.throttled_us) / 1e6
 
 
 def starved(before: Moment, after: Moment) -> str | None:
@@ -146,7 +155,7 @@ def _ask(host: Host) -> Moment | None:
         said = host.run(["cat", *cgroups.COUNTERS], timeout=10).stdout  # what of them is there; the rest is of the other version
     except SampleError:
         return None
-    return Moment(0, 0, cgroups.throttled(said), cgroups.kills(said))
+    return Moment(0, 0, cgroups.throttled(said), cgroups.kills(said), time.monotonic())
 
 
 def canary() -> dict[str, float | None]:

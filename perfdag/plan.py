@@ -1,10 +1,14 @@
 """The plan of a run: points, shapes, the order of all samples, and the batches in which pods measure them. Stored as plan.json."""
 
+import contextlib
 import random
 import secrets
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -127,7 +131,7 @@ def make_plan(
         trigger=trigger,
         variant=variant,
         suite_text=loaded.document.text,
-        versions={"perfdag": perfdag.__version__},
+        versions=_versions(),
         options={"pending_limit": suite.pending_limit, "priority": suite.priority},
     )
     with uncollected():
@@ -180,3 +184,16 @@ def _cut(plan: Plan, shape: int, positions: list[int], batch_time: float) -> lis
         batches[-1].samples += group
         batches[-1].seconds += seconds
     return batches
+
+
+@cache
+def _versions() -> dict[str, str]:
+    """Version of perfdag, and `git`: the commit of the checkout that it runs from, `-dirty` where files differ; none of an installed package."""
+    found = {"perfdag": perfdag.__version__}
+    checkout = Path(perfdag.__file__).resolve().parents[1]
+    if (checkout / ".git").exists():
+        argv = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        # no git here, or a checkout of somebody else, which git does not read
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            found["git"] = subprocess.run(argv, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+    return found

@@ -168,12 +168,11 @@ class S3Store:
             raise StoreError(f"store {root}: obstore is not installed; pip install 'perfdag[s3]'") from None
         self._api = obstore
         config = _profile(root)
-        kept = config.pop("endpoint_url", None)
-        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or kept
+        self.endpoint = _endpoint(config.pop("endpoint_url", None))
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
         config["region"] = region or config.get("region") or "us-east-1"
-        if endpoint:
-            config |= {"endpoint": endpoint, "virtual_hosted_style_request": False}
+        if self.endpoint:
+            config |= {"endpoint": self.endpoint, "virtual_hosted_style_request": False}
         retry: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
         client: Any = {"allow_http": True, "connect_timeout": "5s", "timeout": "60s"}
         self._bucket = Bucket(bucket, prefix=prefix or None, client_options=client, retry_config=retry, **config)
@@ -239,6 +238,15 @@ class S3Store:
 
     def url(self, key: str) -> str:
         return f"{self.root}/{key}"
+
+
+def _endpoint(kept: str | None) -> str | None:
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or kept
+
+
+def endpoint_of(root: str) -> str | None:
+    """The address at which the bucket of a root `s3://...` is asked; None: Amazon's own, or a folder. Raises StoreError."""
+    return _endpoint(_profile(root).get("endpoint_url")) if root.startswith("s3://") else None
 
 
 def _profile(root: str) -> dict[str, Any]:

@@ -73,6 +73,8 @@ def files(gang: Gang, params: "FioParams") -> Iterator[list[Place]]:
             )
             marker = mark(_STEPS * gang.timeout, isinstance(host, LocalHost))
             if device and described.get("type") != "block" and not _exists(host, device):
+                if not _exists(host, parent := str(PurePosixPath(device).parent)):
+                    raise Failed(f"folder {parent} of file {device} is not there on {host.name}; make it, or name another file")
                 made += [(host, device), (host, beside(device))]
                 host.put(beside(device), marker)
             made.append((host, folder))

@@ -90,11 +90,11 @@ class Iperf(Benchmark[IperfParams]):
         Metric("jitter", "s", "lower", "UDP interarrival jitter (RFC 1889), mean over the streams"),
         Metric("lost_fraction", "1", "lower", "UDP datagrams lost of those sent"),
         Metric("out_of_order", "1", "lower", "UDP datagrams that came out of order"),
-        Metric("sender_cpu", "1", "lower", "cores used by the sending process"),
-        Metric("receiver_cpu", "1", "lower", "cores used by the receiving process"),
+        Metric("sender_cpu", "1", "lower", "cores used by the sending process; iperf2 does not say"),
+        Metric("receiver_cpu", "1", "lower", "cores used by the receiving process; iperf2 does not say"),
         Metric("rtt", "s", "lower", "smoothed round-trip time of TCP at the sender, over the streams"),
         Metric("congestion_window", "B", "none", "TCP congestion window at the sender, over the streams and seconds (iperf2)"),
-        Metric("cpu_bound", "1", "none", "1: a process used all the cores it can, so the network may do more; else 0"),
+        Metric("cpu_bound", "1", "none", "1: a process used all the cores it can, so the network may do more; else 0; iperf2 does not say"),
     )
 
     def shape(self, params: IperfParams) -> dict[str, Any]:

@@ -187,14 +187,13 @@ class Lead:
         part.benchmark_version = str(benchmark.version)
         guard = noise.Guard()
         try:
-            refused = self.place.refuses(shape)
-            if refused:
-                raise Skip(refused)
             hosts = self.place.hosts_for(shape)
             starter = hosts[0] if hosts else None
             if point.pair is not None:
                 hosts, shape = two_of(hosts, point.pair), shape.pair()
             self._provenance(part, hosts)
+            if refused := self.place.refuses(shape):
+                raise Skip(refused)
             guard.include(hosts)
             self._measure(part, benchmark, point, shape, hosts, starter)
             wrong = self.place.placed(shape, hosts) or guard.throttled()
@@ -204,7 +203,7 @@ class Lead:
             part.status, part.error, part.texts = "infrastructure", str(error), {**part.texts, **error.texts}
         except SampleError as error:
             part.status, part.error, part.texts = error.status, str(error), {**part.texts, **error.texts}
-            _keep(part, benchmark, error)
+            _keep_values(part, benchmark, error)
         except NoScratch:
             raise
         except Exception as error:
@@ -276,7 +275,7 @@ class Lead:
         self._canaries += 1
 
 
-def _keep(part: Part, benchmark: Benchmark[Any], error: SampleError) -> None:
+def _keep_values(part: Part, benchmark: Benchmark[Any], error: SampleError) -> None:
     """Rows of what was read all the same; a value that is no row is said beside the reason, and costs nothing more."""
     try:
         part.rows = [row(benchmark, each) for each in error.measurements]

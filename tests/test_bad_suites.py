@@ -25,3 +25,13 @@ def test_bad_suite(case: dict[str, object], tmp_path: Path) -> None:
     said = [str(problem).removeprefix("suite.yaml:") for problem in refused.value.problems]
     expected = [text.replace("{benchmarks}", ", ".join(benchmark.names())) for text in case["expect"]]  # type: ignore[attr-defined]
     assert said == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("a: " + "[" * 100_000, 1), ("a:\n" + "\n".join(" " * k + "-" for k in range(3000)), 401)],
+    ids=["brackets", "indented"],
+)
+def test_a_text_that_would_exhaust_the_stack_is_refused(text: str, line: int) -> None:
+    with pytest.raises(BadDocument, match=f"suite.yaml:{line}: nested deeper than 40"):
+        suite.loads(text)

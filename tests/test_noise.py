@@ -62,7 +62,13 @@ def test_load_that_is_there_marks_a_sample_and_load_that_has_ended_does_not() ->
 
 def test_a_throttled_cgroup_makes_a_sample_invalid() -> None:
     assert noise.throttled(Moment(0, 0, 1000), Moment(0, 0, 1000)) is None
-    assert noise.throttled(Moment(0, 0, 1000), Moment(0, 0, 251000)) == "the CPU quota of its cgroup throttled it for 0.25 s"
+    assert noise.throttled(Moment(0, 0, 1000), Moment(0, 0, 251000, at=20)) == "the CPU quota of its cgroup throttled it for 0.25 s"
+
+
+def test_a_moment_of_throttling_marks_a_sample_and_does_not_take_its_value() -> None:
+    before, after = Moment(0, 0, 1000), Moment(0, 0, 6000, at=2.0)
+    assert noise.throttled(before, after) is None
+    assert noise.disturbed(before, after, 0, cores=2) == "throttled for 5 ms by the CPU quota of its cgroup"
 
 
 def test_this_machine_has_counters() -> None:

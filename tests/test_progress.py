@@ -86,3 +86,16 @@ def test_the_time_left_follows_what_samples_take(monkeypatch: pytest.MonkeyPatch
     progress.passed(plan.points[1], 1, "stored before")
     assert progress.left() == pytest.approx(2 * 3 * expected)
     assert progress.done == 2
+
+
+def test_rounds_that_until_may_add_are_not_promised() -> None:
+    text = (
+        "name: s\nentries:\n  - {benchmark: command, repetitions: 2, until: {relative_spread: 0.01, max_repetitions: 30},"
+        " params: {argv: [ls], expected: 1.7}}\n"
+    )
+    plan = make_plan(suite.loads(text))
+    progress: Any = Progress(plan)
+    assert progress.left() == pytest.approx(plan.seconds()) == pytest.approx(2 * (1.7 + SAMPLE_OVERHEAD))
+    for repetition in (1, 2, 3):
+        progress.passed(plan.points[0], repetition, "stored before")
+    assert progress.left() == pytest.approx(0, abs=1e-9)

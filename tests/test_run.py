@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -13,10 +14,12 @@ import threading
 import time
 from pathlib import Path
 
+import orjson
 import pyarrow.parquet as pq
 import pytest
 
-from perfdag import suite
+from perfdag import __file__ as package
+from perfdag import __version__, suite
 from perfdag.abtest import prepare
 from perfdag.cli import main, parser, submit
 from perfdag.collect import collect, gather
@@ -54,6 +57,27 @@ def test_every_sample_is_a_row_and_a_failure_too(write_suite: SuiteWriter, tmp_p
 def test_skips_alone_exit_0(write_suite: SuiteWriter, tmp_path: Path) -> None:
     suite = write_suite("name: skips\nentries:\n  - {benchmark: command, params: {argv: [no-such-program]}}\n")
     assert main(["run", str(suite), "--store", str(tmp_path / "store"), "--no-report"]) == 0
+
+
+def test_what_this_machine_cannot_give_is_skipped_and_every_row_says_where_and_with_what(write_suite: SuiteWriter, tmp_path: Path) -> None:
+    suite = write_suite(
+        "name: elsewhere\nentries:\n"
+        "  - {name: net, benchmark: iperf, params: {duration: 1s}, network: {interface: eth9}}\n"
+        "  - {name: volume, benchmark: command, params: {argv: ['true']}, volume: {size: 1GiB}}\n"
+    )
+    assert main(["run", str(suite), "--store", str(tmp_path / "store"), "--no-report"]) == 0
+    rows = load(FolderStore(str(tmp_path / "store"))).to_pylist()
+    skipped = {row["entry"]: row["error"] for row in rows if row["status"] == "skipped"}
+    assert skipped == {
+        "net": "network.interface: needs a cluster (perfdag submit)",
+        "volume": "a volume: needs a cluster (perfdag submit)",
+    }
+    assert "canary" in {row["benchmark"] for row in rows}
+    for row in rows:
+        assert row["perfdag_version"] == __version__
+        assert orjson.loads(row["env"])["kernel"]
+        if (Path(package).resolve().parents[1] / ".git").exists():
+            assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?", row["git_sha"])
 
 
 def test_a_bad_suite_starts_nothing(write_suite: SuiteWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

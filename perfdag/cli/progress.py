@@ -18,7 +18,7 @@ class Progress:
         self.plan = plan
         self.total = len(plan.order)
         self.done = self.failed = 0
-        self._expected_left = sum(plan.points[index].seconds + SAMPLE_OVERHEAD for index, _ in plan.order)
+        self._expected_left = sum(_certain(plan.points[index], repetition) for index, repetition in plan.order)
         self._expected_done = self._spent = 0.0
         self._began = 0.0
         self._live: Any = None
@@ -47,14 +47,14 @@ class Progress:
         if self._live:
             from rich.markup import escape
 
-            text = f"{self.done}/{self.total}  {point.sample(repetition)}  about {short_seconds(self.left())} left"
+            left = f"about {short_seconds(self.left())} left" if self._expected_left > 0.1 else "repeating until it is precise"
+            text = f"{self.done}/{self.total}  {point.sample(repetition)}  {left}"
             self._live.update(escape(text))
 
     def ended(self, point: Point, part: Part) -> None:
-        expected = point.seconds + SAMPLE_OVERHEAD
         self._spent += time.monotonic() - self._began
-        self._expected_done += expected
-        self._expected_left -= expected
+        self._expected_done += point.seconds + SAMPLE_OVERHEAD
+        self._expected_left -= _certain(point, part.repetition)
         self.done += 1
         self.failed += part.status not in ("ok", "skipped")
         value = headline(part.rows)
@@ -69,5 +69,10 @@ class Progress:
             print(line, file=sys.stderr, flush=True)
 
     def passed(self, point: Point, repetition: int, why: str) -> None:
-        self._expected_left -= point.seconds + SAMPLE_OVERHEAD
+        self._expected_left -= _certain(point, repetition)
         self.done += 1
+
+
+def _certain(point: Point, repetition: int) -> float:
+    """Expected seconds of a sample, 0 of one that `until` may add."""
+    return point.seconds + SAMPLE_OVERHEAD if repetition <= point.repetitions else 0.0

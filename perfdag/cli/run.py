@@ -165,6 +165,8 @@ def needs_cluster(shape: "Shape") -> str | None:
         "network.host: false (a pod network)": network.host is False,
         "network.name (Multus)": network.name is not None,
         "network.mtu": network.mtu is not None,
+        # what one machine sends to itself passes none of its interfaces, whichever address it is sent to
+        "network.interface": network.interface not in (None, "lo") and hosts.count > 1,
         "hosts.placement: spread": hosts.placement == "spread" and hosts.count > 1,
         "hosts.exclusive": hosts.exclusive,
         "resources": bool(shape.resources or shape.hugepages),

@@ -1,3 +1,5 @@
+import io
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import pytest
 
 from perfdag.charts import page, pick, report, words
 from perfdag.ids import canonical
+from perfdag.store import S3Store
 from tests.charts import rows
 
 PLAN = {"suite_text": "name: trial # <b>&\n", "seed": 7, "merged": 2}
@@ -239,6 +242,28 @@ def test_the_duckdb_example_runs_as_printed_and_gives_the_medians(tmp_path):
     sql, _ = report.reading("trial", rows.RUN, str(tmp_path))
     found = duckdb.sql(sql).fetchall()
     assert ("throughput", 10.2e9, 3) in {(row[2], row[5], row[8]) for row in found}
+
+
+def test_on_s3_the_examples_say_where_and_with_whose_keys(monkeypatch, s3_root):
+    endpoint = os.environ["AWS_ENDPOINT_URL"]
+    file = f"results/suite=trial/month=2026-11/{rows.RUN}.parquet"
+    sink = io.BytesIO()
+    pq.write_table(rows.plain(), sink, store_schema=False)
+    S3Store(s3_root, 5).put(file, sink.getvalue())
+    sql, frame = report.reading("trial", rows.RUN, s3_root)
+    host = endpoint.removeprefix("http://")
+    assert sql.startswith(
+        f"CREATE SECRET (TYPE s3, PROVIDER credential_chain, ENDPOINT '{host}', URL_STYLE 'path', USE_SSL false);\nSELECT "
+    )
+    *lines, last = frame.splitlines()
+    code = "\n".join([*lines, f"print(({last})['median'].tolist())"])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert "10200000000.0" in done.stdout
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    sql, frame = report.reading("trial", rows.RUN, "s3://bucket/with/prefix")
+    assert sql.startswith("CREATE SECRET (TYPE s3, PROVIDER credential_chain);\n")
+    assert "S3FileSystem()" in frame
 
 
 def test_words_of_noise_and_outcome_agree_in_number():

@@ -480,6 +480,9 @@ def test_a_file_or_device_shorter_than_size_is_refused(here: Gang, tmp_path: Pat
 
 
 def test_a_file_of_its_own_is_removed(here: Gang, tmp_path: Path) -> None:
+    with pytest.raises(Failed, match=f"folder {tmp_path}/typo of file {tmp_path}/typo/made is not there"):
+        FIO.run(here, FioParams(rw="write", file=str(tmp_path / "typo/made"), **SMALL))
+    assert not (tmp_path / "typo").exists()
     params = FioParams(rw="write", file=str(tmp_path / "made"), **SMALL)
     FIO.parse(FIO.run(here, params), params)
     assert not (tmp_path / "made").exists()
