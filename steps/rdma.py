@@ -28,9 +28,11 @@ _CONNECTIONS = {
     "send": ("RC", "UC", "UD", "XRC", "DC"),
     "atomic": ("RC", "XRC", "DC"),
 }
+_BY_CM = ("RC", "UD")  # connection types that perftest connects with rdma_cm
 _NO_DEVICE = ("Did not detect devices", "Unable to find the Infiniband/RoCE device", "No IB devices found", "IB device not found")
 _NOT_LOCKED = "Couldn't allocate MR"  # ibv_reg_mr() failed, most often at RLIMIT_MEMLOCK
-_CM_PAUSE = 1.0
+_CM_READY = 1.0
+"""Seconds that a server with rdma_cm is given to listen where the kernel does not tell when it does."""
 
 
 class RdmaParams(Params):
@@ -52,8 +54,8 @@ class RdmaParams(Params):
         None, description="RDMA device, for example mlx5_0; default the first"
     )
     port: int = Field(1, ge=1, le=255, description="port of the device")
-    gid_index: Annotated[int, Field(ge=0, le=255)] | None = Field(None, description="index in the GID table (RoCE version and address)")
-    rdma_cm: bool = Field(False, description="connect the queue pairs with rdma_cm")
+    gid_index: Annotated[int, Field(ge=0, le=64)] | None = Field(None, description="index in the GID table (RoCE version and address)")
+    rdma_cm: bool = Field(False, description="connect the queue pairs with rdma_cm; connection RC or UD")
     cuda: Annotated[int, Field(ge=0, le=63)] | None = Field(
         None, description="buffers in the memory of this GPU; needs a perftest built with CUDA"
     )
@@ -66,6 +68,8 @@ class RdmaParams(Params):
     def _agree(self) -> Self:
         if self.connection not in _CONNECTIONS[self.mode]:
             raise ValueError(f"mode {self.mode} has no connection {self.connection}; it has {', '.join(_CONNECTIONS[self.mode])}")
+        if self.rdma_cm and self.connection not in _BY_CM:
+            raise ValueError(f"rdma_cm connects {' and '.join(_BY_CM)} only, not {self.connection}; leave rdma_cm out, or use one of these")
         if self.duration is not None and self.sizes == "all" and self.mode != "atomic":
             raise ValueError("duration needs sizes as a list, for example sizes: [65536]; perftest cannot time all sizes")
         if self.mode == "atomic" and self.sizes not in ("all", [8]):
@@ -197,7 +201,7 @@ class Rdma(Benchmark[R], Generic[R]):
             # with rdma_cm the server listens in RDMA's own port space, which no socket table shows
             with self._serve(server, argv, None if params.rdma_cm else port) as serving:
                 if params.rdma_cm:
-                    time.sleep(_CM_PAUSE)
+                    _await_cm(server, port)
                 finished = client.run(asked, timeout=gang.timeout)
                 ended = serving.wait(5.0)
             texts[f"client{number}"] = finished.stdout + finished.stderr
@@ -247,6 +251,22 @@ def lacks(host: Host) -> str | None:
         devices = ", ".join(found.stdout.split())
         return f"the node has {devices}, but /dev/infiniband/uverbs* is not in the container; ask for the device plugin's resource"
     return None
+
+
+def _await_cm(server: Host, port: int) -> None:
+    """Wait until a server listens on a port of RDMA's port space, by the kernel's table of connection identifiers (`rdma`, of iproute2).
+
+    A second at most: where `rdma` is absent or may not look (it needs the host's own network), that second is what there is.
+    """
+    deadline = time.monotonic() + _CM_READY
+    listens = re.compile(rf"state LISTEN .*src-addr \S*:{port}\s")
+    told = server.which("rdma") is not None
+    while (left := deadline - time.monotonic()) > 0:
+        shown = server.run(["rdma", "resource", "show", "cm_id"], timeout=10) if told else None
+        if shown is not None and listens.search(shown.stdout):
+            return
+        told = shown is not None and shown.code == 0
+        time.sleep(min(left, 0.01 if told else left))
 
 
 def memlock(host: Host) -> str:

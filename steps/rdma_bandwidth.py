@@ -1,15 +1,16 @@
 """Bandwidth and message rate between two hosts over RDMA verbs: ib_write_bw, ib_read_bw, ib_send_bw, ib_atomic_bw."""
 
 import re
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from perfdag.benchmark import Failed, Measurement, Metric, Output
 from perfdag.steps import rdma, rdma_report
 
 # perftest's MB of old and MiB of new are both 2^20 bytes (its --help), Gb is 10^9 bits
 _KEYS = ("MsgSize", "n_iterations", "BW_peak", "BW_average", "MsgRate")
+_SHARED_DEPTH = 512  # DEF_RX_SEND of perftest, cut to the iterations
 _UNITS = {"MB": 8 * 2**20, "MiB": 8 * 2**20, "Gb": 1e9}
 
 
@@ -18,6 +19,15 @@ class BandwidthParams(rdma.RdmaParams):
 
     qps: int = Field(1, ge=1, le=16384, description="queue pairs; more spread traffic, for example over the ports of a bond")
     bidirectional: bool = Field(False, description="both sides send; the sum of both directions is reported")
+
+    @model_validator(mode="after")
+    def _shared_queue(self) -> Self:
+        depth = _SHARED_DEPTH if self.duration is not None else min(_SHARED_DEPTH, self.iterations)
+        if self.mode == "send" and self.connection == "XRC" and self.qps > depth:
+            raise ValueError(
+                f"qps {self.qps}: XRC shares one receive queue of {depth} messages here, one at least for each; use {depth} or fewer"
+            )
+        return self
 
 
 class RdmaBandwidth(rdma.Rdma[BandwidthParams]):

@@ -1,6 +1,8 @@
 """Latency between two hosts over RDMA verbs: ib_write_lat, ib_read_lat, ib_send_lat, ib_atomic_lat."""
 
-from typing import ClassVar
+from typing import ClassVar, Self
+
+from pydantic import model_validator
 
 from perfdag.benchmark import Failed, Measurement, Metric, Output
 from perfdag.stats.percentiles import needed
@@ -15,6 +17,14 @@ _NEEDED = {"p99": needed(0.99), "p99.9": 1000}
 
 class LatencyParams(rdma.RdmaParams):
     """One program run (all sizes) or one for each size."""
+
+    @model_validator(mode="after")
+    def _host_memory(self) -> Self:
+        if self.cuda is not None and self.mode == "write":
+            raise ValueError(
+                "cuda: ib_write_lat polls its buffer, which it cannot in a GPU's memory; use mode: read or send, or leave cuda out"
+            )
+        return self
 
 
 class RdmaLatency(rdma.Rdma[LatencyParams]):

@@ -1,7 +1,10 @@
 """perftest: arguments, refusals, parsers on texts in its formats, and the real tool's error path."""
 
+import itertools
 import re
 import shutil
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +42,11 @@ def test_defaults_are_1000_iterations_and_one_queue_pair_over_all_sizes() -> Non
 
 def test_every_parameter_reaches_the_command() -> None:
     params = BandwidthParams(
-        mode="send", iterations=25, qps=512, sizes=["64KiB"], mtu=4096, connection="UC", device="mlx5_1", port=2, gid_index=3, rdma_cm=True,
+        mode="send", iterations=25, qps=512, sizes=["4KiB"], mtu=4096, connection="UD", device="mlx5_1", port=2, gid_index=3, rdma_cm=True,
         bidirectional=True, cuda=1, extra_args=["--tclass=96"],
     )  # fmt: skip
-    argv = " ".join(RdmaBandwidth().arguments(params, 65536))
-    for part in ("ib_send_bw", "-c UC", "-i 2", "-n 25", "-s 65536", "-m 4096", "-d mlx5_1", "-x 3", "-R", "--use_cuda=1", "-q 512", "-b"):
+    argv = " ".join(RdmaBandwidth().arguments(params, 4096))
+    for part in ("ib_send_bw", "-c UD", "-i 2", "-n 25", "-s 4096", "-m 4096", "-d mlx5_1", "-x 3", "-R", "--use_cuda=1", "-q 512", "-b"):
         assert f" {part} " in f" {argv} "
     assert argv.endswith("--tclass=96")
     assert RdmaLatency().arguments(LatencyParams(mode="read", duration="10s", sizes=[2]), 2)[0:6] == [
@@ -80,11 +83,58 @@ def test_every_parameter_reaches_the_command() -> None:
         ({"mtu": 1500}, "4096"),
         ({"extra_args": ["; rm -rf /"]}, "pattern"),
         ({"device": "mlx5_0 -x"}, "pattern"),
+        ({"rdma_cm": True, "connection": "UC"}, "rdma_cm connects RC and UD only, not UC"),
+        ({"gid_index": 65}, "less than or equal to 64"),
+        ({"mode": "send", "connection": "XRC", "qps": 513}, "use 512 or fewer"),
+        ({"mode": "send", "connection": "XRC", "qps": 11, "iterations": 10}, "use 10 or fewer"),
     ],
 )
 def test_bad_parameters_are_refused(bad: dict[str, Any], says: str) -> None:
     with pytest.raises(ValidationError, match=says):
         BandwidthParams(**bad)
+
+
+def test_buffers_in_a_gpu_cannot_be_polled_for_the_latency_of_a_write() -> None:
+    with pytest.raises(ValidationError, match="use mode: read or send"):
+        LatencyParams(cuda=0)
+    assert LatencyParams(cuda=0, mode="read").cuda == BandwidthParams(cuda=0).cuda == 0
+
+
+@pytest.mark.skipif(shutil.which("ib_write_bw") is None, reason="needs perftest: apt-get install perftest")
+@pytest.mark.skipif(Path("/sys/class/infiniband").exists(), reason="this machine has an RDMA device")
+def test_the_real_tools_take_exactly_the_combinations_that_are_accepted() -> None:
+    """perftest reads its arguments before it looks for a device: with none it ends at once, and says which of the two was wrong."""
+
+    def differs(benchmark: Any, **given: Any) -> str | None:
+        try:
+            model = benchmark.Params(**given)
+        except ValidationError:
+            model = benchmark.Params.model_construct(**benchmark.Params().model_dump() | given)
+            accepted = False
+        else:
+            accepted = True
+        argv = benchmark.arguments(model, model.runs()[0])
+        ended = subprocess.run(argv, capture_output=True, text=True, timeout=10)
+        said = ended.stdout + ended.stderr
+        return None if any(words in said for words in rdma._NO_DEVICE) == accepted else f"{given}: {' '.join(argv)}: {said}"
+
+    both = (RdmaBandwidth(), RdmaLatency())
+    ways = itertools.product(both, ("read", "write", "send", "atomic"), ("RC", "UC", "UD", "XRC", "DC"), (False, True))
+    found = [differs(benchmark, mode=mode, connection=way, rdma_cm=by_cm) for benchmark, mode, way, by_cm in ways]
+    for more in (
+        {"gid_index": 64},
+        {"gid_index": 65},
+        {"iterations": 4},
+        {"iterations": 100_000_000},
+        {"duration": 3.0},
+        {"duration": 3.0, "sizes": [64]},
+        {"sizes": [1 << 30], "mtu": 256, "port": 255},
+        {"mode": "atomic", "atomic": "CMP_AND_SWAP"},
+        {"mode": "atomic", "duration": 10.0},
+    ):
+        found += [differs(benchmark, **more) for benchmark in both]
+    found += [differs(both[0], **more) for more in ({"qps": 16384, "bidirectional": True}, {"qps": 16385})]
+    assert [each for each in found if each] == []
 
 
 @pytest.mark.parametrize(
@@ -211,6 +261,7 @@ def test_the_link_is_read_from_the_head() -> None:
 @pytest.mark.skipif(shutil.which("ib_write_bw") is None, reason="needs perftest: apt-get install perftest")
 @pytest.mark.skipif(Path("/sys/class/infiniband").exists(), reason="this machine has an RDMA device")
 def test_the_real_tool_without_a_device_is_skipped_with_what_the_node_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rdma, "_CM_READY", 0.05)
     benchmark, gang = RdmaBandwidth(), Gang([LocalHost(), LocalHost()], Shape(), 20, str(tmp_path))
     with pytest.raises(Skip, match=r"ib_write_bw cannot run on .*: the node has no RDMA device: /sys/class/infiniband is absent"):
         benchmark.prepare(gang, BandwidthParams())
@@ -221,6 +272,22 @@ def test_the_real_tool_without_a_device_is_skipped_with_what_the_node_lacks(tmp_
         benchmark.run(gang, BandwidthParams())
     with pytest.raises(Skip, match="finds no RDMA device"):
         benchmark.run(gang, BandwidthParams(rdma_cm=True))
+
+
+def test_a_server_with_rdma_cm_is_waited_for_until_the_kernel_lists_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line is composed in the format of iproute2's rdma/res-cmid.c; there was no device to record it from."""
+    line = "link mlx5_0/1 cm-idn 0 state LISTEN ps TCP pid 7 comm ib_write_bw src-addr 0.0.0.0:20001 dst-addr 0.0.0.0:0 "
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    (tmp_path / "rdma").write_text(f"#!/bin/sh\n[ -e {tmp_path}/asked ] && echo '{line}'\n: >{tmp_path}/asked\n")
+    (tmp_path / "rdma").chmod(0o755)
+    for ready, port, least, most in ((60, 20001, 0, 30), (0.05, 2000, 0.05, 30)):
+        monkeypatch.setattr(rdma, "_CM_READY", ready)
+        start = time.monotonic()
+        rdma._await_cm(LocalHost(), port)
+        assert least <= time.monotonic() - start < most
+    (tmp_path / "rdma").write_text(f"#!/bin/sh\necho again >>{tmp_path}/refused\nexit 1\n")
+    rdma._await_cm(LocalHost(), 20001)
+    assert (tmp_path / "refused").read_text() == "again\n"  # where it may not look there is nothing to ask again
 
 
 def test_the_recorded_error_is_known() -> None:
