@@ -107,6 +107,38 @@ def test_without_venv_root_and_sudo_it_says_what_root_is_to_install(tmp_path: Pa
     assert ended.stderr.strip() == "as root: apt-get install python3-venv; then run make again"
 
 
+def test_without_venv_sudo_installs_it_and_pip_the_lock_with_its_hashes(tmp_path: Path) -> None:
+    log, ready = tmp_path / "log", tmp_path / "ready"
+    pip = f'#!/bin/sh\necho pip "$@" >> {log}\n'
+    python = f"""case "$1 $2" in
+        "- ") exit 0 ;;
+        "-c import"*) [ -e {ready} ] ;;
+        "-m venv") shift 3; mkdir -p "$1/bin"; printf '%s' '{pip}' > "$1/bin/pip"; chmod +x "$1/bin/pip" ;;
+    esac"""
+    fakes = {"sudo": f'echo sudo "$@" >> {log}; exec "$@"', "apt_get": f'[ "$1" = update ] && exit 100; : > {ready}', "python3": python}
+    path = folder_with(tmp_path, "sh", "env", "mkdir", "chmod", id="echo 1000", **fakes)
+    ended = venv(path, "python3", tmp_path / "venv")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert log.read_text().splitlines() == [
+        "sudo apt-get update -qq",
+        "sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-venv",
+        "pip install -q --require-hashes -r requirements/run.txt",
+        "pip install -q --no-deps --no-build-isolation -e .",
+    ]
+
+
+def test_uv_is_used_where_it_is_there(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    path = folder_with(tmp_path, "sh", uv=f'echo "$@" >> {log}', python3='[ "$1" = - ]')
+    folder = tmp_path / "venv"
+    assert venv(path, "python3", folder).returncode == 0
+    assert log.read_text().splitlines() == [
+        f"venv -q --python python3 {folder}",
+        f"pip install -q --python {folder}/bin/python --require-hashes -r requirements/run.txt",
+        f"pip install -q --python {folder}/bin/python --no-deps --no-build-isolation -e .",
+    ]
+
+
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_make_bench_runs_each_and_fails_if_one_holds_no_limit(tmp_path: Path) -> None:
     shutil.copy(ROOT / "Makefile", tmp_path / "Makefile")

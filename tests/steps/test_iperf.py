@@ -2,9 +2,12 @@
 
 import dataclasses
 import json
+import os
 import re
 import shutil
 import socket
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -317,14 +320,36 @@ def gang(params: IperfParams, scratch: str, **shape: Any) -> Gang:
     return Gang([LocalHost(), LocalHost()], Shape(**merge(IPERF.shape(params), shape)), 30, scratch)
 
 
+class Watching(LocalHost):
+    """This machine; keeps on which CPUs a server may run, once it listens, and on which commands were asked to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str | None] = []
+        self.serving: set[int] = set()
+
+    def serve(self, argv: Sequence[str], **options: Any) -> Any:
+        server = super().serve(argv, **options)
+        self.serving = os.sched_getaffinity(server._popen.pid)
+        return server
+
+    def run(self, argv: Sequence[str], **options: Any) -> Any:
+        self.asked.append(options.get("cpus"))
+        return super().run(argv, **options)
+
+
 @pytest.mark.parametrize("given", [{"duration": 1}, {"implementation": "iperf2", "duration": 0.5}])
-def test_a_real_run(given: dict[str, Any], tmp_path: Any) -> None:
+def test_a_real_run_with_client_and_server_on_their_own_cpus(given: dict[str, Any], tmp_path: Any) -> None:
     params = IperfParams(**given)
-    here = gang(params, str(tmp_path), hosts={"cpus": {"client": "0"}})
+    last = max(os.sched_getaffinity(0))
+    client, server = Watching(), Watching()
+    here = gang(params, str(tmp_path), hosts={"cpus": {"client": "0", "server": str(last)}})
+    here = replace(here, hosts=[client, server])
     if IPERF.missing(here, params):
         pytest.skip(f"{params.implementation} is not installed")
     output = IPERF.run(here, params)
     assert values(IPERF.parse(output, params), "throughput")[0] > 1e6
+    assert (client.asked[0], server.serving) == ("0", {last})
     assert not list(tmp_path.iterdir())
 
 
