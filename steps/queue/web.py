@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlsplit
 
 from perfdag.steps.queue import wire
+from perfdag.steps.queue.slots import Slots
 
 HEAD_BYTES = 4096
 READ_SECONDS = 1.0
 PEERS = 256
+SHARE = 0.5
+"""Of these, what one address may hold once three quarters are taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,32 +51,38 @@ async def serve(where: wire.Address, handler: Handler, token: str = "") -> async
     """Listen and answer; with a token every request needs it: as ``Bearer``, as the password of ``Basic``, or in the
     header X-Perfdag-Token, which the API server's proxy passes on.
 
-    Raises OSError where the address is taken.
+    One address never takes every connection: a probe or a scraper from elsewhere is answered. Raises OSError where the address is taken.
     """
-    peers: set[asyncio.StreamWriter] = set()
+    slots = Slots(PEERS, SHARE)
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peers.add(writer)
+        host = (writer.get_extra_info("peername") or [""])[0]
+        refused = slots.take(host)
+        if refused:
+            slots.leave(host)  # else a flood of those would keep the others out while they are told
         try:
-            if len(peers) > PEERS:
-                response = Response(503, "too many connections\n")
-            else:
-                try:
-                    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), READ_SECONDS)
-                    response = await _answer(head, handler, token, str(writer.get_extra_info("peername")))
-                except asyncio.LimitOverrunError:
-                    response = Response(431)
-                except TimeoutError:
-                    response = Response(408)
+            response = Response(503, f"{refused}\n") if refused else await _hear(reader, handler, token, host)
+            writer.transport.set_write_buffer_limits(0)
             writer.write(_render(response))
             await asyncio.wait_for(writer.drain(), READ_SECONDS)
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
-            pass
+            writer.transport.abort()  # closed, it would wait for ever for a peer that does not read
         finally:
-            peers.discard(writer)
+            if not refused:
+                slots.leave(host)
             writer.close()
 
     return await asyncio.start_server(accept, where.host or None, where.port, limit=HEAD_BYTES)
+
+
+async def _hear(reader: asyncio.StreamReader, handler: Handler, token: str, host: str) -> Response:
+    try:
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), READ_SECONDS)
+    except asyncio.LimitOverrunError:
+        return Response(431)
+    except TimeoutError:
+        return Response(408)
+    return await _answer(head, handler, token, host)
 
 
 async def _answer(head: bytes, handler: Handler, token: str, peer: str) -> Response:
@@ -86,7 +95,10 @@ async def _answer(head: bytes, handler: Handler, token: str, peer: str) -> Respo
         return Response(405)
     if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
         return Response(400)
-    url = urlsplit(parts[1])
+    try:
+        url = urlsplit(parts[1])
+    except ValueError:
+        return Response(400)
     if url.path != "/healthz" and token and not _authorized(headers, token):
         return Response(401, "a token is needed: Authorization: Bearer TOKEN, X-Perfdag-Token: TOKEN, or TOKEN as the password\n")
     if url.path == "/healthz":

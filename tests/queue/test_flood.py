@@ -14,9 +14,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from perfdag.steps.queue import slots
+from perfdag.steps.queue import slots, web
 from perfdag.steps.queue.frontend import Limits
 from perfdag.steps.queue.slots import Slots
+from perfdag.steps.queue.wire import Address
 from tests.queue.conftest import Start
 from tests.queue.conversation import Line, dial, scrape
 from tests.queue.test_frontend import adds_up, until
@@ -242,6 +243,39 @@ async def test_one_address_never_takes_every_connection(start: Start) -> None:
     await until(lambda: frontend.queues["sleep"].waiting == 1)
     for line in (*mine[1:], again):
         await line.close()
+
+
+async def test_one_address_never_takes_the_metrics_port(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "PEERS", 16)
+    monkeypatch.setattr(web, "READ_SECONDS", 30)
+    port = (await start()).ports[2]
+
+    async def heard(source: str, text: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
+        writer.write(text)
+        answer = await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+        return answer
+
+    probe = b"GET /healthz HTTP/1.1\r\n\r\n"
+    idle = [await dial(port) for _ in range(40)]
+    assert b"too many connections from one address (12 of 16)" in await heard("127.0.0.1", b"")
+    assert b" 200 OK" in await heard("127.0.0.2", probe)
+    for line in idle:
+        await line.close()
+    assert b" 200 OK" in await heard("127.0.0.1", probe)
+
+
+async def test_who_does_not_read_its_page_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "READ_SECONDS", 0.1)
+    size = 16 << 20
+    server = await web.serve(Address("127.0.0.1", 0), lambda _: web.Response(200, "x" * size))
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1], limit=1024)
+    writer.write(b"GET / HTTP/1.1\r\n\r\n")
+    await asyncio.sleep(0.3)
+    assert len(await asyncio.wait_for(reader.read(), 5)) < size
+    writer.close()
+    server.close()
 
 
 def test_shares_of_connections() -> None:

@@ -295,6 +295,7 @@ async def test_metrics_port_refuses_what_is_no_plain_get(start: Start) -> None:
 
     assert b" 405 " in await first(b"POST /metrics HTTP/1.1\r\n\r\n")
     assert b" 404 " in await first(b"GET / HTTP/1.1\r\n\r\n")
+    assert b" 400 " in await first(b"GET http://[ HTTP/1.1\r\n\r\n")
     assert b" 400 " in await first(b"GET /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc")
     assert b" 408 " in await first(b"GET /metrics HTTP/1.1\r\n")
     assert b" 431 " in await first(b"GET /metrics HTTP/1.1\r\nX: " + b"x" * 20000)
