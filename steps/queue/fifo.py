@@ -109,13 +109,23 @@ class Queue:
             self.waiting += 1
             self.retried += 1
             return True
-        self.finish(item, wire.failure(why))
+        self.fail(item, why)
         return False
 
     def finish(self, item: Item, answer: wire.Message) -> None:
         """Count the answer of a running item, add its waiting time (seconds) and pass it on."""
-        now = clock()
-        waited, run, total = item.dispatched - item.added, answer["Runtime"], now - item.added
+        now, run = clock(), answer["Runtime"]
+        self.run.add(run)
+        self.overhead.add(max(0.0, now - item.dispatched - run))
+        self.max_run.add(run, now)
+        self._end(item, answer, now)
+
+    def fail(self, item: Item, why: str) -> None:
+        """End a running item that no answer of a backend tells the run time of: it counts in no statistics of these."""
+        self._end(item, wire.failure(why), clock())
+
+    def _end(self, item: Item, answer: wire.Message, now: float) -> None:
+        waited, total = item.dispatched - item.added, now - item.added
         answer["Waittime"] = waited
         self.running -= 1
         if wire.succeeded(answer):
@@ -125,10 +135,7 @@ class Queue:
         else:
             self.failure += 1
         self.wait.add(waited)
-        self.run.add(run)
         self.total.add(total)
-        self.overhead.add(max(0.0, total - waited - run))
-        self.max_run.add(run, now)
         self.max_total.add(total, now)
         if not item.gone:
             item.answer(answer)

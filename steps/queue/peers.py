@@ -211,18 +211,22 @@ class Worker(Talker):
         try:
             reply = wire.reply(message)
         except wire.MalformedError as error:
-            reply = wire.failure(f"Unmarshaling worker reply JSON failed: {error}")
-        self._finish(reply)
+            item, queue = self._done()
+            queue.fail(item, f"Unmarshaling worker reply JSON failed: {error}")
+        else:
+            item, queue = self._done()
+            queue.finish(item, reply)
         if not self.kept:
             self.close()
 
-    def _finish(self, reply: wire.Message) -> None:
+    def _done(self) -> tuple[Item, Queue]:
+        """The item that is given back, and its queue."""
         item, queue = self.item, self.of
         assert item is not None
         assert queue is not None
         self.item = None
         self.frontend.busy.pop(self, None)
-        queue.finish(item, reply)
+        return item, queue
 
     def _unpark(self) -> None:
         if self.waits is not None:
@@ -240,7 +244,8 @@ class Worker(Talker):
             super().bad(why)
             return
         self.frontend.rejected += 1  # a reply that is no JSON: the client is told, as by the original
-        self._finish(wire.failure(f"Unmarshaling worker reply JSON failed: {why}"))
+        item, queue = self._done()
+        queue.fail(item, f"Unmarshaling worker reply JSON failed: {why}")
         self.close()
 
     def refuse(self, why: str) -> None:

@@ -152,13 +152,16 @@ def words(message: Message, name: str) -> list[str] | None:
 
 def reply(message: Message) -> Message:
     """The checked reply of a backend, with every key of the wire present. Raises MalformedError."""
+    runtime = number(message, "Runtime")
+    if runtime < 0:
+        raise MalformedError(f"Runtime {runtime:g} is below 0")
     return {
         "Pod": text(message, "Pod"),
         "Node": text(message, "Node"),
         "Device": text(message, "Device"),
         "Error": text(message, "Error"),
         "Timeout": number(message, "Timeout"),
-        "Runtime": number(message, "Runtime"),
+        "Runtime": runtime,
         "Waittime": 0.0,
         "Retcode": int(number(message, "Retcode")),
     }

@@ -7,6 +7,7 @@ import json
 import random
 import socket
 import time
+from collections import Counter
 
 import pytest
 
@@ -249,6 +250,25 @@ async def test_a_silent_backend_is_given_up(start: Start) -> None:
     assert adds_up(frontend.queues["sleep"])
 
 
+async def test_each_client_says_how_often_its_items_are_handed_out_again(start: Start) -> None:
+    frontend = await start(limits=Limits(retries=1))
+    works = [Work("sleep", [f"{retries}"], retries=retries) for retries in (0, 3, None)]
+    tallies = [Tally() for _ in works]
+    asked = [asyncio.create_task(request(KeptWire(clients(frontend), work), tally, 0)) for work, tally in zip(works, tallies, strict=True)]
+    handed = Counter[str]()
+    await until(lambda: frontend.queues["sleep"].waiting == 3)
+    while not all(task.done() for task in asked):
+        worker = await dial(frontend.ports[1], '{"Queue": "sleep"}')
+        handed.update((await worker.hear())["Args"])
+        await worker.close()
+    assert handed == {"0": 1, "3": 4, "None": 2}
+    assert [dict(tally.causes) for tally in tallies] == [{"backend lost": 1}] * 3
+    values = await scrape(frontend.ports[2])
+    assert values['hpa_queue_retry_total{name="sleep"}'] == 4
+    counts = [values[f'hpa_queue_{each}_seconds_count{{name="sleep"}}'] for each in ("wait", "total", "run", "overhead")]
+    assert counts == [3, 3, 0, 0]  # nobody knows how long those that were lost ran
+
+
 async def test_waiting_time_shows_while_items_wait_and_run(start: Start) -> None:
     frontend = await start()
     wait = 'hpa_queue_maxwait_seconds{name="sleep"}'
@@ -273,6 +293,11 @@ async def test_two_scrapers_read_the_same(start: Start) -> None:
     line = await dial(frontend.ports[0], '{"Queue": "sleep"}')
     worker = await dial(frontend.ports[1], '{"Queue": "sleep"}')
     await worker.hear()
+    await worker.say('{"Node": "n", "Retcode": 0, "Runtime": -9}')
+    assert "Runtime -9 is below 0" in (await line.hear())["Error"]
+    line = await dial(frontend.ports[0], '{"Queue": "sleep"}')
+    worker = await dial(frontend.ports[1], '{"Queue": "sleep"}')
+    await worker.hear()
     await worker.say('{"Node": "n", "Retcode": 0, "Runtime": 2.5}')
     await line.hear()
     first, second = await scrape(frontend.ports[2]), await scrape(frontend.ports[2])
@@ -281,6 +306,7 @@ async def test_two_scrapers_read_the_same(start: Start) -> None:
     assert first['hpa_queue_maxrun_seconds{name="sleep"}'] == 2.5
     assert first['hpa_queue_run_seconds_bucket{name="sleep",le="5.0"}'] == 1
     assert first['hpa_queue_run_seconds_bucket{name="sleep",le="1.0"}'] == 0
+    assert first['hpa_queue_run_seconds_sum{name="sleep"}'] == 2.5
 
 
 async def test_metrics_port_refuses_what_is_no_plain_get(start: Start) -> None:

@@ -51,7 +51,9 @@ def test_replies_fit_what_the_original_reads(node: str, error: str) -> None:
     assert error.startswith(wire.decode(data)["Error"])
 
 
-@pytest.mark.parametrize("message", [{"Runtime": "1"}, {"Retcode": True}, {"Error": 3}, {"Timeout": float("inf")}, {"Pod": []}])
+@pytest.mark.parametrize(
+    "message", [{"Runtime": "1"}, {"Retcode": True}, {"Error": 3}, {"Timeout": float("inf")}, {"Pod": []}, {"Runtime": -0.5}]
+)
 def test_replies_of_a_wrong_type_are_refused(message: wire.Message) -> None:
     with pytest.raises(wire.MalformedError):
         wire.reply(message)
