@@ -207,6 +207,7 @@ def _add_client(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     _option(parser, "poisson", False, "open loop with exponential gaps instead of even ones")
     _option(parser, "seed", 1, "of the exponential gaps")
     _option(parser, "duration", 0.0, "stop after so many seconds and print the statistics as JSON, 0 never")
+    _option(parser, "drain", 30.0, "open loop: seconds to wait for answers after --duration; what is missing then has failed")
     _option(parser, "wire", "kept", "kept: one connection for all requests; original: one a request", choices=("kept", "original"))
     _option(parser, "verbose", False, "accepted and ignored")
     parser.add_argument("args", nargs=argparse.REMAINDER, metavar="-- ARGS", help="arguments added to the backend's command")
@@ -224,8 +225,9 @@ def _client(args: argparse.Namespace) -> int:
 
     if not 0 <= args.req_now <= args.req_max <= 4096:
         raise ValueError(f"parallel requests must be 0 <= --req-now ({args.req_now}) <= --req-max ({args.req_max}) <= 4096")
-    if not args.duration >= 0:
-        raise ValueError(f"--duration {args.duration:g} is below 0")
+    for name in ("duration", "drain"):
+        if not 0 <= getattr(args, name) < math.inf:
+            raise ValueError(f"--{name} {getattr(args, name):g} is no time")
     if args.poisson and not args.rate:
         raise ValueError("--poisson wants a --rate")
     if args.retries is not None and args.wire == "original":
@@ -241,7 +243,7 @@ def _client(args: argparse.Namespace) -> int:
         frontend = _address(args.faddr)
         wire_ = load.KeptWire(frontend, work) if args.wire == "kept" else load.OriginalWire(frontend, work)
         closed = None if args.rate else load.ClosedLoop(wire_, tally, max(1, args.req_max))
-        opened = load.OpenLoop(wire_, tally, args.rate, args.poisson, args.seed) if args.rate else None
+        opened = load.OpenLoop(wire_, tally, args.rate, args.poisson, args.seed, drain=args.drain) if args.rate else None
         server = await web.serve(_address(args.caddr), control.Control(tally, closed), os.environ.get(TOKEN_VARIABLE, ""))
         say(f"requests to queue {args.name!r} at {args.faddr}, control on port {server.sockets[0].getsockname()[1]}")
         ended = _until_signal()

@@ -17,6 +17,9 @@ from perfdag.steps.queue import wire
 from perfdag.steps.queue.tally import Tally
 
 RETRY_SECONDS = 0.2
+DRAIN_SECONDS = 30.0
+"""Seconds that the answers of an open loop's last requests may take."""
+UNANSWERED = "no answer in time"
 
 
 class LostError(Exception):
@@ -205,18 +208,26 @@ def _poisson(rate: float, seed: int) -> Iterator[float]:
 
 
 class OpenLoop:
-    """Requests sent when they are due, whatever became of those before; at most ``most`` are in flight."""
+    """Requests sent when they are due, whatever became of those before; at most ``most`` are in flight. ``drain``: seconds that those in
+    flight at the end are waited for."""
 
     def __init__(
-        self, wire_: Wire, tally: Tally, rate: float, poisson: bool = False, seed: int = 1, most: int = wire.MOST_PARALLEL
+        self,
+        wire_: Wire,
+        tally: Tally,
+        rate: float,
+        poisson: bool = False,
+        seed: int = 1,
+        most: int = wire.MOST_PARALLEL,
+        drain: float = DRAIN_SECONDS,
     ) -> None:
-        self.wire, self.tally, self.most = wire_, tally, most
+        self.wire, self.tally, self.most, self.drain = wire_, tally, most, drain
         self.due = schedule(rate, poisson, seed)
         self.rate = rate
         self.flying: set[asyncio.Task[bool]] = set()
 
     async def run(self, seconds: float = float("inf")) -> None:
-        """Send for so many seconds, then wait for what is in flight."""
+        """Send for so many seconds, then wait for what is in flight; what is not answered in time is a failure, counted as such."""
         start = time.monotonic()
         for due in self.due:
             if due >= seconds:
@@ -228,7 +239,15 @@ class OpenLoop:
                 await asyncio.sleep(0)
             self._send(start + due)
         if self.flying:
-            await asyncio.wait(self.flying)
+            await asyncio.wait(self.flying, timeout=self.drain)
+        left = list(self.flying)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        for task in left:
+            if task.cancelled():
+                self.tally.began()
+                self.tally.ended(None, UNANSWERED, start, start, -1)
 
     def _send(self, scheduled: float) -> None:
         self.tally.scheduled += 1
@@ -249,4 +268,6 @@ class OpenLoop:
         dropped = self.tally.causes["too many in flight"]
         if dropped > 0.02 * max(1, self.tally.scheduled):
             return f"invalid: {dropped} of {self.tally.scheduled} requests found {self.most} in flight"
+        if missing := self.tally.causes[UNANSWERED]:
+            return f"invalid: {missing} of {self.tally.scheduled} requests were not answered {self.drain:g} s after the last was sent (--drain)"
         return ""

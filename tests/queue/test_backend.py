@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.steps.queue.backend import Options
+from perfdag.steps.queue.backend import Backend, Options
 from perfdag.steps.queue.frontend import Limits
 from perfdag.steps.queue.load import KeptWire, Work, request
 from perfdag.steps.queue.processes import Processes
@@ -98,6 +99,27 @@ def test_bad_addresses(text: str) -> None:
 def test_addresses() -> None:
     assert address(":9997") == Address("", 9997)
     assert str(address("[::1]:5")) == "[::1]:5"
+
+
+async def test_backoff_grows_by_its_step_up_to_the_most_and_an_item_begins_it_anew(start: Start) -> None:
+    frontend = await start()
+    pauses, requests = list[float](), list[socket.socket]()
+
+    class Hurried(Backend):
+        def _pause(self, seconds: float) -> None:
+            pauses.append(round(seconds, 3))
+            if len(pauses) == 4:
+                requests.append(socket.create_connection(("127.0.0.1", frontend.ports[0])))
+                requests[0].sendall(b'{"Queue": "sleep"}')
+                while not frontend.queues["sleep"].waiting:
+                    time.sleep(0.01)
+            elif len(pauses) == 6:
+                self.stop()
+
+    options = Options(workers(frontend), "sleep", "p", "n", backoff=0.1, backoff_max=0.25, kept=False)
+    await asyncio.to_thread(Hurried(options, Workload(["sleep", "0"])).serve)
+    assert pauses == [0.1, 0.2, 0.25, 0.25, 0.1, 0.2]
+    requests[0].close()
 
 
 def test_bad_backoff() -> None:

@@ -169,6 +169,24 @@ async def test_a_stall_shows_in_the_open_loop_only(start: Start) -> None:
     assert half < 0.5
 
 
+@pytest.mark.parametrize(
+    ("most", "causes", "says"),
+    [
+        (99, {"no answer in time": 10}, "10 of 10 requests were not answered 0.1 s after the last was sent (--drain)"),
+        (4, {"no answer in time": 4, "too many in flight": 6}, "6 of 10 requests found 4 in flight"),
+    ],
+)
+async def test_an_open_loop_ends_where_no_answers_come(start: Start, most: int, causes: dict[str, int], says: str) -> None:
+    frontend = await start()
+    tally = Tally()
+    loop = OpenLoop(KeptWire(clients(frontend), Work("sleep")), tally, rate=100, most=most, drain=0.1)
+    await asyncio.wait_for(loop.run(0.1), 5)
+    assert tally.causes == causes
+    assert (tally.scheduled, tally.pending) == (10, 0)
+    loop.rate = 1  # however late a busy machine sent them
+    assert loop.validity() == f"invalid: {says}"
+
+
 def test_schedules() -> None:
     even = schedule(10, False, 1)
     assert [round(next(even), 6) for _ in range(3)] == [0, 0.1, 0.2]
