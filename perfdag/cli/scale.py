@@ -52,6 +52,10 @@ def _cluster(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", help="context of the kubeconfig")
 
 
+def _lock(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--lock-timeout", type=float, default=3600.0, help="seconds to wait for another performance run (default: 3600)")
+
+
 def _variables(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--var", action="append", default=[], metavar="NAME=VALUE", help="a placeholder of the template")
 
@@ -81,6 +85,7 @@ def _add_submit(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     parser.add_argument("--submitter", metavar="NAME", help="how to submit: api (default), kubectl, runai-cli or a plug-in")
     _variables(parser)
     _arrivals(parser)
+    _lock(parser)
     parser.set_defaults(run=_safely(scale_verbs.submit))
 
 
@@ -94,6 +99,8 @@ def _add_sample(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     parser.add_argument(
         "--watch", type=float, metavar="SECONDS", help="stay until all are ready, at most so long; times below 1 s need this"
     )
+    parser.add_argument("--run", dest="run_id", metavar="ID", help="a run that no folder tells of, found by its label on the cluster")
+    parser.add_argument("--namespace", help="with --run: only in this namespace (default: everywhere)")
     parser.set_defaults(run=_safely(scale_verbs.sample))
 
 
@@ -173,7 +180,7 @@ def _add_vmi(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     parser.add_argument("--prometheus", metavar="URL", help="KubeVirt's CPU, memory and work queues from here")
     parser.add_argument("--prometheus-token-file", metavar="FILE", help="a bearer token for it")
     parser.add_argument("--prometheus-ca-file", metavar="FILE", help="the certificate authority of its TLS")
-    parser.add_argument("--lock-timeout", type=float, default=3600.0, help="seconds to wait for another performance run (default: 3600)")
+    _lock(parser)
     _arrivals(parser)
     parser.set_defaults(run=_safely(scale_verbs.vmi))
 
@@ -210,7 +217,7 @@ def _add_scenario(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]", 
     parser.add_argument("--namespace", nargs="+", default=["perfdag-scale"], help="namespace, or several in turn (default: perfdag-scale)")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for each wait (default: 900)")
     parser.add_argument("--gate", action="append", default=[], metavar="'METRIC < VALUE'", help="also RATIO * METRIC")
-    parser.add_argument("--lock-timeout", type=float, default=3600.0, help="seconds to wait for another performance run (default: 3600)")
+    _lock(parser)
     parser.set_defaults(run=_safely(scale_verbs.scenario), scenario=name)
 
 

@@ -105,6 +105,7 @@ def submit(args: argparse.Namespace) -> int:
         namespaces=args.namespace or [],
         create_namespace=args.create_namespace,
         variables=_values(args.var),
+        lock_timeout=args.lock_timeout,
         tell=_tell,
     )
     file = _on_cluster(args, lambda kube: submit(kube, order), max(100, args.num_processes))
@@ -112,6 +113,8 @@ def submit(args: argparse.Namespace) -> int:
     print(f"run {file.run}: {told['created']} of {told['planned']} created in {told['seconds']:.1f} s", end="")
     print(f" ({told['create_rate_per_s']:.0f}/s)" if told["create_rate_per_s"] else "")
     _tell_held(told)
+    if told["retries"]:
+        print(f"tried again: {', '.join(f'{count} x {cause}' for cause, count in told['retries'].items())}", file=sys.stderr)
     for text, count in told["errors"].items():
         print(f"{count} failed: {text}", file=sys.stderr)
     return 1 if told["failed"] or told["not_sent"] else 0
@@ -119,15 +122,19 @@ def submit(args: argparse.Namespace) -> int:
 
 def sample(args: argparse.Namespace) -> int:
     """See how far they are and write the files."""
-    from perfdag.steps.scale.commands import sample
+    from perfdag.steps.scale.commands import Look, sample
 
     settings = _settings(args)
-    got = _on_cluster(args, lambda kube: sample(kube, args.output_dir, settings, args.watch, _tell))
     kind = {"training": "TrainingWorkload", "distributed": "DistributedWorkload", "interactive": "InteractiveWorkload"}
-    if args.workload_type and kind[args.workload_type] != got.file.kind:
-        raise ValueError(f"{args.output_dir} holds {got.file.kind}, not {args.workload_type}")
-    if args.project and args.project != got.file.project:
-        raise ValueError(f"{args.output_dir} was submitted to project {got.file.project}, not {args.project}")
+
+    def meant(file: Any) -> None:
+        if args.workload_type and kind[args.workload_type] != file.kind:
+            raise ValueError(f"run {file.run} is of {file.kind}, not {args.workload_type}")
+        if args.project and args.project != file.project:
+            raise ValueError(f"run {file.run} was submitted to project {file.project}, not {args.project}")
+
+    look = Look(args.output_dir, settings, args.watch, args.run_id, args.namespace, meant, _tell)
+    got = _on_cluster(args, lambda kube: sample(kube, look))
     print(f"{got.scheduled} scheduled, {got.waiting} waiting, of {len(got.file.submissions)} submitted")
     if got.absent:
         print(f"not on this cluster, so not observed: {', '.join(got.absent)}", file=sys.stderr)

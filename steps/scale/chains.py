@@ -25,14 +25,18 @@ def _vmi(kind: str) -> tuple[Step, ...]:
         *between,
         Step("pending", start, own, "pending"),
         Step("scheduling", "pending", own, "scheduling"),
+        Step("creation_to_scheduling", "created", own, "scheduling"),
         Step("pod_created", start, "Pod", "created"),
         Step("pod_scheduled", "pod_created", "Pod", "scheduled"),
         Step("pod_ready", "pod_scheduled", "Pod", "ready"),
         Step("scheduled", "scheduling", own, "scheduled"),
+        Step("creation_to_scheduled", "created", own, "scheduled"),
         Step("running", "scheduled", own, "running", "last"),
         Step("creation_to_running", "created", own, "running", "last"),
         Step("submission_to_running", "submitted", own, "running", "last"),
+        Step("creation_to_failed", "created", own, "failed", optional=True),
         Step("deletion_to_succeeded", "deleting", own, "succeeded", "last", optional=True),
+        Step("deletion_to_failed", "deleting", own, "failed", "last", optional=True),
         Step("deletion", "deleting", kind, "gone", optional=True),
         Step("pod_deletion", "deleting", "Pod", "gone", "last", optional=True),
     )
@@ -69,6 +73,19 @@ def _pods_of(kind: str) -> tuple[Step, ...]:
     )
 
 
+def _any(kind: str) -> tuple[Step, ...]:
+    return (
+        *_pods_of(kind),
+        Step("workload_running", "created", kind, "running", optional=True),
+        Step("workload_ready", "created", kind, "ready", optional=True),
+        Step("deletion", "deleting", kind, "gone", optional=True),
+    )
+
+
+def _alone(kind: str) -> tuple[Step, ...]:
+    return (Step("created", "submitted", kind, "created"), Step("deletion", "deleting", kind, "gone", optional=True))
+
+
 CHAINS: dict[str, tuple[Step, ...]] = {
     "VirtualMachineInstance": _vmi("VirtualMachineInstance"),
     "VirtualMachine": _vmi("VirtualMachine"),
@@ -93,24 +110,26 @@ CHAINS: dict[str, tuple[Step, ...]] = {
         Step("deletion", "deleting", "Pod", "gone", optional=True),
     ),
 }
-GENERIC = (
-    ("created", "submitted", "created", False),
-    ("running", "created", "running", True),
-    ("ready", "created", "ready", True),
-    ("deletion", "deleting", "gone", True),
-)
+for _kind in ("Deployment", "StatefulSet", "DaemonSet", "ReplicationController"):
+    CHAINS[_kind] = _pods_of(_kind)
+NO_PODS = {"ConfigMap", "Secret", "Service", "ServiceAccount", "PersistentVolume", "PersistentVolumeClaim", "EndpointSlice"}
+NO_PODS |= {"Ingress", "NetworkPolicy", "Lease", "LimitRange", "ResourceQuota", "PodDisruptionBudget", "Role", "RoleBinding"}
+"""Kinds of Kubernetes that bring up no pods: they are there once they are created."""
+_BETWEEN = {"Deployment": (("apps/v1", "ReplicaSet"),)}
+_ANY = (("apps/v1", "Deployment"), ("apps/v1", "StatefulSet"), ("apps/v1", "ReplicaSet"), ("batch/v1", "Job"))
+"""What may stand between a kind that is unknown here and its pods."""
 _GROUPS = ("scheduling.run.ai/v2alpha2", "scheduling.run.ai/v1", "scheduling.volcano.sh/v1beta1", "scheduling.x-k8s.io/v1alpha1")
 _JOBS = {"RunaiJob": "run.ai/v1", "PyTorchJob": "kubeflow.org/v1"}
 
 
 def chain(kind: str) -> tuple[Step, ...]:
-    """The steps of a workload kind; an unknown kind has its creation, running, ready and deletion."""
-    return CHAINS.get(kind) or tuple(Step(name, since, kind, stage, optional=way) for name, since, stage, way in GENERIC)
+    """The steps of a workload kind; a kind unknown here is taken for one that brings up pods."""
+    return CHAINS.get(kind) or (_alone(kind) if kind in NO_PODS else _any(kind))
 
 
 def kinds_of(api_version: str, kind: str) -> list[tuple[str, str]]:
     """(apiVersion, kind) of all that the chain of a workload looks at, the workload first."""
-    found = [(api_version, kind)]
+    found = [(api_version, kind), *_BETWEEN.get(kind, () if kind in CHAINS or kind in NO_PODS else _ANY)]
     for step in chain(kind):
         if step.kind == "PodGroup":
             found += [(group, "PodGroup") for group in _GROUPS]

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,19 +11,21 @@ from typing import Any
 
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import rights, runai, table
+from perfdag.steps.scale.attach import attach, find
 from perfdag.steps.scale.chains import kinds_of
 from perfdag.steps.scale.clock import Heartbeat, server_offset
+from perfdag.steps.scale.completion import reached, wanted
 from perfdag.steps.scale.files import RunFile, prefix_of, read_run, write_run
 from perfdag.steps.scale.generator import ApiSubmitter, CommandSubmitter, Submitted, Submitter, generate
+from perfdag.steps.scale.lock import ExclusiveRun
 from perfdag.steps.scale.observer import Observer
 from perfdag.steps.scale.removal import SAMPLE, remove
 from perfdag.steps.scale.rows import Clocks, Row, rows_of
-from perfdag.steps.scale.scenario import pods_of
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import ensure_namespace, new_run, p99
 from perfdag.steps.scale.simulate import simulated_nodes
 from perfdag.steps.scale.summary import summaries
-from perfdag.steps.scale.templates import TemplateError, load
+from perfdag.steps.scale.templates import Template, TemplateError, load
 
 LABELS = ("api", "kubectl")
 """Submitters that create the template's objects as they are, with the run's label."""
@@ -48,6 +50,7 @@ class Order:
     """Where they go in turn; none: runai-<project>."""
     create_namespace: bool = False
     variables: dict[str, Any] = field(default_factory=dict)
+    lock_timeout: float = 3600.0
     tell: Callable[[str], None] = lambda text: None
 
 
@@ -67,7 +70,7 @@ def _submitter(kube: Kube, order: Order) -> Submitter | None:
 
 
 async def submit(kube: Kube, order: Order) -> RunFile:
-    """Submit everything and write run.json and submitted.json, partial ones on the way.
+    """Submit everything and write run.json and submitted.json, partial ones on the way. No other performance run is on meanwhile.
 
     Raises TemplateError, KubeError (unknown kind, missing namespace) before anything is created.
     """
@@ -79,6 +82,17 @@ async def submit(kube: Kube, order: Order) -> RunFile:
     submitter = _submitter(kube, order) or await ApiSubmitter.open(kube, template)
     if order.settings.submitter in LABELS:  # Run:ai's own tools may have rights that the user has not
         await rights.check(kube, template, namespaces)
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(ExclusiveRun(kube, run, order.lock_timeout, order.tell))
+        except KubeError as error:
+            if error.status != 403:
+                raise
+            order.tell(f"other performance runs are not kept out: {error}")
+        return await _submit(kube, order, template, namespaces, submitter, run)
+
+
+async def _submit(kube: Kube, order: Order, template: Template, namespaces: list[str], submitter: Submitter, run: str) -> RunFile:
     for namespace in namespaces:
         await _namespace(kube, namespace, run, order.create_namespace)
     order.folder.mkdir(parents=True, exist_ok=True)
@@ -86,8 +100,8 @@ async def submit(kube: Kube, order: Order) -> RunFile:
         (order.folder / old).unlink(missing_ok=True)  # of an earlier run; its rows would be joined to this one
     last = template.documents[-1]
     others = [(each.api_version, each.kind) for each in template.documents[:-1]]
-    pods = pods_of(template.kind, order.workers)
-    file = RunFile(run, last.api_version, last.kind, namespaces, project, order.workers, pods, False, [], {}, others)
+    project = order.settings.project
+    file = RunFile(run, last.api_version, last.kind, namespaces, project, order.workers, template.members, False, [], {}, others)
     file.labelled = order.settings.submitter in LABELS
     order.tell(f"run {run}: submitting {order.count} {template.kind} to {', '.join(namespaces)}")
     done = Submitted(run, [], time.time(), time.monotonic_ns())
@@ -160,14 +174,55 @@ class Sample:
     complete: bool
 
 
-async def sample(kube: Kube, folder: Path, settings: runai.Settings, watch: float | None, tell: Callable[[str], None]) -> Sample:
-    """Observe the run of `folder` and write sampled.json, stages.parquet, summary.json and the state to go on from.
+@dataclass
+class Look:
+    """How a sample is taken: of the run of `folder`, or of a `run` that no run.json tells of (looked for in `namespace`; None: everywhere).
 
-    Without `watch` it takes what is there now. With it, it stays for at most that many seconds, until all that was submitted is
-    ready. Can be run again and again, while the submission goes on. Raises SettingsError, KubeError.
+    Without `watch` it is what is there now. With it, it stays for at most that many seconds, until all that was submitted is ready.
+    `check` raises where the run is not the one that was meant, before a file is written.
     """
+
+    folder: Path
+    settings: runai.Settings
+    watch: float | None = None
+    run: str | None = None
+    namespace: str | None = None
+    check: Callable[[RunFile], None] = lambda file: None
+    tell: Callable[[str], None] = lambda text: None
+
+
+async def _reader(kube: Kube, look: Look, shift: int) -> Callable[[], Awaitable[RunFile]]:
+    """What reads how far the submission is. Raises SettingsError, KubeError."""
+    known = read_run(look.folder, shift) if look.run is None or (look.folder / "run.json").exists() else None
+    if known and look.run not in (None, known.run):
+        raise runai.SettingsError(f"{look.folder} holds run {known.run}; give another folder with -o")
+    if known and not known.attached:
+
+        async def from_file() -> RunFile:
+            return read_run(look.folder, shift)
+
+        return from_file
+    run = known.run if known else str(look.run)
+    kinds = await find(kube, run, look.namespace)
+
+    async def from_cluster() -> RunFile:
+        return await attach(kube, run, kinds, look.namespace)
+
+    return from_cluster
+
+
+async def sample(kube: Kube, look: Look) -> Sample:
+    """Observe a run and write sampled.json, stages.parquet, summary.json and the state to go on from; of a run that was found by its id
+    run.json and submitted.json too.
+
+    Can be run again and again, while the submission goes on. Raises SettingsError, KubeError.
+    """
+    folder, settings, watch = look.folder, look.settings, look.watch
     shift = time.time_ns() - time.monotonic_ns()
-    file = read_run(folder, shift)
+    read = await _reader(kube, look, shift)
+    file = await read()
+    look.check(file)
+    folder.mkdir(parents=True, exist_ok=True)
     kinds = kinds_of(file.api_version, file.kind)
     observer = Observer(
         kube,
@@ -193,14 +248,16 @@ async def sample(kube: Kube, folder: Path, settings: runai.Settings, watch: floa
             deadline = time.monotonic() + watch
             while not complete and (left := deadline - time.monotonic()) > 0:
                 await observer.until(partial(_complete, observer, file), min(left, PARTIAL))
-                file = read_run(folder, shift)
-                complete = file.finished and _complete(observer, file)
+                known, file = len(file.submissions), await read()
+                complete = len(file.submissions) == known and _complete(observer, file)
                 observer.save(state)
-                tell(f"{_ready(observer, file)} of {len(file.submissions)} submitted are ready")
+                look.tell(f"{min(*_ready(observer, file))} of {_ready(observer, file)[1]} are there")
         observer.save(state)
         fake = await simulated_nodes(kube)
     rows = _rows(observer, file, Clocks(shift, offset.seconds, p99(lags)), fake)
-    backend = runai.backend_times(settings, file.project, file.namespaces[0])
+    if file.attached:
+        _write(folder, file, Submitted(file.run, file.submissions, time.time(), time.time_ns() - shift))
+    backend = runai.backend_times(settings, file.project, file.namespaces)
     sampled, waiting = runai.sampled_json(rows, file.project, backend)
     table.write_json(folder / "sampled.json", sampled)
     table.write_rows(folder / "stages.parquet", rows)
@@ -217,13 +274,15 @@ async def sample(kube: Kube, folder: Path, settings: runai.Settings, watch: floa
     return Sample(file, rows, len(sampled), waiting, observer.absent, complete)
 
 
-def _ready(observer: Observer, file: RunFile) -> int:
-    return observer.counts["Pod", "ready"] // (file.expected_pods or 1)
+def _ready(observer: Observer, file: RunFile) -> tuple[int, int]:
+    """How many pods, VMIs or workloads are there, and how many shall be."""
+    enough = wanted(file.submissions, file.kind, file.expected_pods)
+    return reached(observer, file.kind, file.expected_pods, enough), enough
 
 
 def _complete(observer: Observer, file: RunFile) -> bool:
-    wanted = sum(1 for each in file.submissions if each.answered_ns and not each.error) * (file.expected_pods or 1)
-    return file.finished and observer.reached("Pod", "ready", "failed") >= wanted
+    there, enough = _ready(observer, file)
+    return file.finished and there >= enough
 
 
 def _rows(observer: Observer, file: RunFile, clocks: Clocks, fake: set[str]) -> list[Row]:

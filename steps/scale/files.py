@@ -29,6 +29,8 @@ class RunFile:
     """(apiVersion, kind) of what is created with each workload."""
     labelled: bool = True
     """Whether the workloads carry the run's label; those of Run:ai's CLI do not, and are known by their names."""
+    attached: bool = False
+    """Whether it was found on the cluster: then that is asked again, and not the file."""
 
 
 def prefix_of(run: str) -> str:
@@ -36,9 +38,9 @@ def prefix_of(run: str) -> str:
     return f"j-{run[-6:]}"
 
 
-def write_run(path: Path, file: RunFile, done: Submitted | None) -> None:
+def write_run(path: Path, file: RunFile, done: Submitted) -> None:
     """Write run.json (atomically)."""
-    shift = round(done.started_wall * 1e9) - done.started_ns if done else 0
+    shift = round(done.started_wall * 1e9) - done.started_ns
     rows = [
         [
             each.index,

@@ -51,8 +51,8 @@ class Submission:
 class Submitter(Protocol):
     """A way to create the documents of one object, in order."""
 
-    async def submit(self, bodies: Sequence[bytes], namespace: str) -> tuple[str, int]:
-        """Create them; returns the UID of the last and the retries it took. Raises KubeError."""
+    async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
+        """Create them; returns the UID of the last (empty where it is not told), and counts retries in `tally` by cause. Raises KubeError."""
         ...
 
 
@@ -68,22 +68,22 @@ class ApiSubmitter:
         """Look up the kinds of the template. Raises KubeError where the cluster does not have one."""
         return cls(kube, [await kube.resource(each.api_version, each.kind) for each in template.documents])
 
-    async def submit(self, bodies: Sequence[bytes], namespace: str) -> tuple[str, int]:
+    async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
         """See Submitter. A conflict after a retry is our own create whose answer was lost."""
         paths = self._paths.get(namespace) or [each.path(namespace) for each in self._resources]
         self._paths[namespace] = paths
-        tally: Counter[str] = Counter()
         uid = ""
         for path, body in zip(paths, bodies, strict=True):
+            before = tally.total()
             try:
                 _, _, data = await self._kube.raw("POST", path, body=body, tally=tally)
             except KubeError as error:
-                if error.reason != "AlreadyExists" or not tally:
+                if error.reason != "AlreadyExists" or tally.total() == before:
                     raise
                 name = orjson.loads(body)["metadata"]["name"]
                 _, _, data = await self._kube.raw("GET", f"{path}/{name}")
             uid = uid_of(data)
-        return uid, tally.total()
+        return uid
 
 
 def uid_of(data: bytes) -> str:
@@ -99,7 +99,7 @@ class CommandSubmitter:
     def __init__(self, kube: Kube, argv: Sequence[str], timeout: float = 60.0, reads_input: bool = True) -> None:
         self._kube, self._argv, self._timeout, self._reads = kube, list(argv), timeout, reads_input
 
-    async def submit(self, bodies: Sequence[bytes], namespace: str) -> tuple[str, int]:
+    async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
         """See Submitter. Placeholders in argv: {name}, {namespace}, {project}."""
         last = orjson.loads(bodies[-1])
         words = {"name": last["metadata"]["name"], "namespace": namespace, "project": namespace.removeprefix("runai-")}
@@ -121,7 +121,7 @@ class CommandSubmitter:
                 await process.wait()
         if process.returncode:
             raise KubeError(0, "Submitter", f"{argv[0]}: {' '.join(err.decode(errors='replace').split())[-300:]}")
-        return "", 0
+        return ""
 
 
 def nameless(text: str, name: str) -> str:
@@ -144,6 +144,7 @@ class Submitted:
     started_wall: float
     started_ns: int
     retries: Counter[str] = field(default_factory=Counter)
+    """By cause: an HTTP status (429 ...), timeout, connection; those of objects that failed in the end too."""
 
     def wall(self, monotonic_ns: int) -> float:
         """Unix time of a monotonic moment of this process."""
@@ -221,18 +222,19 @@ async def generate(
             if stop and stop.is_set():
                 return
             await _until(item.intended_ns)
+            if not schedule.open_loop:
+                item.intended_ns = time.monotonic_ns()  # a closed loop has no time to be late for
             intended = _rfc3339(done.wall(item.intended_ns))
             bodies = [each.render(item.name, item.namespace, item.index, intended) for each in template.documents]
             item.started_ns = time.monotonic_ns()
-            if not schedule.open_loop:
-                item.intended_ns = item.started_ns  # a closed loop has no time to be late for
+            tally: Counter[str] = Counter()
             try:
-                item.uid, item.retries = await submitter.submit(bodies, item.namespace)
+                item.uid = await submitter.submit(bodies, item.namespace, tally)
             except KubeError as error:
                 item.error = str(error)
             item.answered_ns = time.monotonic_ns()
-            if item.retries:
-                done.retries["retries"] += item.retries
+            item.retries = tally.total()
+            done.retries += tally
             if on_submit:
                 on_submit(item)
 

@@ -17,6 +17,7 @@ from perfdag.steps.scale.observer import Record
 from perfdag.steps.scale.stages import whole_second
 
 Status = Literal["ok", "unobserved", "censored", "failed"]
+_ENDS = ("succeeded", "failed")
 SET, VMI = "VirtualMachineInstanceReplicaSet", "VirtualMachineInstance"
 
 
@@ -114,7 +115,7 @@ def _moment(record: Record, stage: str, clocks: Clocks) -> Moment | None:
 def _reached(step: Step, family: Mapping[str, list[Record]], expected: int | None, clocks: Clocks) -> Moment | None:
     """When the step's stage was reached: for `last` only when all of them (`expected`, where it is known) were seen to reach it."""
     records = family.get(step.kind, [])
-    if step.kind == VMI:
+    if step.kind == VMI and step.stage != "failed":
         records = _lasting(records)
     moments = [found for record in records if (found := _moment(record, step.stage, clocks))]
     if not moments:
@@ -225,6 +226,9 @@ def _rows_of_one(
         row.submitted = (item.started_ns + clocks.mono_to_unix_ns) / 1e9 if item.started_ns else None
         row.retries, row.error, row.node = item.retries, error, ",".join(nodes) or None
         row.simulated = all(node in fake for node in nodes) if nodes else None
+        deleting = moments["deleting"]
+        if here and step.stage in _ENDS and deleting and (here.best >= deleting.best) != (step.since == "deleting"):
+            moments[step.name] = here = None  # it ended by itself, and was deleted later, or the other way round
         if here:
             row.api_time, row.event_time = here.api / 1e9 or None, here.event / 1e9 or None
             row.receive_time = here.received / 1e9 or None
@@ -245,3 +249,12 @@ def _overtaken(step: Step, steps: Sequence[Step], moments: Mapping[str, Moment |
     """True where a later stage was seen, so this one happened unseen."""
     later = steps[steps.index(step) + 1 :]
     return any(moments[each.name] for each in later if not each.optional)
+
+
+def with_deletion(before: Sequence[Row], after: Iterable[Row]) -> list[Row]:
+    """Rows as they were before the deletion began, but for the stages of the deletion itself, which are those of `after`.
+
+    What gets its turn only because others go has not reached its stage.
+    """
+    late = {(row.index, row.stage): row for row in after if row.since == "deleting"}
+    return [late.get((row.index, row.stage), row) for row in before]

@@ -17,7 +17,7 @@ import orjson
 
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale.generator import Submitted
-from perfdag.steps.scale.rows import Row
+from perfdag.steps.scale.rows import SET, Row
 
 SUBMITTERS, SUBMITTER_GROUP = ("api", "kubectl", "runai-cli"), "perfdag.submitters"
 WORKLOAD_TYPES = ("training", "distributed", "interactive")
@@ -36,7 +36,7 @@ REFERENCE = {
     "Total Backend Job Creation": ("backendJobCreatedTimestamp", "submitTimestamp"),
 }
 """Delta -> (event, the event it is measured from)."""
-_TIMES = {
+_TIMES: dict[str, tuple[str, ...]] = {
     "workloadCreatedTimestamp": ("workload_created", "created"),
     "jobCreatedTimestamp": ("job_created", "created"),
     "firstPodCreatedTimestamp": ("first_pod_created",),
@@ -47,6 +47,16 @@ _TIMES = {
     "firstPVCBindRequestTimestamp": ("pvc_requested",),
     "firstPVCBindTimestamp": ("first_pvc_bound",),
 }
+_OF_VMS: dict[str, tuple[str, ...]] = {
+    "jobCreatedTimestamp": ("vmi_created", "created"),
+    "firstPodCreatedTimestamp": ("pod_created",),
+    "lastPodCreatedTimestamp": ("pod_created",),
+    "podSchedulingDecisionTimestamp": ("pod_scheduled",),
+}
+"""`scheduled` is a VMI's own phase: what the scheduler decides is about its launcher pod."""
+_OF_PODS = {"firstPodCreatedTimestamp": ("created",), "lastPodCreatedTimestamp": ("created",)}
+_LAST = ("lastPodCreatedTimestamp", "podSchedulingDecisionTimestamp")
+"""Of a set of VMIs the last one's, where all have it; of the others the first one's."""
 _NEEDED = ("workloadCreatedTimestamp", "firstPodCreatedTimestamp", "podSchedulingDecisionTimestamp")
 _INFO = {
     "Job Name": "jobName",
@@ -149,21 +159,33 @@ def submitted_json(done: Submitted, project: str) -> list[dict[str, str]]:
 
 def sampled_json(rows: Sequence[Row], project: str, backend: Mapping[str, float] | None = None) -> tuple[list[dict[str, Any]], int]:
     """sampled.json: workloads that were scheduled, and how many are not there yet."""
-    by_name: dict[tuple[str, str], dict[str, Row]] = {}
+    workloads: dict[tuple[str, str], dict[str, dict[str, Row]]] = {}
     for row in rows:
         if row.status != "failed":
-            by_name.setdefault((row.namespace, row.name), {})[row.stage] = row
+            name = row.name.rpartition("-")[0] if row.kind == SET else row.name  # rows of a set are its VMIs'
+            workloads.setdefault((row.namespace, name), {}).setdefault(row.name, {})[row.stage] = row
     found = []
-    for (namespace, name), stages in by_name.items():
+    for (namespace, name), members in workloads.items():
         item: dict[str, Any] = {"jobName": name, "jobNamespace": namespace, "projectName": project}
-        watched = all(row.receive_time for row in stages.values() if row.status == "ok")  # one clock for all of a workload
-        for key, names in _TIMES.items():
-            rows_here = [stages[each] for each in names if each in stages]
-            item[key] = next((_iso(at) for each in rows_here if (at := _time(each, watched))), None)
+        kind = next(row.kind for stages in members.values() for row in stages.values())
+        times = _TIMES | (_OF_VMS if kind.startswith("VirtualMachine") else _OF_PODS if kind == "Pod" else {})
+        # one clock for all of a workload
+        watched = all(row.receive_time for stages in members.values() for row in stages.values() if row.status == "ok")
+        for key, names in times.items():
+            seen = [_first_of(stages, names, watched) for stages in members.values()]
+            known = [at for at in seen if at]
+            if key in _LAST:
+                item[key] = _iso(max(known)) if len(known) == len(seen) else None
+            else:
+                item[key] = _iso(min(known, default=None))
         item["backendJobCreatedTimestamp"] = _iso((backend or {}).get(name))
         if all(item[key] for key in _NEEDED):
             found.append(item)
-    return found, len(by_name) - len(found)
+    return found, len(workloads) - len(found)
+
+
+def _first_of(stages: Mapping[str, Row], names: Sequence[str], watched: bool) -> float | None:
+    return next((at for each in names if each in stages and (at := _time(stages[each], watched))), None)
 
 
 def _time(row: Row, watched: bool) -> float | None:
@@ -264,9 +286,15 @@ async def runai_version(kube: Kube) -> str | None:
     return None
 
 
-def backend_times(settings: Settings, project: str, namespace: str) -> dict[str, float]:
-    """Unix seconds a job's row appeared in the backend, from the plug-in that the settings name. Raises SettingsError."""
+def backend_times(settings: Settings, project: str, namespaces: Sequence[str]) -> dict[str, float]:
+    """Unix seconds a job's row appeared in the backend, from the plug-in that the settings name, which is asked for each namespace.
+
+    Raises SettingsError.
+    """
     if not settings.backend_times:
         return {}
-    times: dict[str, float] = plug_in("perfdag.backend_times", settings.backend_times, "backend_times")(project, namespace)
+    times: dict[str, float] = {}
+    ask = plug_in("perfdag.backend_times", settings.backend_times, "backend_times")
+    for namespace in namespaces:
+        times |= ask(project, namespace)
     return times

@@ -11,6 +11,7 @@ from perfdag.kube import Kube
 from perfdag.steps.scale import apimetrics
 from perfdag.steps.scale import gates as gating
 from perfdag.steps.scale.apimetrics import CREATION, DELETION
+from perfdag.steps.scale.rows import with_deletion
 from perfdag.steps.scale.runai import runai_version
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import Session, new_run, open_session, own_namespaces
@@ -54,12 +55,6 @@ def template_of(spec: Spec, run: str, *, gated: bool = False, name: str | None =
     return load(name or spec.template, run, values, pvc=spec.pvc, storage_class=spec.storage_class, gated=gated)
 
 
-def pods_of(kind: str, workers: int) -> int | None:
-    """Pods of one workload of a kind; None where it is not known."""
-    one = {"Pod": 1, "TrainingWorkload": 1, "InteractiveWorkload": 1, "Job": workers, "ReplicaSet": workers}
-    return one.get(kind) or ({"DistributedWorkload": workers + 1, "PyTorchJob": workers + 1}.get(kind))
-
-
 def begin(spec: Spec, scenario: str) -> str:
     """A run's id, told before anything is made: what a killed process leaves is deleted by it."""
     run = new_run()
@@ -70,18 +65,11 @@ def begin(spec: Spec, scenario: str) -> str:
 @asynccontextmanager
 async def session_of(kube: Kube, spec: Spec, run: str, template: Template) -> AsyncIterator[Session]:
     """A session in the spec's namespaces, which are made where they are missing and deleted at the end."""
-    expected = pods_of(template.kind, spec.workers)
     async with (
         own_namespaces(kube, spec.namespaces, run),
-        open_session(kube, template, spec.namespaces, run, expected_pods=expected, deadline=spec.deadline) as session,
+        open_session(kube, template, spec.namespaces, run, expected_pods=template.members, deadline=spec.deadline) as session,
     ):
         yield session
-
-
-def wanted(session: Session) -> int:
-    """Pods of all workloads that were accepted."""
-    accepted = sum(1 for each in session.submissions if each.answered_ns and not each.error)
-    return accepted * (session.expected_pods or 1)
 
 
 async def finish(
@@ -98,21 +86,21 @@ async def finish(
     """
     await session.scrape(CREATION)
     rows = await session.rows()
-    stages: list[Summary] = summaries(rows)
-    figures = figures_of(session, rows, stages)
     goal = "scheduled" if spec.goal == "scheduled" or scenario in ONLY_SCHEDULED else "ready"
     final = [row for row in rows if row.stage == ("submission_to_scheduled" if goal == "scheduled" else goal)]
     reached = [row.receive_time or row.api_time for row in final if row.status == "ok"]
     mean, best = throughput([at for at in reached if at])
     if among is not None:
         planned_misses = min(planned_misses, sum(row.status != "ok" and row.uid in among for row in final))
-    planned = len(session.submissions) - planned_misses
-    figures |= {"throughput_mean": mean, "throughput_best_5s": best}
-    figures["success_ratio"] = sum(row.status == "ok" for row in final) / planned if planned else None
-    figures |= extra
     gone = await session.delete(session.submissions, spec.parallel, spec.timeout)
     await session.scrape(DELETION)
     left = 0 if gone else session.left(session.submissions)
+    rows = with_deletion(rows, await session.rows())
+    stages: list[Summary] = summaries(rows)
+    planned = len(session.submissions) - planned_misses
+    figures = figures_of(session, rows, stages) | {"throughput_mean": mean, "throughput_best_5s": best}
+    figures["success_ratio"] = sum(row.status == "ok" for row in final) / planned if planned else None
+    figures |= extra
     figures |= apimetrics.of_deletion(session.phases) | {"left_behind": float(left)}
     generator = [made.summary(schedule) for made, schedule in session.batches]
     facts = session.facts() | {"generator": generator, "simulated": any(row.simulated for row in rows), "goal": goal}

@@ -15,6 +15,7 @@ from perfdag.kube import Kube, KubeError, Resource
 from perfdag.steps.scale import apimetrics, rights
 from perfdag.steps.scale.chains import kinds_of
 from perfdag.steps.scale.clock import Heartbeat, Offset, server_offset
+from perfdag.steps.scale.completion import reached, wanted
 from perfdag.steps.scale.generator import ApiSubmitter, Submission, Submitted, Submitter, generate
 from perfdag.steps.scale.observer import Observer, Record
 from perfdag.steps.scale.removal import remove
@@ -96,6 +97,21 @@ class Session:
 
         return await self.until(enough, timeout)
 
+    async def all_there(self, timeout: float, goal: str = "ready") -> bool:
+        """Wait until all that the accepted workloads bring up reached the goal or failed; false after `timeout` seconds, or at the
+        sample's limit."""
+        kind, members = self.template.kind, self.expected_pods
+        enough = wanted(self.submissions, kind, members)
+        return await self.until(lambda: reached(self.observer, kind, members, enough, goal) >= enough, timeout)
+
+    def alive(self) -> list[Submission]:
+        """What was accepted, and not deleted since."""
+        return [each for each in self.submissions if each.answered_ns and not each.error and each.name not in self._deleted]
+
+    def live(self, kind: str) -> Iterator[Record]:
+        """Records of a kind but those of workloads that were deleted."""
+        return (each for each in self.observer.of(kind) if self._top(each).name not in self._deleted)
+
     async def until(self, done: Callable[[], bool], timeout: float) -> bool:
         """Wait until `done()` holds; false after `timeout` seconds, or at the sample's limit. Raises KubeError."""
         return await self.observer.until(done, self.left_of(timeout) or 0.0)
@@ -130,14 +146,16 @@ class Session:
     def _names(self, items: Sequence[Submission]) -> set[tuple[str, str, str]]:
         return {(each.kind, item.namespace, each.name_of(item.name)) for each in self.template.documents for item in items}
 
+    def _top(self, record: Record) -> Record:
+        while record.owner in self.observer.records:
+            record = self.observer.records[record.owner]
+        return record
+
     def _left(self, names: set[tuple[str, str, str]]) -> Iterator[Record]:
-        records = self.observer.records
-        for record in records.values():
+        for record in self.observer.records.values():
             if "gone" in record.stages:
                 continue
-            top = record
-            while top.owner in records:
-                top = records[top.owner]
+            top = self._top(record)
             if (top.kind, top.namespace, top.name) in names:
                 yield record
 

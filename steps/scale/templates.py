@@ -73,6 +73,39 @@ class Template:
         """Kind of the workload that is measured."""
         return self.documents[-1].kind
 
+    @property
+    def members(self) -> int | None:
+        """Pods (of VM kinds: VMIs) that one workload brings up; None where its kind does not tell."""
+        return members_of(orjson.loads(self.documents[-1].body))
+
+    @property
+    def has_pods(self) -> bool:
+        """Whether the workload holds the pods' own spec, which can be gated, given a claim or a priority."""
+        return bool(_pod_specs(orjson.loads(self.documents[-1].body)))
+
+
+_ONE = {"Pod", "TrainingWorkload", "InteractiveWorkload", "VirtualMachine", "VirtualMachineInstance"}
+_REPLICAS = {"Deployment", "StatefulSet", "ReplicaSet", "ReplicationController", "VirtualMachineInstanceReplicaSet"}
+
+
+def members_of(body: Mapping[str, Any]) -> int | None:
+    """Pods (of VM kinds: VMIs) that an object brings up; None where its kind does not tell."""
+    kind, spec = body["kind"], body.get("spec") or {}
+    if kind in _ONE:
+        return 1
+    try:
+        if kind in _REPLICAS:
+            return int(spec.get("replicas", 1))
+        if kind == "Job" and body["apiVersion"] == "batch/v1":
+            return int(spec.get("completions") or spec.get("parallelism") or 1)
+        if kind == "PyTorchJob":
+            return sum(int(each.get("replicas", 1)) for each in spec["pytorchReplicaSpecs"].values())
+        if kind == "DistributedWorkload":
+            return int(spec["workers"]["value"]) + 1
+    except (AttributeError, KeyError, TypeError, ValueError):  # the API server says what is wrong with it
+        pass
+    return None
+
 
 def built_in() -> dict[str, Path]:
     """Name -> file of the templates that come with perfdag."""
@@ -90,8 +123,8 @@ def load(
 ) -> Template:
     """Read a template by built-in name or file path, or the text of one (YAML of more than one line).
 
-    `pvc` adds a small ephemeral claim to each pod (Run:ai kinds: the claim of the workload), `gated` a scheduling gate (Pods) or
-    suspend (Jobs). Raises TemplateError.
+    `pvc` adds a small ephemeral claim to each pod (Run:ai kinds: the claim of the workload), `gated` a scheduling gate to each pod.
+    Raises TemplateError, also where there is no pod in it to add one to.
     """
     path, text = _text_of(source)
     values = {"run": run, "project": "project-0", "workers": 1, "gpus": 1, "image": "gcr.io/run-ai-lab/ubuntu:loop"}
@@ -110,12 +143,12 @@ def load(
         for spec in _pod_specs(body):
             if pvc:
                 _add_claim(spec, storage_class)
-            if gated and body["kind"] == "Pod":
+            if gated:
                 spec["schedulingGates"] = [{"name": "perfdag/hold"}]
-        if gated and body["kind"] == "Job":
-            body["spec"]["suspend"] = True
         if pvc and str(body["apiVersion"]).startswith("run.ai/"):
             body["spec"]["pvcs"] = {"items": {"pvc-new-0": {"value": _runai_claim(storage_class)}}}
+        elif pvc and body is parsed[-1] and not _pod_specs(body):
+            raise TemplateError(f"{path}: a {body['kind']} has no pods of its own to add a claim to; write it into the template")
         documents.append(Document(body["apiVersion"], body["kind"], orjson.dumps(body)))
     return Template(source, tuple(documents))
 

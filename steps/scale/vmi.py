@@ -13,11 +13,12 @@ from perfdag.steps.scale import apimetrics, removal
 from perfdag.steps.scale import gates as gating
 from perfdag.steps.scale.apimetrics import CREATION, DELETION
 from perfdag.steps.scale.chains import CHAINS
+from perfdag.steps.scale.completion import may_be_settled, settled
 from perfdag.steps.scale.generator import Submission
 from perfdag.steps.scale.kubevirt import TooDenseError, check_nodes, nested_note
 from perfdag.steps.scale.observer import Record
 from perfdag.steps.scale.prometheus import Prometheus, component_figures
-from perfdag.steps.scale.rows import SET, VMI, Row
+from perfdag.steps.scale.rows import SET, VMI, Row, with_deletion
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import Session, new_run, open_session, own_namespaces
 from perfdag.steps.scale.stages import VM_PHASES
@@ -98,6 +99,8 @@ def template(source: str, run: str, replicas: int, variables: Mapping[str, Any])
         raise TemplateError(
             f"{found.kind} brings up no VMI: take the template vmi, vm or vmirs, or a file whose last document is of such a kind"
         )
+    if found.kind == SET and found.members != replicas:
+        raise TemplateError(f"the template has {found.members} replicas and {replicas} are said: say replicas {found.members}")
     if replicas != 1 and found.kind != SET:
         raise TemplateError(f"replicas go with the template vmirs; a {found.kind} is one VMI")
     return found
@@ -107,20 +110,20 @@ async def burst(kube: Kube, spec: Spec, count: int) -> Result:
     """Create `count`, wait until all run, delete all, wait until all are gone. Raises TooDenseError, TemplateError, KubeError."""
     nodes = await check_nodes(kube, count * spec.replicas, spec.per_node)
     async with own_namespaces(kube, spec.namespaces, spec.run), _primed(kube, spec) as session:
-        session.expected_pods = spec.replicas
         spec.tell(f"run {spec.run}: creating {count} {session.template.kind}")
         made = await session.create(count, spec.schedule, spec.parallel)
         wanted = len(made.created) * spec.replicas
-        all_running = await _settled(session, wanted, spec)
+        all_running = await _settled(session, spec)
         if not all_running:
             session.notes.append(f"{wanted - session.reached(VMI, 'running')} of {wanted} VMIs not Running {session.ended(spec.timeout)}")
         await session.scrape(CREATION)
+        rows = await session.rows()
         running, phases = session.reached(VMI, "running"), phase_counts(session.observer.of(VMI))
         spec.tell(f"{running} of {wanted} Running; deleting")
         gone = await session.delete(session.submissions, spec.parallel, spec.timeout)
         await session.scrape(DELETION)
         left = 0 if gone else session.left(session.submissions)
-        return await _result("burst", count, session, spec, nodes, {"left_behind": float(left), **phases})
+        return await _result("burst", count, session, spec, nodes, rows, {"left_behind": float(left), **phases})
 
 
 async def ladder(kube: Kube, spec: Spec, sizes: list[int], cooldown: float) -> list[Result]:
@@ -140,9 +143,8 @@ async def ladder(kube: Kube, spec: Spec, sizes: list[int], cooldown: float) -> l
 
 async def steady(kube: Kube, spec: Spec, count: int, churn: int, pause: float, duration: float) -> Result:
     """Ramp up to `count`, then for `duration` seconds delete the `churn` oldest and create as many anew each `pause` seconds, ramp down."""
-    nodes = await check_nodes(kube, (count + churn) * spec.replicas, spec.per_node)
+    nodes = await check_nodes(kube, count * spec.replicas, spec.per_node)
     async with own_namespaces(kube, spec.namespaces, spec.run), _primed(kube, spec) as session:
-        session.expected_pods = spec.replicas
         trace, start = [(0.0, 0)], time.monotonic()
 
         def note(running: int) -> None:
@@ -150,7 +152,7 @@ async def steady(kube: Kube, spec: Spec, count: int, churn: int, pause: float, d
 
         spec.tell(f"run {spec.run}: creating {count} {session.template.kind}")
         await session.create(count, spec.schedule, spec.parallel)
-        await _settled(session, _created(session), spec)
+        await _settled(session, spec)
         note(_live(session))
         alive: list[Submission] = [each for each in session.submissions if not each.error]
         cycles, end = 0, min(spec.deadline, time.monotonic() + duration)
@@ -161,15 +163,16 @@ async def steady(kube: Kube, spec: Spec, count: int, churn: int, pause: float, d
             note(_live(session))
             made = await session.create(churn, spec.schedule, spec.parallel)
             alive += made.created
-            await _settled(session, _created(session), spec)
+            await _settled(session, spec)
             note(_live(session))
             cycles += 1
         await session.scrape(CREATION)
+        rows = await session.rows()
         gone = await session.delete(session.submissions, spec.parallel, spec.timeout)
         await session.scrape(DELETION)
         note(_live(session))
         left = 0 if gone else session.left(session.submissions)
-        result = await _result("steady", count, session, spec, nodes, {"left_behind": float(left), "churn_cycles": float(cycles)})
+        result = await _result("steady", count, session, spec, nodes, rows, {"left_behind": float(left), "churn_cycles": float(cycles)})
         result.trace = trace
         return result
 
@@ -224,45 +227,26 @@ def phase_counts(vmis: Iterable[Record]) -> dict[str, float]:
     return found
 
 
-def _created(session: Session) -> int:
-    return sum(1 for each in session.submissions if each.answered_ns and not each.error) * (session.expected_pods or 1)
-
-
 def _live(session: Session) -> int:
     return sum("running" in each.stages and "gone" not in each.stages for each in session.observer.of(VMI))
 
 
-async def _settled(session: Session, wanted: int, spec: Spec) -> bool:
-    """Every VMI ran, or failed and was not replaced."""
-    counts = session.observer.counts
+async def _settled(session: Session, spec: Spec) -> bool:
+    """Every VMI of what was not deleted again ran, or failed and was not replaced."""
+    enough = len(session.alive()) * spec.replicas
 
     def all_settled() -> bool:
-        most = counts[VMI, "running"] + counts[VMI, "failed"]  # cheap, and too high where one is counted twice
-        return most >= wanted and settled(session.observer.of(VMI), spec.replicas) >= wanted
+        return may_be_settled(session.observer, enough) and settled(session.live(VMI), spec.replicas) >= enough
 
     return await session.until(all_settled, spec.timeout)
-
-
-def settled(vmis: Iterable[Record], replicas: int) -> int:
-    """How many of the VMIs that their owners shall have (`replicas` each) ran or failed; one that failed counts only where no other
-    stands in for it."""
-    owners: dict[str, list[Record]] = {}
-    for each in vmis:
-        owners.setdefault(each.owner or each.uid, []).append(each)
-    found = 0
-    for group in owners.values():
-        ran = sum("running" in each.stages for each in group)
-        failed = sum("failed" in each.stages and "running" not in each.stages for each in group)
-        waiting = len(group) - ran - failed
-        found += min(replicas, ran + max(0, min(failed, replicas - ran - waiting)))
-    return found
 
 
 @asynccontextmanager
 async def _primed(kube: Kube, spec: Spec) -> AsyncIterator[Session]:
     if spec.primer:
         await _primer(kube, spec)
-    async with open_session(kube, template_of(spec, spec.run), spec.namespaces, spec.run, deadline=spec.deadline) as session:
+    made = template_of(spec, spec.run)
+    async with open_session(kube, made, spec.namespaces, spec.run, expected_pods=spec.replicas, deadline=spec.deadline) as session:
         yield session
 
 
@@ -271,15 +255,21 @@ async def _primer(kube: Kube, spec: Spec) -> None:
     run = f"{spec.run}-{removal.PRIMER}"
     short = replace(spec, timeout=min(spec.timeout, PRIMER))
     async with open_session(kube, template_of(spec, run), spec.namespaces[:1], run, deadline=spec.deadline) as session:
-        made = await session.create(1, Schedule(), 1)
-        await _settled(session, len(made.created) * spec.replicas, short)
+        await session.create(1, Schedule(), 1)
+        await _settled(session, short)
         await session.delete(session.submissions, 1, spec.timeout)
 
 
 async def _result(
-    scenario: Literal["burst", "steady"], count: int, session: Session, spec: Spec, nodes: dict[str, Any], extra: dict[str, float]
+    scenario: Literal["burst", "steady"],
+    count: int,
+    session: Session,
+    spec: Spec,
+    nodes: dict[str, Any],
+    before: list[Row],
+    extra: dict[str, float],
 ) -> Result:
-    rows = await session.rows()
+    rows = with_deletion(before, await session.rows())
     stages = summaries(rows)
     facts = session.facts() | nodes
     if note := nested_note(nodes):

@@ -10,10 +10,12 @@ from collections.abc import Awaitable, Callable
 from typing import Literal
 
 from perfdag.kube import JSON_PATCH, Kube
+from perfdag.steps.scale.chains import NO_PODS
+from perfdag.steps.scale.completion import wanted
 from perfdag.steps.scale.gangs import gang, reclaim
 from perfdag.steps.scale.gpus import fill, fragmentation, preemption
 from perfdag.steps.scale.lock import ExclusiveRun
-from perfdag.steps.scale.scenario import NotHereError, Spec, begin, finish, session_of, template_of, wanted
+from perfdag.steps.scale.scenario import NotHereError, Spec, begin, finish, session_of, template_of
 from perfdag.steps.scale.session import new_run
 from perfdag.steps.scale.summary import throughput
 from perfdag.steps.scale.templates import TemplateError
@@ -32,27 +34,29 @@ async def submit(kube: Kube, spec: Spec) -> Result:
     run = begin(spec, "submit")
     async with session_of(kube, spec, run, template_of(spec, run)) as session:
         await session.create(spec.count, spec.schedule, spec.parallel)
-        pods, kind = wanted(session), session.template.kind
+        kind = session.template.kind
         if spec.goal == "succeeded" and kind in ("Job", "PyTorchJob"):
-            done = await session.wait(kind, pods // (session.expected_pods or 1), spec.timeout, "succeeded", "failed")
+            done = await session.wait(kind, wanted(session.submissions, kind, 1), spec.timeout, "succeeded", "failed")
         else:
-            done = await session.wait("Pod", pods, spec.timeout, "ready" if spec.goal != "scheduled" else "scheduled", "failed")
+            done = await session.all_there(spec.timeout, "ready" if spec.goal != "scheduled" else "scheduled")
         if not done:
             session.notes.append(f"not all pods {spec.goal} {session.ended(spec.timeout)}")
+            if not session.observer.counts["Pod", "created"]:
+                session.notes.append(f"no pod was seen whose owners lead to a {kind}")
         return await finish("submit", spec, session, {})
 
 
 async def gated(kube: Kube, spec: Spec) -> Result:
     """The scheduler alone: pods are created with a scheduling gate, then all released; pods a second from the first release.
 
-    How fast they were created does not matter. Raises TemplateError (also for a kind other than Pod), KubeError.
+    How fast they were created does not matter. Raises TemplateError (also for a kind without pods of its own), KubeError.
     """
     run = begin(spec, "gated")
     check(spec, "gated")
     template = template_of(spec, run, gated=True)
     async with session_of(kube, spec, run, template) as session:
         await session.create(spec.count, spec.schedule, spec.parallel)
-        pods_made = wanted(session)
+        pods_made = wanted(session.submissions, template.kind, template.members)
         await session.wait("Pod", pods_made, spec.timeout, "gated")
         pods = await kube.resource("v1", "Pod")
         queue = iter(list(session.observer.of("Pod")))
@@ -109,8 +113,10 @@ SCENARIOS: dict[Scenario, Callable[[Kube, Spec], Awaitable[Result]]] = {
 def check(spec: Spec, scenario: Scenario) -> None:
     """Raises ValueError where the template cannot be read, or is not of a kind that the scenario can do something with."""
     found = template_of(spec, "check")
-    if scenario == "gated" and found.kind != "Pod":
-        raise TemplateError(f"scheduler-only mode gates Pods; {found.kind} has no scheduling gates: use template pod")
+    if scenario == "gated" and (not found.has_pods or found.members is None):
+        raise TemplateError(f"scheduler-only mode gates pods, and a {found.kind} does not say which: use template pod or job")
+    if found.kind in NO_PODS:
+        raise TemplateError(f"a {found.kind} brings up no pods to be scheduled; it may stand before a workload in the same file")
     if scenario not in ("submit", "gated") and spec.template not in _OWN_PODS[scenario]:
         raise TemplateError(f"{scenario} makes its own pods; leave template out, or say {' or '.join(_OWN_PODS[scenario])}")
     if found.kind.startswith("VirtualMachine"):

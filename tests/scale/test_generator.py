@@ -1,17 +1,22 @@
 """What is created and when: templates, schedules, the generator."""
 
 import asyncio
+import contextlib
 import statistics
 import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+from aiohttp import web
 
-from perfdag.kube import KubeError
-from perfdag.steps.scale.generator import generate
+from perfdag.kube import Kube, KubeError, Resource
+from perfdag.kubeconfig import Cluster, Credentials
+from perfdag.steps.scale.generator import ApiSubmitter, generate
 from perfdag.steps.scale.rows import Clocks, rows_of
 from perfdag.steps.scale.schedule import ARRIVALS, Schedule
 from perfdag.steps.scale.templates import Document, Template, TemplateError, built_in, load
@@ -105,7 +110,7 @@ class Slow:
     def __init__(self, seconds: float, refuse: int = 0) -> None:
         self.seconds, self.refuse, self.names = seconds, refuse, list[str]()
 
-    async def submit(self, bodies: list[bytes], namespace: str) -> tuple[str, int]:
+    async def submit(self, bodies: list[bytes], namespace: str, tally: Counter[str]) -> str:
         await asyncio.sleep(self.seconds)
         name = orjson.loads(bodies[-1])["metadata"]["name"]
         if self.refuse and int(name.rpartition("-")[2]) % self.refuse == 0:
@@ -113,7 +118,71 @@ class Slow:
                 403, "Forbidden", f'pods "{name}" is forbidden: exceeded quota: q, requested: pods=1, used: pods=95, limited: pods=95'
             )
         self.names.append(f"{namespace}/{name}")
-        return name, 0
+        return name
+
+
+@contextlib.asynccontextmanager
+async def api_server(answer: Callable[[int, web.Request], web.Response | None]) -> AsyncIterator[Cluster]:
+    """A server that answers the n-th request of each object so (None: not at all)."""
+    seen: Counter[str] = Counter()
+
+    async def handle(request: web.Request) -> web.Response:
+        if request.method == "GET":
+            return web.json_response({"metadata": {"uid": "there"}})
+        name = orjson.loads(await request.read())["metadata"]["name"]
+        seen[name] += 1
+        answered = answer(seen[name], request)
+        if answered is None:
+            await asyncio.sleep(5.0)
+        return answered or web.Response()
+
+    app = web.Application()
+    app.router.add_route("*", "/{tail:.*}", handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield Cluster(f"http://127.0.0.1:{runner.addresses[0][1]}", "fake", "default", Credentials(), "test")
+    finally:
+        await runner.cleanup()
+
+
+def refusal(status: int, reason: str) -> web.Response:
+    return web.json_response({"kind": "Status", "reason": reason, "message": reason}, status=status, headers={"Retry-After": "0"})
+
+
+CREATED = {"metadata": {"uid": "made"}}
+
+
+class TestApiSubmitter:
+    """What the API server refuses for a moment is tried again, and counted by its cause, whether it ends well or not."""
+
+    @pytest.mark.parametrize(
+        ("answers", "uid", "retries", "error"),
+        [
+            ([refusal(429, "TooManyRequests"), web.json_response(CREATED, status=201)], "made", {"429": 1}, ""),
+            ([None, refusal(409, "AlreadyExists")], "there", {"timeout": 1}, ""),
+            ([refusal(429, "TooManyRequests")] * 3, "", {"429": 2}, "TooManyRequests"),
+            ([refusal(409, "AlreadyExists")], "", {}, "AlreadyExists"),
+        ],
+        ids=["throttled", "an answer lost", "throttled for ever", "taken"],
+    )
+    async def test_retries_are_counted_by_cause_also_of_what_fails_in_the_end(
+        self, answers: list[web.Response | None], uid: str, retries: dict[str, int], error: str
+    ) -> None:
+        def answer(n: int, _: web.Request) -> web.Response | None:
+            told = answers[n - 1]
+            return told and web.Response(body=told.body, status=told.status, headers=told.headers)
+
+        async with api_server(answer) as cluster, Kube(cluster, retries=2, timeout=0.2) as kube:
+            submitter = ApiSubmitter(kube, [Resource("v1", "Pod", "pods", True)])
+            made = await generate(submitter, TEMPLATE, 1, ["n"], Schedule(), 1, run="r")
+        (item,) = made.submissions
+        assert (item.uid, dict(made.retries), item.retries) == (uid, retries, sum(retries.values()))
+        assert error in item.error
+        assert bool(item.error) == bool(error)
+        assert made.summary(Schedule())["retries"] == retries
 
 
 TEMPLATE = Template("t", (Document("v1", "Pod", b'{"metadata":{"name":"perfdag-0name0"}}'),))

@@ -35,7 +35,7 @@ def refused(benchmark: str, **params: Any) -> str:
         ("scale", {"delay": 5}, "arrival closed has no delay"),
         ("scale", {"seed": 5}, "arrival closed has no seed"),
         ("scale", {"arrival": "batch", "delay": 5, "rate": 5}, "arrival batch has no rate"),
-        ("scale", {"scenario": "gated"}, "use template pod"),
+        ("scale", {"scenario": "gated", "template": "training"}, "use template pod or job"),
         ("scale", {"scenario": "fill", "template": "distributed"}, "fill makes its own pods"),
         ("scale", {"template": "vmi"}, "measured by vmi-burst"),
     ],
@@ -47,7 +47,8 @@ def test_what_would_be_ignored_or_cannot_be_is_refused(benchmark: str, params: d
 def test_what_can_be_is_not_refused() -> None:
     assert refused("vmi-burst", template="vmirs", replicas=3, namespace=["a", "b"]) == ""
     assert refused("vmi-burst", scenario="capacity", counts=[500], step=50) == ""
-    assert refused("scale", scenario="gated", template="pod") == refused("scale", scenario="gang") == ""
+    assert refused("scale", scenario="gated", template="pod") == refused("scale", scenario="gated") == ""
+    assert refused("scale", scenario="gang") == ""
     assert refused("scale", arrival="batch", delay="1s", template="training") == ""
 
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
+from perfdag.steps.scale.completion import settled
 from perfdag.steps.scale.generator import Submission
 from perfdag.steps.scale.observer import Record
 from perfdag.steps.scale.rows import Clocks, Row, rows_of
 from perfdag.steps.scale.stages import extractor, failure, unix_ns
 from perfdag.steps.scale.summary import rank, summaries, throughput
-from perfdag.steps.scale.vmi import settled
 
 SECOND = 1_000_000_000
 BASE = 1_700_000_000 * SECOND
@@ -213,6 +213,20 @@ class TestRows:
         made.put("running", api_ns=BASE + 3 * SECOND)
         row = rows_for([made], own)["creation_to_running"]
         assert (row.seconds, row.resolution_s, row.source) == (3.0, 1.0, "api")
+
+    def test_what_an_event_warned_of_is_the_error_of_a_row_unless_the_object_says_more(self) -> None:
+        pod = record("Pod", "p", "root", created=1)
+        made = {each.uid: each for each in (record("Job", "root", "", created=1), pod)}
+
+        def errors() -> set[str | None]:
+            item = Submission(0, "root", "ns", BASE, BASE, BASE + 1, "root")
+            said = {"p": "FailedMount: no such volume", "another": "not ours"}
+            rows = rows_of([item], made, Clocks(0), run="r", kind="Job", until_ns=BASE + SECOND, expected_pods=1, messages=said)
+            return {row.error for row in rows}
+
+        assert errors() == {"FailedMount: no such volume"}
+        pod.error = "Unschedulable: no node"
+        assert errors() == {"Unschedulable: no node"}
 
     def test_percentiles_count_the_censored_and_refuse_few_samples(self) -> None:
         def rows(ok: int, never: int) -> list[Row]:

@@ -1,6 +1,7 @@
 """The files, settings and submitters of Run:ai's scale test tool."""
 
 import csv
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,7 @@ class TestSubmitters:
         settings = runai.Settings(runai_cli_path=fake_cli(folder), image="an/image", storage_class=more.get("storage_class", ""))
         argv = runai.runai_argv(settings, workload, "2", 7, more.get("pvc", False))
         submitter = CommandSubmitter(None, argv, reads_input=False)  # type: ignore[arg-type]
-        assert await submitter.submit([self.BODY], "runai-p one") == ("", 0)
+        assert await submitter.submit([self.BODY], "runai-p one", Counter()) == ""
         return (folder / "said").read_text().split("\n")[:-2]
 
     async def test_a_training_workload(self, tmp_path: Path) -> None:
@@ -134,12 +135,12 @@ class TestSubmitters:
     async def test_what_it_refuses_and_when_it_hangs_is_told(self, tmp_path: Path) -> None:
         refuses = CommandSubmitter(None, [fake_cli(tmp_path, "echo 'no such project' >&2; exit 3")])  # type: ignore[arg-type]
         with pytest.raises(KubeError, match="fake-runai: no such project"):
-            await refuses.submit([self.BODY], "n")
+            await refuses.submit([self.BODY], "n", Counter())
         hangs = CommandSubmitter(None, [fake_cli(tmp_path, "sleep 60")], timeout=0.5)  # type: ignore[arg-type]
         with pytest.raises(KubeError, match=r"did not end in 0\.5 s"):
-            await hangs.submit([self.BODY], "n")
+            await hangs.submit([self.BODY], "n", Counter())
         with pytest.raises(KubeError, match=r"cannot be run: No such file.*--submitter api"):
-            await CommandSubmitter(None, [str(tmp_path / "absent")]).submit([self.BODY], "n")  # type: ignore[arg-type]
+            await CommandSubmitter(None, [str(tmp_path / "absent")]).submit([self.BODY], "n", Counter())  # type: ignore[arg-type]
 
     def test_a_plug_in_is_a_submitter_too(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "submitter_of_tests.py").write_text("def make(kube, settings):\n    return (kube, settings.project)\n")
@@ -155,11 +156,11 @@ class TestSubmitters:
 class TestBackendTimes:
     def test_a_plug_in_fills_the_backend_row(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "backend_of_tests.py").write_text(
-            "def times(project, namespace):\n    assert (project, namespace) == ('p', 'runai-p')\n    return {'a': 1767225610.5}\n"
+            "def times(project, namespace):\n    return {'a': 1767225610.5} if (project, namespace) == ('p', 'other') else {}\n"
         )
         installed(tmp_path, "perfdag.backend_times", "ours = backend_of_tests:times")
         monkeypatch.syspath_prepend(tmp_path)
-        backend = runai.backend_times(runai.Settings(backend_times="ours"), "p", "runai-p")
+        backend = runai.backend_times(runai.Settings(backend_times="ours"), "p", ["runai-p", "other"])
         assert backend == {"a": 1767225610.5}
         stages = ("workload_created", "first_pod_created", "scheduled")
         rows = [
@@ -172,9 +173,9 @@ class TestBackendTimes:
         assert second["backendJobCreatedTimestamp"] is None, "unobserved, not nought"
 
     def test_none_is_asked_for_and_one_that_is_not_installed(self) -> None:
-        assert runai.backend_times(runai.Settings(), "p", "n") == {}
+        assert runai.backend_times(runai.Settings(), "p", ["n"]) == {}
         with pytest.raises(runai.SettingsError, match="no backend_times plug-in 'theirs' is installed"):
-            runai.backend_times(runai.Settings(backend_times="theirs"), "p", "n")
+            runai.backend_times(runai.Settings(backend_times="theirs"), "p", ["n"])
 
 
 class TestVersion:

@@ -1,0 +1,295 @@
+"""When all is there: pods by owners of any kind, VMIs of sets; a run that is found again by its label; what a sample refuses before it writes."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from perfdag.kube import KubeError, Resource
+from perfdag.steps.scale import commands, runai, vmi
+from perfdag.steps.scale.attach import attach, find
+from perfdag.steps.scale.chains import chain, kinds_of
+from perfdag.steps.scale.completion import reached, settled, wanted
+from perfdag.steps.scale.files import RunFile, write_run
+from perfdag.steps.scale.generator import Submission, Submitted
+from perfdag.steps.scale.observer import Observer, Record
+from perfdag.steps.scale.rows import Clocks, rows_of, with_deletion
+from perfdag.steps.scale.templates import TemplateError, load
+
+SECOND = 1_000_000_000
+BASE = 1_700_000_000 * SECOND
+SET = "VirtualMachineInstanceReplicaSet"
+
+
+def record(kind: str, uid: str, owner: str = "", **stages: float) -> Record:
+    made = Record(kind, uid, uid, "ns", owner)
+    for stage, seconds in stages.items():
+        made.put(stage, received_ns=BASE + round(seconds * SECOND))
+    return made
+
+
+def observed(*records: Record) -> Observer:
+    observer = Observer(None, "r", [], ["ns"])  # type: ignore[arg-type]
+    for each in records:
+        observer._adopt(each)
+    return observer
+
+
+def sent(*names: str) -> list[Submission]:
+    return [Submission(i, name, "ns", BASE, BASE, BASE + 1, name) for i, name in enumerate(names)]
+
+
+class TestAnyKind:
+    @pytest.mark.parametrize(
+        ("kind", "between"),
+        [("Deployment", {"ReplicaSet"}), ("StatefulSet", set()), ("RayCluster", {"Deployment", "StatefulSet", "ReplicaSet", "Job"})],
+    )
+    def test_pods_of_a_kind_without_a_chain_of_its_own_are_followed_by_their_owners(self, kind: str, between: set[str]) -> None:
+        assert {name for _, name in kinds_of("x.example.com/v1", kind)} == {kind, "Pod", "PersistentVolumeClaim", *between}
+        assert {"scheduled", "ready", "submission_to_scheduled"} <= {step.name for step in chain(kind)}
+        made = record(kind, "root", created=1), record("ReplicaSet", "rs", "root", created=1)
+        pods = [record("Pod", f"p{i}", "rs", created=2, scheduled=3 + i, ready=4) for i in range(2)]
+        records = {each.uid: each for each in (*made, *pods)}
+        rows = rows_of(sent("root"), records, Clocks(0), run="r", kind=kind, until_ns=BASE + 9 * SECOND, expected_pods=None)
+        assert {row.stage: row.seconds for row in rows if row.status == "ok"}["submission_to_scheduled"] == 4.0, "the last pod"
+
+    def test_where_the_number_of_pods_is_not_known_each_workload_has_some_and_all_are_ready(self) -> None:
+        own = [record("RayCluster", name, created=1) for name in "abc"]
+        pods = [
+            record("Pod", "a1", "a", ready=2),
+            record("Pod", "a2", "a", ready=2),
+            record("Pod", "b1", "b", ready=2),
+            record("Pod", "b2", "b"),
+        ]
+        observer, items = observed(*own, *pods), sent(*"abc")
+        enough = wanted(items, "RayCluster", None)
+        assert (reached(observer, "RayCluster", None, enough), enough) == (1, 3)
+        observer._note(observer.records["b2"], "ready", 0, 0, 1)
+        observer._adopt(record("Pod", "c1", "c", failed=3))
+        observer._adopt(record("Pod", "c2", "c", gone=3))
+        assert reached(observer, "RayCluster", None, enough) == 3, "one that was replaced does not count"
+
+    def test_what_has_no_pods_is_there_once_it_is_created_and_no_workload(self) -> None:
+        observer = observed(record("ConfigMap", "a", created=1))
+        assert (reached(observer, "ConfigMap", None, 1), wanted(sent("a"), "ConfigMap", None)) == (1, 1)
+        assert [step.name for step in chain("ConfigMap")] == ["created", "deletion"]
+
+    @pytest.mark.parametrize(
+        ("text", "members"),
+        [
+            ("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: '${name}'}\nspec: {replicas: 3}", 3),
+            ("apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: '${name}'}\nspec: {}", 1),
+            ("apiVersion: batch/v1\nkind: Job\nmetadata: {name: '${name}'}\nspec: {parallelism: 2, completions: 6}", 6),
+            ("apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: '${name}'}\nspec: {tasks: []}", None),
+            ("apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: '${name}'}\nspec: {}", None),
+            ("apiVersion: ray.io/v1\nkind: RayCluster\nmetadata: {name: '${name}'}", None),
+        ],
+    )
+    def test_how_many_pods_there_shall_be_is_read_from_the_template(self, text: str, members: int | None) -> None:
+        assert load(f"{text}\n", "r").members == members
+        assert load("vmirs", "r", {"workers": 4}).members == load("distributed", "r", {"workers": 3}).members == 4
+        assert load("pytorchjob", "r", {"workers": 3}).members == 4
+
+
+class TestVmis:
+    def test_a_sample_of_sets_is_complete_when_all_vmis_of_all_sets_run(self) -> None:
+        """3 sets of 4; launcher pods that are ready are no VMIs that run."""
+        sets = [record(SET, name, created=1) for name in "abc"]
+        vmis = [record(vmi.VMI, f"{name}{i}", name, created=1, running=2) for name in "abc" for i in range(4)]
+        pods = [record("Pod", f"p{each.uid}", each.uid, ready=2) for each in vmis]
+        file = RunFile("r", "kubevirt.io/v1", SET, ["ns"], "p", 1, 4, True, sent(*"abc"), {})
+        observer = observed(*sets, *pods, *vmis[:3])
+        assert not commands._complete(observer, file)
+        for each in vmis[3:]:
+            observer._adopt(each)
+        assert commands._complete(observer, file)
+        assert commands._ready(observer, file) == (12, 12)
+
+    def test_one_that_went_away_before_it_ran_is_waited_for_only_where_another_takes_its_place(self) -> None:
+        alone = record(vmi.VMI, "a", created=1, gone=2)
+        assert settled([alone], 1) == 1
+        assert settled([record(vmi.VMI, "v", "vm", created=1, gone=2)], 1) == 0, "the VM starts another"
+
+    async def test_what_was_churned_away_is_waited_for_no_more(self) -> None:
+        """Of 4 VMIs one never ran and was deleted in a cycle: the next wait is for the other 3 alone."""
+        from perfdag.steps.scale.session import Session
+
+        records = [record(vmi.VMI, f"v{i}", created=1, **({"running": 2.0} if i else {})) for i in range(4)]
+        items = sent(*(each.uid for each in records))
+        session = Session(None, "r", load("vmi", "r"), ["ns"], observed(*records), None, None, None, [], submissions=items)  # type: ignore[arg-type]
+        spec = vmi.Spec(timeout=0.05)
+        assert not await vmi._settled(session, spec)
+        session._deleted.add("v0")
+        assert await vmi._settled(session, spec)
+        records[1].put("gone")
+        assert await vmi._settled(session, spec), "one that ran, ran"
+
+    async def test_a_steady_state_needs_room_for_its_count_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What is replaced is gone before another is made."""
+
+        async def checked(kube: Any, count: int, per_node: int) -> None:
+            raise KubeError(0, "Asked", f"for {count}")
+
+        monkeypatch.setattr(vmi, "check_nodes", checked)
+        with pytest.raises(KubeError, match="for 200"):
+            await vmi.steady(None, vmi.Spec(), 200, 5, 1.0, 1.0)  # type: ignore[arg-type]
+
+    def test_failure_by_itself_and_by_deletion_are_two_latencies(self) -> None:
+        def latencies(**stages: float) -> dict[str, float | None]:
+            made = record(vmi.VMI, "a", created=1, scheduling=2, scheduled=4, **stages)
+            rows = list(rows_of(sent("a"), {"a": made}, Clocks(0), run="r", kind=vmi.VMI, until_ns=BASE + 99 * SECOND))
+            assert {row.stage: row.seconds for row in rows if row.stage in ("creation_to_scheduling", "creation_to_scheduled")} == {
+                "creation_to_scheduling": 1.0,
+                "creation_to_scheduled": 3.0,
+            }
+            return {row.stage: row.seconds for row in rows if row.stage.endswith(("_to_failed", "_to_succeeded")) and row.status == "ok"}
+
+        assert latencies(failed=6, deleting=9, gone=10) == {"creation_to_failed": 5.0}
+        assert latencies(running=6, deleting=9, failed=11) == {"deletion_to_failed": 2.0}
+        assert latencies(running=6, deleting=9, succeeded=10) == {"deletion_to_succeeded": 1.0}
+
+    def test_one_that_gets_stuck_is_still_censored(self) -> None:
+        made = record(vmi.VMI, "a", created=1, pending=2, scheduling=3)
+        rows = {row.stage: row for row in rows_of(sent("a"), {"a": made}, Clocks(0), run="r", kind=vmi.VMI, until_ns=BASE + 9 * SECOND)}
+        assert [rows[name].status for name in ("scheduled", "creation_to_scheduled", "running", "creation_to_running")] == ["censored"] * 4
+
+
+def test_rows_of_pods_have_their_deletion_and_nothing_that_came_by_it() -> None:
+    first, second = record("Pod", "a", created=1, scheduled=2), record("Pod", "b", created=1)
+
+    def rows() -> list[Any]:
+        records = {"a": first, "b": second}
+        return list(rows_of(sent("a", "b"), records, Clocks(0), run="r", kind="Pod", until_ns=BASE + 5 * SECOND))
+
+    before = rows()
+    for each in (first, second):
+        each.put("deleting", received_ns=BASE + 5 * SECOND)
+        each.put("gone", received_ns=BASE + 7 * SECOND)
+    second.put("scheduled", received_ns=BASE + 6 * SECOND)  # in the place of the first
+    merged = {(row.name, row.stage): row for row in with_deletion(before, rows())}
+    assert [merged[name, "deletion"].seconds for name in "ab"] == [2.0, 2.0]
+    assert [merged[name, "scheduled"].status for name in "ab"] == ["ok", "censored"]
+
+
+class TestSampled:
+    def sampled(self, kind: str, *records: Record, members: int = 1, submitted: int = 1) -> tuple[list[dict[str, Any]], int]:
+        until = BASE + 99 * SECOND
+        found = {each.uid: each for each in records}
+        rows = rows_of(sent(*"abc"[:submitted]), found, Clocks(0), run="r", kind=kind, until_ns=until, expected_pods=members)
+        return runai.sampled_json(list(rows), "p")
+
+    def seconds(self, item: dict[str, Any], key: str) -> float:
+        from datetime import datetime
+
+        return datetime.fromisoformat(item[f"{key}Timestamp"]).timestamp() - BASE / 1e9
+
+    def test_a_pod_is_its_own_first_and_last_pod(self) -> None:
+        (item,), waiting = self.sampled("Pod", record("Pod", "a", created=1, scheduled=3), record("Pod", "b", created=1), submitted=2)
+        assert waiting == 1
+        assert [self.seconds(item, key) for key in ("firstPodCreated", "lastPodCreated", "podSchedulingDecision")] == [1, 1, 3]
+
+    def test_a_vm_is_scheduled_when_its_launcher_pod_is_and_not_in_the_phase_of_that_name(self) -> None:
+        own = record("VirtualMachine", "a", created=1), record(vmi.VMI, "v", "a", created=2, scheduling=3, scheduled=9, running=10)
+        (item,), _ = self.sampled("VirtualMachine", *own, record("Pod", "p", "v", created=4, scheduled=5))
+        keys = ("workloadCreated", "jobCreated", "firstPodCreated", "podSchedulingDecision")
+        assert [self.seconds(item, key) for key in keys] == [1, 2, 4, 5]
+
+    def test_a_set_of_vmis_is_one_workload_of_which_the_last_pod_counts(self, tmp_path: Path) -> None:
+        vmis = [record(vmi.VMI, f"v{i}", "a", created=2 + i) for i in range(2)]
+        pods = [record("Pod", f"p{i}", f"v{i}", created=4 + i, scheduled=6 + i) for i in range(2)]
+        own = record(SET, "a", created=1)
+        (item,), waiting = self.sampled(SET, own, *vmis, *pods, members=2)
+        assert (item["jobName"], waiting) == ("a", 0)
+        keys = ("jobCreated", "firstPodCreated", "lastPodCreated", "podSchedulingDecision")
+        assert [self.seconds(item, key) for key in keys] == [2, 4, 5, 7]
+        (tmp_path / "sampled.json").write_bytes(orjson.dumps([item]))
+        (tmp_path / "submitted.json").write_bytes(orjson.dumps(runai.submitted_json(Submitted("r", sent("a"), BASE / 1e9, BASE), "p")))
+        (times,) = runai.read_times(tmp_path)
+        assert times.deltas["Total Pod Scheduling Decision"] == 7.0
+        assert self.sampled(SET, own, *vmis, pods[0], members=2) == ([], 1), "not all of it is scheduled"
+
+
+class Cluster:
+    """A cluster with two namespaces and what a run made there."""
+
+    def __init__(self, *bodies: dict[str, Any]) -> None:
+        self.bodies = bodies
+
+    async def request(self, verb: str, path: str) -> dict[str, Any]:
+        if path == "/apis":
+            return {"groups": [{"preferredVersion": {"groupVersion": "batch/v1"}}]}
+        kinds = {"/api/v1": ["ConfigMap", "Pod"], "/apis/batch/v1": ["Job"]}[path]
+        return {
+            "resources": [{"name": f"{kind.lower()}s", "kind": kind, "namespaced": True, "verbs": ["list", "delete"]} for kind in kinds]
+        }
+
+    async def list(self, resource: Resource, namespace: str | None, *, labels: str) -> list[dict[str, Any]]:
+        run = labels.removeprefix("perfdag/run=").removesuffix(",perfdag/index")
+        return [
+            each
+            for each in self.bodies
+            if each["kind"] == resource.kind
+            and each["metadata"]["labels"].get("perfdag/run") == run
+            and "perfdag/index" in each["metadata"]["labels"]
+        ]
+
+
+def job(index: int, run: str = "r", kind: str = "Job") -> dict[str, Any]:
+    labels = {"perfdag/run": run, "perfdag/index": str(index)}
+    metadata = {"name": f"j-{index}", "namespace": "runai-p", "uid": f"u{index}", "labels": labels}
+    metadata["annotations"] = {"perfdag/intended": f"2026-01-01T00:00:0{index}.500000Z"}
+    return {"kind": kind, "metadata": metadata, "spec": {"parallelism": 2, "completions": 2}}
+
+
+class TestAttach:
+    async def test_a_run_is_found_by_its_id_with_the_time_each_was_due(self) -> None:
+        cluster: Any = Cluster(job(1), job(0), job(2, "other"), job(0, kind="ConfigMap"))
+        kinds = await find(cluster, "r", None)
+        file = await attach(cluster, "r", kinds, None)
+        assert (file.api_version, file.kind, file.namespaces, file.project, file.expected_pods) == ("batch/v1", "Job", ["runai-p"], "p", 2)
+        assert [each.name for each in file.submissions] == ["j-0", "j-1"]
+        assert file.submissions[1].intended_ns - file.submissions[0].intended_ns == pytest.approx(SECOND, abs=1e6)
+        assert file.others == [("v1", "ConfigMap")]
+
+    async def test_a_run_that_is_not_there_and_one_of_two_kinds_are_told(self) -> None:
+        with pytest.raises(KubeError, match="nothing of run q is on this cluster"):
+            await find(Cluster(job(0)), "q", None)  # type: ignore[arg-type]
+        both: Any = Cluster(job(0), job(1, kind="Pod"))
+        with pytest.raises(runai.SettingsError, match=r"run r created Pod, Job; which is measured is in its run\.json"):
+            await attach(both, "r", await find(both, "r", None), None)
+
+    async def test_a_folder_of_another_run_is_not_written_to(self, tmp_path: Path) -> None:
+        write_run(tmp_path / "run.json", RunFile("q", "v1", "Pod", ["ns"], "p", 1, 1, True, [], {}), Submitted("q", [], 0.0, 0))
+        with pytest.raises(runai.SettingsError, match="holds run q; give another folder"):
+            await commands.sample(None, commands.Look(tmp_path, runai.Settings(), run="r"))  # type: ignore[arg-type]
+
+
+def test_another_type_or_project_than_was_submitted_is_told_before_a_file_is_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import asyncio
+
+    from perfdag.cli import main, scale_verbs
+
+    write_run(tmp_path / "run.json", RunFile("q", "v1", "Pod", ["ns"], "p", 1, 1, True, [], {}), Submitted("q", [], 0.0, 0))
+    (tmp_path / "sampled.json").write_text("as it was")
+    monkeypatch.setattr(scale_verbs, "_on_cluster", lambda args, work: asyncio.run(work(None)))
+    for words, told in ((["-t", "training"], "is of Pod, not training"), (["-p", "x"], "was submitted to project p, not x")):
+        assert main(["scale", "sample", "-o", str(tmp_path), *words]) == 2
+        assert told in capsys.readouterr().err
+    assert (tmp_path / "sampled.json").read_text() == "as it was"
+
+
+@pytest.mark.parametrize("name", ["vmi", "vm", "vmirs"])
+def test_a_claim_that_nothing_could_take_is_refused(name: str) -> None:
+    with pytest.raises(TemplateError, match="has no pods of its own to add a claim to"):
+        load(name, "r", {"workers": 1}, pvc=True)
+    assert load("training", "r", pvc=True).documents
+
+
+def test_gates_go_to_the_pods_of_any_kind_that_holds_them() -> None:
+    (document,) = load("job", "r", gated=True).documents
+    body = orjson.loads(document.body)
+    assert body["spec"]["template"]["spec"]["schedulingGates"] == [{"name": "perfdag/hold"}]
+    assert "suspend" not in body["spec"]
