@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from perfdag.cli import queue_programs
 from perfdag.cli.queue_programs import TOKEN_VARIABLE, say, verb
 
 if TYPE_CHECKING:
+    from perfdag.kube import Kube
     from perfdag.steps.queue.targets import DeploymentTarget
+    from perfdag.steps.queue.validate import Load
 
 EPILOG = """examples:
   perfdag queue frontend sleep media
@@ -132,27 +134,46 @@ async def _validate_here(command: list[str], plan: Any, **how: Any) -> Any:
 
 
 async def _validate_there(args: argparse.Namespace, plan: Any) -> Any:
-    import os
-
     from perfdag.kube import Kube
-    from perfdag.steps.queue import targets
     from perfdag.steps.queue.deploy import deployed
+    from perfdag.steps.queue.targets import DeploymentTarget, HttpLoad
     from perfdag.steps.queue.validate import BadInput, validate
 
-    token = os.environ.get(TOKEN_VARIABLE, "")
     async with Kube() as kube, deployed(kube, args.deploy, args.namespace, args.deployment, say):
         namespace = args.namespace or kube.namespace
-        target = targets.DeploymentTarget(kube, namespace, args.deployment)
+        target = DeploymentTarget(kube, namespace, args.deployment)
         await target.find()
         if other := await _scaler(target):
             raise BadInput(f"{args.deployment} is scaled by {other} as well: delete that for the time of the validation")
-        if args.client_url:
-            get = targets.by_url(args.client_url, token)
-        else:
-            get = targets.by_service(kube, args.client_namespace or namespace, args.client or f"{args.deployment}-client", 9996, token)
-        load = targets.HttpLoad(get)
+        load = HttpLoad(_client(kube, args, namespace))
         await load.up(plan.scale_seconds if args.deploy else 0)
-        return await validate(target, load, plan, say)
+        verdict = await validate(target, load, plan, say)
+        if args.deploy:  # what is in flight is to end before all is deleted
+            await _answered(target, load, plan.scale_seconds)
+        return verdict
+
+
+def _client(kube: Kube, args: argparse.Namespace, namespace: str) -> Callable[[str], Awaitable[bytes]]:
+    """What asks the client's control port."""
+    import os
+
+    from perfdag.steps.queue import targets
+
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    if args.client_url:
+        return targets.by_url(args.client_url, token)
+    return targets.by_service(kube, args.client_namespace or namespace, args.client or f"{args.deployment}-client", 9996, token)
+
+
+async def _answered(target: DeploymentTarget, load: Load, seconds: float) -> None:
+    """Wait for the answers of what is in flight; where they do not come in so many seconds that is said."""
+    from perfdag.kube import KubeError
+    from perfdag.steps.queue.validate import BadInput, idle
+
+    try:
+        await idle(target, load, seconds)
+    except (BadInput, KubeError) as error:
+        say(str(error))
 
 
 async def _scaler(target: DeploymentTarget) -> str | None:

@@ -15,38 +15,49 @@ if TYPE_CHECKING:
     from perfdag.kube import Kube
 
 
+LOOK_SECONDS = 0.5
 OPTIONAL = {"ServiceMonitor", "ScaledObject"}
 """Kinds of operators that a validation works without."""
 
 
-GONE_SECONDS = 60.0
-"""How long an object that is deleted may take to be gone."""
+POD_GRACE = 30
+"""Seconds of termination grace that a pod has which names none."""
+MARGIN = 60.0
+"""How long objects may take to be gone beyond the grace of their pods: that runs out only where a pod does not end by itself."""
 
 
 @asynccontextmanager
 async def deployed(kube: Kube, file: str | None, namespace: str | None, validated: str, say: Callable[[str], None]) -> AsyncIterator[None]:
-    """Apply the objects of a YAML file, then delete them, last first, and wait until they are gone. Left out, and said so: what is there
-    already, what would scale the Deployment ``validated``, and optional kinds that the cluster does not serve.
+    """Apply the objects of a YAML file, then delete them, last first, and wait until they are gone, as long as the grace of their pods and
+    MARGIN; what is not gone then is said. Left out, and said so: what is there already, what would scale the Deployment ``validated``,
+    and optional kinds that the cluster does not serve.
 
-    Raises ValueError where the file is no YAML list of objects, KubeError where the cluster refuses one.
+    Raises ValueError where the file is no YAML list of objects, or one of a validation before does not go; KubeError where the cluster
+    refuses one.
     """
     if not file:
         yield
         return
-    made: list[dict[str, Any]] = []
+    bodies, made = _objects(file), list[dict[str, Any]]()
+    seconds = max(map(_grace, bodies), default=0) + MARGIN
     try:
-        for body in _objects(file):
-            if why := await _left_out(kube, body, namespace, validated):
-                say(f"not applied: {body['kind']} {body['metadata']['name']}, {why}")
+        for body in bodies:
+            why = await _left_out(kube, body, validated)
+            if not why and await _stays(kube, body, namespace, seconds, say):
+                why = "which is there already and stays as it is"
+            if why:
+                say(f"not applied: {_named(body)}, {why}")
                 continue
             made.append(body)
             await kube.apply(body, None if "namespace" in body["metadata"] else namespace)
         yield
     finally:
-        await _remove(kube, list(reversed(made)), namespace)
+        if made:
+            say(f"deleting the {len(made)} objects that were applied")
+        await _remove(kube, list(reversed(made)), namespace, seconds, say)
 
 
-async def _remove(kube: Kube, bodies: list[dict[str, Any]], namespace: str | None) -> None:
+async def _remove(kube: Kube, bodies: list[dict[str, Any]], namespace: str | None, seconds: float, say: Callable[[str], None]) -> None:
     """Delete each, whatever becomes of the others, and wait; raises the first KubeError at the end."""
     from perfdag.kube import KubeError
 
@@ -58,14 +69,32 @@ async def _remove(kube: Kube, bodies: list[dict[str, Any]], namespace: str | Non
             refused.append(error)
     if refused:
         raise refused[0]
-    await _gone(kube, bodies, namespace)
+    if left := await _left(kube, bodies, namespace, seconds):
+        say(f"not gone {seconds:g} s after they were deleted: {', '.join(map(_named, left))}")
 
 
-async def _gone(kube: Kube, bodies: list[dict[str, Any]], namespace: str | None) -> None:
-    end = time.monotonic() + GONE_SECONDS
+async def _left(kube: Kube, bodies: list[dict[str, Any]], namespace: str | None, seconds: float) -> list[dict[str, Any]]:
+    """Wait until they are gone; returns those that were not in so many seconds."""
+    end = time.monotonic() + seconds
+    left = []
     for body in bodies:
-        while await _there(kube, body, namespace) and time.monotonic() < end:
-            await asyncio.sleep(0.5)
+        while await _there(kube, body, namespace):
+            if time.monotonic() > end:
+                left.append(body)
+                break
+            await asyncio.sleep(LOOK_SECONDS)
+    return left
+
+
+def _named(body: dict[str, Any]) -> str:
+    return f"{body['kind']} {body['metadata']['name']}"
+
+
+def _grace(body: dict[str, Any]) -> int:
+    """Seconds that its pods may take to end, 0 for what has none."""
+    spec = body.get("spec") or {}
+    template = spec.get("jobTemplate", {}).get("spec", spec).get("template")
+    return int(template["spec"].get("terminationGracePeriodSeconds", POD_GRACE)) if template else 0
 
 
 def _objects(file: str) -> list[dict[str, Any]]:
@@ -83,8 +112,8 @@ def _objects(file: str) -> list[dict[str, Any]]:
     return bodies
 
 
-async def _left_out(kube: Kube, body: dict[str, Any], namespace: str | None, validated: str) -> str | None:
-    """Why an object is not applied; None where it is."""
+async def _left_out(kube: Kube, body: dict[str, Any], validated: str) -> str | None:
+    """Why an object is not applied wherever it is; None where it is."""
     from perfdag.kube import KubeError
 
     if scales(body, validated):
@@ -96,11 +125,18 @@ async def _left_out(kube: Kube, body: dict[str, Any], namespace: str | None, val
             if error.reason != "NoKind":
                 raise
             return "which the cluster does not serve"
+    return None
+
+
+async def _stays(kube: Kube, body: dict[str, Any], namespace: str | None, seconds: float, say: Callable[[str], None]) -> bool:
+    """Whether it is there; one that a validation before deleted is waited for. Raises ValueError where that does not go."""
     found = await _there(kube, body, namespace)
-    if found and found["metadata"].get("deletionTimestamp"):  # of a validation before
-        await _gone(kube, [body], namespace)
-        found = await _there(kube, body, namespace)
-    return "which is there already and stays as it is" if found else None
+    if not found or not found["metadata"].get("deletionTimestamp"):
+        return found is not None
+    say(f"waiting for {_named(body)}, which is being deleted, to be gone")
+    if await _left(kube, [body], namespace, seconds):
+        raise ValueError(f"{_named(body)} is being deleted and not gone after {seconds:g} s: see what holds it, then validate again")
+    return False
 
 
 async def _there(kube: Kube, body: dict[str, Any], namespace: str | None) -> dict[str, Any] | None:

@@ -123,12 +123,12 @@ async def _prove(target: Target, load: Load, plan: Plan, say: Callable[[str], No
     await load.parallel(0)
     say(f"proving that {plan.limit} replicas run")
     await _scaled(target, plan.limit, plan.scale_seconds)
-    await _idle(target, load, plan.scale_seconds)
+    await idle(target, load, plan.scale_seconds)
     allowed = await load.parallel(plan.limit)
     await load.parallel(0)
     if allowed < plan.limit:
         raise BadInput(f"the client sends at most {allowed} requests in parallel: start it with --req-max {plan.limit}")
-    await _idle(target, load, plan.scale_seconds)
+    await idle(target, load, plan.scale_seconds)
     await _scaled(target, 0, plan.scale_seconds)
 
 
@@ -150,8 +150,8 @@ async def _none_lost(target: Target) -> None:
         raise BadInput(lost)
 
 
-async def _idle(target: Target, load: Load, seconds: float) -> None:
-    """Wait until nothing is in flight, so that no step measures the requests of another."""
+async def idle(target: Target, load: Load, seconds: float) -> None:
+    """Wait until nothing is in flight, so that no step measures the requests of another. Raises BadInput where that takes too long."""
     end = time.monotonic() + seconds
     while pending := (await load.stats())["pending"]:
         await _none_lost(target)
@@ -163,7 +163,7 @@ async def _idle(target: Target, load: Load, seconds: float) -> None:
 async def _step(target: Target, load: Load, plan: Plan, replicas: int, done: list[Step]) -> Step:
     await load.parallel(0)
     await _scaled(target, replicas, plan.scale_seconds)
-    await _idle(target, load, plan.scale_seconds)
+    await idle(target, load, plan.scale_seconds)
     await load.reset()
     await load.parallel(replicas)
     rate = await measure(load.stats, replicas, plan.patience, lambda stats: pods(stats) >= replicas, target.lost)
