@@ -1,46 +1,27 @@
 """imb: the Intel MPI Benchmarks (IMB-MPI1), point-to-point and collective, by message size."""
 
+import math
 import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from perfdag import cgroups
 from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Params, Skip, Tool
-from perfdag.hosts import Finished
+from perfdag.hosts import Finished, Host
 from perfdag.shape import Shape
-from perfdag.steps import devices, intelmpi, openmpi
-from perfdag.units import PositiveDuration
+from perfdag.steps import devices, imb_table, intelmpi, openmpi
+from perfdag.steps.imb_table import BANDS, COLLECTIVES, KNOWN, PAIRS, REDUCTIONS, SYNCS
+from perfdag.units import PositiveDuration, quantity_bytes, short
 
-PAIRS = ("PingPong", "PingPing", "PingPongSpecificSource", "PingPongAnySource", "PingPingSpecificSource", "PingPingAnySource")
-STREAMS = ("Sendrecv", "Exchange")
-BANDS = ("Uniband", "Biband")
-SYNCS = ("Barrier",)
-REDUCTIONS = ("Reduce", "Reduce_local", "Reduce_scatter", "Reduce_scatter_block", "Allreduce")
-COLLECTIVES = (
-    "Bcast",
-    "Allgather",
-    "Allgatherv",
-    "Gather",
-    "Gatherv",
-    "Scatter",
-    "Scatterv",
-    "Alltoall",
-    "Alltoallv",
-    *REDUCTIONS,
-)
-KNOWN = (*PAIRS, *STREAMS, *BANDS, *COLLECTIVES, *SYNCS)
-_HEADER = re.compile(r"^# Benchmarking (\S+)\s*$", re.M)
-_PROCESSES = re.compile(r"# #processes = (\d+)")
-_COLUMNS = {
-    "#bytes": "bytes",
-    "#repetitions": "repetitions",
-    "t[usec]": "t_avg",
-    "t_min[usec]": "t_min",
-    "t_max[usec]": "t_max",
-    "t_avg[usec]": "t_avg",
-    "Mbytes/sec": "bandwidth",
-    "Msg/sec": "rate",
-}
+GIB = 2**30
+_OWN_MEMORY = GIB
+"""Bytes of buffers that a rank may have where IMB is not told another number (its default of -mem)."""
+_SHARE = 0.8  # of the memory that there is, for buffers; the rest is MPI's and the system's
+_NO_QUESTION = GIB // 4  # buffers of all ranks of a host that are not worth asking it for its memory
+_AVAILABLE = re.compile(r"^MemAvailable:\s+(\d+) kB", re.M)
 
 
 class ImbParams(Params):
@@ -48,7 +29,7 @@ class ImbParams(Params):
 
     benchmark: Literal[KNOWN] = Field("PingPong", description="one of IMB-MPI1's benchmarks")  # type: ignore[valid-type]
     ranks: int = Field(2, ge=2, le=65536, description="MPI processes")
-    ranks_per_host: int | None = Field(None, ge=1, description="default: all on one host for shm, else spread over two hosts")
+    ranks_per_host: int | None = Field(None, ge=1, description="default: all on one host for shm, else half on each of two hosts")
     transport: Literal["tcp", "shm", "rdma"] = Field("tcp", description="chosen, then verified from what MPI says it used")
     min_log: int = Field(0, ge=0, le=30, description="smallest message is 2^min_log bytes (0 bytes come first always)")
     max_log: int = Field(22, ge=0, le=30, description="largest message is 2^max_log bytes")
@@ -72,19 +53,33 @@ class ImbParams(Params):
             raise ValueError(f"{self.benchmark} needs an even number of ranks, not {self.ranks}")
         if self.program is not None and self.mpi == "intel":
             raise ValueError("program belongs to mpi: openmpi; intel brings its own")
+        if imb_table.too_large(self.benchmark, self.ranks, 2**self.max_log):
+            largest = next(log for log in range(29, -1, -1) if not imb_table.too_large(self.benchmark, self.ranks, 2**log))
+            raise ValueError(
+                f"max_log {self.max_log}: IMB cannot count ranks x size of {self.benchmark} then; at most {largest} with {self.ranks} ranks"
+            )
         return self
 
     def hosts(self) -> int:
         """Hosts that the ranks are spread over."""
         if self.transport == "shm":
             return 1
-        per_host = self.ranks_per_host or max(self.ranks // 2, 1)
-        return self.ranks // per_host
+        return 2 if self.ranks_per_host is None else self.ranks // self.ranks_per_host
 
     def sizes(self) -> list[int]:
         """Message sizes in bytes that IMB measures with -msglog min:max: 0, then powers of two; reductions are of whole floats."""
         smallest = max(self.min_log, 2) if self.benchmark in REDUCTIONS else self.min_log
         return [0, *(2**log for log in range(smallest, self.max_log + 1))]
+
+    def rounds(self) -> int:
+        """Messages one after the other that an operation takes on a rank, roughly: one to each other rank, or along a tree of all."""
+        if self.benchmark in (*imb_table.EXCHANGES, *imb_table.SPREADS):
+            return self.ranks - 1
+        return math.ceil(math.log2(self.ranks)) if self.benchmark in (*COLLECTIVES, *SYNCS) else 1
+
+    def memory(self) -> int:
+        """Bytes of a rank's buffers at the largest size."""
+        return imb_table.buffers(self.benchmark, self.ranks) << self.max_log
 
 
 class Imb(Benchmark[ImbParams]):
@@ -120,7 +115,8 @@ class Imb(Benchmark[ImbParams]):
         problems = []
         count = shape.hosts.count
         if params.ranks % count:
-            problems.append(f"ranks {params.ranks} cannot be spread evenly over {count} hosts; use a multiple, or another hosts.count")
+            advice = f"use a multiple of {count}, or a ranks_per_host (or hosts.count) that divides {params.ranks}"
+            problems.append(f"ranks {params.ranks} cannot be spread evenly over {count} hosts; {advice}")
         elif params.ranks_per_host is not None and params.ranks // count != params.ranks_per_host:
             problems.append(
                 f"ranks {params.ranks} over {count} hosts is not {params.ranks_per_host} ranks_per_host; change one of the three"
@@ -129,11 +125,25 @@ class Imb(Benchmark[ImbParams]):
             problems.append("transport shm stays on one host; set hosts.count to 1 or use tcp")
         if params.transport == "rdma" and not devices.has_rdma(shape):
             problems.append(f"transport: rdma {devices.RDMA_WANTED}")
+        given, needed = shape.resources.get("memory"), params.memory() * math.ceil(params.ranks / count)
+        if given is not None and needed > _SHARE * quantity_bytes(given):
+            problems.append(
+                f"messages of 2^{params.max_log} B need buffers of {short(needed, 'B')} on each host, too much for resources.memory {given};"
+                " lower max_log or the ranks of a host, or raise it"
+            )
         return problems
 
     def seconds(self, params: ImbParams) -> float:
         # measured on two shared cores: a start costs 0.3 s, a size of 1000 repetitions some 15 ms below 64 KiB
-        return 0.4 + sum(min(params.time_per_size, params.iterations * (12e-6 + size / 2e9)) for size in params.sizes())
+        rounds = params.rounds()
+        work = sum(min(params.time_per_size, params.iterations * rounds * (12e-6 + size / 2e9)) for size in params.sizes())
+        return 0.4 + 0.01 * (params.ranks - 2) + work
+
+    def limit(self, params: ImbParams) -> float:
+        # IMB begins no size when it has taken time_per_size for each but two, and estimates the repetitions of a size in a second or so
+        sizes = 1 if params.benchmark in SYNCS else params.max_log - params.min_log + 2
+        own = 5 * (0.4 + 0.01 * params.ranks) + sizes * (params.time_per_size + 2)
+        return max(super().limit(params), own)
 
     def missing(self, gang: Gang, params: ImbParams) -> list[Tool]:
         if params.mpi == "openmpi":
@@ -158,13 +168,18 @@ class Imb(Benchmark[ImbParams]):
         argv, env = self._intel(gang, params) if params.mpi == "intel" else self._openmpi(gang, params)
         finished = gang.lead.run(argv, timeout=gang.timeout, env=env)
         output = self._output(finished, library)
-        output.facts["interface"] = env.get("FI_TCP_IFACE")
+        placed = (openmpi if library else intelmpi).nodes_of_ranks(finished.stdout + finished.stderr)
+        output.facts |= {
+            "interface": env.get("FI_TCP_IFACE"),
+            "hosts": [host.name for host in gang.hosts],
+            "ranks_of": dict(Counter(placed.values())),
+        }
         return output
 
     def _intel(self, gang: Gang, params: ImbParams) -> tuple[list[str], dict[str, str]]:
         root = intelmpi.root_of(gang.hosts[0])
         rsh = intelmpi.rsh_script(gang)
-        argv = [*intelmpi.mpirun(gang, root, params.ranks, rsh), f"{root}/bin/IMB-MPI1", *self.arguments(params)]
+        argv = [*intelmpi.mpirun(gang, root, params.ranks, rsh), f"{root}/bin/IMB-MPI1", *self.arguments(params, _memory(gang, params))]
         return argv, intelmpi.environment(gang, root, params.transport, params.oversubscribe)
 
     def _openmpi(self, gang: Gang, params: ImbParams) -> tuple[list[str], dict[str, str]]:
@@ -174,13 +189,18 @@ class Imb(Benchmark[ImbParams]):
             way = {"tcp": "self,tcp", "shm": "self,vader"}[params.transport]
             interface = intelmpi.interface_of(gang) if params.transport == "tcp" else None
             argv = openmpi.mpirun(gang, params.ranks, "tcp", oversubscribe=params.oversubscribe, layers=way, interface=interface)
-        return [*argv, params.program or "", *self.arguments(params)], openmpi.environment()
+        return [*argv, params.program or "", *self.arguments(params, _memory(gang, params))], openmpi.environment()
 
     @staticmethod
-    def arguments(params: ImbParams) -> list[str]:
-        """Arguments of IMB-MPI1."""
+    def arguments(params: ImbParams, memory: float | None) -> list[str]:
+        """Arguments of IMB-MPI1; `memory` is how many bytes of buffers a rank may have (None: not known)."""
         made = [params.benchmark, "-npmin", str(params.ranks), "-iter", str(params.iterations), "-time", f"{params.time_per_size:g}"]
-        return made if params.benchmark in SYNCS else [*made, "-msglog", f"{params.min_log}:{params.max_log}"]
+        if params.benchmark in SYNCS:
+            return made
+        made += ["-msglog", f"{params.min_log}:{params.max_log}"]
+        needed, room = params.memory(), math.inf if memory is None else memory
+        # more than it takes by itself; or less, where the kernel would end a rank that takes what it needs
+        return made if needed <= min(_OWN_MEMORY, room) else [*made, "-mem", f"{min(needed, room) / GIB + 1e-6:.6f}"]
 
     def _output(self, finished: Finished, library: str | None) -> Output:
         """`library` is the Open MPI that was used; None: Intel MPI, whose log says its version."""
@@ -192,106 +212,48 @@ class Imb(Benchmark[ImbParams]):
 
     def parse(self, output: Output, params: ImbParams) -> list[Measurement]:
         log = output.texts.get("stdout", "")
-        rows = _rows(log, params, output)
-        measured = _measurements(rows, params)
+        rows, cut = imb_table.read(log, params, output.texts)
+        measured = imb_table.by_size(rows, params) if cut else imb_table.headlines(rows, params) + imb_table.by_size(rows, params)
         everything = log + output.texts.get("stderr", "")
         if params.mpi == "intel":
             wrong = intelmpi.wrong_transport(everything, params.transport, output.facts.get("interface"))
         else:
             wrong = openmpi.wrong_transport(everything, params.transport)
+        wrong = wrong or _wrong_placement(output.facts.get("hosts", []), output.facts.get("ranks_of", {}), params.ranks)
         if wrong:
             raise Invalid(wrong, output.texts, measured)
+        if cut:
+            raise Failed(cut, output.texts, measured)
         return measured
 
 
-def _rows(log: str, params: ImbParams, output: Output) -> list[dict[str, float]]:
-    """Rows of the table of the benchmark asked for, every size that the params imply. Raises Failed."""
-    name = params.benchmark
-    sections = list(_HEADER.finditer(log))
-    section = next((found for found in sections if found[1] == name), None)
-    if section is None:
-        ran = ", ".join(found[1] for found in sections) or "nothing"
-        raise Failed(f"IMB printed no table of {name}; it ran {ran}", output.texts)
-    following = next((found.start() for found in sections if found.start() > section.start()), len(log))
-    body = log[section.end() : following]
-    ranks = _PROCESSES.search(body)
-    if ranks is None or int(ranks[1]) != params.ranks:
-        raise Failed(f"{params.ranks} ranks were asked, IMB says {ranks[1] if ranks else 'nothing'}", output.texts)
-    lines = body.splitlines()
-    head = next((i for i, line in enumerate(lines) if "#repetitions" in line), None)
-    if head is None:
-        raise Failed(f"the table of {name} has no header", output.texts)
-    titles = lines[head].split()
-    unknown = [title for title in titles if title not in _COLUMNS]
-    if unknown:
-        raise Failed(f"unknown columns in the table of {name}: {' '.join(unknown)}", output.texts)
-    columns = [_COLUMNS[title] for title in titles]
-    rows: list[dict[str, float]] = []
-    for line in lines[head + 1 :]:
-        words = line.split()
-        if not words or words[0].startswith("#"):
-            if rows:
-                break
-            continue
-        try:
-            rows.append(dict(zip(columns, map(float, words), strict=True)))
-        except ValueError:
-            raise Failed(f"cannot read this line of the table of {name}: {line.strip()[:80]}", output.texts) from None
-    _complete(rows, params, output)
-    return rows
+def _wrong_placement(hosts: Sequence[str], ranks_of: Mapping[str, int], ranks: int) -> str | None:
+    """Why the ranks did not run on the nodes of `hosts` by what MPI says (`ranks_of` a node; pods of one node have names of their own), or None.
 
-
-def _complete(rows: list[dict[str, float]], params: ImbParams, output: Output) -> None:
-    sync = params.benchmark in SYNCS
-    expected = [None] if sync else params.sizes()
-    got = [None if sync else row.get("bytes") for row in rows]
-    absent = [size for size in expected if size not in got]
-    if absent or len(got) != len(expected):
-        what = "its row" if sync else f"{len(absent)} of {len(expected)} message sizes, first {absent[0] if absent else 'none'}"
-        raise Failed(f"the table of {params.benchmark} lacks {what}", output.texts)
-
-
-def _measurements(rows: list[dict[str, float]], params: ImbParams) -> list[Measurement]:
-    made: list[Measurement] = []
-    for row in rows:
-        coords = {"message_bytes": int(row["bytes"])} if "bytes" in row else {}
-        n = int(row["repetitions"])
-        for column, stat in (("t_avg", "mean"), ("t_min", "min"), ("t_max", "max")):
-            if column in row:
-                made.append(Measurement("latency", row[column] * 1e-6, stat, coords, n))
-        bandwidth = _bandwidth(row, params)
-        if bandwidth:
-            made.append(Measurement("bandwidth", bandwidth, "value", coords, n))
-        if "rate" in row:
-            made.append(Measurement("message_rate", row["rate"], "value", coords, n))
-    return _headlines(rows, params) + made
-
-
-def _bandwidth(row: dict[str, float], params: ImbParams) -> float | None:
-    """B/s by IMB's own definition (its user guide: bytes that a rank sends and receives, by the slowest rank's time).
-
-    Computed from the time: the printed figure has two decimals, none at all left for small messages, and its Mbyte was 2^20 bytes in
-    old versions. Tables without a time (Uniband, Biband) are of versions where it is 10^6.
+    Open MPI says nothing of it with transport rdma: then there is nothing to compare.
     """
-    size, messages = row.get("bytes", 0), {"Sendrecv": 2, "Exchange": 4}.get(params.benchmark, 1)
-    if "bandwidth" not in row or size == 0:
+    if not hosts or sum(ranks_of.values()) != ranks:
         return None
-    time = row.get("t_max", row.get("t_avg", 0))
-    return messages * size / time * 1e6 if time else row["bandwidth"] * 1e6
+    nodes = Counter({name: count * ranks // len(hosts) for name, count in Counter(hosts).items()})
+    if len(ranks_of) > len(nodes) or sorted(ranks_of.values()) == sorted(nodes.values()):
+        return None
+    found = ", ".join(f"{count} on {name}" for name, count in sorted(ranks_of.items()))
+    return f"{ranks} ranks were asked on {len(nodes)} nodes ({', '.join(nodes)}), MPI placed {found}"
 
 
-def _headlines(rows: list[dict[str, float]], params: ImbParams) -> list[Measurement]:
-    """The figures people quote; which there are depends on the columns that the benchmark prints."""
-    made = []
-    first, last = rows[0], rows[-1]
-    if params.benchmark in (*PAIRS, *STREAMS) and "t_avg" in first:
-        made.append(Measurement("zero_byte_latency", first["t_avg"] * 1e-6, n=int(first["repetitions"])))
-    if params.benchmark in (*COLLECTIVES, *SYNCS):
-        made.append(Measurement("operation_time", last["t_avg"] * 1e-6, n=int(last["repetitions"])))
-    speeds = [(_bandwidth(row, params), int(row.get("bytes", 0))) for row in rows]
-    fast = [(speed, size) for speed, size in speeds if speed]
-    if fast:
-        peak = max(fast)[0]
-        made.append(Measurement("peak_bandwidth", peak))
-        made.append(Measurement("half_bandwidth_size", min(size for bandwidth, size in fast if bandwidth >= peak / 2)))
-    return made
+def _memory(gang: Gang, params: ImbParams) -> float | None:
+    """Bytes of buffers that a rank may have by what is free on the host that has the least, and by the limit of a pod; None: not known."""
+    ranks = max(openmpi.ranks_by_address(gang.hosts, params.ranks).values())
+    if ranks * params.memory() <= _NO_QUESTION:
+        return None
+    found = [int(each[1]) * 1024 for host in gang.hosts if (each := _AVAILABLE.search(_meminfo(host)))]
+    limit = cgroups.limits()["memory_limit_bytes"]  # pods of a gang have one shape, and here is one of them
+    found += [limit] if limit else []
+    return _SHARE * min(found) / ranks if found else None
+
+
+def _meminfo(host: Host) -> str:
+    try:
+        return host.get("/proc/meminfo").decode()
+    except Failed:
+        return ""

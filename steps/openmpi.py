@@ -15,6 +15,7 @@ from perfdag.hosts import Host
 Transport = Literal["tcp", "rdma"]
 MPIRUN = Tool("mpirun", {"apt": "openmpi-bin", "dnf": "openmpi", "zypper": "openmpi4", "pacman": "openmpi", "brew": "open-mpi"})
 _WAYS = re.compile(r"mca: bml: Using (\w+) btl for send to")
+_NODES = re.compile(r"send to \[\[\d+,1\],(\d+)\] on node (\S+)")
 _VERSION = re.compile(r"\(Open MPI\) (\S+)")
 _SHARED_MEMORY = {"vader", "sm"}  # one way by two names: sm from Open MPI 5.0 on, which still takes the older one on its command line
 _SELECTED = re.compile(r"select: component (\w+) selected")
@@ -116,6 +117,11 @@ def selected_layer(log: str) -> str | None:
 def ways(log: str) -> set[str]:
     """The ways (BTLs) that messages between ranks took, from btl_base_verbose; a rank's messages to itself are left out."""
     return set(_WAYS.findall(log)) - {"self"}
+
+
+def nodes_of_ranks(log: str) -> dict[int, str]:
+    """Rank -> node, from btl_base_verbose; empty with transport rdma, of which Open MPI does not say it."""
+    return {int(rank): node for rank, node in _NODES.findall(log)}
 
 
 def wrong_transport(log: str, asked: Literal["tcp", "shm", "rdma"]) -> str | None:

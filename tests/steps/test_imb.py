@@ -14,7 +14,8 @@ from perfdag.benchmark import Failed, Gang, Invalid, Measurement, Output, Skip, 
 from perfdag.hosts import LocalHost
 from perfdag.shape import Shape, merge
 from perfdag.steps import intelmpi, openmpi
-from perfdag.steps.imb import KNOWN, Imb, ImbParams
+from perfdag.steps.imb import GIB, Imb, ImbParams, _wrong_placement
+from perfdag.steps.imb_table import KNOWN, buffers
 from tests.recorded import damage
 from tests.recorded.record import load
 
@@ -144,6 +145,8 @@ def test_rdma_is_what_the_provider_says(provider: str, fits: bool) -> None:
         ({"benchmark": "Bcast", "ranks": 5, "ranks_per_host": 2}, "not a multiple"),
         ({"benchmark": "Allreduce", "max_log": 1}, "4-byte floats"),
         ({"program": "/opt/IMB"}, "mpi: openmpi"),
+        ({"benchmark": "Alltoall", "ranks": 64, "max_log": 25}, "IMB cannot count ranks x size of Alltoall then; at most 24 with 64 ranks"),
+        ({"benchmark": "Reduce_scatter", "ranks": 16, "max_log": 30}, "at most 28 with 16 ranks"),
     ],
 )
 def test_bad_params_are_refused_with_what_is_allowed(given: dict[str, Any], says: str) -> None:
@@ -155,6 +158,11 @@ def test_shapes() -> None:
     assert IMB.shape(ImbParams()) == {"hosts": {"count": 2}}
     assert IMB.shape(ImbParams(transport="shm")) == {"hosts": {"count": 1}}
     assert IMB.shape(ImbParams(benchmark="Alltoall", ranks=64, ranks_per_host=8)) == {"hosts": {"count": 8}}
+    for odd in (3, 5, 7):  # two hosts cannot share them; what can is said
+        params = ImbParams(benchmark="Bcast", ranks=odd)
+        assert IMB.shape(params) == {"hosts": {"count": 2}}
+        assert f"ranks_per_host (or hosts.count) that divides {odd}" in IMB.check(params, Shape.model_validate(IMB.shape(params)))[0]
+        assert IMB.check(params, Shape.model_validate({"hosts": {"count": odd}})) == []
     shape = Shape.model_validate({"hosts": {"count": 2}})
     assert "shm stays on one host" in IMB.check(ImbParams(transport="shm"), shape)[0]
     pairs = Shape.model_validate({"hosts": {"count": 5, "pairs": "all"}})
@@ -201,7 +209,7 @@ def test_commands_name_the_hosts_and_the_interface(tmp_path: Path) -> None:
     argv = intelmpi.mpirun(here, "/opt/impi", 8, rsh)
     expected = f"/opt/impi/bin/mpirun -n 8 -hosts 10.0.0.1,10.0.0.2 -ppn 4 -iface net1 -bootstrap-exec {rsh}"
     assert " ".join(argv) == expected
-    assert " ".join(IMB.arguments(params)) == "Alltoall -npmin 8 -iter 50 -time 10 -msglog 4:16"
+    assert " ".join(IMB.arguments(params, None)) == "Alltoall -npmin 8 -iter 50 -time 10 -msglog 4:16"
     env = intelmpi.environment(here, "/opt/impi", "tcp")
     # one fabric for all ranks, collectives over it too, the interface by name, the libraries on every rank
     assert env["I_MPI_FABRICS"] == "ofi"
@@ -248,15 +256,95 @@ def test_an_interface_that_is_not_there_is_noticed(tmp_path: Path) -> None:
 def test_ranks_on_two_hosts_are_started_by_the_remote_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hydra's bootstrap with a remote shell of ours that runs its command here: two addresses, one rank each."""
     params = ImbParams(max_log=2, iterations=10, oversubscribe=True)
-    here = gang(params, tmp_path, ("127.0.0.1", "127.0.0.2"), network={"interface": "lo"})
+    here = gang(params, tmp_path, network={"interface": "lo"})
+    here.hosts = [LocalHost(), LocalHost("127.0.0.2")]
     needs(params, here)
     shell, log = tmp_path / "shell", tmp_path / "log"
     words = 'while [ "${1#-}" != "$1" ]; do shift; done\n'
     shell.write_text(f'#!/bin/sh\n{words}echo "$1" >>{log}\nshift\nexec sh -c "$*"\n')
     shell.chmod(0o755)
     monkeypatch.setattr(intelmpi, "rsh_script", lambda gang: str(shell))
-    assert values(IMB.parse(IMB.run(here, params), params), "zero_byte_latency")[0] > 0
+    output = IMB.run(here, params)
+    assert values(IMB.parse(output, params), "zero_byte_latency")[0] > 0
     assert log.read_text().split() == ["127.0.0.2"]
+    # the same output, had it been asked on two nodes: MPI names one
+    output.facts["hosts"] = ["node-1", "node-2"]
+    with pytest.raises(
+        Invalid, match=rf"2 ranks were asked on 2 nodes \(node-1, node-2\), MPI placed 2 on {os.uname().nodename}"
+    ) as caught:
+        IMB.parse(output, params)
+    assert caught.value.measurements
+
+
+def test_a_size_that_does_not_fit_costs_the_larger_ones_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = ImbParams(benchmark="Alltoall", transport="shm", max_log=14, iterations=10, oversubscribe=True)
+    here = gang(params, tmp_path)
+    needs(params, here)
+    monkeypatch.setattr("perfdag.steps.imb._memory", lambda *_: buffers("Alltoall", 2) * 8192)
+    output = IMB.run(here, params)
+    assert output.facts["ranks_of"] == {os.uname().nodename: 2}
+    with pytest.raises(Failed, match=r"left out 1 of 16 message sizes, from 16384 B on \(out-of-mem\): .* lower max_log") as caught:
+        IMB.parse(output, params)
+    kept = caught.value.measurements
+    assert {each.coords["message_bytes"] for each in kept if each.metric == "latency"} == set(params.sizes()) - {16384}
+    assert not values(kept, "operation_time"), "it is of the largest size, which is not there"
+
+
+def test_what_ended_the_table_is_said() -> None:
+    """The two lines are IMB 2021.11's own, for another size each, on a table that was recorded."""
+    _, params, output = load("imb/allreduce-tcp")
+    for size, line, says in (
+        (
+            512,
+            'time-out.; Time limit (secs_per_sample * msg_sizes_list_len) is over; use "-time X"',
+            "from 512 B on .time-out.: .*raise it",
+        ),
+        (1024, "int-overflow; The production rank*size caused int overflow;", "from 1024 B on .int-overflow.: .*lower max_log or ranks"),
+    ):
+        ended = replaced(output, rf"^ +{size} [^#]*", f"          {size} {line}\n\n\n")
+        with pytest.raises(Failed, match=says) as caught:
+            IMB.parse(ended, params)
+        assert max(each.coords["message_bytes"] for each in caught.value.measurements) == size // 2
+        with pytest.raises(Failed, match="lacks 1 of"):
+            IMB.parse(replaced(ended, r"^ +64 .*\n", ""), params)
+        with pytest.raises(Invalid, match="tcp was asked, MPI used verbs") as wrong:
+            IMB.parse(replaced(ended, "provider: tcp", "provider: verbs"), params)
+        assert wrong.value.measurements == caught.value.measurements
+
+
+def test_imb_is_told_how_much_memory_its_buffers_may_take() -> None:
+    def told(memory: float | None, **given: Any) -> str | None:
+        words = IMB.arguments(ImbParams(**given), memory)
+        return words[words.index("-mem") + 1] if "-mem" in words else None
+
+    many: dict[str, Any] = {"benchmark": "Alltoall", "ranks": 256, "ranks_per_host": 64}
+    assert ImbParams(**many).memory() == 2 * 256 * 2**22 == 2 * GIB  # as IMB says where it is out of memory: needed X= 2.001 GB
+    assert told(None) is told(8 * GIB) is None
+    assert (told(None, **many), told(4 * GIB, **many), told(GIB / 2, **many)) == ("2.000001", "2.000001", "0.500001")
+    assert told(2**20) == "0.000978", "less than by itself, where a rank that takes it would be killed"
+    pods = Shape.model_validate({"hosts": {"count": 4}, "resources": {"memory": "64Gi"}})
+    assert "need buffers of 128 GiB on each host, too much for resources.memory 64Gi" in IMB.check(ImbParams(**many), pods)[0]
+
+
+def test_the_memory_of_a_rank_is_its_part_of_the_host_that_has_the_least(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from perfdag.steps import imb
+
+    class Small(Named):
+        def get(self, path: str) -> bytes:
+            return b"MemTotal: 8 kB\nMemAvailable:    1048576 kB\n" if path == "/proc/meminfo" else super().get(path)
+
+    params = ImbParams(benchmark="Alltoall", ranks=16)
+    here = dataclasses.replace(gang(params, tmp_path), hosts=[LocalHost(), Small("10.0.0.2")])
+    assert imb._memory(here, params) == pytest.approx(0.8 * GIB / 8)
+    assert imb._memory(gang(ImbParams(), tmp_path), ImbParams()) is None
+
+
+def test_the_default_limit_leaves_imb_the_time_that_it_was_given() -> None:
+    for given in ({"time_per_size": 600}, {"benchmark": "Barrier", "time_per_size": 600}, {"benchmark": "Bcast", "ranks": 1024}):
+        params = ImbParams(**given)  # type: ignore[arg-type]
+        own = params.time_per_size * (1 if params.benchmark == "Barrier" else params.max_log - params.min_log)
+        assert IMB.limit(params) > own
+    assert IMB.seconds(ImbParams(benchmark="Alltoall", ranks=256)) > 10 * IMB.seconds(ImbParams(benchmark="Alltoall", ranks=2))
 
 
 def test_rdma_without_a_device_is_skipped(tmp_path: Path) -> None:
@@ -297,6 +385,27 @@ def test_more_ranks_than_cpus_are_skipped_unless_asked_for(tmp_path: Path) -> No
     params = ImbParams(benchmark="Bcast", ranks=4096, transport="shm")
     with pytest.raises(Skip, match="oversubscribe: true"):
         IMB.run(gang(params, tmp_path), params)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "placed", "says"),
+    [
+        (["a", "b"], {"a": 2, "b": 2}, None),
+        (["a", "a"], {"pod-0": 2, "pod-1": 2}, None),  # two pods of one node have names of their own
+        (["a", "a"], {"a": 4}, None),
+        (["a", "b"], {"a": 3, "b": 1}, "4 ranks were asked on 2 nodes (a, b), MPI placed 3 on a, 1 on b"),
+        (["a", "b", "c", "d"], {"a": 2, "b": 2}, "4 ranks were asked on 4 nodes (a, b, c, d), MPI placed 2 on a, 2 on b"),
+        (["a", "b"], {}, None),  # Open MPI over RDMA does not say
+    ],
+)
+def test_ranks_that_did_not_run_where_they_were_asked_are_noticed(hosts: list[str], placed: dict[str, int], says: str | None) -> None:
+    assert _wrong_placement(hosts, placed, 4) == says
+
+
+def test_both_libraries_say_where_the_ranks_ran() -> None:
+    for name, library in (("pingpong-tcp", intelmpi), ("openmpi-tcp", openmpi), ("openmpi-shm", openmpi)):
+        texts = load(f"imb/{name}")[2].texts
+        assert library.nodes_of_ranks(texts["stdout"] + texts.get("stderr", "")) == {0: "vm", 1: "vm"}  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("name", "way"), [("openmpi-tcp", "tcp"), ("openmpi-shm", "vader")])
