@@ -3,46 +3,27 @@
 import json
 import os
 import re
+import shutil
 import statistics
 import sys
+import tempfile
+import weakref
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar
 
-from pydantic import Field, field_validator, model_validator
-
-from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Params, Skip
+from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Skip
 from perfdag.hosts import Host
 from perfdag.shape import Shape
 from perfdag.stats.percentiles import nearest_rank, needed
 from perfdag.steps import devices, gpu
 from perfdag.steps.profile import parts
+from perfdag.steps.torchbench_params import COMMIT, TorchbenchParams
 from perfdag.steps.torchbench_run import MARK
 
-COMMIT = "0e83c440a51cd63464fee34724d01b7c814ce39b"
 IMAGE_CHECKOUT = "/opt/torchbench"
 RUNNER = Path(__file__).with_name("torchbench_run.py")
-_MODELS = """
-BERT_pytorch Background_Matting LearningToPaint Super_SloMo alexnet basic_gnn_edgecnn basic_gnn_gcn basic_gnn_gin basic_gnn_sage
-cm3leon_generate dcgan demucs densenet121 detectron2_fasterrcnn_r_101_c4 detectron2_fasterrcnn_r_101_dc5 detectron2_fasterrcnn_r_101_fpn
-detectron2_fasterrcnn_r_50_c4 detectron2_fasterrcnn_r_50_dc5 detectron2_fasterrcnn_r_50_fpn detectron2_fcos_r_50_fpn detectron2_maskrcnn
-detectron2_maskrcnn_r_101_c4 detectron2_maskrcnn_r_101_fpn detectron2_maskrcnn_r_50_c4 detectron2_maskrcnn_r_50_fpn dlrm
-doctr_det_predictor doctr_reco_predictor drq fastNLP_Bert functorch_dp_cifar10 functorch_maml_omniglot hf_Albert hf_Bart hf_Bert
-hf_Bert_large hf_BigBird hf_DistilBert hf_GPT2 hf_GPT2_large hf_Longformer hf_Reformer hf_Roberta_base hf_T5 hf_T5_base hf_T5_generate
-hf_T5_large hf_Whisper hf_clip hf_distil_whisper lennard_jones llama llama_v2_7b_16h llava maml maml_omniglot
-microbench_unbacked_tolist_sum mnasnet1_0 mobilenet_v2 mobilenet_v2_quantized_qat mobilenet_v3_large moco modded_nanogpt moondream
-nanogpt nvidia_deeprecommender opacus_cifar10 phlippe_densenet phlippe_resnet pyhpc_equation_of_state pyhpc_isoneutral_mixing
-pyhpc_turbulent_kinetic_energy pytorch_CycleGAN_and_pix2pix pytorch_stargan pytorch_unet resnet152 resnet18 resnet50
-resnet50_quantized_qat resnext50_32x4d sam sam_fast shufflenet_v2_x1_0 simple_gpt simple_gpt_tp_manual soft_actor_critic
-speech_transformer squeezenet1_1 stable_diffusion_text_encoder stable_diffusion_unet tacotron2 timm_efficientdet timm_efficientnet
-timm_nfnet timm_regnet timm_resnest timm_vision_transformer timm_vision_transformer_large timm_vovnet torch_multimodal_clip tts_angular
-vgg16 vision_maskrcnn yolov3
-"""
-MODELS = frozenset(_MODELS.split())
-"""Folders of torchbenchmark/models at COMMIT."""
-_EVAL_ONLY = {"llama"}
-# run.py refuses the others, but for amp on a CPU, which it takes and computes as fp32
-_PRECISIONS = {"cpu": ("fp32", "bf16", "amp_bf16"), "cuda": ("fp32", "tf32", "fp16", "bf16", "amp", "amp_fp16")}
+_COMPILED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 _PARTS = 100  # of a run whose batches are told apart; its text in the store has each
 _PRINTED = re.compile(r"^(?:CPU Wall Time|GPU Time) per batch:\s*([0-9.]+) milliseconds", re.M)
 _COMPILE = re.compile(r"^PT2 Compilation time:\s*([0-9.]+) seconds", re.M)
@@ -51,47 +32,6 @@ _OFFLINE = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROX
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
 }
-
-
-class TorchbenchParams(Params):
-    """What run.py is asked for."""
-
-    model: str = Field("resnet50", description="model of pytorch/benchmark, for example alexnet, resnet50, llama")
-    test: Literal["eval", "train"] = Field("eval", description="inference or training; some models have inference only")
-    device: Literal["cpu", "cuda"] = Field("cpu", description="cuda: one GPU, which is what run.py drives")
-    batch_size: int = Field(1, ge=1, le=65536, description="samples of a batch")
-    precision: Literal["fp32", "tf32", "fp16", "bf16", "amp", "amp_fp16", "amp_bf16"] | None = Field(
-        None, description="default as upstream: fp32 on CPU, fp16 for many models' inference on CUDA"
-    )
-    compile: bool = Field(False, description="torch.compile (inductor) instead of eager; its time is measured apart")
-    iterations: int = Field(10, ge=3, le=100_000, description="measured batches")
-    warmup: int = Field(3, ge=0, le=10_000, description="batches before, after the first")
-    gpus: int = Field(1, ge=1, description="GPUs used; run.py uses one, so 1 is the only value")
-    threads: Annotated[int, Field(ge=1, le=4096)] | None = Field(None, description="CPU threads of torch; default its own choice")
-    path: str | None = Field(None, description="checkout of pytorch/benchmark; default $PERFDAG_TORCHBENCH, or the image's")
-    python: str | None = Field(None, description="interpreter that has torch; default the one that runs perfdag")
-
-    @field_validator("model")
-    @classmethod
-    def _known(cls, model: str) -> str:
-        if model not in MODELS:
-            import difflib
-
-            near = difflib.get_close_matches(model, MODELS, n=3, cutoff=0.4)
-            raise ValueError(
-                f"{model!r} is not a model of pytorch/benchmark at {COMMIT[:7]}; near: {', '.join(near) or 'none'}; {len(MODELS)} are known"
-            )
-        return model
-
-    @model_validator(mode="after")
-    def _agree(self) -> Self:
-        if self.test == "train" and self.model in _EVAL_ONLY:
-            raise ValueError(f"{self.model} has no train, only eval")
-        if self.gpus != 1:
-            raise ValueError(f"gpus: {self.gpus}: run.py drives one GPU; the only value is 1")
-        if self.precision and self.precision not in _PRECISIONS[self.device]:
-            raise ValueError(f"precision {self.precision}: device {self.device} has {', '.join(_PRECISIONS[self.device])}")
-        return self
 
 
 class Torchbench(Benchmark[TorchbenchParams]):
@@ -111,12 +51,16 @@ class Torchbench(Benchmark[TorchbenchParams]):
         Metric("batch_time_spread", "s", "lower", "time of one batch: min, mean, max and, where the batches suffice, p90 and p99"),
         Metric("iteration_time", "s", "none", f"time of each batch in order; of more than {_PARTS} the mean of each of so many parts"),
         Metric("time_to_first_batch", "s", "lower", "construction of the model and its first call, compilation included; imports not"),
-        Metric("compile_time", "s", "lower", "time in torch.compile"),
+        Metric("compile_time", "s", "lower", "time in torch.compile, with no cache of an earlier one"),
         Metric("cpu_memory", "B", "lower", "peak resident memory of the process"),
         Metric("gpu_memory", "B", "lower", "peak memory allocated by torch on the GPU"),
         Metric("gpus_used", "1", "none", "GPUs on which the process allocated memory"),
         Metric("gpus_visible", "1", "none", "GPUs that the process could have used"),
     )
+
+    def __init__(self) -> None:
+        self._homes: dict[tuple[str, str, str, str | None], str] = {}
+        self._own: str | None = None
 
     def check(self, params: TorchbenchParams, shape: Shape) -> list[str]:
         problems = []
@@ -140,18 +84,40 @@ class Torchbench(Benchmark[TorchbenchParams]):
                     f"no {file} in {checkout} on {host.name}: git clone https://github.com/pytorch/benchmark, check out {COMMIT[:12]}, "
                     "and name the folder with the parameter path or PERFDAG_TORCHBENCH"
                 )
-        if host.run([python, "-c", "import torch, torchvision"], timeout=120).code != 0:
-            how = "pip install 'perfdag[torch]' (with uv: uv pip install)"
-            raise Skip(f"{python} on {host.name} has no torch and torchvision: {how}, or use the parameter python")
         if params.device == "cuda":
             lacking = gpu.problem(host)
             if lacking:
                 raise Skip(lacking)
-        # an image's TORCH_HOME is not ours to write to; what it lacks is made in a folder of our own
-        homes = [*([os.environ["TORCH_HOME"]] if os.environ.get("TORCH_HOME") else []), f"{gang.scratch}/torch-home"]
-        made = host.run([python, str(RUNNER), "weights", *homes, params.model], timeout=gang.timeout, env=_OFFLINE)
-        home = made.check("writing random weights").stdout.rpartition(MARK)[2].strip()
-        gang.notes |= {"checkout": checkout, "home": home, "commit": _commit(host, checkout)}
+        gang.notes |= {
+            "checkout": checkout,
+            "home": self._home(host, python, params.model, gang.timeout),
+            "commit": _commit(host, checkout),
+        }
+
+    def _home(self, host: Host, python: str, model: str, timeout: float) -> str:
+        """TORCH_HOME with the model's weights. To look costs a start of Python with torch, so each is looked for once in a run."""
+        given = os.environ.get("TORCH_HOME")
+        asked = (host.name, python, model, given)
+        if asked not in self._homes:
+            # an image's TORCH_HOME is not ours to write to; what it lacks is made in a folder of our own
+            homes = [*([given] if given else []), self._own_home()]
+            made = host.run([python, str(RUNNER), "weights", *homes, model], timeout=timeout, env=_OFFLINE)
+            if (
+                made.code != 0
+                and not made.timed_out
+                and (not made.stderr.strip() or re.search(r"\b(ModuleNotFound|Import)Error\b", made.stderr))
+            ):
+                how = "pip install 'perfdag[torch]' (with uv: uv pip install)"
+                raise Skip(f"{python} on {host.name} has no torch and torchvision: {how}, or use the parameter python")
+            self._homes[asked] = made.check("writing random weights").stdout.rpartition(MARK)[2].strip()
+        return self._homes[asked]
+
+    def _own_home(self) -> str:
+        """A folder that goes with this process: the hundreds of MB of some models are not written anew for each sample."""
+        if self._own is None:
+            self._own = tempfile.mkdtemp(prefix="perfdag-torch-home-")
+            weakref.finalize(self, shutil.rmtree, self._own, ignore_errors=True)
+        return self._own
 
     def provenance(self, gang: Gang, params: TorchbenchParams) -> dict[str, Any]:
         facts: dict[str, Any] = {"torchbench_commit": gang.notes["commit"], "weights": "random, seeded: speed only, no accuracy"}
@@ -163,6 +129,8 @@ class Torchbench(Benchmark[TorchbenchParams]):
         host = gang.hosts[0]
         argv = [_python(params), str(RUNNER), "run", gang.notes["checkout"], str(params.warmup), str(params.iterations), *arguments(params)]
         env = {**_OFFLINE, "TORCH_HOME": gang.notes["home"], "PYTHONDONTWRITEBYTECODE": "1"}
+        # a sample that found what another compiled would be called as cold as that one
+        env |= {name: f"{gang.scratch}/{name.lower()}" for name in _COMPILED}
         if params.threads:
             env |= {"OMP_NUM_THREADS": str(params.threads), "MKL_NUM_THREADS": str(params.threads)}
         watching: AbstractContextManager[dict[str, Any]] = gpu.watched(host) if params.device == "cuda" else nullcontext({})

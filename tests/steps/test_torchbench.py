@@ -12,7 +12,9 @@ from pydantic import ValidationError
 from perfdag.benchmark import Failed, Gang, Invalid, Output, Skip
 from perfdag.hosts import LocalHost
 from perfdag.shape import Shape
-from perfdag.steps.torchbench import COMMIT, MARK, Torchbench, TorchbenchParams, arguments
+from perfdag.steps.torchbench import Torchbench, arguments
+from perfdag.steps.torchbench_params import COMMIT, TorchbenchParams
+from perfdag.steps.torchbench_run import MARK
 
 RECORDED = Path(__file__).parent.parent / "recorded" / "torchbench"
 NAMES = sorted(path.name for path in RECORDED.glob("*-eval-*.stdout"))
@@ -180,6 +182,7 @@ def test_a_slowed_gpu_is_invalid() -> None:
 
 TORCH = """
 import pathlib
+with pathlib.Path(__file__).with_name("imports").open("a") as imports: imports.write("torch ")
 def manual_seed(seed): pass
 def save(state, path): pathlib.Path(path).write_text("random")
 """
@@ -215,11 +218,15 @@ def test_an_images_weights_are_used_and_what_it_lacks_is_made_elsewhere(tmp_path
     home.mkdir(mode=0o555)
     monkeypatch.setenv("TORCH_HOME", str(home))
     gang = Gang([LocalHost()], Shape(), 20, str(scratch))
-    params = TorchbenchParams(model="vgg16", path=str(bench))
-    Torchbench().prepare(gang, params)
-    assert gang.notes["home"] == f"{scratch}/torch-home"
-    assert (scratch / "torch-home/hub/checkpoints/vgg16-397923af.pth").read_text() == "random"
+    params, benchmark = TorchbenchParams(model="vgg16", path=str(bench)), Torchbench()
+    for _ in "two samples":
+        benchmark.prepare(gang, params)
+    own = Path(gang.notes["home"])
+    assert (own / "hub/checkpoints/vgg16-397923af.pth").read_text() == "random"
     assert list(home.iterdir()) == []
+    assert (tmp_path / "packages/imports").read_text() == "torch ", "Python with torch is started once in a run to look for weights"
+    del benchmark
+    assert not own.exists(), "it goes with the benchmark"
     home.chmod(0o755)
     (home / "hub/checkpoints").mkdir(parents=True)
     (home / "hub/checkpoints/vgg16-397923af.pth").write_text("the image's")
@@ -231,7 +238,8 @@ def test_the_commit_is_of_the_series_and_an_unknown_one_is_skipped(tmp_path: Pat
     bench = checkout(tmp_path, monkeypatch)
     report = recorded(NAMES[0]).texts["stdout"].rpartition(MARK)[2].strip()
     (bench / "run.py").write_text(
-        f"import json, sys\nsys.stdout.write({MARK!r} + {report!r} + chr(10))\n"
+        "import json, os, sys\nprint([os.environ[name] for name in ('TORCHINDUCTOR_CACHE_DIR', 'TRITON_CACHE_DIR')])\n"
+        f"sys.stdout.write({MARK!r} + {report!r} + chr(10))\n"
         "run_one_step = printResultSummaryTime = None\ndef main(): raise SystemExit(0)\n"
     )
     gang = Gang([LocalHost()], Shape(), 20, str(tmp_path))
@@ -241,6 +249,8 @@ def test_the_commit_is_of_the_series_and_an_unknown_one_is_skipped(tmp_path: Pat
         Torchbench().prepare(gang, params)
         output = Torchbench().run(gang, params)
         assert Torchbench().series(output).endswith(f"pytorch/benchmark {commit[:12]}")
+        # each sample compiles for itself: the folder of samples is empty when one begins
+        assert f"['{tmp_path}/torchinductor_cache_dir', '{tmp_path}/triton_cache_dir']" in output.texts["stdout"]
     (bench / ".perfdag-commit").unlink()
     with pytest.raises(Skip, match="does not say which commit of pytorch/benchmark it is"):
         Torchbench().prepare(gang, params)
