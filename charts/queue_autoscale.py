@@ -15,14 +15,16 @@ from perfdag.charts.series import read, runs_words
 
 TRACED = ("replicas", "needed", "depth", "wait")
 SCORES = ("reaction", "overshoot", "wasted")
+OTHERS = ("release", "missing", "oscillations", "latency")
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
-    """One figure a point with the trace of its first repetition, one of all scores, and one of what failed where, where anything did."""
+    """One figure a point with the trace of its first repetition, two of all scores, and one of what failed where, where anything did."""
     cells = read(rows)
     where = runs_words(rows)
     with style.house():
         yield "scores", dot_figure(cells, SCORES, where)
+        yield "scores-more", dot_figure(cells, OTHERS, where)
         for number, cell in enumerate(cells):
             title = f"{cell.label}: backends there and backends needed"
             yield f"following-{number + 1}", queue.following(traces(rows, cell.state.point), title, f"first repetition; {where}")

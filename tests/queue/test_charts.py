@@ -17,6 +17,7 @@ from matplotlib.lines import Line2D
 from perfdag.charts import queue, queue_autoscale, queue_scaling, style
 from perfdag.charts.series import read
 from perfdag.cli import main
+from perfdag.steps.queue_autoscale import QueueAutoscale
 from tests.charts.rows import sample, table
 
 
@@ -104,6 +105,14 @@ def test_failures_of_an_autoscaled_queue_have_a_picture_of_their_own() -> None:
     figures = dict(queue_autoscale.figures(table(sample("queue-autoscale", {}, 1, broken, status="failed", error="5 failed"))))
     assert words(figures["failures"].axes[0]) == ["5"]
     assert "failures" not in dict(queue_autoscale.figures(table(sample("queue-autoscale", {}, 1, []))))
+
+
+def test_every_score_of_an_autoscaled_queue_is_drawn() -> None:
+    wanted = {each.name for each in QueueAutoscale.metrics} - {*queue_autoscale.TRACED, "failures"}
+    rows = [{"metric": name, "value": 1.5, "unit": "s", "better": "lower", "coords": {"queue": "queue-1"}} for name in wanted]
+    figures = dict(queue_autoscale.figures(table(sample("queue-autoscale", {}, 1, rows))))
+    drawn_as = {ax.get_xlabel().partition(" ")[0].rstrip(",") for name in ("scores", "scores-more") for ax in figures[name].axes}
+    assert drawn_as == wanted
 
 
 def test_depth_and_wait_stand_under_the_backends_on_their_axis() -> None:
