@@ -227,7 +227,22 @@ def test_all_of_imbs_benchmarks_are_known(tmp_path: Path) -> None:
     assert set(re.findall(r"^    (\w+)", listed.stdout, re.M)) == set(KNOWN)
 
 
-@pytest.mark.parametrize("benchmark", ["PingPong", "Exchange", "Alltoallv", "Reduce_local", "Barrier", "Biband"])
+def test_the_sizes_of_every_benchmark_are_those_that_imb_measures(tmp_path: Path) -> None:
+    """One run of IMB with all of them; each table is read by itself."""
+    params = ImbParams(transport="shm", min_log=1, max_log=4, iterations=2, oversubscribe=True)
+    here = gang(params, tmp_path)
+    needs(params, here)
+    root = intelmpi.root_of(here.hosts[0])
+    argv = [*intelmpi.mpirun(here, root, 2, None), f"{root}/bin/IMB-MPI1", *IMB.arguments(params, None)[1:], *KNOWN]
+    said = LocalHost().run(argv, timeout=60, env=intelmpi.environment(here, root, "shm", True)).check("IMB").stdout
+    head, *tables = re.split(r"(?=^# Benchmarking )", said, flags=re.M)
+    assert [table.split()[2] for table in tables] == list(KNOWN)
+    for table in tables:
+        each = params.model_copy(update={"benchmark": table.split()[2]})
+        assert IMB.parse(Output({"stdout": head + table}), each), each.benchmark
+
+
+@pytest.mark.parametrize("benchmark", ["PingPong", "Barrier"])
 def test_a_real_run_in_shared_memory(benchmark: str, tmp_path: Path) -> None:
     params = ImbParams(benchmark=benchmark, transport="shm", max_log=4, iterations=20, oversubscribe=True)
     here = gang(params, tmp_path)
