@@ -29,13 +29,18 @@ API_RULES: tuple[dict[str, Any], ...] = (
         "verbs": ["get", "list", "watch", "create", "delete"],
     },
     {"apiGroups": ["bus.volcano.sh"], "resources": ["commands"], "verbs": ["create"]},
-    {"apiGroups": ["batch", "apps"], "resources": ["jobs", "replicasets"], "verbs": ["get", "list", "watch", "create", "delete"]},
+    {
+        "apiGroups": ["batch", "apps"],
+        "resources": ["jobs", "replicasets", "deployments", "statefulsets"],
+        "verbs": ["get", "list", "watch", "create", "delete"],
+    },
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
     {"apiGroups": [""], "resources": ["events", "nodes", "persistentvolumeclaims"], "verbs": ["get", "list", "watch"]},
     {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get", "create", "delete"]},
     {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["get"]},
     {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
-    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update", "patch", "delete"]},
+    {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"]},
+    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "list", "create", "update", "patch", "delete"]},
     {"apiGroups": ["scheduling.k8s.io"], "resources": ["priorityclasses"], "verbs": ["create", "delete"]},
     {"nonResourceURLs": ["/metrics", "/version"], "verbs": ["get"]},
 )
@@ -166,7 +171,7 @@ class Scale(Benchmark[ScaleParams]):
         except ValueError as error:
             raise Failed(str(error)) from None
         except KubeError as error:
-            raise measured.explained(error, self.name) from None
+            raise measured.explained(error, self.name, API_RULES) from None
         facts = {"simulated": result.facts["simulated"], "runs": [result.facts]}
         version = result.facts.get("runai_version")
         tool = measured.tool(f"Run:ai {version}" if version else "perfdag", result.facts["simulated"])

@@ -25,7 +25,8 @@ API_RULES: tuple[dict[str, Any], ...] = (
     {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get", "create", "delete"]},
     {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["get"]},
     {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
-    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update", "patch", "delete"]},
+    {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"]},
+    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "list", "create", "update", "patch", "delete"]},
     {"nonResourceURLs": ["/metrics", "/version"], "verbs": ["get"]},
 )
 
@@ -164,7 +165,7 @@ def run_scenario(name: str, params: VmiParams, ask: run_vmi.Ask, timeout: float)
     except ValueError as error:
         raise Failed(str(error)) from None
     except KubeError as error:
-        raise measured.explained(error, name) from None
+        raise measured.explained(error, name, API_RULES) from None
     results = [asdict(each) for each in outcome.results]
     simulated = any(each.facts["simulated"] for each in outcome.results)
     facts = {"simulated": simulated, "runs": [each.facts for each in outcome.results]}

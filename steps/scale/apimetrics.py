@@ -1,4 +1,4 @@
-"""API latency and request counts of a run, from the difference of two scrapes of the API server's own /metrics.
+"""API latency and request counts of a run, from the difference of two scrapes of the API servers' own /metrics.
 
 Metric: apiserver_request_duration_seconds (histogram; labels verb, resource, subresource, scope, group), Kubernetes metrics
 reference. Buckets are cumulative; a percentile is interpolated inside its bucket, whose bounds are its error bar. WATCH, CONNECT,
@@ -27,41 +27,33 @@ _ALIASES = {"POST": "CREATE", "PUT": "UPDATE"}
 """Verbs of HTTP and of the API: KubeVirt's audit has the latter."""
 CREATION, DELETION = "creation", "deletion"
 """Phases of a run whose calls are counted apart."""
-TRIES = 5
 
 
 @dataclass
 class Scrape:
-    """The histograms of one API server, and when its process started (Unix seconds; None: it does not say)."""
+    """The histograms of all API servers together, and when each of their processes started (Unix seconds; None: it does not say)."""
 
     calls: dict[Call, dict[float, float]] = field(default_factory=dict)
-    started: float | None = None
+    started: list[float | None] = field(default_factory=list)
 
 
-async def after(kube: Kube, before: Scrape) -> Scrape | None:
-    """A scrape of the same process as `before`; None where a load balancer, or a restart, gives us others. Raises KubeError."""
-    for _ in range(TRIES):
-        found = await scrape(kube)
-        if found.started == before.started:
-            return found
-    return None
-
-
-async def scrape(kube: Kube) -> Scrape:
-    """Read the histograms, line by line (the whole text has tens of MB on a large cluster).
+async def scrape(servers: Sequence[Kube]) -> Scrape:
+    """Read the histograms of each API server, line by line (the whole text has tens of MB on a large cluster).
 
     Raises KubeError (403: no right to /metrics).
     """
     found = Scrape()
-    async for line, _ in kube.lines("/metrics", {}, "text/plain", 60.0):
-        add(found, line)
+    for kube in servers:
+        found.started.append(None)
+        async for line, _ in kube.lines("/metrics", {}, "text/plain", 60.0):
+            add(found, line)
     return found
 
 
 def add(found: Scrape, line: bytes) -> None:
     """Add one line of the text format; other metrics are ignored."""
     if line.startswith(_STARTED):
-        found.started = float(line[len(_STARTED) :])
+        found.started[-1:] = [float(line[len(_STARTED) :])]
     if not line.startswith(_PREFIX):
         return
     labels_text, _, value = line[len(_PREFIX) :].rpartition(b"} ")
@@ -117,7 +109,7 @@ Phases = Mapping[str, Sequence[Calls]]
 
 
 def delta(before: Scrape, after: Scrape, p: float = 0.99) -> list[Calls]:
-    """What was asked between two scrapes of one process, most frequent first."""
+    """What was asked between two scrapes of the same processes, most frequent first."""
     found = []
     for call, buckets in after.calls.items():
         then = before.calls.get(call, {})

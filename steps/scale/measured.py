@@ -1,7 +1,7 @@
 """From scenario results to a benchmark's measurements."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from perfdag.benchmark import SIMULATED, Failed, Infrastructure, Measurement, Metric, SampleError, Skip
@@ -9,6 +9,7 @@ from perfdag.kube import KubeError
 from perfdag.steps.scale.apimetrics import DELETION
 from perfdag.steps.scale.gates import Gate
 from perfdag.steps.scale.generator import nameless
+from perfdag.steps.scale.rights import LackingError
 from perfdag.steps.scale.rows import Row
 from perfdag.steps.scale.summary import Summary
 
@@ -40,10 +41,15 @@ MOST = 50
 _NAMES = {"least": "min", "most": "max"}
 
 
-def explained(error: KubeError, benchmark: str) -> SampleError:
-    """What a cluster's refusal means for a sample: no cluster, no such kind or no rights are nobody's fault; an outage is retried."""
+def explained(error: KubeError, benchmark: str, rules: Iterable[Mapping[str, Any]]) -> SampleError:
+    """What a cluster's refusal means for a sample: no cluster, no such kind or no rights are nobody's fault; an outage is retried.
+
+    `rules` are the rights that `install --allow` grants to the benchmark.
+    """
     if error.reason in ("Config", "NoKind"):
         return Skip(str(error))
+    if isinstance(error, LackingError) and not all(each.granted_by(rules) for each in error.lacking):
+        return Skip(f"{error}; it is beyond what `--allow {benchmark}` grants, so make the namespace and bind the Role before the run")
     if error.status in (401, 403):
         return Skip(f"{error}; `perfdag install --store ... --allow {benchmark}`, with its other options again, grants it to its pods")
     return Infrastructure(str(error)) if error.status in (0, 429) or error.status >= 500 else Failed(str(error))

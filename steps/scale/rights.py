@@ -1,29 +1,95 @@
-"""May we create and delete what a template holds? Asked of the API server before anything is made."""
+"""May we create and delete what a template holds, and watch what comes of it? Asked of the API server before anything is made."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale.templates import Template
 
 _API = "authorization.k8s.io/v1"
+_OWN, _WATCHED = ("create", "delete", "list", "watch"), ("list", "watch")
 
 
-async def check(kube: Kube, template: Template, namespaces: Sequence[str]) -> None:
-    """Raises KubeError (403, Forbidden) that names the verb, the kind and the namespace. A server that does not tell is no refusal."""
+@dataclass(frozen=True)
+class Lack:
+    """Verbs that we may not use on a resource, in one namespace or (empty) over the whole cluster."""
+
+    group: str
+    resource: str
+    namespace: str
+    verbs: tuple[str, ...]
+
+    def __str__(self) -> str:
+        where = f"in the namespace {self.namespace}" if self.namespace else "in all namespaces"
+        return f"{', '.join(self.verbs)} {self.resource}{'.' + self.group if self.group else ''} {where}"
+
+    def granted_by(self, rules: Iterable[Mapping[str, Any]]) -> bool:
+        """Whether rules of Kubernetes rights have all of it."""
+
+        def has(rule: Mapping[str, Any], verb: str) -> bool:
+            wanted = (("apiGroups", self.group), ("resources", self.resource), ("verbs", verb))
+            return all({value, "*"} & set(rule.get(key, ())) for key, value in wanted)
+
+        rules = list(rules)
+        return all(any(has(rule, verb) for rule in rules) for verb in self.verbs)
+
+
+class LackingError(KubeError):
+    """Rights that we have not; `who` is whom the API server takes us for (empty where it does not tell)."""
+
+    def __init__(self, lacking: Sequence[Lack], who: str, context: str) -> None:
+        self.lacking = list(lacking)
+        kind, _, account = who.partition(":serviceaccount:")
+        namespace, _, name = account.partition(":")
+        whom = (
+            f"the service account {name} of the namespace {namespace}" if kind == "system" and name else f"the user of context {context!r}"
+        )
+        hint = f"grant it to {whom} with a Role or ClusterRole"
+        super().__init__(403, "Forbidden", f"you may not {'; '.join(map(str, self.lacking))}", hint)
+
+
+async def check(kube: Kube, template: Template, namespaces: Sequence[str], watched: Iterable[tuple[str, str]] = ()) -> None:
+    """Raises LackingError that names the verbs, the kinds and the namespaces. A server that does not tell is no refusal, and a kind of
+    `watched` (apiVersion, kind) that the cluster does not have is none to be watched."""
+    asked: dict[tuple[str, str, str], list[str]] = {}
     for document in template.documents:
         resource = await kube.resource(document.api_version, document.kind)
         for namespace in namespaces:
-            for verb in ("create", "delete"):
-                group = document.api_version.rpartition("/")[0]
-                asked = {"verb": verb, "group": group, "resource": resource.plural, "namespace": namespace}
-                body = {"apiVersion": _API, "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": asked}}
-                try:
-                    told = await kube.request("POST", f"/apis/{_API}/selfsubjectaccessreviews", json=body)
-                except KubeError as error:
-                    if error.status in (403, 404):
-                        return
-                    raise
-                if not told["status"].get("allowed"):
-                    text = f"you may not {verb} {resource.plural} in the namespace {namespace}"
-                    hint = f"grant it to the user of context {kube.cluster.context!r} with a Role or ClusterRole"
-                    raise KubeError(403, "Forbidden", text, hint)
+            asked[document.api_version.rpartition("/")[0], resource.plural, namespace] = list(_OWN)
+    for api_version, kind in watched:
+        with suppress(KubeError):
+            resource = await kube.resource(api_version, kind)
+            where = namespaces[0] if len(namespaces) == 1 else ""  # the observer's watch over several is of the whole cluster
+            asked.setdefault((api_version.rpartition("/")[0], resource.plural, where), list(_WATCHED))
+
+    async def lack(group: str, resource: str, namespace: str, verbs: list[str]) -> Lack | None:
+        allowed = await asyncio.gather(*(_allowed(kube, group, resource, namespace, verb) for verb in verbs))
+        missing = tuple(verb for verb, may in zip(verbs, allowed, strict=True) if not may)
+        return Lack(group, resource, namespace, missing) if missing else None
+
+    lacking = [each for each in await asyncio.gather(*(lack(*key, verbs) for key, verbs in asked.items())) if each]
+    if lacking:
+        raise LackingError(lacking, await _who(kube), kube.cluster.context)
+
+
+async def _allowed(kube: Kube, group: str, resource: str, namespace: str, verb: str) -> bool:
+    attributes = {"verb": verb, "group": group, "resource": resource, "namespace": namespace}
+    body = {"apiVersion": _API, "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": attributes}}
+    try:
+        told = await kube.request("POST", f"/apis/{_API}/selfsubjectaccessreviews", json=body)
+    except KubeError as error:
+        if error.status in (403, 404):
+            return True
+        raise
+    return bool(told["status"].get("allowed"))
+
+
+async def _who(kube: Kube) -> str:
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    with suppress(KubeError, KeyError):
+        told = await kube.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", json=body)
+        return str(told["status"]["userInfo"]["username"])
+    return ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perfdag.kube import Kube, KubeError, Resource
-from perfdag.steps.scale import apimetrics, rights
+from perfdag.steps.scale import apimetrics, apiservers, rights
 from perfdag.steps.scale.chains import kinds_of
 from perfdag.steps.scale.clock import Heartbeat, Offset, server_offset
 from perfdag.steps.scale.completion import reached, wanted
@@ -47,6 +47,8 @@ class Session:
     scrapes: list[apimetrics.Scrape]
     """Of /metrics: the first before anything was made, then at the end of each phase; none where the API server does not tell."""
     expected_pods: int | None = None
+    servers: list[Kube] = field(default_factory=list)
+    """Clients of each API server, for /metrics."""
     submissions: list[Submission] = field(default_factory=list)
     batches: list[tuple[Submitted, Schedule]] = field(default_factory=list)
     deadline: float = math.inf
@@ -163,12 +165,14 @@ class Session:
         """Close the books on the API calls of a phase, which began where the one before ended."""
         if not self.scrapes:
             return
-        after, why = None, "the two scrapes are of different API servers, or it was restarted"
+        why = "another API server answered than before, or it was restarted"
         try:
-            after = await apimetrics.after(self.kube, self.scrapes[-1])
+            after = await apimetrics.scrape(self.servers)
         except KubeError as error:
             why = str(error)
-        if after is None:
+        else:
+            why = "" if after.started == self.scrapes[-1].started else why
+        if why:
             self.notes.append(f"no API server metrics of the {phase}: {why}")
             self.scrapes.clear()
             return
@@ -248,17 +252,20 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
     async def __aenter__(self) -> Session:
         kube, template = self._kube, self._template
         submitter = await ApiSubmitter.open(kube, template)  # an unknown kind is told before anything is made
-        await rights.check(kube, template, self._namespaces)
+        last = template.documents[-1]
+        watched = kinds_of(last.api_version, last.kind)
+        await rights.check(kube, template, self._namespaces, watched)
         try:
             await self._stack.enter_async_context(own_namespaces(kube, self._namespaces, self._run))
             notes: list[str] = []
             scrapes: list[apimetrics.Scrape] = []
+            servers: list[Kube] = []
             try:
-                scrapes.append(await apimetrics.scrape(kube))
+                servers = await self._stack.enter_async_context(apiservers.each_of(kube))
+                scrapes.append(await apimetrics.scrape(servers))
             except KubeError as error:
                 notes.append(f"no API server metrics: {error}")
-            last = template.documents[-1]
-            kinds = [(each.api_version, each.kind) for each in template.documents] + kinds_of(last.api_version, last.kind)
+            kinds = [(each.api_version, each.kind) for each in template.documents] + watched
             primary = [each.kind for each in template.documents]
             observer = await self._stack.enter_async_context(Observer(kube, self._run, kinds, self._namespaces, primary=primary))
             heartbeat = await self._stack.enter_async_context(Heartbeat(kube, self._run, self._namespaces[0], self._interval))
@@ -267,7 +274,18 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
             await self._close()
             raise
         self._session = Session(
-            kube, self._run, template, self._namespaces, observer, heartbeat, submitter, offset, scrapes, self._expected, notes=notes
+            kube,
+            self._run,
+            template,
+            self._namespaces,
+            observer,
+            heartbeat,
+            submitter,
+            offset,
+            scrapes,
+            self._expected,
+            servers,
+            notes=notes,
         )
         self._session.deadline = self._deadline
         return self._session

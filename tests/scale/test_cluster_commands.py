@@ -238,6 +238,6 @@ class TestCommands:
         finally:
             asyncio.run(clean())
         said = capsys.readouterr().err
-        assert f"you may not create pods in the namespace {name}" in said
+        assert f"you may not create, delete, list, watch pods in the namespace {name}; grant it to the service account nobody" in said
         assert said.count("\n") == 1
         assert not (tmp_path / "out").exists()

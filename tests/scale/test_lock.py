@@ -1,13 +1,16 @@
-"""The lock of performance runs and the check of the nodes, against a server that is played here."""
+"""The lock of performance runs, the check of the nodes and of rights, against a server that is played here."""
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from perfdag.benchmark import get
 from perfdag.kube import KubeError, Resource
-from perfdag.steps.scale import gpus, kubevirt, lock, nodes
+from perfdag.steps.scale import gpus, kubevirt, lock, measured, nodes, rights
+from perfdag.steps.scale.templates import load
 
 
 class Server:
@@ -95,3 +98,52 @@ def test_the_node_that_we_run_on_tells_by_its_flags(flags: str, virtual: bool, t
 async def test_gpus_of_nodes_that_are_not_ready_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     server: Any = Server(Node=[node("a", gpus=8), node("b", "Unknown", gpus=8)])
     assert await gpus._gpus(server) == {"a": 8}
+
+
+class Refusing:
+    """An API server that allows some verbs, to a service account."""
+
+    cluster = SimpleNamespace(context="x")
+
+    def __init__(self, *allowed: str, who: str = "system:serviceaccount:bench:perfdag-measure-scale") -> None:
+        self.allowed, self.who = allowed, who
+
+    async def resource(self, api_version: str, kind: str) -> Resource:
+        if kind == "PodGroup":
+            raise KubeError(404, "NoKind", "none")
+        return Resource(api_version, kind, f"{kind.lower()}s", True)
+
+    async def request(self, verb: str, path: str, *, json: dict[str, Any]) -> dict[str, Any]:
+        if path.endswith("selfsubjectreviews"):
+            return {"status": {"userInfo": {"username": self.who}}}
+        asked = json["spec"]["resourceAttributes"]
+        return {"status": {"allowed": f"{asked['verb']} {asked['resource']} {asked['namespace']}" in self.allowed}}
+
+
+RAY = "apiVersion: ray.io/v1\nkind: RayCluster\nmetadata: {name: '${name}'}\n"
+RAYS = [f"{verb} rayclusters ns" for verb in ("create", "delete", "list", "watch")]
+
+
+async def test_rights_that_no_allow_grants_are_named_with_the_account_that_lacks_them() -> None:
+    """On Argo `install --allow scale` is no help for a kind that it knows nothing of."""
+    rules = get("scale").api
+    with pytest.raises(rights.LackingError) as caught:
+        await rights.check(Refusing(), load(RAY, "r"), ["ns"])  # type: ignore[arg-type]
+    said = str(measured.explained(caught.value, "scale", rules))
+    assert said.startswith(
+        "you may not create, delete, list, watch rayclusters.ray.io in the namespace ns; grant it to the service account "
+    )
+    assert "perfdag-measure-scale of the namespace bench with a Role" in said
+    assert "beyond what `--allow scale` grants" in said
+    assert "install --store" not in said
+
+
+async def test_rights_that_allow_grants_say_so_also_those_to_watch() -> None:
+    watched = [("v1", "Pod"), ("scheduling.run.ai/v1", "PodGroup")]
+    await rights.check(Refusing(*RAYS, "list pods ns", "watch pods ns"), load(RAY, "r"), ["ns"], watched)  # type: ignore[arg-type]
+    with pytest.raises(
+        rights.LackingError, match="you may not watch pods in the namespace ns; grant it to the user of context 'x'"
+    ) as caught:
+        await rights.check(Refusing(*RAYS, "list pods ns", who="me"), load(RAY, "r"), ["ns"], watched)  # type: ignore[arg-type]
+    said = str(measured.explained(caught.value, "scale", get("scale").api))
+    assert "`perfdag install --store ... --allow scale`" in said
