@@ -109,7 +109,7 @@ def _distribution(told: dict[str, list[tuple[float, Series]]], where: str) -> Fi
     style.value_axis(ax.xaxis, "s", 1.0, log=True)
     ax.set_xlabel("completion latency, lower is better")
     ax.set_ylabel("I/Os that took no longer")
-    ax.legend(loc="best")
+    ax.legend(loc="upper left", bbox_to_anchor=(0, -0.16), ncols=2)  # below: lines of tails cross all of the panel
     return fig
 
 

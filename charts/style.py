@@ -83,7 +83,8 @@ def figure(
     `title` says the finding, `subtitle` how many samples, what the band is, and of which run. `shared` goes to Figure.subplots
     (sharex, sharey).
     """
-    lines = textwrap.wrap(title[:1].upper() + title[1:], 78, break_on_hyphens=False)
+    named = "=" in title.split(" ", 1)[0]  # `bs=4KiB` is how a suite writes it
+    lines = textwrap.wrap(title if named else title[:1].upper() + title[1:], 78, break_on_hyphens=False)
     under = textwrap.wrap(subtitle, 104, break_on_hyphens=False)
     all_heights = [heights[min(i, len(heights) - 1)] for i in range(rows)]
     head = 0.2 * len(lines) + 0.17 * len(under) + 0.1
