@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 from perfdag.benchmark import Benchmark, Gang, Invalid, Measurement, Metric, Output, Params, Skip, Tool
 from perfdag.hosts import Finished
 from perfdag.shape import Shape
-from perfdag.steps import fio_files, fio_report
+from perfdag.steps import fio_files, fio_report, gpu
 from perfdag.steps.fio_files import Place
 from perfdag.units import Duration, PositiveDuration, Size
 
@@ -84,7 +84,7 @@ class Fio(Benchmark[FioParams]):
     """I/O operations, bandwidth and latency of a file system or block device, with fio.
 
     With several hosts each runs fio's server with files of its own, in the shared volume or in one of its own, and the first host
-    is the client that starts all at once, their files laid out before. Rows with a subject are one host's, rows without are all together,
+    is the client that starts all at once, their files laid out before. Rows with a subject are one host's, by the name of its node, rows without are all together,
     invalid where the hosts started further apart than a tenth of the time. Files are removed after each sample. `direct` on a file system
     in memory is skipped: the kernel takes the flag there and there is no disk.
     On overlayfs the flag reaches the file system below, which the row cannot name.
@@ -146,7 +146,7 @@ class Fio(Benchmark[FioParams]):
     def run(self, gang: Gang, params: FioParams) -> Output:
         with fio_files.files(gang, params) as places, ExitStack() as stack:
             with self._laying_out(gang, params, places):
-                servers = self._servers(gang, places, stack) if len(places) > 1 else []
+                servers = self._servers(gang, places, stack) if len(places) > 1 else {}
             if params.drop_caches:
                 fio_files.drop_caches(gang)
             return self._distributed(gang, params, places, servers) if servers else self._local(gang, params, places[0])
@@ -171,15 +171,15 @@ class Fio(Benchmark[FioParams]):
                 late = replace(laid, timed_out=laid.seconds >= gang.timeout)  # wait() ends what is late and does not say so
                 late.check(f"fio, laying out files on {place.host.name},")
 
-    def _servers(self, gang: Gang, places: list[Place], stack: ExitStack) -> list[tuple[list[str], str]]:
-        """A fio server on each host: its argv, and how the client names it."""
-        made = []
+    def _servers(self, gang: Gang, places: list[Place], stack: ExitStack) -> dict[str, list[str]]:
+        """A fio server on each host: its argv by its address and port."""
+        made = {}
         for place in places:
             host, port = place.host, place.host.free_port("tcp")
             kind = "ip6" if ":" in host.address else "ip"
             argv = ["fio", f"--server={kind}:{host.address},{port}"]
             stack.enter_context(host.serve(argv, port=port, cwd=place.folder, cpus=gang.shape.hosts.cpus.server))
-            made.append((argv, f"--client={kind}:{host.address},{port}"))
+            made[f"{host.address}:{port}"] = argv
         return made
 
     def _local(self, gang: Gang, params: FioParams, place: Place) -> Output:
@@ -187,23 +187,22 @@ class Fio(Benchmark[FioParams]):
         finished = gang.hosts[0].run(argv, timeout=gang.timeout, cwd=place.folder, cpus=gang.shape.hosts.cpus.client)
         return _output(finished, [argv], {"filesystem": place.described})
 
-    def _distributed(self, gang: Gang, params: FioParams, places: list[Place], servers: list[tuple[list[str], str]]) -> Output:
+    def _distributed(self, gang: Gang, params: FioParams, places: list[Place], servers: dict[str, list[str]]) -> Output:
         lead = gang.hosts[0]
         client = ["fio", "--output-format=json+"]  # with the histograms: percentiles of all hosts are computed from them
-        for index, (place, (_, named)) in enumerate(zip(places, servers, strict=True)):
+        for index, (place, argv) in enumerate(zip(places, servers.values(), strict=True)):
             job = str(PurePosixPath(gang.scratch) / f"job-{index}.fio")
             lead.put(job, job_file(params, place).encode())
-            client += [named, job]
+            client += [argv[-1].replace("--server=", "--client="), job]
         finished = lead.run(client, timeout=gang.timeout)
-        output = _output(finished, [*(argv for argv, _ in servers), client], {"filesystem": [place.described for place in places]})
+        output = _output(finished, [*servers.values(), client], {"filesystem": [place.described for place in places]})
         output.texts["job"] = job_file(params, places[0])
         starts = [place.host.get(f"{place.folder}/{_PRERUN}").decode().strip() for place in places]
-        output.facts |= {"started": starts, "hosts": len(places)}
+        output.facts |= {"started": starts, "workers": dict(zip(servers, gpu.by_name([place.host for place in places]), strict=True))}
         return output
 
     def parse(self, output: Output, params: FioParams) -> list[Measurement]:
-        hosts = int(output.facts.get("hosts", 1))
-        found = fio_report.parse(output.texts, params.directions, params.runtime, hosts)
+        found = fio_report.parse(output.texts, params.directions, params.runtime, output.facts.get("workers"))
         if output.facts.get("started"):
             starts = [float(each) for each in output.facts["started"]]
             skew = max(starts) - min(starts)

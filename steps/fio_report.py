@@ -13,25 +13,27 @@ _LATENCIES = (("latency", "lat_ns"), ("completion_latency", "clat_ns"), ("submis
 _ALL = "All clients"
 
 
-def parse(texts: Mapping[str, str], directions: tuple[str, ...], runtime: float | None, hosts: int = 1) -> list[Measurement]:
+def parse(
+    texts: Mapping[str, str], directions: tuple[str, ...], runtime: float | None, workers: Mapping[str, str] | None = None
+) -> list[Measurement]:
     """Measurements by direction: iops 1/s, bandwidth B/s, latencies s. Raises Failed where a direction or a host is not in the report.
 
-    With several hosts there is a subject for each, and rows without one for all. fio merges no percentiles: those of all are computed
+    With several hosts `workers` names each by the address and port of its server (`10.0.0.1:8765`): there is a subject for each by that
+    name, and rows without one for all. fio merges no percentiles: those of all are computed
     from the hosts' histograms (json+), never averaged.
     """
     report = _read(texts)
     try:
-        if hosts == 1:
+        if not workers:
             return _one(_jobs(report, "jobs", 1, texts)[0], directions, runtime, texts)
-        clients = _jobs(report, "client_stats", hosts, texts)
+        clients = _jobs(report, "client_stats", len(workers), texts)
+        by_server = {f"{job['hostname']}:{job['port']}": job for job in clients}
         found = []
-        for job in sorted(clients, key=lambda each: (each["hostname"], each["port"])):
-            several = sum(each["hostname"] == job["hostname"] for each in clients) > 1
-            subject = f"{job['hostname']}:{job['port']}" if several else str(job["hostname"])
-            found += _one(job, directions, runtime, texts, subject)
+        for server, subject in workers.items():
+            found += _one(by_server[server], directions, runtime, texts, subject)
         total = next((each for each in report["client_stats"] if each["jobname"] == _ALL), None)
         if total is None:
-            raise Failed(f"fio's report lacks the total of {hosts} hosts", texts)
+            raise Failed(f"fio's report lacks the total of {len(workers)} hosts", texts)
         return _one(_with_percentiles(total, clients, directions), directions, runtime, texts) + found
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise Failed(f"fio's report lacks {error}: not the JSON of a whole run", texts) from error
