@@ -16,7 +16,7 @@ from perfdag.steps.queue.nodes import failed
 from perfdag.units import PositiveDuration
 
 if TYPE_CHECKING:
-    from perfdag.steps.queue.targets import DeploymentTarget
+    from perfdag.steps.queue.deployment import DeploymentTarget
 
 CLIENT_SECONDS = 30.0
 """The clients of Deployments are given so long to answer."""
@@ -48,9 +48,10 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
     """Reaction time, overshoot, oscillation and wasted pod-seconds of autoscaled backends under a changing load.
 
     Without deployments, backends are processes scaled by a model of the HorizontalPodAutoscaler's rule: that compares settings of the
-    rule, not clusters. With some, their pods are watched while their own autoscaler acts. Depth and wait of the line are the frontend's
-    own gauges, the wait over a window of 1 s here and the frontend's own (30 s) on a cluster; there they are left out where the backends'
-    command names no frontend in their namespace, or the API server's proxy does not lead to its metrics.
+    rule, not clusters. With some, their pods are watched while their own autoscaler acts; where that is a CronJob of the same name
+    (`autoscale: {by: cron}` of the queue), the pods of its Jobs count too. Depth and wait of the line are the frontend's own gauges, the
+    wait over a window of 1 s here and the frontend's own (30 s) on a cluster; there they are left out where the backends' command names
+    no frontend in their namespace, or the API server's proxy does not lead to its metrics.
 
     Clock: this process's monotonic clock. It starts with the load and stops at the load's end; processes count when they take or wait
     for items, pods when they are ready.
@@ -62,6 +63,7 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
         {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "list"]},
         {"apiGroups": ["apps"], "resources": ["replicasets"], "verbs": ["list"]},
         {"apiGroups": ["autoscaling"], "resources": ["horizontalpodautoscalers"], "verbs": ["list"]},
+        {"apiGroups": ["batch"], "resources": ["cronjobs", "jobs"], "verbs": ["list"]},
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
         {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get"]},
     )
@@ -186,6 +188,7 @@ async def _watch(profile: Profile, params: QueueAutoscaleParams) -> dict[str, An
 
     from perfdag.kube import Kube, KubeError
     from perfdag.steps.queue import targets
+    from perfdag.steps.queue.deployment import DeploymentTarget
     from perfdag.steps.queue.follow import watch
     from perfdag.steps.queue.line import line_of
 
@@ -194,7 +197,7 @@ async def _watch(profile: Profile, params: QueueAutoscaleParams) -> dict[str, An
             namespace = params.namespace or kube.namespace
             token = os.environ.get("PERFDAG_QUEUE_TOKEN", "")
             services = params.clients or [f"{name}-client" for name in params.deployments]
-            watched = [targets.DeploymentTarget(kube, namespace, name) for name in params.deployments]
+            watched = [DeploymentTarget(kube, namespace, name) for name in params.deployments]
             where = params.client_namespace or namespace
             loads = [targets.HttpLoad(targets.by_service(kube, where, service, 9996, token)) for service in services]
             for target in watched:
@@ -223,8 +226,8 @@ async def _scaled(target: "DeploymentTarget") -> None:
             raise
         return
     raise ValueError(
-        f"nothing scales Deployment {target.name} in namespace {target.namespace}: it has no HorizontalPodAutoscaler"
-        " (`autoscale` of the queue makes one)"
+        f"nothing scales Deployment {target.name} in namespace {target.namespace}: it has no HorizontalPodAutoscaler,"
+        " and no CronJob of its name starts backends (`autoscale` of the queue makes one)"
     )
 
 

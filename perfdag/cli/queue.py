@@ -12,7 +12,7 @@ from perfdag.cli.queue_programs import TOKEN_VARIABLE, say, verb
 
 if TYPE_CHECKING:
     from perfdag.kube import Kube
-    from perfdag.steps.queue.targets import DeploymentTarget
+    from perfdag.steps.queue.deployment import DeploymentTarget
     from perfdag.steps.queue.validate import Load
 
 EPILOG = """examples:
@@ -136,7 +136,8 @@ async def _validate_here(command: list[str], plan: Any, **how: Any) -> Any:
 async def _validate_there(args: argparse.Namespace, plan: Any) -> Any:
     from perfdag.kube import Kube
     from perfdag.steps.queue.deploy import deployed
-    from perfdag.steps.queue.targets import DeploymentTarget, HttpLoad
+    from perfdag.steps.queue.deployment import DeploymentTarget
+    from perfdag.steps.queue.targets import HttpLoad
     from perfdag.steps.queue.validate import BadInput, validate
 
     async with Kube() as kube, deployed(kube, args.deploy, args.namespace, args.deployment, say):

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfdag.steps.queue.targets import scales
+from perfdag.steps.queue.deployment import scales, starts
 
 if TYPE_CHECKING:
     from perfdag.kube import Kube
@@ -116,7 +116,7 @@ async def _left_out(kube: Kube, body: dict[str, Any], validated: str) -> str | N
     """Why an object is not applied wherever it is; None where it is."""
     from perfdag.kube import KubeError
 
-    if scales(body, validated):
+    if scales(body, validated) or starts(body, validated):
         return f"which would scale {validated} while it is validated"
     if body["kind"] in OPTIONAL:
         try:

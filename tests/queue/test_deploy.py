@@ -75,8 +75,8 @@ async def test_what_was_made_is_waited_for_and_what_is_not_gone_is_said(file: st
 
     server.lasts = {"Namespace": 10**9}
     monkeypatch.setattr(deploy, "MARGIN", 0.01 - 915)
-    async with deployed(server, file, None, "perfdag-queue-s", said.append):
-        pass
+    async with deployed(server, file, None, "perfdag-queue-c", said.append):
+        assert said[-1] == "not applied: CronJob perfdag-queue-c, which would scale perfdag-queue-c while it is validated"
     assert said[-1] == "not gone 0.01 s after they were deleted: Namespace perfdag-queue"
 
 

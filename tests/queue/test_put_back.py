@@ -25,7 +25,7 @@ from perfdag.cli.queue import _scaler
 from perfdag.hosts import LocalHost
 from perfdag.kube import KubeError
 from perfdag.shape import Shape
-from perfdag.steps.queue import targets
+from perfdag.steps.queue.deployment import DeploymentTarget
 from perfdag.steps.queue.tally import Tally
 from perfdag.steps.queue_autoscale import QueueAutoscale, QueueAutoscaleParams
 from perfdag.steps.queue_scaling import QueueScaling, QueueScalingParams
@@ -181,7 +181,7 @@ async def test_pods_that_ended_or_belong_to_others_are_not_counted(namespace: st
     kubectl("-n", namespace, "wait", "pod", "stranger", "--for=condition=Ready", "--timeout=60s")
     ended = kubectl("-n", namespace, "get", "pods", "-l", "app=fake", "-o", "jsonpath={.items[0].metadata.name}")
     async with Kube() as kube:
-        target = targets.DeploymentTarget(kube, namespace, "fake")
+        target = DeploymentTarget(kube, namespace, "fake")
         await target.find()
         assert await target.ready() == 2
         kubectl("-n", namespace, "patch", "pod", ended, "--subresource=status", "--type=merge", "-p", '{"status": {"phase": "Failed"}}')
@@ -226,7 +226,7 @@ async def test_rights_that_are_missing_are_said(capsys: pytest.CaptureFixture[st
         async def list(self, *_: object) -> None:
             raise KubeError(403, "Forbidden", "somebody cannot list horizontalpodautoscalers")
 
-    target = targets.DeploymentTarget(Blind(), "there", "fake")  # type: ignore[arg-type]
+    target = DeploymentTarget(Blind(), "there", "fake")  # type: ignore[arg-type]
     assert await _scaler(target) is None
     assert "not known whether anything else scales fake: somebody cannot list" in capsys.readouterr().err
 
