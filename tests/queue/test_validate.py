@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from pathlib import Path
@@ -16,7 +17,7 @@ from perfdag.kube import KubeError
 from perfdag.steps.queue import law
 from perfdag.steps.queue.local import Local
 from perfdag.steps.queue.nodes import blame, failed, spread
-from perfdag.steps.queue.steady import Patience, Stats
+from perfdag.steps.queue.steady import Patience, Rate, Stats, _rate, ratio
 from perfdag.steps.queue.tally import Tally
 from perfdag.steps.queue.validate import BadInput, Plan, validate
 from perfdag.steps.queue.verdict import Verdict, closing
@@ -40,6 +41,31 @@ def test_too_few_points_are_not_fitted() -> None:
     assert law.fit([(1, 1.0), (2, 2.0)]) is None
     assert law.fit([(1, 1.0), (2, 2.0)], coherence=False) is not None
     assert law.fit([(1, 1.0), (1, 1.0)], coherence=False) is None
+
+
+def rate(mean: float, *windows: float) -> Rate:
+    return _rate([mean * each for each in windows], True, 1.0, {})
+
+
+def test_the_interval_of_a_ratio_has_its_known_ends() -> None:
+    spread = (1 - 0.01 * math.sqrt(3), 1.0, 1 + 0.01 * math.sqrt(3))  # a standard error of 1 %
+    width = 4.303 * 0.01 * math.sqrt(2)  # Student's t of 2 degrees of freedom, both errors
+    assert ratio(rate(20, *spread), rate(10, *spread)) == pytest.approx((2, 2 * math.exp(-width), 2 * math.exp(width)))
+    assert ratio(rate(20, 1.0), rate(10, *spread)) == (2, 0.0, math.inf)  # one window has no spread
+    assert math.isnan(ratio(rate(20, 1.0), rate(0, 1.0))[0])
+
+
+@pytest.mark.parametrize(("errors", "least", "most"), [((0.03, 0.0), 0.935, 0.965), ((0.03, 0.03), 0.965, 0.995)])
+def test_the_interval_of_a_ratio_covers_it_as_often_as_it_says(errors: tuple[float, float], least: float, most: float) -> None:
+    """Of equal errors it is wider than need be: the degrees of freedom are those of one rate and not of both."""
+    chance = random.Random(3)
+
+    def covered() -> bool:
+        later, earlier = (rate(10, *(chance.gauss(1, error) for _ in range(3))) for error in errors)
+        _, low, high = ratio(later, earlier)
+        return low <= 1 <= high
+
+    assert least < sum(covered() for _ in range(4000)) / 4000 < most
 
 
 def test_steps_include_the_limit_itself() -> None:
