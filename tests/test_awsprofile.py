@@ -45,7 +45,7 @@ def server() -> Iterator[HTTPServer]:
             """Say nothing."""
 
     with HTTPServer(("127.0.0.1", 0), Answer) as made:
-        threading.Thread(target=made.serve_forever, daemon=True).start()
+        threading.Thread(target=made.serve_forever, args=(0.02,), daemon=True).start()
         yield made
         made.shutdown()
 

@@ -34,7 +34,7 @@ def site(tmp_path: Path) -> Iterator[str]:
     (tmp_path / "frames.html").write_text(PAGE % frames)
     (tmp_path / "report.html").write_text(report.report(rows.plain(), {"suite_text": f"name: trial # {'wide ' * 100}\n", "seed": 7}))
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/frames.html"
     server.shutdown()
     server.server_close()

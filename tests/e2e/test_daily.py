@@ -140,7 +140,7 @@ def hook(bench: Namespace) -> Iterator[Hook]:
         patch = {"stringData": {"PERFDAG_WEBHOOK": url}} if url else {"data": {"PERFDAG_WEBHOOK": None}}
         await client.patch(await client.resource("v1", "Secret"), "perfdag-store", patch, bench.name)
 
-    threading.Thread(target=made.serve_forever, daemon=True).start()
+    threading.Thread(target=made.serve_forever, args=(0.02,), daemon=True).start()
     kube.run(lambda client: tell(client, address))
     try:
         yield made

@@ -13,7 +13,7 @@ from tests.stats.receiver import Receiver
 def webhook() -> Iterator[str]:
     Receiver.got, Receiver.status = [], 200
     server = HTTPServer(("127.0.0.1", 0), Receiver)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}/hook"
     server.shutdown()
