@@ -61,8 +61,8 @@ def test_rendering_and_submitting_say_it_too(tmp_path: Path, capsys: pytest.Capt
     file.write_text(
         "name: s\nentries:\n"
         "  - {name: model, benchmark: torchbench, params: {model: alexnet, device: cuda}}\n"
-        "  - {name: verbs, benchmark: rdma-latency, params: {cuda: 0}, network: {host: true}}\n"
-        "  - {name: held, benchmark: rdma-latency, params: {cuda: 1}, resources: {rdma/hca: 1, nvidia.com/gpu: 1}}\n"
+        "  - {name: verbs, benchmark: rdma-latency, params: {cuda: 0, mode: read}, network: {host: true}}\n"
+        "  - {name: held, benchmark: rdma-latency, params: {cuda: 1, mode: read}, resources: {rdma/hca: 1, nvidia.com/gpu: 1}}\n"
     )
     said = [
         "entry model: device is cuda, but its pods ask for no GPU; add resources: {nvidia.com/gpu: 1}",
