@@ -41,6 +41,24 @@ def stages_of(rows: Iterable[Mapping[str, Any]]) -> list[Stage]:
     return list(found.values())
 
 
+def of_runs(rows: Iterable[Mapping[str, Any]], head: int | None = None, tail: int | None = None) -> dict[str, list[Stage]]:
+    """Stages by what to call a run in a file's name, of rows of stages.parquet: nothing for the only one, else how many objects it has
+    (and which run of that size it is). Of each the first `head` objects in order of submission, and of those the last `tail`."""
+    runs: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        runs.setdefault(row["run"], []).append(row)
+    found: dict[str, list[Stage]] = {}
+    for here in runs.values():
+        order = sorted({row["index"] for row in here})
+        chosen = order[:head] if head else order
+        kept = set(chosen[-tail:] if tail else chosen)
+        name, same = (str(len(order)) if len(runs) > 1 else ""), 2
+        while name in found:
+            name, same = f"{len(order)}-{same}", same + 1
+        found[name] = stages_of(row for row in here if row["index"] in kept)
+    return found
+
+
 @dataclass
 class Group:
     """The newest sample of one entry and size, and how many samples there are."""

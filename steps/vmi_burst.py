@@ -12,6 +12,7 @@ from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Met
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import measured, run_vmi, vmi
 from perfdag.steps.scale.gates import parse as parse_gate
+from perfdag.steps.scale.gates import with_slo
 from perfdag.steps.scale.prometheus import Prometheus
 from perfdag.steps.scale.rows import Row
 from perfdag.steps.scale.schedule import Schedule
@@ -48,7 +49,8 @@ class VmiParams(Params):
     primer: bool = Field(True, description="one VMI before the clock starts")
     timeout: PositiveDuration = Field(900.0, description="seconds for all to run, and for all to be gone")
     lock_timeout: Duration = Field(3600.0, description="seconds to wait for another performance run to end")
-    gates: list[str] = Field(["api_p99 < 1"], description="METRIC < VALUE, or METRIC < RATIO * METRIC")
+    gates: list[str] = Field([], description="METRIC < VALUE, or METRIC < RATIO * METRIC; one on a metric of `api_gates` takes its place")
+    api_gates: bool = Field(True, description="api_p99 < 1 and api_list_p99 < 30 beside `gates`")
     prometheus: str | None = Field(None, description="URL of a Prometheus that scrapes KubeVirt")
     prometheus_token_file: str | None = Field(None, description="file with a bearer token for it")
     prometheus_ca_file: str | None = Field(None, description="file with the certificate authority of its TLS")
@@ -68,6 +70,7 @@ class VmiParams(Params):
     def spec(self) -> vmi.Spec:
         """What these params ask for. Raises ValueError for what cannot be, or has no meaning, together."""
         vmi.template(self.template, "check", self.replicas, self.variables)
+        own = [parse_gate(text) for text in self.gates]
         return vmi.Spec(
             template=self.template,
             namespaces=[self.namespace] if isinstance(self.namespace, str) else self.namespace,
@@ -78,7 +81,7 @@ class VmiParams(Params):
             primer=self.primer,
             timeout=self.timeout,
             variables=dict(self.variables),
-            gates=[parse_gate(text) for text in self.gates],
+            gates=with_slo(own) if self.api_gates else own,
             prometheus=Prometheus(self.prometheus, self.prometheus_token_file, self.prometheus_ca_file) if self.prometheus else None,
         )
 

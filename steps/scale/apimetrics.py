@@ -155,10 +155,12 @@ def worst(calls: Iterable[Calls], bulk: str = "", least: int = NEEDED) -> float 
     return max((value for value in found if value is not None), default=None)
 
 
-def slowest(calls: Iterable[Calls]) -> float | None:
-    """What no request of a single object took longer than, in seconds: the end of the last bucket in use; None where there is none."""
-    ends = [min(bound for bound, count in each.buckets.items() if count >= each.count) for each in calls if each.single]
-    found = max(ends, default=math.inf)
+def slowest(calls: Sequence[Calls], bulk: str = "") -> float | None:
+    """What no request of a single object (`bulk`: of that verb) took longer than, in seconds: the end of the last bucket in use, and 0
+    where there were others alone; None where there is no such end."""
+    wanted = [each for each in calls if (each.verb == bulk if bulk else each.single)]
+    ends = [min(bound for bound, count in each.buckets.items() if count >= each.count) for each in wanted]
+    found = max(ends, default=0.0 if calls and bulk else math.inf)
     return None if math.isinf(found) else found
 
 
@@ -168,6 +170,7 @@ def latencies(calls: Sequence[Calls]) -> dict[str, float | None]:
         "api_p99": worst(calls),
         "api_slowest": slowest(calls),
         "api_list_p99": worst(calls, "LIST"),
+        "api_list_slowest": slowest(calls, "LIST"),
         "api_deletecollection_p99": worst(calls, "DELETECOLLECTION"),
     }
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 _FORM = re.compile(r"\s*([\w./:-]+)\s*(<=|>=|<|>)\s*(?:([\d.eE+-]+)|([\d.eE+-]+)\s*\*\s*([\w./:-]+))\s*")
-_NEVER_ABOVE = {"api_p99": "api_slowest", "deletion/api_p99": "deletion/api_slowest"}
+_NEVER_ABOVE = {f"{phase}{name}_p99": f"{phase}{name}_slowest" for phase in ("", "deletion/") for name in ("api", "api_list")}
 """What stands in for a percentile that has too few requests: it can show that a limit was kept, never that it was not."""
 _OPS: dict[str, Callable[[float, float], bool]] = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
@@ -50,6 +50,16 @@ def parse(text: str) -> Gate:
         return Gate(found[1], found[2], float(found[3] or found[4]), found[5])
     except ValueError:
         raise ValueError(f"not a gate: {text!r}; write METRIC < VALUE, or METRIC < RATIO * METRIC") from None
+
+
+SLO = (Gate("api_p99", "<", 1.0), Gate("api_list_p99", "<", 30.0))
+"""Limits of Kubernetes' API in seconds: requests of one object, and lists (kubernetes/community, slos/api_call_latency.md)."""
+
+
+def with_slo(given: Sequence[Gate]) -> list[Gate]:
+    """The limits of the API and the gates given, of which one on the same metric takes a limit's place."""
+    metrics = {each.metric for each in given}
+    return [*(each for each in SLO if each.metric not in metrics), *given]
 
 
 def hold(gates: Sequence[Gate], figures: Mapping[str, float | None]) -> list[Verdict]:

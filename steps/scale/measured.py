@@ -107,13 +107,18 @@ def of_figures(figures: dict[str, float | None], coords: dict[str, Any], count: 
         put(name, name, "p99" if name in ("submit_lag", "api_p99") else "value")
     put("watch_lag", "watch_lag_p99", "p99")
     for key in figures:
-        if key.endswith("-phase-count") or key.startswith(("CREATE-", "UPDATE-")):
-            continue  # of the audit: the second names of POST and PUT would be drawn as calls of their own
-        if key.endswith("-count"):
-            put("api_calls", key, call=key.removesuffix("-count"), vms=count)
+        if call := call_of(key):
+            put("api_calls", key, call=call, vms=count)
         elif key.startswith(("virt_", "workqueue_", "node_")):
             put("component", key, figure=key)
     return found
+
+
+def call_of(figure: str) -> str:
+    """The kind of request that a figure counts, or nothing: the audit's second names of POST and PUT would be calls of their own."""
+    if figure.endswith("-phase-count") or not figure.endswith("-count") or figure.startswith(("CREATE-", "UPDATE-")):
+        return ""
+    return figure.removesuffix("-count")
 
 
 def of_calls(calls: Sequence[dict[str, Any]], coords: dict[str, Any], most: int = 40) -> list[Measurement]:

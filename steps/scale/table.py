@@ -14,6 +14,7 @@ _NUMBERS = {"seconds", "resolution_s", "api_time", "event_time", "receive_time",
 _AUDIT = {
     "creation_to_running": "vmiCreationToRunningSeconds",
     "deletion_to_succeeded": "vmiDeletionToSucceededSeconds",
+    "deletion_to_failed": "vmiDeletionToFailedSeconds",
     "deletion": "vmiDeletionToGoneSeconds",
 }
 _MIB = 2.0**20

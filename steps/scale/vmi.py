@@ -43,7 +43,7 @@ class Spec:
     primer: bool = True
     timeout: float = 900.0
     variables: dict[str, Any] = field(default_factory=dict)
-    gates: list[gating.Gate] = field(default_factory=lambda: [gating.Gate("api_p99", "<", 1.0)])
+    gates: list[gating.Gate] = field(default_factory=lambda: [*gating.SLO])
     prometheus: Prometheus | None = None
     deadline: float = math.inf
     """time.monotonic() from which on nothing is waited for but deletion: what has not come by then is censored."""

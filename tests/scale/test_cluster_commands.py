@@ -113,7 +113,7 @@ class TestCommands:
         """Half of the VMIs fail, with KubeVirt's words; the run says so, and the history finds the words."""
         assert self.cli("nodes", "--count", "20") == 0
         assert self.cli("simulate", "kubevirt", "--failures", "50") == 0
-        params = f"{{counts: [20], primer: false, gates: [], namespace: perfdag-test-{uuid.uuid4().hex[:8]}, timeout: 60s}}"
+        params = f"{{counts: [20], primer: false, api_gates: false, namespace: perfdag-test-{uuid.uuid4().hex[:8]}, timeout: 60s}}"
         (tmp_path / "s.yaml").write_text(f"name: failing\nentries:\n  - {{benchmark: vmi-burst, params: {params}, timeout: 120s}}\n")
         store = ["--store", str(tmp_path / "store")]
         try:
@@ -168,7 +168,7 @@ class TestCommands:
         assert self.cli("nodes", "--count", "20") == 0
         assert self.cli("simulate", "kubevirt") == 0
         params = "scenario: capacity, counts: [100], step: 10, primer: false"
-        params += f", gates: ['Running-phase-count <= {most}'], namespace: perfdag-test-{uuid.uuid4().hex[:8]}"
+        params += f", api_gates: false, gates: ['Running-phase-count <= {most}'], namespace: perfdag-test-{uuid.uuid4().hex[:8]}"
         (tmp_path / "s.yaml").write_text(f"name: grow\nentries:\n  - {{benchmark: vmi-burst, params: {{{params}}}, timeout: 120s}}\n")
         assert main(["run", str(tmp_path / "s.yaml"), "--no-report", "--store", str(tmp_path / "store")]) == code
         rows = results.load(open_store(str(tmp_path / "store")), suites=["grow"]).to_pylist()

@@ -177,7 +177,7 @@ def test_a_sample_of_vmis_that_never_run_keeps_their_rows(tmp_path: Path) -> Non
     assert main(["scale", "nodes", "--count", "20"]) == 0
     assert main(["scale", "simulate", "kubevirt", "--delay", "vmi-running=600000-600000"]) == 0
     try:
-        params = f"{{counts: [4], primer: false, gates: [], namespace: perfdag-test-{uuid.uuid4().hex[:8]}}}"
+        params = f"{{counts: [4], primer: false, api_gates: false, namespace: perfdag-test-{uuid.uuid4().hex[:8]}}}"
         (tmp_path / "s.yaml").write_text(f"name: stuck\nentries:\n  - {{benchmark: vmi-burst, params: {params}, timeout: 20s}}\n")
         assert main(["run", str(tmp_path / "s.yaml"), "--no-report", "--store", str(tmp_path / "store")]) == 1
     finally:

@@ -14,7 +14,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from perfdag.benchmark import Invalid, Output
+from perfdag.benchmark import Invalid, Output, get
 from perfdag.gate import own_gates
 from perfdag.kube import KubeError
 from perfdag.kubeconfig import Cluster, Credentials
@@ -44,6 +44,39 @@ class TestGates:
         assert unknown.passed is None
         broken = gates.hold([gates.parse("api_p99 < 1")], {"api_p99": 2.0, "api_slowest": 0.5})
         assert broken[0].passed is False, "the percentile itself goes first"
+
+    def test_the_limits_of_the_api_stand_beside_gates_of_your_own(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """In a suite as on the command line; one on the same metric takes a limit's place, and both can be left out."""
+        from perfdag.cli import main, scale_verbs
+
+        asked: list[list[str]] = []
+
+        async def measure(kube: Any, spec: vmi.Spec, ask: Any) -> run_vmi.Outcome:
+            asked.append([str(each) for each in spec.gates])
+            return run_vmi.Outcome([])
+
+        monkeypatch.setattr(run_vmi, "measure", measure)
+        monkeypatch.setattr(scale_verbs, "_on_cluster", lambda args, work: asyncio.run(work(None)))
+        both = ["api_p99 < 1", "api_list_p99 < 30"]
+        for given, api, want in (
+            (["creation_to_running_p95 < 60"], True, [*both, "creation_to_running_p95 < 60"]),
+            (["api_p99 < 2"], True, ["api_list_p99 < 30", "api_p99 < 2"]),
+            (["api_p99 < 2"], False, ["api_p99 < 2"]),
+            ([], True, both),
+        ):
+            params: Any = get("vmi-burst").Params.model_validate({"gates": given, "api_gates": api})
+            assert [str(each) for each in params.spec().gates] == want
+            words = [word for text in given for word in ("--gate", text)] + ([] if api else ["--no-api-gates"])
+            assert main(["scale", "vmi", "burst", "-o", str(tmp_path), *words]) == 0
+            assert asked[-1] == want
+
+    def test_few_lists_or_none_show_their_limit_kept(self) -> None:
+        slow = apimetrics.delta(apimetrics.Scrape(), scrape_of(*histogram("LIST", "cluster", ("20", 9), ("60", 10), ("+Inf", 10))))
+        none = apimetrics.delta(apimetrics.Scrape(), scrape_of(*histogram("POST", "resource", ("1", 9), ("+Inf", 9))))
+        assert gates.hold(gates.SLO[1:], apimetrics.latencies(none))[0].passed
+        assert [each.passed for each in gates.hold(gates.SLO, apimetrics.latencies([]))] == [None, None], "no metrics at all are no data"
+        (verdict,) = gates.hold(gates.SLO[1:], apimetrics.latencies(slow))
+        assert verdict.passed is None, "one of ten took longer than 20 s: that may be too long, or not"
 
     @pytest.mark.parametrize("text", ["api_p99", "api_p99 = 1", "api_p99 < x", "< 1", "a < 1 * "])
     def test_a_bad_gate_is_refused_with_the_form(self, text: str) -> None:
@@ -342,6 +375,46 @@ class TestCharts:
             assert len(drawn) == 5
             assert all(sum("simulated nodes" in each.get_text() for each in figure.texts) == told for figure in drawn)
 
+    def test_each_size_of_a_ladder_is_a_picture_of_its_own_and_head_and_tail_choose(self) -> None:
+        from perfdag.charts.stages import of_runs
+
+        rows = [
+            {"run": run, "stage": "running", "since": "created", "index": i, "seconds": 1.0, "submitted": 1.0 + i, "status": "ok"}
+            | {"receive_time": 2.0 + i, "event_time": None, "api_time": None}
+            for run, count in (("r-1", 4), ("r-2", 6), ("r-3", 6))
+            for i in range(count)
+        ]
+        assert {name: len(stage.seconds) for name, (stage,) in of_runs(rows).items()} == {"4": 4, "6": 6, "6-2": 6}
+        assert {name: stage.order for name, (stage,) in of_runs(rows, head=5, tail=2).items()} == {"4": [2, 3], "6": [3, 4], "6-2": [3, 4]}
+        assert list(of_runs(rows[:4])) == [""], "one run needs no name"
+
+    def test_what_a_plot_cannot_do_is_refused_and_api_calls_are_drawn_by_size(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        from perfdag.cli import main
+
+        def plot(*words: str) -> str:
+            assert main(["scale", "plot", "-o", str(tmp_path), "--plot", *words]) == 2
+            return capsys.readouterr().err
+
+        assert "--skip-errors goes with --plot general and detailed; ecdf counts what never came" in plot("ecdf", "--no-skip-errors")
+        assert "API calls are counted of all" in plot("api-calls", "--head", "3")
+        assert "`perfdag scale vmi` and the scenarios count them" in plot("api-calls")
+        figures = {
+            "POST-virtualmachineinstances-count": 9.0,
+            "CREATE-virtualmachineinstances-count": 9.0,
+            "deletion/DELETE-pods-count": 9.0,
+        }
+        runs = [{"count": n, "figures": figures | {"Running-phase-count": float(n)}} for n in (9, 18)]
+        (tmp_path / "summary.json").write_bytes(orjson.dumps({"runs": runs}))
+        drawn: list[Any] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("perfdag.charts.style.to_bytes", lambda figure: (b"", b""))
+            patch.setattr("perfdag.charts.scale.api_calls", drawn.append)
+            assert main(["scale", "plot", "-o", str(tmp_path), "--plot", "api-calls"]) == 0
+        calls = {"POST-virtualmachineinstances": 9.0, "deletion: DELETE-pods": 9.0}
+        assert drawn == [{9: calls, 18: calls}]
+
     def test_an_unseen_delta_is_not_drawn_as_nought(self) -> None:
         from perfdag.charts import scale as charts
 
@@ -464,7 +537,7 @@ class TestAudit:
 
         def result(count: int, p99: float) -> vmi.Result:
             figures: dict[str, float | None] = {"api_p99": p99, "virt_api_memory_bytes_avg": 2.0**21, "workqueue_adds": 100.0}
-            figures |= {"Running-phase-count": float(count), "CREATE-pods-count": 7.0, "deletion_p50": 3.0}
+            figures |= {"Running-phase-count": float(count), "CREATE-pods-count": 7.0, "deletion_p50": 3.0, "deletion_to_failed_p95": 4.0}
             return vmi.Result("ladder", count, "r", [], [], figures, {}, gates.hold(held, figures), started=10.0, ended=20.0)
 
         told = table.audit([result(100, 0.05), result(200, 0.5)])
@@ -479,6 +552,7 @@ class TestAudit:
         assert values["virtControllerWorkqueueAddRate"]["value"] == 10
         assert values["vmiDeletionToGoneSecondsP50"]["value"] == 3.0
         assert values["vmiDeletionToSucceededSecondsP50"]["value"] is None, "gone is not succeeded"
+        assert values["vmiDeletionToFailedSecondsP95"]["value"] == 4.0
         assert values["api_p99"]["thresholdResult"]["thresholdExceeded"] is True, "of two gates the one that was breached"
         assert table.audit([]) == {"Values": {}, "Rungs": []}
 
