@@ -1,5 +1,5 @@
 """fio: IOPS, bandwidth and latency percentiles by point; the distribution of completion latency; IOPS against p99 latency where the
-queue depth has three or more values, a panel for each pattern and block size."""
+queue depth has three or more values, a panel for each pattern and block size; the workers of points of several hosts."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ import pyarrow as pa
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from perfdag.charts import dots, style
+from perfdag.charts import dots, fio_workers, style
 from perfdag.charts.generic import finding, pages
 from perfdag.charts.series import Cell, Series, band_words, read, runs_words, words_without
 from perfdag.units import short
@@ -29,6 +29,8 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         return
     for slug, some, note in pages(cells):
         yield slug, _points(some, "; ".join(part for part in (note, where) if part))
+    if apart := fio_workers.figure(rows, cells, where):
+        yield "workers", apart
     if distributed := _distributions(cells):
         yield "latency", _distribution(distributed, where)
     curves = _curves(cells)

@@ -423,3 +423,16 @@ def test_imb_says_zero_byte_latency_and_half_bandwidth_on_each_line():
         size = float(ring.get_xdata()[0])
         assert float(ring.get_ydata()[0]) == pytest.approx(size / ((start + size / peak) * 1.06)), "on the line"
     assert "ring: first size at half of the peak" in texts(figure)
+
+
+def test_fio_names_the_worker_that_is_slower_than_the_others():
+    values = {"node-1": 9e3, "node-2": 4e3, "node-3": 10e3}
+    of_all = rows.io("read", sum(values.values()), 1e-3)
+    each = [
+        {**row, "subject": node, "headline": False, "value": value} for node, value in values.items() for row in rows.io("read", 1, 1)[:1]
+    ]
+    table = rows.table(*(rows.sample("fio", {"rw": "randread"}, repetition, of_all + each) for repetition in (1, 2)))
+    figure = drawn(fio, table)["workers"]
+    assert "Node-2 is the slowest worker, at 0.44 of the median one" in texts(figure)
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["node-2", "node-1", "node-3"]
+    assert "workers" not in drawn(fio, rows.fio())

@@ -1,0 +1,81 @@
+"""fio's workers: the IOPS of each host of a distributed point."""
+
+import json
+from collections.abc import Sequence
+from statistics import median
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from perfdag.charts import style
+from perfdag.charts.series import Cell
+
+PANELS, WORKERS = 6, 16
+ROW = 0.22  # inches of a worker
+Values = dict[str, list[float]]
+"""IOPS of each worker, a value a sample."""
+
+
+def figure(rows: pa.Table, cells: Sequence[Cell], where: str) -> Figure | None:
+    """A panel for each point and direction, those first whose workers are furthest apart; None where no point has several workers."""
+    told = sorted(_told(rows, cells).items(), key=lambda item: _lag(item[1]))
+    if not told:
+        return None
+    shown = told[:PANELS]
+    name, workers = shown[0]
+    title = f"{_slowest(workers)[0]} is the slowest worker, at {_lag(workers):.2f} of the median one" + (
+        f" ({name})" if len(told) > 1 else ""
+    )
+    cut = f"{len(shown)} of {len(told)} points, whose workers are furthest apart" if len(shown) < len(told) else ""
+    said = "dot: median of a worker's samples; ticks: each of them"
+    fig, axes = style.figure(
+        len(shown),
+        [ROW * min(len(each), WORKERS) + 0.6 for _, each in shown],
+        title=title,
+        subtitle="; ".join(part for part in (said, cut, where) if part),
+    )
+    for ax, (name, workers) in zip(axes, shown, strict=True):
+        _panel(ax, name, workers)
+    return fig
+
+
+def _told(rows: pa.Table, cells: Sequence[Cell]) -> dict[str, Values]:
+    """Point and direction -> IOPS of its workers, of the valid samples."""
+    wanted = pc.and_(pc.equal(rows["metric"], "iops"), pc.and_(pc.equal(rows["phase"], "measure"), pc.equal(rows["status"], "ok")))
+    own = rows.filter(pc.fill_null(pc.and_(wanted, pc.is_valid(rows["subject"])), False))
+    labels = {cell.state.point: cell.label for cell in cells}
+    found: dict[str, Values] = {}
+    for row in own.select(["point", "coords", "subject", "value"]).to_pylist():
+        direction = json.loads(row["coords"] or "{}").get("direction", "")
+        name = f"{labels.get(row['point'], '')} ({direction})"
+        found.setdefault(name, {}).setdefault(row["subject"], []).append(row["value"])
+    return {name: workers for name, workers in found.items() if len(workers) > 1}
+
+
+def _slowest(workers: Values) -> list[str]:
+    return sorted(workers, key=lambda worker: median(workers[worker]))
+
+
+def _lag(workers: Values) -> float:
+    """IOPS of the slowest worker by those of the median one."""
+    middles = [median(values) for values in workers.values()]
+    return min(middles) / median(middles) if median(middles) else 1.0
+
+
+def _panel(ax: Axes, name: str, workers: Values) -> None:
+    names = _slowest(workers)[:WORKERS]
+    look = style.look(0)
+    for y, worker in enumerate(names):
+        values = workers[worker]
+        ax.plot(values, [y] * len(values), "|", color=look["color"], alpha=0.6, gid=f"samples {worker}")
+        ax.plot([median(values)], [y], "o", color=look["color"], gid=f"median {worker}")
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(len(names) - 0.5, -0.5)
+    largest = max(value for worker in names for value in workers[worker])
+    ax.set_xlim(0, largest * 1.08)
+    unit = style.value_axis(ax.xaxis, "1/s", largest)
+    cut = f", the {len(names)} slowest of {len(workers)}" if len(names) < len(workers) else ""
+    ax.set_title(name + cut)
+    ax.set_xlabel(style.axis_label("iops", unit, "higher"))
