@@ -19,6 +19,7 @@ from perfdag.units import PositiveDuration, quantity_bytes, short
 GIB = 2**30
 _OWN_MEMORY = GIB
 """Bytes of buffers that a rank may have where IMB is not told another number (its default of -mem)."""
+_OWN_VOLUME = 40 * 2**20  # bytes a size after which IMB repeats it no more, if it is not told another number
 _SHARE = 0.8  # of the memory that there is, for buffers; the rest is MPI's and the system's
 _NO_QUESTION = GIB // 4  # buffers of all ranks of a host that are not worth asking it for its memory
 _AVAILABLE = re.compile(r"^MemAvailable:\s+(\d+) kB", re.M)
@@ -136,7 +137,8 @@ class Imb(Benchmark[ImbParams]):
     def seconds(self, params: ImbParams) -> float:
         # measured on two shared cores: a start costs 0.3 s, a size of 1000 repetitions some 15 ms below 64 KiB
         rounds = params.rounds()
-        work = sum(min(params.time_per_size, params.iterations * rounds * (12e-6 + size / 2e9)) for size in params.sizes())
+        repeated = ((size, min(params.iterations, max(1, _OWN_VOLUME // max(size, 1)))) for size in params.sizes())
+        work = sum(min(params.time_per_size, repetitions * rounds * (12e-6 + size / 2e9)) for size, repetitions in repeated)
         return 0.4 + 0.01 * (params.ranks - 2) + work
 
     def limit(self, params: ImbParams) -> float:
