@@ -1,6 +1,7 @@
 """fio's workers: the IOPS of each host of a distributed point."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 
@@ -25,9 +26,7 @@ def figure(rows: pa.Table, cells: Sequence[Cell], where: str) -> Figure | None:
         return None
     shown = told[:PANELS]
     name, workers = shown[0]
-    title = f"{_slowest(workers)[0]} is the slowest worker, at {_lag(workers):.2f} of the median one" + (
-        f" ({name})" if len(told) > 1 else ""
-    )
+    title = f"slowest worker: {_slowest(workers)[0]}, at {_lag(workers):.2f} of the median one" + (f", of {name}" if len(told) > 1 else "")
     cut = f"{len(shown)} of {len(told)} points, whose workers are furthest apart" if len(shown) < len(told) else ""
     said = "dot: median of a worker's samples; ticks: each of them"
     fig, axes = style.figure(
@@ -45,13 +44,14 @@ def _told(rows: pa.Table, cells: Sequence[Cell]) -> dict[str, Values]:
     """Point and direction -> IOPS of its workers, of the valid samples."""
     wanted = pc.and_(pc.equal(rows["metric"], "iops"), pc.and_(pc.equal(rows["phase"], "measure"), pc.equal(rows["status"], "ok")))
     own = rows.filter(pc.fill_null(pc.and_(wanted, pc.is_valid(rows["subject"])), False))
-    labels = {cell.state.point: cell.label for cell in cells}
-    found: dict[str, Values] = {}
+    found: dict[tuple[str, str], Values] = {}
     for row in own.select(["point", "coords", "subject", "value"]).to_pylist():
-        direction = json.loads(row["coords"] or "{}").get("direction", "")
-        name = f"{labels.get(row['point'], '')} ({direction})"
-        found.setdefault(name, {}).setdefault(row["subject"], []).append(row["value"])
-    return {name: workers for name, workers in found.items() if len(workers) > 1}
+        direction = str(json.loads(row["coords"] or "{}").get("direction", ""))
+        found.setdefault((row["point"], direction), {}).setdefault(row["subject"], []).append(row["value"])
+    labels = {cell.state.point: cell.label for cell in cells}
+    ways = Counter(point for point, _ in found)
+    named = {key: f"{labels.get(key[0], '')} ({key[1]})" if ways[key[0]] > 1 else labels.get(key[0], "") for key in found}
+    return {named[key]: workers for key, workers in found.items() if len(workers) > 1}
 
 
 def _slowest(workers: Values) -> list[str]:

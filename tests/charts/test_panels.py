@@ -433,6 +433,6 @@ def test_fio_names_the_worker_that_is_slower_than_the_others():
     ]
     table = rows.table(*(rows.sample("fio", {"rw": "randread"}, repetition, of_all + each) for repetition in (1, 2)))
     figure = drawn(fio, table)["workers"]
-    assert "Node-2 is the slowest worker, at 0.44 of the median one" in texts(figure)
+    assert "Slowest worker: node-2, at 0.44 of the median one" in texts(figure)
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["node-2", "node-1", "node-3"]
     assert "workers" not in drawn(fio, rows.fio())
