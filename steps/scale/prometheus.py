@@ -23,7 +23,8 @@ COMPONENTS = ("virt-api", "virt-controller", "virt-handler", "virt-operator")
 
 
 def queries() -> dict[str, tuple[str, str]]:
-    """Figure prefix -> (PromQL, how to fold its series: range and rate give avg, min and max of the sum; growth the increase)."""
+    """Figure prefix -> (PromQL, how to fold its series: range and rate give avg, min and max of the sum, share those of the part of the
+    growth that has the label `rest` empty; growth gives the increase)."""
     found: dict[str, tuple[str, str]] = {}
     for component in COMPONENTS:
         name, pods = component.replace("-", "_"), _POD % component
@@ -34,7 +35,8 @@ def queries() -> dict[str, tuple[str, str]]:
     found["workqueue_depth"] = (f"sum(kubevirt_workqueue_depth{{{queue}}})", "range")
     bucket = f"sum by (le) (rate(kubevirt_workqueue_queue_duration_seconds_bucket{{{queue}}}[2m]))"
     found["workqueue_p99_s"] = (f"histogram_quantile(0.99, {bucket})", "range")
-    found["node_cpu_ratio"] = ('1 - avg(rate(node_cpu_seconds_total{mode="idle"}[2m]))', "range")
+    by_idle = 'label_replace(node_cpu_seconds_total, "rest", "idle", "mode", "idle")'
+    found["node_cpu_ratio"] = (f"sum by (instance, rest) ({by_idle})", "share")
     found["node_memory_ratio"] = ("1 - avg(node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes)", "range")
     return found
 
@@ -53,6 +55,16 @@ def fold(series: list[list[Point]], how: str) -> dict[str, float | None]:
             for moment, value in points:
                 at[moment] += value
         values = list(at.values())
+    return _spread(values)
+
+
+def share(rest: list[list[Point]], every: list[list[Point]]) -> dict[str, float | None]:
+    """What is not of the `rest`, of the growth of `every` series."""
+    parts = [1 - part / whole for part, whole in zip(rates(rest), rates(every), strict=False) if whole]
+    return _spread(parts)
+
+
+def _spread(values: list[float]) -> dict[str, float | None]:
     if not values:
         return {"_avg": None, "_min": None, "_max": None}
     return {"_avg": sum(values) / len(values), "_min": min(values), "_max": max(values)}
@@ -126,9 +138,13 @@ async def component_figures(prometheus: Prometheus, start: float, end: float) ->
     data = await prometheus.ask({name: {"query": query, **window} for name, (query, _) in wanted.items()})
     found: dict[str, float | None] = {}
     for name, (_, how) in wanted.items():
-        found |= {f"{name}{suffix}": value for suffix, value in fold(_series(data[name]), how).items()}
+        every, rest = _series(data[name]), _series(data[name], "rest")
+        figures = share(rest, every) if how == "share" else fold(every, how)
+        found |= {f"{name}{suffix}": value for suffix, value in figures.items()}
     return found
 
 
-def _series(data: dict[str, Any]) -> list[list[Point]]:
-    return [[(float(at), float(value)) for at, value in each["values"]] for each in data["result"]]
+def _series(data: dict[str, Any], label: str = "") -> list[list[Point]]:
+    """The points of each series, of those alone that have the label where one is named."""
+    chosen = [each for each in data["result"] if not label or each["metric"].get(label)]
+    return [[(float(at), float(value)) for at, value in each["values"]] for each in chosen]

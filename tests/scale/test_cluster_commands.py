@@ -86,6 +86,30 @@ class TestCommands:
         assert asyncio.run(clean()) == 0
 
     @pytest.mark.slow
+    @pytest.mark.parametrize(("template", "members"), [("pod", 1), ("vm", 1), ("vmirs", 3)])
+    def test_a_sample_of_pods_and_vms_is_complete_and_found_again_by_its_id(
+        self, template: str, members: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        out, name = str(tmp_path / "out"), f"perfdag-test-{uuid.uuid4().hex[:8]}"
+        assert self.cli("nodes", "--count", "20", "--gpus", "8") == 0
+        assert self.cli("simulate", "kubevirt") == 0
+        words = ["--template", template, "--num-workers", str(members), "-g", "0", "--namespace", name, "--create-namespace"]
+        assert self.cli("submit", "-n", "4", "-o", out, *words) == 0
+        run = orjson.loads((tmp_path / "out" / "run.json").read_bytes())["run"]
+        again = str(tmp_path / "again")
+        try:
+            for more in (["-o", out], ["-o", again, "--run", run, "--namespace", name]):
+                capsys.readouterr()
+                assert self.cli("sample", "--watch", "60", *more) == 0
+                assert "4 scheduled, 0 waiting, of 4 submitted" in capsys.readouterr().out
+                assert self.cli("plot", *more[:2]) == 0
+                rows = pq.read_table(Path(more[1]) / "stages.parquet").to_pylist()
+                last = "submission_to_ready" if template == "pod" else "creation_to_running"
+                assert [row["status"] for row in rows if row["stage"] == last] == ["ok"] * 4 * members
+        finally:
+            assert self.cli("delete", "--run", run) == 0
+
+    @pytest.mark.slow
     @pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
     def test_kubectl_submits_too(self, tmp_path: Path) -> None:
         """Two documents a workload, so that both are made, and both deleted."""

@@ -57,6 +57,8 @@ async def test_vms_are_measured_as_their_stages_played_them_and_nothing_is_left(
     assert all(row.simulated for row in result.rows)
     assert result.figures["left_behind"] == 0
     assert result.figures["success_ratio"] == 1.0
+    for stage in ("creation_to_scheduling", "creation_to_scheduled", "deletion_to_succeeded", "deletion", "pod_deletion"):
+        assert [row.status for row in result.rows if row.stage == stage] == ["ok"] * 40, stage
     assert (result.figures["deletion/DELETE-virtualmachines-count"] or 0) >= 40, "the deletion is in the books"
     # the books are the whole API server's: another namespace that is emptied meanwhile is in them too
     assert (result.figures.get("DELETE-virtualmachines-count") or 0) < 40, "and not in those of the creation"

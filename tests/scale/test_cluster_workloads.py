@@ -69,6 +69,41 @@ async def test_claims_are_asked_for_bound_and_gone(kube: Kube, nodes: None, name
         await simulate.remove(kube, "storage")
 
 
+DEPLOYMENT = """apiVersion: apps/v1
+kind: Deployment
+metadata: {name: "${name}"}
+spec:
+  replicas: 3
+  selector: {matchLabels: {of: "${name}"}}
+  template:
+    metadata: {labels: {of: "${name}"}}
+    spec:
+      nodeSelector: {type: kwok}
+      tolerations: [{key: kwok.x-k8s.io/node, operator: Exists}]
+      containers: [{name: main, image: none}]
+"""
+
+
+async def test_pods_of_a_deployment_are_followed_through_its_replica_set(kube: Kube, nodes: None, namespace: str) -> None:
+    result = await workloads.submit(kube, workloads.Spec(template=DEPLOYMENT, count=4, namespaces=[namespace], timeout=60))
+    assert result.figures["success_ratio"] == 1.0
+    ready = [row for row in result.rows if row.stage == "ready"]
+    assert [(row.status, row.objects) for row in ready] == [("ok", 3)] * 4
+    assert await left(kube, "apps/v1", "ReplicaSet", namespace) == 0
+
+
+async def test_the_deletion_of_pods_is_in_their_rows(kube: Kube, nodes: None, namespace: str) -> None:
+    spec = workloads.Spec(template="pod", gpus=0, count=5, namespaces=[namespace], goal="scheduled", timeout=60)
+    result = await workloads.submit(kube, spec)
+    assert [row.status for row in result.rows if row.stage == "deletion"] == ["ok"] * 5
+
+
+async def test_jobs_are_gated_by_their_pods(kube: Kube, nodes: None, namespace: str) -> None:
+    result = await workloads.gated(kube, workloads.Spec(template="job", gpus=0, count=6, workers=2, namespaces=[namespace], timeout=60))
+    assert (result.figures["schedule_rate"] or 0) > 0
+    assert result.figures["success_ratio"] == 1.0
+
+
 async def test_fill_takes_every_gpu_and_no_more(kube: Kube, nodes: None, namespace: str) -> None:
     free = sum((await free_gpus(kube)).values())
     result = await workloads.fill(kube, workloads.Spec(template="pod", namespaces=[namespace], gpus=8, timeout=60))

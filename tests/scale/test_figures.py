@@ -562,6 +562,10 @@ container_memory_working_set_bytes{{pod="virt-api-1",container="virt-api"}} 1.5e
 container_memory_working_set_bytes{{pod="virt-api-2",container="virt-api"}} 0.5e+08
 kubevirt_workqueue_adds_total{{name="virt-controller-vmi"}} {adds}
 kubevirt_workqueue_depth{{name="virt-controller-vmi"}} 3
+node_cpu_seconds_total{{mode="idle",cpu="0"}} {idle}
+node_cpu_seconds_total{{mode="user",cpu="0"}} {busy}
+node_memory_MemAvailable_bytes 1e+09
+node_memory_MemTotal_bytes 4e+09
 """
 
 
@@ -574,7 +578,7 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         since = time.monotonic() - start
-        body = EXPORTED.format(cpu=0.25 * since, adds=40 * since).encode()
+        body = EXPORTED.format(cpu=0.25 * since, adds=40 * since, idle=0.6 * since, busy=0.4 * since).encode()
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nConnection: close\r\n\r\n" + body)
         await writer.drain()
         writer.close()
@@ -603,6 +607,8 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
         assert found["workqueue_depth_max"] == 3
         seconds = time.time() - began
         assert found["workqueue_adds"] == pytest.approx(40 * seconds, abs=100), "the increase of a short run, good to a scrape at each end"
+        assert found["node_cpu_ratio_avg"] == pytest.approx(0.4, abs=0.02), "of the run alone, however short"
+        assert found["node_memory_ratio_avg"] == pytest.approx(0.75)
         assert found["virt_handler_cpu_cores_avg"] is None
         assert gates.hold([gates.parse("virt_handler_cpu_cores_avg < 1")], found)[0].passed is None
     finally:

@@ -102,6 +102,18 @@ def test_the_plan_has_the_limit_unless_the_suite_sets_one(tmp_path: Path) -> Non
     assert [each.timeout >= 3600 + 2 * 900 for each in planned(tmp_path, both).points] == [True, False]
 
 
+def test_the_suites_plan_what_they_say() -> None:
+    """2,000 training jobs 5 at a time each second, 1,000 distributed ones of 7 workers with a claim; 100, and 400 to 800 VMIs a day."""
+    suites = Path(__file__).parents[2] / "suites"
+    found = {name: make_plan(suite.load(str(suites / name))).points for name in ("scale.yaml", "vmi-daily.yaml", "vmi-daily-scale.yaml")}
+    training, distributed = (get("scale").Params.model_validate(each.params) for each in found["scale.yaml"])
+    assert (training.count, training.spec().schedule.offsets(11)[-1], training.spec().namespaces) == (2000, 2.0, ["runai-project-0"])
+    assert (distributed.count, distributed.workers, distributed.pvc, distributed.spec().schedule.offsets(2)) == (1000, 7, True, [0, 5.0])
+    assert get("scale").limit(distributed) > 5 * 1000
+    counts = [get("vmi-burst").Params.model_validate(each.params).counts for name in found if "vmi" in name for each in found[name]]
+    assert counts == [[100], [400, 600, 800]]
+
+
 def test_a_template_of_your_own_goes_into_the_plan_with_its_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pod that measures has not the file."""
     file = tmp_path / "mine.yaml"

@@ -29,6 +29,17 @@ class TestSimulate:
         with pytest.raises(ValueError, match="no stage 'vmi-runing' in kubevirt; there are"):
             simulate.stages("kubevirt", {"vmi-runing": (1, 1)})
 
+    def test_of_a_vmi_that_is_deleted_one_stage_at_a_time_has_its_turn(self) -> None:
+        """One that ran succeeds first; of two stages that match KWOK would play either."""
+        found = {each["metadata"]["name"]: each["spec"] for each in simulate.stages("kubevirt", {"vmi-succeeded": (50, 90)})}
+        assert found["vmi-succeeded"]["delay"]["durationMilliseconds"] == 50
+        phase = {name: found[name]["selector"]["matchExpressions"][1] for name in ("vmi-succeeded", "vmi-deleted")}
+        assert [each["key"] for each in phase.values()] == [".status.phase"] * 2
+        assert {name: (each["operator"], each["values"]) for name, each in phase.items()} == {
+            "vmi-succeeded": ("In", ["Running"]),
+            "vmi-deleted": ("NotIn", ["Running"]),
+        }
+
     @pytest.mark.parametrize("text", ["vmi-running", "vmi-running=", "=5", "vmi-running=9-5", "vmi-running=a"])
     def test_a_bad_delay_is_refused(self, text: str) -> None:
         with pytest.raises(ValueError, match="not a delay"):
