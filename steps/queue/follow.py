@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any
 
+from perfdag.benchmark import Failed
 from perfdag.steps.queue.autoscale import HpaModel, Profile, Sample
 from perfdag.steps.queue.fifo import clock
 from perfdag.steps.queue.frontend import Frontend, Limits
@@ -71,7 +72,7 @@ async def watch(profile: Profile, target: Target, load: Load, line: Line, look: 
 async def follow(profile: Profile, item_seconds: float, queues: int, sync: float, model: HpaModel) -> list[Followed]:
     """Run the profile on each of ``queues`` queues at once. ``sync``: seconds between the scaler's looks.
 
-    Every queue has a copy of the model. Latencies run from the scheduled times.
+    Every queue has a copy of the model. Latencies run from the scheduled times. Raises Failed where a backend ends by itself.
     """
     names = [f"queue-{n + 1}" for n in range(queues)]
     anywhere = Address("127.0.0.1", 0)
@@ -83,6 +84,7 @@ async def follow(profile: Profile, item_seconds: float, queues: int, sync: float
         for each in backends.values():
             await each.scale(model.least)
         while any(len(frontend.parked[name]) < model.least for name in names):
+            _none_lost(backends.values())
             await asyncio.sleep(0.05)
         start = time.monotonic()
         results = [Followed(name, [], Tally()) for name in names]
@@ -100,6 +102,12 @@ async def follow(profile: Profile, item_seconds: float, queues: int, sync: float
     finally:
         await asyncio.gather(*(each.stop() for each in backends.values()))
         await frontend.stop()
+
+
+def _none_lost(backends: Iterable[Processes]) -> None:
+    for each in backends:
+        if lost := each.lost():
+            raise Failed(f"{each.queue}: {lost}")
 
 
 async def _send(profile: Profile, wire: KeptWire, tally: Tally, start: float) -> None:
@@ -136,6 +144,7 @@ async def _scale(
         working = queue.running + len(frontend.parked[one.queue])
         one.trace.append(Sample(now, profile.needed(now, item_seconds), working, queue.waiting, queue.longest_wait(clock())))
         if now - looked >= sync:
+            _none_lost([backends])
             looked = now
             have = len(backends.running)
             wanted = mine.desired(now, queue.waiting + queue.running, have)

@@ -17,8 +17,6 @@ from typing import Any
 from perfdag.processes import signal_tree
 from perfdag.steps.queue import wire
 
-START_SECONDS = 30.0
-
 
 class Processes:
     """Replicas of one backend. ``grace``: seconds a replica gets to end its item before it is killed."""

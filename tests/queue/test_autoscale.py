@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -179,6 +180,12 @@ def test_what_is_watched_has_to_be_clear(given: dict[str, Any], says: str) -> No
     problems = QueueAutoscale().check(QueueAutoscaleParams(**given), None)
     assert says in "; ".join(problems)
     assert bool(says) == bool(problems)
+
+
+async def test_backends_that_end_by_themselves_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(Failed, match=r"queue-1: 1 of 1 backends ended by themselves \(1 by exit code 1\)"):
+        await asyncio.wait_for(follow(Profile("step", 2, 12, 16), 0.25, 1, 0.5, HpaModel(target=1)), 10)
 
 
 @pytest.mark.slow
