@@ -172,7 +172,7 @@ class Rdma(Benchmark[R], Generic[R]):
             if lacking:
                 raise Skip(lacking)
             if "--use_cuda" not in told.stdout + told.stderr:
-                raise Skip(f"{self.program(params)} on {gang.hosts[0].name} is built without CUDA; build perftest with CUDA_H_PATH")
+                raise Skip(f"{self.program(params)} on {gang.hosts[0].name} is built without CUDA; docs/kube-perftest.md says how")
 
     def provenance(self, gang: Gang, params: R) -> dict[str, Any]:
         facts: dict[str, Any] = {"memlock": [memlock(host) for host in gang.hosts]}

@@ -147,7 +147,10 @@ def test_a_parallel_log_and_its_residuals() -> None:
 
 
 def test_size_s_and_a_tolerance() -> None:
-    assert values(output("s-2-procs.stdout"), OpenFoamParams(size="S", time_steps=3, procs=2))["solve_time", "value"] > 0
+    for name, procs in (("s-1-proc.stdout", 1), ("s-2-procs.stdout", 2)):
+        found = values(output(name), OpenFoamParams(size="S", time_steps=3, procs=procs))
+        assert found["cell_steps_rate", "value"] == pytest.approx(3e6 / found["solve_time", "value"])
+        assert found["pressure_iterations", "value"] == 3 * 2 * 250
     gamg = OpenFoamParams(cells=16, time_steps=5, solver="GAMG", stop="tolerance", tolerance=1e-6)
     assert values(output("gamg-tolerance.stdout"), gamg)["pressure_iterations", "value"] == 65
 
