@@ -40,6 +40,12 @@ def cpus() -> int:
     return allowed if found["cpu_limit"] is None else min(allowed, max(1, int(found["cpu_limit"])))
 
 
+def memory(root: Path = _ROOT) -> int:
+    """Bytes that this process may use: the tightest limit of its cgroup and those above it, else the machine's memory where that is less."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(whole, limits(root)["memory_limit_bytes"] or whole)
+
+
 def throttled_us(root: Path = _ROOT) -> int:
     """Microseconds for which a CPU quota held back this process's cgroup or one above it, so far; summed over CPUs and levels."""
     return sum(throttled(_read(folder / "cpu.stat")) for folder in _folders("cpu", root))

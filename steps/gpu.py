@@ -10,7 +10,7 @@ import csv
 import io
 import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from perfdag.hosts import Finished, Host
@@ -179,6 +179,11 @@ def _summary(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
     shares = {text: sum(bool(mask & bit) for mask in masks) / len(masks) for bit, text in REASONS.items() if masks}
     found["throttled"] = {text: share for text, share in shares.items() if share > 0 and text != "idle"}
     return found
+
+
+def used(found: Sequence[dict[str, Any]], uuids: Collection[str]) -> list[dict[str, Any]]:
+    """Those of a host's GPUs that have one of these uuids; all where none has, since what was used is then not known."""
+    return [each for each in found if each.get("uuid") in uuids] or list(found)
 
 
 def slowed(summaries: Sequence[dict[str, Any]]) -> str | None:

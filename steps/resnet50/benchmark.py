@@ -1,5 +1,6 @@
 """resnet50: ResNet-50 inference under MLCommons LoadGen."""
 
+import contextlib
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -50,10 +51,11 @@ class Resnet50(Benchmark[Workload]):
 
     def run(self, gang: Gang, params: Workload) -> Output:
         host, argv = gang.hosts[0], [*params.wrapper, *start.plain(params)]
-        with start.watched([host], params) as facts:
+        with start.watched([host], params) as watch:
             finished = host.run(argv, timeout=gang.timeout, env=params.wrapper_env, stdin=start.spec(params))
-        text = start.ran(finished)
-        return Output(texts(text, finished.stderr), [argv], versions(text), {**_facts(text), **facts, **_seed(text, params, facts)})
+            text = watch.ran(host, finished)
+        facts = {**said({"result": text}), **watch.facts}
+        return Output(texts(text, finished.stderr), [argv], versions(text), {**facts, **_seed(text, params, facts)})
 
     def parse(self, output: Output, params: Workload) -> list[Measurement]:
         found = result.read(output.texts.get("result", ""))
@@ -116,13 +118,18 @@ def texts(result_text: str, stderr: str) -> dict[str, str]:
     return kept
 
 
-def _facts(text: str) -> dict[str, Any]:
-    """What the program found out, without logs."""
-    try:
-        raw = json.loads(text)
-    except ValueError:
-        return {}
-    return {key: raw[key] for key in ("model", "device", "versions", "logits", "clock", "peak", "accuracy") if key in raw}
+def said(texts: Mapping[str, str]) -> dict[str, Any]:
+    """What programs of one sample found out, without logs: the first's, and of several the logits' check of each."""
+    found = {}
+    for name, text in texts.items():
+        with contextlib.suppress(ValueError):
+            raw = json.loads(text)
+            if isinstance(raw, dict):
+                found[name] = {
+                    key: raw[key] for key in ("model", "device", "versions", "logits", "clock", "peak", "accuracy") if key in raw
+                }
+    first: dict[str, Any] = next(iter(found.values()), {})
+    return first if len(found) < 2 else {**first, "logits": {name: each.get("logits") for name, each in found.items()}}
 
 
 def _seed(text: str, params: Workload, facts: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import contextlib
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from perfdag.hosts import Finished, Host, Server
 from perfdag.shape import Shape
 from perfdag.stats.fairness import jain
 from perfdag.steps.resnet50 import result, start
-from perfdag.steps.resnet50.benchmark import check, expected, missing, shortest, versions
+from perfdag.steps.resnet50.benchmark import check, expected, missing, said, shortest, versions
 from perfdag.steps.resnet50.params import InterferenceParams
 
 OVERLAP = 0.8
@@ -33,8 +33,8 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
     """Interference between copies of ResNet-50 inference on one device or node: solo against co-run, tail inflation, fairness.
 
     With one host the copies are processes; with several (pods packed on one node, each with a share of the device as a resource) they
-    run on the hosts in turn. Each runs alone first; all are warm before any starts. The device memory that each sees is checked against
-    its share.
+    run on the hosts in turn. Each runs alone first; all are warm before any starts. That they shared a node, and on CUDA a GPU, is
+    proven by name and uuid, and the device memory that each sees is checked against its share.
 
     Clock: LoadGen's, as in resnet50: it starts with a query's scheduled time and stops when its classes are known. All copies start
     LoadGen when the last one is warm; a run in which they overlapped for less than 80 % of the time is invalid.
@@ -46,11 +46,19 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
     Params: ClassVar[type[benchmark.Params]] = InterferenceParams
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("rate_kept", "1", "higher", "samples/s beside the others over samples/s alone, median of the copies", headline=True),
-        Metric("tail_inflation", "1", "lower", "tail latency beside the others over tail latency alone, median of the copies"),
+        Metric("tail_inflation", "1", "lower", "`tail` beside the others over `tail` alone, median of the copies"),
+        Metric("p99_inflation", "1", "lower", "p99 latency beside the others over p99 alone, median of the copies; Offline has none"),
         Metric("fairness", "1", "higher", "Jain's index of what each copy kept of its own rate: 1 is equal, 1/n the worst"),
         Metric("aggregate", "1", "higher", "samples/s of all together over samples/s of one alone"),
         Metric("rate", "1/s", "higher", "samples/s of a copy, alone or beside the others"),
-        Metric("tail", "s", "lower", "tail latency of a copy; in Offline seconds a sample"),
+        Metric(
+            "tail",
+            "s",
+            "lower",
+            "the scenario's own result of a copy: p99 in Server, p90 in SingleStream; in Offline seconds a sample, no tail",
+        ),
+        Metric("p99", "s", "lower", "p99 latency of a copy, of 459 queries or more"),
+        Metric("valid", "1", "higher", "1: LoadGen says VALID of a copy; 0: INVALID, which beside the others a broken bound alone may be"),
         Metric("memory_seen", "B", "none", "device memory that a copy sees"),
         Metric("overlap", "1", "higher", "part of the time in which all copies ran"),
     )
@@ -59,8 +67,11 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
         problems = check(params, shape)
         if shape.hosts.count > params.copies:
             problems.append(f"hosts.count is {shape.hosts.count} for {params.copies} copies: 1 (processes) or {params.copies} (a pod each)")
-        if shape.hosts.count > 1 and shape.hosts.placement == "spread":
-            problems.append("hosts.placement spread puts copies on different nodes, where they cannot interfere: use packed")
+        if shape.hosts.count > 1 and shape.hosts.placement != "packed":
+            how = "puts" if shape.hosts.placement == "spread" else "may put"
+            problems.append(
+                f"hosts.placement {shape.hosts.placement} {how} copies on different nodes, where they cannot interfere: use packed"
+            )
         return problems
 
     def seconds(self, params: InterferenceParams) -> float:
@@ -75,21 +86,21 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
     def run(self, gang: Gang, params: InterferenceParams) -> Output:
         hosts = [gang.hosts[number % len(gang.hosts)] for number in range(params.copies)]
         argv, texts = [*params.wrapper, *start.plain(params)], {}
-        with start.watched(hosts, params) as facts:
+        with start.watched(hosts, params) as watch:
             for number, host in enumerate(hosts):
                 finished = host.run(argv, timeout=gang.timeout, env=params.wrapper_env, stdin=start.spec(params))
-                texts[f"solo-{number}"] = start.ran(finished)
+                texts[f"solo-{number}"] = watch.ran(host, finished)
             for number, finished in enumerate(together(hosts, gang, params)):
-                texts[f"together-{number}"] = start.ran(finished)
-        facts["hosts"] = [host.name for host in hosts]
-        return Output(texts, [argv], versions(texts["solo-0"]), facts)
+                texts[f"together-{number}"] = watch.ran(hosts[number], finished)
+        placed = {"hosts": [host.name for host in hosts], "devices": watch.used[-params.copies :]}
+        return Output(texts, [argv], versions(texts["solo-0"]), {**said(texts), **watch.facts, **placed})
 
     def parse(self, output: Output, params: InterferenceParams) -> list[Measurement]:
         found = {}
         for when in ("solo", "together"):
             found[when] = [result.read(output.texts.get(f"{when}-{number}", "")) for number in range(params.copies)]
         values = measurements(found["solo"], found["together"], params)
-        reasons = reasons_against(found["solo"], found["together"], params)
+        reasons = [*apart(output.facts, params), *reasons_against(found["solo"], found["together"], params)]
         if reason := output.facts.get("against"):
             reasons.append(str(reason))
         if reasons:
@@ -122,20 +133,20 @@ def together(hosts: Sequence[Host], gang: Gang, params: InterferenceParams) -> l
             argv = [*params.wrapper, *start.plain(params)[:-1], path, "--ready", f"{folder}/ready", "--go", f"{folder}/go"]
             copies.append(Copy(host, folder, stack.enter_context(host.serve(argv, env=params.wrapper_env))))
         for number, copy in enumerate(copies):
-            _await(copy, number, deadline)
+            _await(copy, number, deadline, params)
         for copy in copies:
             copy.host.put(f"{copy.folder}/go", b"")
         return [copy.server.wait(max(1.0, deadline - time.monotonic())) for copy in copies]
 
 
-def _await(copy: Copy, number: int, deadline: float) -> None:
+def _await(copy: Copy, number: int, deadline: float, params: InterferenceParams) -> None:
     while time.monotonic() < deadline:
         with contextlib.suppress(SampleError):
             copy.host.get(f"{copy.folder}/ready")
             return
         alive = getattr(copy.server, "alive", None)
         if alive is not None and not alive():
-            result.read(start.ran(copy.server.stop(0)))
+            result.read(start.ran(copy.server.stop(0), params))
             raise Failed(f"copy {number} ended before it was ready")
         time.sleep(0.02)
     raise Failed(f"copy {number} was not ready in time: {copy.server.stop(0).tail()}")
@@ -143,27 +154,46 @@ def _await(copy: Copy, number: int, deadline: float) -> None:
 
 def measurements(solo: Sequence[result.Result], beside: Sequence[result.Result], params: InterferenceParams) -> list[Measurement]:
     """Values a copy (subject `copy N`) and over the copies."""
-    marks: dict[str, Any] = result.SMOKE if params.fast else {}
+    marks = result.marks([*solo, *beside], params)
     kept = [b.rate / a.rate for a, b in zip(solo, beside, strict=True)]
     inflated = [b.tail(params.scenario) / a.tail(params.scenario) for a, b in zip(solo, beside, strict=True)]
+    p99 = [b.p99(params.scenario) / a.p99(params.scenario) for a, b in zip(solo, beside, strict=True)]
     alone = statistics.fmean(each.rate for each in solo)
     made = [
         Measurement("rate_kept", statistics.median(kept), "p50", marks, len(kept)),
         Measurement("tail_inflation", statistics.median(inflated), "p50", marks, len(inflated)),
+        Measurement("p99_inflation", statistics.median(p99), "p50", marks, len(p99)),
         Measurement("fairness", jain(kept), coords=marks, n=len(kept)),
         Measurement("aggregate", sum(each.rate for each in beside) / alone, coords=marks, n=len(kept)),
         Measurement("overlap", overlap([each.span for each in beside]), coords=marks, n=len(kept)),
     ]
     for number in range(params.copies):
         subject = f"copy {number}"
-        made.append(Measurement("rate_kept", kept[number], coords=marks, subject=subject))
-        made.append(Measurement("tail_inflation", inflated[number], coords=marks, subject=subject))
+        for name, ratios in (("rate_kept", kept), ("tail_inflation", inflated), ("p99_inflation", p99)):
+            made.append(Measurement(name, ratios[number], coords=marks, subject=subject))
         for when, each in (("alone", solo[number]), ("together", beside[number])):
-            made.append(Measurement("rate", each.rate, coords={"when": when, **marks}, subject=subject))
-            made.append(Measurement("tail", each.tail(params.scenario), coords={"when": when, **marks}, subject=subject))
+            of_copy = {"rate": each.rate, "tail": each.tail(params.scenario), "p99": each.p99(params.scenario), "valid": each.valid}
+            made += [Measurement(name, value, coords={"when": when, **marks}, subject=subject) for name, value in of_copy.items()]
         if memory := beside[number].raw.get("device", {}).get("memory"):
             made.append(Measurement("memory_seen", float(memory), coords=marks, subject=subject))
     return [each for each in made if math.isfinite(each.value)]
+
+
+def apart(facts: Mapping[str, Any], params: InterferenceParams) -> list[str]:
+    """Why copies did not share what they were to share, by the names of their nodes and the uuids of the GPUs that they used."""
+    nodes, devices = sorted(set(facts.get("hosts", ()))), facts.get("devices", ())
+    if len(nodes) > 1:
+        return [f"the copies ran on {len(nodes)} nodes ({', '.join(nodes)}) and share none: hosts.placement: packed"]
+    if params.device != "cuda" or params.system == "stub" or params.shared == "node":
+        return []
+    if unknown := [str(number) for number, uuid in enumerate(devices) if uuid is None]:
+        return [f"which GPU copy {', '.join(unknown)} used is not known, nor whether the copies shared one; shared: node does not ask"]
+    if len(set(devices)) > 1:
+        return [
+            f"the copies used {len(set(devices))} GPUs ({', '.join(sorted(set(devices)))}) and share none: ask for a share of one as the "
+            "resource (MIG, time slicing, vGPU), or set shared: node for what GPUs of one node do to each other"
+        ]
+    return []
 
 
 def _merely_late(beside: result.Result, reason: str) -> bool:
@@ -180,16 +210,14 @@ def reasons_against(solo: Sequence[result.Result], beside: Sequence[result.Resul
         reason = result.wrong(each, params)
         if reason and not _merely_late(each, reason):
             reasons.append(f"copy {number} beside the others: {reason}")
-        seen, share = each.raw.get("device", {}).get("memory"), params.memory_share
-        if (
-            share is not None
-            and params.device_memory is not None
-            and seen is not None
-            and seen > params.device_memory * share * (1 + SHARE_SLACK)
-        ):
-            reasons.append(
-                f"copy {number} sees {seen / 1e9:.2f} GB of device memory, its share is {params.device_memory * share / 1e9:.2f} GB"
-            )
+        if params.memory_share is not None and params.device_memory is not None:
+            seen, share = each.raw.get("device", {}).get("memory"), params.device_memory * params.memory_share
+            if seen is None:
+                reasons.append(f"copy {number} does not say how much device memory it sees: its memory_share was not verified")
+            elif seen > share * (1 + SHARE_SLACK):
+                reasons.append(f"copy {number} sees {seen / 1e9:.2f} GB of device memory, its share is {share / 1e9:.2f} GB")
+    if len(weights := {result.weights(each) for each in (*solo, *beside)}) > 1:
+        reasons.append(f"the copies ran different weights: {', '.join(sorted(weights))}")
     together_share = overlap([each.span for each in beside])
     if together_share < OVERLAP:
         reasons.append(f"the copies ran at once for {together_share * 100:.0f} % of the time only: raise min_duration")

@@ -46,10 +46,12 @@ class Load:
 
 @dataclass(frozen=True)
 class Tested:
-    """LoadGen's logs, verbatim, by name, and the batch sizes that were run (size -> count)."""
+    """LoadGen's logs, verbatim, by name, and the batch sizes that were run (size -> count). `span`: from when LoadGen had its samples, the last
+    before its clock starts, to the last answer, in seconds since the epoch; LoadGen's own times of day are in an unnamed time zone."""
 
     logs: Mapping[str, str]
     batches: Mapping[int, int]
+    span: tuple[float, float]
 
 
 def settings(load: Load) -> Any:
@@ -83,8 +85,10 @@ def measure(system: System, load: Load, failed: Callable[[BaseException], None],
     import mlperf_loadgen as lg
 
     keep: list[Any] = []
+    began = ended = time.time()
 
     def complete(ids: Sequence[int], results: Sequence[int]) -> None:
+        nonlocal ended
         if load.mode == "accuracy":
             answers = array.array("i", results)
             keep.append(answers)
@@ -92,6 +96,7 @@ def measure(system: System, load: Load, failed: Callable[[BaseException], None],
             lg.QuerySamplesComplete([lg.QuerySampleResponse(one, address + at * size, size) for at, one in enumerate(ids)])
         else:
             lg.QuerySamplesComplete([lg.QuerySampleResponse(one, 0, 0) for one in ids])
+        ended = time.time()
 
     def answer(samples: Sequence[Any]) -> None:
         # one at a time: LoadGen waits for it anyway, and a hand-over between threads would be most of our share of the latency
@@ -104,6 +109,7 @@ def measure(system: System, load: Load, failed: Callable[[BaseException], None],
 
     def bring(indices: Sequence[int]) -> None:
         # LoadGen calls this before its clock starts; an exception would end the process without a word
+        nonlocal began
         try:
             system.load(indices)
             if not warm and load.scenario != "single-stream":  # a thread's first batch pays for its arena and its handles
@@ -111,6 +117,7 @@ def measure(system: System, load: Load, failed: Callable[[BaseException], None],
                 batcher.errand(lambda: [system.infer([indices[at % len(indices)] for at in range(s)], time.monotonic()) for s in sizes])
             if not warm:
                 begin()
+                began = time.time()
             warm.append(True)
         except BaseException as error:
             failed(error)
@@ -134,4 +141,4 @@ def measure(system: System, load: Load, failed: Callable[[BaseException], None],
             name: (Path(folder) / f"mlperf_log_{name}.{'json' if name == 'accuracy' else 'txt'}").read_text(errors="replace")
             for name in LOGS
         }
-    return Tested(texts, dict(batcher.batches.sizes))
+    return Tested(texts, dict(batcher.batches.sizes), (began, ended))

@@ -1,5 +1,6 @@
 """ResNet-50 of torchvision as a system under test, on a CPU or a CUDA device. Imports torch: only the program does."""
 
+import bisect
 import hashlib
 import re
 import time
@@ -18,9 +19,9 @@ IMAGE = (224, 224, 3)
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of ImageNet's channels, as torchvision's weights expect them (torchvision.models.ResNet50_Weights)."""
 CHECKED = 4
-"""Images of the fixed set on which logits are checked."""
-TOLERANCE = {"fp32": 1e-3, "tf32": 1e-2, "bf16": 1e-1, "fp16": 2e-2}
-"""Largest ||logits - reference|| / ||reference|| of an image: about ten times what rounding alone gives over 50 layers."""
+"""Images of the fixed set on which logits are checked; a larger batch repeats them, and each place in it is compared."""
+STEPS = 32
+"""Most sizes of an eager batch."""
 KNOWN = ("0676ba61", "11ad3fa6", "19c8e357")
 """How the SHA-256 of torchvision's own files begins: resnet50-0676ba61.pth, resnet50-11ad3fa6.pth and resnet50-19c8e357.pth."""
 _TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -82,16 +83,16 @@ def build(weights: str, seed: int, sha256: str | None = None) -> tuple[torch.nn.
 
 
 class Resnet50:
-    """A system (see `system.System`) that runs batches on one device. `largest` bounds a batch."""
+    """A system (see `system.System`) that runs batches of up to the spec's `batch` on one device."""
 
     def __init__(self, spec: dict[str, Any], net: torch.nn.Module) -> None:
         self._device = torch.device(spec["device"])
-        self._dtype, self._seed, self._largest = _TYPES[spec["precision"]], spec["seed"], spec["batch"]
+        self._dtype, self._seed = _TYPES[spec["precision"]], spec["seed"]
         self._cuda = self._device.type == "cuda"
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = spec["precision"] == "tf32"
-        self.compiled = spec["backend"] == "compile"
-        module = net.to(self._device, self._dtype, memory_format=torch.channels_last)
-        self._net: Any = torch.compile(module, dynamic=False) if self.compiled else module
+        self._sizes = sizes(spec["batch"], spec["scenario"], spec["backend"] == "compile" or spec["fast"])
+        self._plain: Any = net.to(self._device, self._dtype, memory_format=torch.channels_last)
+        self._net: Any = compiled(self._plain, len(self._sizes)) if spec["backend"] == "compile" else self._plain
         self._store, self._row = torch.empty(0), {}  # type: tuple[torch.Tensor, dict[int, int]]
         self._events: list[Any] = []
         self.files: Sequence[Path] | None = None
@@ -112,20 +113,14 @@ class Resnet50:
         self._store, self._row = torch.empty(0), {}
 
     def buckets(self, largest: int) -> Sequence[int]:
-        """Powers of two and the largest: a compiled batch is padded to one of these, so that no query meets a compilation.
-
-        Eager needs one sample and the largest: kernels and buffers of the sizes between are not tuned one by one.
-        """
-        if not self.compiled:
-            return sorted({1, largest})
-        sizes = [2**power for power in range(largest.bit_length()) if 2**power < largest]
-        return [*sizes, largest]
+        """Sizes to which a batch is padded; each is warmed and checked, so that no query meets a compilation or the tuning of a shape."""
+        return [size for size in self._sizes if size <= largest]
 
     def _padded(self, count: int) -> int:
-        return next(size for size in self.buckets(self._largest) if size >= count) if self.compiled else count
+        return self._sizes[bisect.bisect_left(self._sizes, count)]
 
     def gather(self, indices: Sequence[int]) -> torch.Tensor:
-        """A batch in host memory (pinned where the device is CUDA), padded where the backend is compiled."""
+        """A batch in host memory (pinned where the device is CUDA), padded to one of the sizes."""
         rows = [self._row[index] for index in indices]
         rows += rows[:1] * (self._padded(len(rows)) - len(rows))
         batch = self._store[rows]
@@ -134,6 +129,12 @@ class Resnet50:
     def copy(self, batch: torch.Tensor) -> torch.Tensor:
         """A batch on the device, in the memory order that convolutions want."""
         return batch.to(self._device, non_blocking=True).contiguous(memory_format=torch.channels_last)
+
+    def wake(self) -> float:
+        """Seconds of one image through the net as it is before compilation: lazy initialisation of the device and its libraries."""
+        start = time.perf_counter()
+        self.attempt(1)
+        return time.perf_counter() - start
 
     def logits(self, batch: torch.Tensor) -> torch.Tensor:
         """The network alone, (n, 3, 224, 224) to (n, 1000), on the device; on CUDA it may return before the device is done."""
@@ -148,6 +149,11 @@ class Resnet50:
         self._mark()
         classes: list[int] = answer.tolist()[: len(indices)]
         return classes
+
+    def attempt(self, count: int) -> None:
+        """Run a batch of so many images as it is, padded to nothing and not compiled: raises where the memory does not hold it."""
+        with torch.inference_mode():
+            self._plain(self.copy(self._store[[at % len(self._store) for at in range(count)]])).argmax(1).tolist()
 
     def _mark(self) -> None:
         if self._cuda and len(self._events) < 2:
@@ -175,10 +181,22 @@ class Resnet50:
         if self._cuda:
             torch.cuda.synchronize(self._device)
 
+    def _computed(self, batch: torch.Tensor) -> tuple[torch.Tensor, float | None]:
+        """The logits, the device done, and on CUDA the seconds between events around them in its stream."""
+        if not self._cuda:
+            return self.logits(batch), None
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        out = self.logits(batch)
+        end.record()
+        end.synchronize()
+        return out, float(start.elapsed_time(end)) / 1e3
+
     def phases(self, count: int, repetitions: int, limit: float = 10.0) -> dict[str, list[float]]:
         """Seconds of each phase of a batch of `count`, the device idle before and after: preprocess, copy, compute, postprocess.
 
-        At least once, then up to `repetitions` times within `limit` seconds.
+        By the host's clock with a synchronisation at each end; compute on CUDA by events in its stream. At least once, then up to
+        `repetitions` times within `limit` seconds.
         """
         indices = [list(self._row)[at % len(self._row)] for at in range(count)]
         raw = images(self._seed, indices) if self.files is None else self._raw(indices)
@@ -192,27 +210,46 @@ class Resnet50:
             batch = self.copy(self.gather(indices))
             self._done()
             stamps.append(time.perf_counter())
-            out = self.logits(batch)
-            self._done()
+            out, computing = self._computed(batch)
             stamps.append(time.perf_counter())
             out.argmax(1).tolist()
             stamps.append(time.perf_counter())
             for name, (start, end) in zip(seconds, pairwise(stamps), strict=True):
-                seconds[name].append(end - start)
+                seconds[name].append(computing if name == "compute" and computing is not None else end - start)
             if time.perf_counter() - begun > limit:
                 break
         return seconds
 
-    def fixed_logits(self) -> torch.Tensor:
-        """Logits of the fixed seeded set, (4, 1000) float32 on the CPU, in batches that the system runs anyway."""
-        batch = preprocess(images(self._seed, range(CHECKED))).to(self._dtype)
-        size = self._padded(min(CHECKED, self._largest))
-        parts = []
-        for at in range(0, CHECKED, size):
-            part = batch[at : at + size]
-            filled = torch.cat([part, part[:1].expand(size - len(part), -1, -1, -1)]) if len(part) < size else part
-            parts.append(self.logits(self.copy(filled))[: len(part)].float().cpu())
-        return torch.cat(parts)
+    def fixed_logits(self, size: int) -> torch.Tensor:
+        """Logits of a batch of `size`, one that the system is timed with, made of the fixed seeded set: (size, 1000) float32 on the CPU."""
+        fixed = preprocess(images(self._seed, range(CHECKED))).to(self._dtype)
+        return self.logits(self.copy(fixed[[at % CHECKED for at in range(size)]])).float().cpu()
+
+
+def sizes(largest: int, scenario: str, few: bool) -> list[int]:
+    """Sizes of the batches of a scenario, up to the largest: in Server (and the search for its peak) any number of queries may wait.
+
+    `few`: powers of two, since each is compiled; else every size up to 32, and of larger ones at most 32, since padding costs time.
+    """
+    if scenario not in ("server", "find-peak"):
+        return [largest]
+    if few:
+        return [*(2**power for power in range(largest.bit_length()) if 2**power < largest), largest]
+    step = -(-largest // STEPS)
+    return [*range(step, largest, step), largest]
+
+
+def compiled(net: torch.nn.Module, count: int) -> Any:
+    """The net compiled anew for each of `count` sizes. Beyond a limit of its own, torch.compile would run the others eagerly without a word."""
+    from torch._dynamo import config
+
+    # their names until PyTorch 2.6 and since
+    limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+    setattr(config, limit, max(getattr(config, limit), count))
+    for name in ("fail_on_recompile_limit_hit", "fail_on_cache_limit_hit"):
+        if hasattr(config, name):
+            setattr(config, name, True)
+    return torch.compile(net, dynamic=False)
 
 
 def reference(net: torch.nn.Module, seed: int) -> torch.Tensor:
@@ -220,23 +257,6 @@ def reference(net: torch.nn.Module, seed: int) -> torch.Tensor:
     with torch.inference_mode():
         out: torch.Tensor = net(preprocess(images(seed, range(CHECKED))))
         return out
-
-
-def compare_logits(got: torch.Tensor, wanted: torch.Tensor, precision: str) -> dict[str, Any]:
-    """Relative error of the worst image and agreement of the classes; `ok` where all are finite and within tolerance."""
-    finite = bool(torch.isfinite(got).all())
-    errors = (got - wanted).norm(dim=1) / wanted.norm(dim=1)
-    worst = float(errors.max()) if finite else float("inf")
-    same = int((got.argmax(1) == wanted.argmax(1)).sum())
-    ok = finite and worst <= TOLERANCE[precision]
-    return {
-        "ok": ok,
-        "error": worst if finite else None,
-        "tolerance": TOLERANCE[precision],
-        "finite": finite,
-        "same_class": same,
-        "images": len(got),
-    }
 
 
 def decode(file: Path) -> np.ndarray:

@@ -11,7 +11,7 @@ from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Met
 from perfdag.shape import Shape
 from perfdag.stats.paired import blocks
 from perfdag.steps.resnet50 import result, start
-from perfdag.steps.resnet50.benchmark import TORCH, check, expected, missing, shortest, versions
+from perfdag.steps.resnet50.benchmark import TORCH, check, expected, missing, said, shortest, versions
 from perfdag.steps.resnet50.params import OverheadParams
 
 CONFIDENCE = 0.95
@@ -119,12 +119,12 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
         wrapped = [*params.wrapper, *start.plain(params, params.treatment_python)]
         order = "".join(blocks(math.ceil(params.pairs / 2), params.seed))[: 2 * params.pairs]
         texts: dict[str, str] = {"order": order}
-        with start.watched([host], params) as facts:
+        with start.watched([host], params) as watch:
             for number, side in enumerate(order):
                 env = params.wrapper_env if side == "B" else {}
                 finished = host.run(wrapped if side == "B" else plain, timeout=gang.timeout, env=env, stdin=given)
-                texts[f"{number:03}{side}"] = start.ran(finished)
-        return Output(texts, [plain, wrapped], versions(texts["000" + order[0]]), facts)
+                texts[f"{number:03}{side}"] = watch.ran(host, finished)
+        return Output(texts, [plain, wrapped], versions(texts["000" + order[0]]), {**said(texts), **watch.facts})
 
     def parse(self, output: Output, params: OverheadParams) -> list[Measurement]:
         order = output.texts.get("order", "")
@@ -132,15 +132,17 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
             raise Failed(f"{params.pairs} pairs were asked, the order of what ran is {order or 'absent'}", output.texts)
         costs: dict[str, list[float]] = {"A": [], "B": []}
         reasons: list[str] = []
-        for number, side in enumerate(order):
-            found = result.read(output.texts.get(f"{number:03}{side}", ""))
+        runs = [result.read(output.texts.get(f"{number:03}{side}", "")) for number, side in enumerate(order)]
+        for number, (side, found) in enumerate(zip(order, runs, strict=True)):
             costs[side].append(found.tail(params.scenario))
             if reason := result.wrong(found, params):
                 reasons.append(f"run {number + 1} ({'treatment' if side == 'B' else 'baseline'}): {reason}")
+        if len(weights := {result.weights(each) for each in runs}) > 1:
+            reasons.append(f"baseline and treatment ran different weights: {', '.join(sorted(weights))}")
         if reason := output.facts.get("against"):
             reasons.append(str(reason))
         judged = overhead([math.log(b / a) for a, b in zip(costs["A"], costs["B"], strict=True)], params.limit)
-        values = list(_values(judged, costs, result.SMOKE if params.fast else {}))
+        values = _values(judged, costs, result.marks(runs, params))
         if reasons:
             raise Invalid("; ".join(reasons[:3]), output.texts, values)
         return values

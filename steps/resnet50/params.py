@@ -146,6 +146,9 @@ class InterferenceParams(Workload):
     """Copies of one workload on one device or node: each alone, then all at once."""
 
     copies: int = Field(2, ge=2, le=64, description="copies at once: on the gang's hosts in turn, processes where there is one host")
+    shared: Literal["device", "node"] | None = Field(
+        None, description="what the copies are proven to share; unset: on cuda one GPU, else the node; node: GPUs of one node may differ"
+    )
     memory_share: float | None = Field(None, gt=0, le=1, description="part of the device's memory that a copy may see; more is invalid")
     device_memory: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="bytes of the whole device, for memory_share; unset: what a copy alone sees"

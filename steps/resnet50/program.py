@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -19,13 +20,14 @@ from typing import Any, NoReturn
 
 from perfdag.steps.resnet50 import imagenet, loadgen, peak, summary
 from perfdag.steps.resnet50.system import Stub, System
-from perfdag.steps.resnet50.timing import Warmup, largest_fitting, warm_up
+from perfdag.steps.resnet50.timing import STRETCH, Warmup, largest_fitting, warm_up
 
 PROGRAM = 1
 WARM_LIMIT, WARM_LIMIT_FAST = 60.0, 2.0
 PHASE_REPETITIONS, PHASE_REPETITIONS_FAST = 7, 2
 _GO_LIMIT = 900.0
 _FATAL = 3
+_NO_MEMORY = re.compile("out of memory|can't allocate memory|_STATUS_ALLOC_FAILED|Unable to allocate")
 
 
 def main() -> int:
@@ -76,6 +78,7 @@ class Program:
         self.barrier: Callable[[], None] = lambda: None
         self.result: dict[str, Any] = {"program": PROGRAM, "spec": dict(spec), "tests": []}
         self._once = threading.Lock()
+        self._doing = "while the model was set up, before any batch: stop what else uses {device}, or raise the memory limit"
 
     def emit(self) -> None:
         """Print the result, once."""
@@ -87,6 +90,8 @@ class Program:
         """Print the result with the error in it and end the process, whatever thread this is: LoadGen waits for answers for ever."""
         with self._once:
             kind, text = classify(error)
+            if kind == "memory" and not isinstance(error, OutOfMemoryError):
+                text = f"out of memory {self._doing.format(**self.spec)} ({text})"
             self.result["error"] = {"kind": kind, "text": text}
             self.emit()
             sys.stderr.flush()
@@ -99,12 +104,17 @@ class Program:
         subject: Any = _StubSubject(self.spec) if self.spec["system"] == "stub" else _model_subject(self.spec)
         self.result |= subject.facts
         system: System = subject.system
+        self._doing = "while {samples} samples were loaded for batch {batch}: lower samples, or raise the memory limit"
         system.load(range(self.spec["samples"]) if self.spec["scenario"] != "accuracy" else [0])
-        rate = self._warm(system)
+        self._doing = "at batch {batch}: lower batch"
+        rate = self._warm(system, subject.wake() if self.spec["backend"] == "compile" else 0.0)
+        # it fitted alone: what follows holds as much again, or another program came
+        self._doing = "at the checks of batch {batch}, which fitted in the warm-up: lower batch, or stop what else uses {device}"
         if self.spec["check_logits"]:
             self.result["logits"] = subject.check_logits()
         self.result |= subject.timing(self.spec["batch"])
         self.barrier()
+        self._doing = "under LoadGen at batch {batch}, which fitted in the warm-up: lower batch or samples, or stop what else uses {device}"
         if self.spec["scenario"] == "accuracy":
             self._accuracy(subject, rate)
         elif self.spec["scenario"] == "find-peak":
@@ -115,36 +125,35 @@ class Program:
             # memory that was corrupted while it ran shows only now
             self.result["logits_after"] = subject.check_logits()
 
-    def _warm(self, system: System) -> float:
-        """Warm every size that may come; the rate (1/s) of the largest batch."""
-        limit = WARM_LIMIT_FAST if self.spec["fast"] else WARM_LIMIT
-        found: dict[int, Warmup] = {}
-        for size in sorted({*system.buckets(self.spec["batch"]), self.spec["batch"]}, reverse=True):
-            found[size] = self._warm_size(system, size, limit)
-        largest = found[self.spec["batch"]]
+    def _warm(self, system: System, woken: float) -> float:
+        """Warm every size that may come; the rate (1/s) of the largest batch. `woken`: seconds that a batch before the first took."""
+        largest, found = self.spec["batch"], {}
+        every = sorted({*system.buckets(largest), largest}, reverse=True)
+        for size in every:
+            found[size] = self._warm_size(system, size, settle=size in (every[0], every[-1]))
+        ends = [found[every[0]], found[every[-1]]]
         self.result["warmup"] = {
-            "first": largest.first,
-            "steady": largest.steady,
-            "stable": all(each.stable for each in found.values()),
-            "few": any(each.few for each in found.values()),
+            "first": woken + found[largest].first,
+            "steady": found[largest].steady,
+            "stable": all(each.stable for each in ends),
+            "few": any(each.few for each in ends),
             "batches": sum(each.batches for each in found.values()),
             "by_size": {size: [each.first, each.steady] for size, each in found.items()},
         }
-        return float(self.spec["batch"] / max(largest.steady, 1e-6))
+        return float(largest / max(found[largest].steady, 1e-6))
 
-    def _warm_size(self, system: System, size: int, limit: float) -> Warmup:
+    def _warm_size(self, system: System, size: int, settle: bool) -> Warmup:
+        """Warm one size: until its time is stable, or two batches."""
         indices = [at % (1 if self.spec["scenario"] == "accuracy" else self.spec["samples"]) for at in range(size)]
-
-        def call() -> None:
-            system.infer(indices, time.monotonic())
-
+        fast = self.spec["fast"]
+        limit, stretch = (WARM_LIMIT_FAST if fast else WARM_LIMIT, 0 if fast else STRETCH) if settle else (0.0, 0)
         try:
-            return warm_up(call, limit, stretch=0) if self.spec["fast"] else warm_up(call, limit)
+            return warm_up(lambda: system.infer(indices, time.monotonic()), limit, stretch=stretch)
         except Exception as error:
             if classify(error)[0] != "memory":
                 raise
             text = str(error).splitlines()[0][:200]
-        largest = largest_fitting(lambda count: _fits(system, indices[:count]), size)
+        largest = largest_fitting(lambda count: _fits(system, count), size)
         advice = f"the largest that fits is {largest}" if largest else "not even one sample fits"
         raise OutOfMemoryError(f"batch {size} does not fit in the memory of {self.spec['device']}: {advice} ({text})")
 
@@ -166,12 +175,11 @@ class Program:
         }
         return loadgen.Load(**(base | changes))
 
-    def _test(self, system: System, load: loadgen.Load, keep: bool = True, begin: Callable[[], None] = lambda: None) -> int:
+    def _test(self, system: System, load: loadgen.Load, begin: Callable[[], None] = lambda: None) -> int:
         """Run one LoadGen test; its place in `tests`."""
-        started = time.time()
         tested = loadgen.measure(system, load, self.fail, begin)
-        logs = dict(tested.logs) if keep else {"summary": tested.logs["summary"], "detail": _results_only(tested.logs["detail"])}
-        record = {"started": started, "ended": time.time(), "rate": load.target_rate, "batches": tested.batches, "logs": logs}
+        started, ended = tested.span
+        record = {"started": started, "ended": ended, "rate": load.target_rate, "batches": tested.batches, "logs": dict(tested.logs)}
         self.result["tests"].append(record)
         return len(self.result["tests"]) - 1
 
@@ -180,19 +188,19 @@ class Program:
         spec = self.spec
         search = min(spec["search_duration"], spec["duration"])
 
-        def held(rate: float, seconds: float, keep: bool) -> bool:
+        def held(rate: float, seconds: float) -> bool:
             # enough queries that early stopping can say yes with some violations among them
             queries = spec["queries"] if spec["fast"] else max(spec["queries"], 662)
             load = self._load(capacity, scenario="server", target_rate=rate, min_duration=seconds, min_queries=queries)
-            logs = self.result["tests"][self._test(system, load, keep)]["logs"]
+            logs = self.result["tests"][self._test(system, load)]["logs"]
             found = summary.read(logs["summary"], logs["detail"])
             # a smoke test has too few queries for early stopping to ever say yes; its row says so
             return found.valid or (spec["fast"] and found.keys.get("result_perf_constraints_met") is True)
 
         try:
             found = peak.find_peak(
-                lambda rate: held(rate, search, False),
-                lambda rate: held(rate, spec["duration"], True),
+                lambda rate: held(rate, search),
+                lambda rate: held(rate, spec["duration"]),
                 spec["target_rate"] or 0.7 * capacity,
                 precision=spec["precision_of_peak"],
                 lowest=capacity / 1000,
@@ -222,29 +230,27 @@ class OutOfMemoryError(Exception):
 def classify(error: BaseException) -> tuple[str, str]:
     """Kind and one line of an error: device, weights, memory, compiler, images, missing, other."""
     text = (str(error).strip() or type(error).__name__).splitlines()[0][:400]
-    if isinstance(error, OutOfMemoryError | MemoryError) or "out of memory" in text or "can't allocate memory" in text:
+    if isinstance(error, OutOfMemoryError | MemoryError) or _NO_MEMORY.search(text):
         return "memory", text
     if isinstance(error, ModuleNotFoundError):
         return "missing", f"{text}: pip install 'perfdag[torch]' (with uv: uv pip install), or name one that has it with `python`"
     if isinstance(kind := getattr(error, "kind", None), str):
         return kind, text
+    if type(error).__name__ in ("FailOnRecompileLimitHit", "FailOnCacheLimitHit"):
+        return "compiler", f"torch.compile gave up compiling and would run eagerly: {text}; lower batch, or backend: eager"
     if type(error).__name__ in ("InductorError", "InvalidCxxCompiler", "BackendCompilerFailed"):
         return "compiler", f"torch.compile failed: {text}; it needs a C++ compiler on a CPU: install g++, or backend: eager"
     return "other", text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
 
 
-def _fits(system: System, indices: list[int]) -> bool:
+def _fits(system: System, count: int) -> bool:
     try:
-        system.infer(indices, time.monotonic())
+        system.attempt(count)
     except Exception as error:
         if classify(error)[0] == "memory":
             return False
         raise
     return True
-
-
-def _results_only(detail: str) -> str:
-    return "\n".join(line for line in detail.splitlines() if '"key": "result_' in line or '"key": "early_' in line)
 
 
 def _pin(text: str) -> None:
@@ -267,6 +273,9 @@ class _StubSubject:
 
     def arm(self) -> None:
         self.system.arm()
+
+    def wake(self) -> float:
+        return 0.0
 
     def check_logits(self) -> dict[str, Any]:
         return {"ok": True, "error": None, "stub": True}

@@ -3,7 +3,7 @@
 import json
 import math
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,10 +25,23 @@ METRICS = (
     Metric("completed_rate", "1/s", "none", "queries completed a second"),
     Metric("scheduled_rate", "1/s", "none", "queries that LoadGen scheduled a second"),
     Metric("batch_size", "1", "none", "mean samples a batch that the dynamic batcher made"),
-    Metric("phase_time", "s", "lower", "of one full batch, the device idle before and after: preprocess, copy, compute, postprocess"),
+    Metric(
+        "phase_time",
+        "s",
+        "lower",
+        "of one full batch, the device idle before and after: preprocess, copy, compute (on CUDA by events), postprocess",
+    ),
     Metric("first_batch", "s", "lower", "the first batch: lazy initialisation, compilation, tuning"),
+    Metric(
+        "compile_time",
+        "s",
+        "lower",
+        "torch.compile: first less steady batch of a size (coordinate batch), and their total; nothing lazy in it",
+    ),
     Metric("warm_batch", "s", "lower", "median batch at the end of the warm-up, closed loop"),
-    Metric("logit_error", "1", "lower", "||logits - fp32 eager|| / ||fp32 eager|| of the worst of 4 fixed images"),
+    Metric(
+        "logit_error", "1", "lower", "||logits - fp32 eager|| / ||fp32 eager|| of the worst of the fixed images at any batch size timed"
+    ),
     Metric("cost_per_million", "currency", "lower", "price of a million samples at this rate; the coordinates name the currency"),
 )
 SMOKE = {"fast": "not comparable"}
@@ -56,6 +69,17 @@ class Result:
         if self.tested is None:
             return math.nan
         return self.tested.rate or (1 / self.tested.mean if self.tested.mean else math.nan)
+
+    @property
+    def valid(self) -> bool:
+        """Whether LoadGen says VALID; an accuracy run has no such verdict and passes for it."""
+        return self.tested is None or self.tested.valid
+
+    def p99(self, scenario: str) -> float:
+        """p99 latency in seconds; not a number below the queries that it needs, and in Offline, whose latencies count from the one query."""
+        if self.tested is None or scenario == "offline" or self.tested.queries < needed(0.99):
+            return math.nan
+        return self.tested.percentiles[0.99]
 
     def tail(self, scenario: str) -> float:
         """p99 of Server, p90 of SingleStream; in Offline seconds a sample."""
@@ -93,8 +117,7 @@ def wrong(result: Result, params: Workload) -> str | None:
     for name, when in (("logits", "before"), ("logits_after", "after")):
         found = raw.get(name)
         if found and not found["ok"]:
-            what = "are not finite" if not found.get("finite", True) else f"differ by {found['error']:.2g} (allowed {found['tolerance']:g})"
-            return f"logits {what} from fp32 eager {when} the measurement: weights or arithmetic are corrupted"
+            return f"logits {_differ(found)} fp32 eager {when} the measurement: weights or arithmetic are corrupted"
         if found is None and params.check_logits:
             return f"logits were not checked {when} the measurement, though check_logits is set"
     warm = raw.get("warmup", {})
@@ -105,6 +128,16 @@ def wrong(result: Result, params: Workload) -> str | None:
     if result.tested is not None and not result.tested.valid and not _merely_short(result.tested, params):
         return "LoadGen says INVALID: " + "; ".join(result.tested.reasons)
     return None
+
+
+def _differ(found: Mapping[str, Any]) -> str:
+    """How logits that are not ok differ, at which batch size."""
+    where = f" at batch {found['batch']}" if "batch" in found else ""
+    if not found.get("finite", True):
+        return f"are not finite{where}, unlike those of"
+    if found["error"] > found["tolerance"]:
+        return f"differ by {found['error']:.2g} (allowed {found['tolerance']:g}){where} from"
+    return f"put {found['images'] - found['same_class']} of {found['images']} images into another class than"
 
 
 def _merely_short(tested: summary.Summary, params: Workload) -> bool:
@@ -118,19 +151,31 @@ def _merely_short(tested: summary.Summary, params: Workload) -> bool:
     return params.fast and len(held) == 3 and tested.queries < needed(PERCENTILES[TAIL.get(params.scenario, "p90")])
 
 
-def measurements(result: Result, params: Workload) -> list[Measurement]:
-    """All values, marked in their coordinates where they are not comparable (fast) or not checked (check_logits: false)."""
-    marks: dict[str, Any] = {}
+def marks(results: Sequence[Result], params: Workload) -> dict[str, Any]:
+    """Coordinates of figures that are not comparable (fast), not checked (check_logits: false) or of weights that nothing vouches for."""
+    made: dict[str, Any] = {}
     if params.fast:
-        marks |= SMOKE
-        if result.tested is not None and not result.tested.valid:
-            marks["loadgen"] = "INVALID"
+        made |= SMOKE
+        if not all(each.valid for each in results):
+            made["loadgen"] = "INVALID"
     if not params.check_logits:
-        marks["logits_checked"] = False
-    if result.raw.get("model", {}).get("weights_verified") is False:
-        marks["weights"] = "unverified"
+        made["logits_checked"] = False
+    if any(each.raw.get("model", {}).get("weights_verified") is False for each in results):
+        made["weights"] = "unverified"
+    return made
+
+
+def weights(result: Result) -> str:
+    """What the model's weights were: the digest of a file, or the seed of random ones."""
+    model = result.raw.get("model", {})
+    return str(model.get("weights_sha256") or model.get("weights"))
+
+
+def measurements(result: Result, params: Workload) -> list[Measurement]:
+    """All values, with their `marks` in the coordinates."""
+    marked = marks([result], params)
     return [
-        Measurement(each.metric, each.value, each.stat, {**each.coords, **marks}, each.n, each.subject)
+        Measurement(each.metric, each.value, each.stat, {**each.coords, **marked}, each.n, each.subject)
         for each in _all(result, params)
         if math.isfinite(each.value)
     ]
@@ -147,9 +192,19 @@ def _all(result: Result, params: Workload) -> Iterator[Measurement]:
     if warm := raw.get("warmup"):
         yield Measurement("first_batch", warm["first"], n=1)
         yield Measurement("warm_batch", warm["steady"], "p50", {"batch": params.batch})
+        yield from _compiled(warm, params)
     for name, when in (("logits", "before"), ("logits_after", "after")):
         if (found := raw.get(name)) and found["error"] is not None:
             yield Measurement("logit_error", found["error"], "max", {"when": when}, found.get("images"))
+
+
+def _compiled(warm: Mapping[str, Any], params: Workload) -> Iterator[Measurement]:
+    if params.backend != "compile" or params.system == "stub":
+        return
+    seconds = {int(size): max(0.0, first - steady) for size, (first, steady) in warm["by_size"].items()}
+    for size, each in sorted(seconds.items()):
+        yield Measurement("compile_time", each, coords={"batch": size}, n=1)
+    yield Measurement("compile_time", sum(seconds.values()), "total", n=len(seconds))
 
 
 def _of_test(tested: summary.Summary, result: Result, params: Workload) -> Iterator[Measurement]:

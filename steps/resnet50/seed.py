@@ -6,13 +6,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from perfdag.stats.percentiles import needed
+from perfdag.steps import gpu
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.result import Result
 
 
 def seed_json(found: Result, params: Workload, facts: Mapping[str, Any]) -> dict[str, Any]:
     """One measurement as that document; times in ms, rates in 1/s, memory in 10^9 bytes, as its field names say."""
-    device, gpus = found.raw.get("device", {}), facts.get("gpus") or [{}]
+    device = found.raw.get("device", {})
+    gpus = gpu.used(facts.get("gpus") or [{}], {str(device.get("uuid"))})
     memory = device.get("memory")
     started = datetime.fromtimestamp(found.span[0], UTC).isoformat(timespec="seconds")
     return {

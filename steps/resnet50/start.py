@@ -3,7 +3,8 @@
 import contextlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -45,7 +46,7 @@ def absent(host: Host, params: Workload, python: str | None = None, wrapper: Seq
     return finished.stdout.split() if finished.code == 0 else [python]
 
 
-def ran(finished: Finished) -> str:
+def ran(finished: Finished, params: Workload) -> str:
     """The result that a program printed; Failed where it ended without one, with what that means for a kill."""
     if finished.stdout.strip().startswith("{"):
         return finished.stdout
@@ -53,50 +54,84 @@ def ran(finished: Finished) -> str:
         raise Failed(f"the program did not end within {finished.seconds:.0f} s: raise timeout or lower min_duration", finished.texts())
     if finished.code in (-9, 137):
         raise Failed(
-            "the program was killed, as the kernel does when memory runs out: lower batch or samples, or raise the limit", finished.texts()
+            f"the program was killed, as the kernel does when memory runs out: batch {params.batch} with {params.samples} samples took too much; "
+            "lower batch or samples, or raise the memory limit",
+            finished.texts(),
         )
     raise Failed(f"the program exited {finished.code} without a result: {finished.tail()}", finished.texts())
 
 
+@dataclass
+class Watch:
+    """The GPUs of the hosts while programs run there. `facts`: those of the first host (`gpus`; of the others under `peers` by gpu.by_name), and
+    after the block what they did meanwhile and `against`, why the figures are not the devices' own; empty where the device is a CPU.
+
+    `used` holds the uuid of the GPU that each program used, None where that is not known."""
+
+    params: Workload
+    facts: dict[str, Any] = field(default_factory=dict)
+    used: list[str | None] = field(default_factory=list)
+    _gpus: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def ran(self, host: Host, finished: Finished) -> str:
+        """As `ran`, with a note of the GPU that the program used on the host."""
+        text = ran(finished, self.params)
+        found = gpu.used(self._gpus.get(id(host), []), {_uuid(text)})
+        # a MIG slice has a uuid of its own: a pod that sees one GPU used that one
+        self.used.append(found[0].get("uuid") if len(found) == 1 else None)
+        return text
+
+
+def _uuid(text: str) -> str:
+    try:
+        return str(json.loads(text)["device"]["uuid"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
 @contextlib.contextmanager
-def watched(hosts: Sequence[Host], params: Workload) -> Iterator[dict[str, Any]]:
-    """Facts of the GPUs of the hosts (`gpus`; of the second and further hosts under `peers` by gpu.by_name), and after the block what they did in
-    it and `against`, why the figures are not the devices' own; nothing where the device is a CPU."""
-    facts: dict[str, Any] = {}
+def watched(hosts: Sequence[Host], params: Workload) -> Iterator[Watch]:
+    """Watch the GPUs of the hosts in the block; nothing where the device is a CPU. Raises Skip where a host has none."""
+    watch = Watch(params)
     if params.device != "cuda":
-        yield facts
+        yield watch
         return
-    one_each = gpu.by_name(list({id(host): host for host in hosts}.values()))  # copies may share a host, and pods a node's name
+    distinct = list({id(host): host for host in hosts}.values())  # copies may share a host, and pods a node's name
+    one_each = gpu.by_name(distinct)
     found: list[dict[str, Any]] = []
-    for host in one_each.values():
+    for host in distinct:
         if reason := gpu.problem(host):
             raise Skip(f"device cuda: {reason}")
         found.append({"gpus": gpu.facts(host)})
+        watch._gpus[id(host)] = found[-1]["gpus"]
     with contextlib.ExitStack() as stack:
-        seen = [stack.enter_context(gpu.watched(host)) for host in one_each.values()]
-        facts |= found[0]
-        yield facts
-    reasons = []
+        seen = [stack.enter_context(gpu.watched(host)) for host in distinct]
+        watch.facts |= found[0]
+        yield watch
+    reasons, uuids = [], {each for each in watch.used if each}
     for (name, host), here, during in zip(one_each.items(), found, seen, strict=True):
-        here |= during
-        if reason := against(here, gpu.facts(host)):
+        own = {each["index"] for each in gpu.used(here["gpus"], uuids) if "index" in each} or {each["index"] for each in during["during"]}
+        here |= during | {"slowed": gpu.slowed([each for each in during["during"] if each["index"] in own])}
+        if reason := against(here, gpu.facts(host), own):
             reasons.append(f"{name}: {reason}" if len(one_each) > 1 else reason)
-    facts |= found[0]
+    watch.facts |= found[0]
     if len(one_each) > 1:
-        facts["peers"] = dict(list(zip(one_each, found, strict=True))[1:])
-    facts["against"] = "; ".join(reasons) or None
+        watch.facts["peers"] = dict(list(zip(one_each, found, strict=True))[1:])
+    watch.facts |= {"against": "; ".join(reasons) or None, "used": sorted(uuids)}
 
 
-def against(found: dict[str, Any], after: Sequence[dict[str, Any]]) -> str | None:
-    """Why figures of a host's GPUs are not the devices' own: slowed, not seen at all, or with memory errors since `gpus` was read."""
+def against(found: dict[str, Any], after: Sequence[dict[str, Any]], own: Collection[int]) -> str | None:
+    """Why figures of those of a host's GPUs (by index) that were used are not the devices' own: slowed, not seen at all, or with memory errors
+    since `gpus` was read."""
     if found.get("slowed"):
         return str(found["slowed"])
-    if not found.get("during"):
+    if not any(each["index"] in own for each in found.get("during", ())):
         return f"what the GPU's clocks did is not known: {found.get('error', 'no samples')}"
     before = {each.get("index"): each.get("ecc_uncorrected", 0) for each in found["gpus"]}
     for each in after:
-        if (grown := each.get("ecc_uncorrected", 0) - before.get(each.get("index"), 0)) > 0:
-            return f"GPU {each['index']} had {grown} uncorrected memory error(s) meanwhile: its memory is broken"
+        index = each.get("index")
+        if index in own and (grown := each.get("ecc_uncorrected", 0) - before.get(index, 0)) > 0:
+            return f"GPU {index} had {grown} uncorrected memory error(s) meanwhile: its memory is broken"
     return None
 
 

@@ -1,6 +1,5 @@
 """The model set up and checked for one measurement: device, threads, logits against fp32 eager, clock, phases, device facts."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,8 @@ import torch
 import torchvision
 
 from perfdag import cgroups
-from perfdag.steps.resnet50.model import Resnet50, UnusableError, build, compare_logits, reference
+from perfdag.steps.resnet50.logits import compare_logits, worst
+from perfdag.steps.resnet50.model import CHECKED, Resnet50, UnusableError, build, reference
 
 
 class ModelSubject:
@@ -31,9 +31,18 @@ class ModelSubject:
     def arm(self) -> None:
         """Nothing to arm: only the stub has stalls."""
 
+    def wake(self) -> float:
+        """Seconds of the first batch, of one image, before anything is compiled: what a device and its libraries take once."""
+        return self.system.wake()
+
     def check_logits(self) -> dict[str, Any]:
-        """The timed model's logits against fp32 eager on the CPU with the same weights, on the fixed seeded set."""
-        return compare_logits(self.system.fixed_logits(), self._reference, self._spec["precision"])
+        """The timed model's logits at every batch size that may be timed against fp32 eager on the CPU with the same weights, on the fixed
+        seeded set."""
+        found = {}
+        for size in self.system.buckets(self._spec["batch"]):
+            wanted = self._reference[[at % CHECKED for at in range(size)]]
+            found[size] = compare_logits(self.system.fixed_logits(size), wanted, self._spec["precision"])
+        return worst(found)
 
     def timing(self, batch: int) -> dict[str, Any]:
         """The clock's self-check and seconds by phase."""
@@ -54,12 +63,19 @@ def no_cuda() -> str:
 
 
 def device_facts(device: str) -> dict[str, Any]:
-    """Name, CUDA version, and bytes of memory this process can see."""
+    """Name, uuid, CUDA version, and bytes of memory this process can see."""
     if device == "cuda":
         properties = torch.cuda.get_device_properties(0)
         free, total = torch.cuda.mem_get_info(0)
-        return {"name": properties.name, "cuda": torch.version.cuda, "memory": total, "free": free, "visible": torch.cuda.device_count()}
-    return {"name": f"CPU: {cpu_name()}", "cuda": None, "memory": visible_memory()}
+        return {
+            "name": properties.name,
+            "uuid": f"GPU-{properties.uuid}",  # as nvidia-smi writes it
+            "cuda": torch.version.cuda,
+            "memory": total,
+            "free": free,
+            "visible": torch.cuda.device_count(),
+        }
+    return {"name": f"CPU: {cpu_name()}", "cuda": None, "memory": cgroups.memory()}
 
 
 def cpu_name() -> str:
@@ -68,14 +84,3 @@ def cpu_name() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return "unknown"
-
-
-def visible_memory() -> int:
-    """Bytes this process may use: the cgroup's limit where there is one, else the machine's memory."""
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            return min(whole, int(Path(name).read_text()))
-        except (OSError, ValueError):
-            continue
-    return whole

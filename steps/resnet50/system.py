@@ -28,6 +28,10 @@ class System(Protocol):
         """Batch sizes to warm up so that any batch up to `largest` is warm."""
         ...
 
+    def attempt(self, count: int) -> None:
+        """Run a batch of exactly so many samples, whatever the sizes that are warmed; raises where the memory does not hold it."""
+        ...
+
 
 class Stub:
     """A single server whose batch of b samples takes exactly `base + each * b` seconds, measured end to end over a busy period.
@@ -58,6 +62,10 @@ class Stub:
     def buckets(self, largest: int) -> Sequence[int]:
         """One: every size is as warm as any."""
         return (largest,)
+
+    def attempt(self, count: int) -> None:
+        """As any batch."""
+        self.infer(range(count), time.monotonic())
 
     def infer(self, indices: Sequence[int], ready: float) -> Sequence[int]:
         """Wait for the service time; the class of sample i is i modulo 1000."""

@@ -67,9 +67,16 @@ def test_server_shows_percentiles_and_the_point_that_failed() -> None:
         ),
     )
     said = words(drawn(resnet50, rows)["server-latency"])
+    assert "published for a Tesla T4, unverified: batch 1 10 ms, batch 8 15 ms" in said
     assert "LoadGen says INVALID" in said
     assert "dotted: the bound" in said
     assert "latency (ms), lower is better" in said
+
+
+def test_single_stream_has_the_published_figure_beside_it() -> None:
+    values = [value("tail_latency", 0.004, "s", stat="p90"), value("latency", 0.004, "s", stat="p90")]
+    rows = table(sample("resnet50", {"scenario": "single-stream", "batch": 1}, 1, values))
+    assert "published for a Tesla T4, unverified: batch 1 5 ms" in words(drawn(resnet50, rows)["single-stream-latency"])
 
 
 def test_phases_are_a_sample_each() -> None:

@@ -1,11 +1,13 @@
 """nvidia-smi's output read. No GPU was here: the lines are composed from its documented fields, not recorded."""
 
+import json
 import time
 from pathlib import Path
 
 import pytest
 
-from perfdag.hosts import LocalHost
+from perfdag.cli import main
+from perfdag.hosts import Finished, LocalHost
 from perfdag.steps import gpu
 from perfdag.steps.resnet50 import start
 from perfdag.steps.resnet50.params import Workload
@@ -132,8 +134,9 @@ def test_every_host_is_watched_and_what_its_gpus_did_is_held_against_the_figure(
     )
     hosts = [LocalHost(name=name) for name in ("a", "b", "a")]
     copies = [*hosts, hosts[0]]  # two copies on one host, and two pods on node a
-    with start.watched(copies, Workload(device="cuda", system="stub")) as facts:
+    with start.watched(copies, Workload(device="cuda", system="stub")) as watch:
         time.sleep(0.3)
+    facts = watch.facts
     assert facts["against"].startswith("a (host 0): GPU 0 was slowed down (hardware thermal slowdown)")
     assert "; b: GPU 0 was slowed down" in facts["against"]
     assert "; a (host 2): GPU 0 was slowed down" in facts["against"]
@@ -143,6 +146,55 @@ def test_every_host_is_watched_and_what_its_gpus_did_is_held_against_the_figure(
 
 def test_memory_errors_that_came_meanwhile_and_a_gpu_not_seen_at_all_are_held_against_it() -> None:
     seen = {"gpus": [{"index": 0, "ecc_uncorrected": 2}], "during": [{"index": 0}], "slowed": None}
-    assert start.against(seen, [{"index": 0, "ecc_uncorrected": 2}]) is None
-    assert "GPU 0 had 3 uncorrected memory error" in str(start.against(seen, [{"index": 0, "ecc_uncorrected": 5}]))
-    assert "is not known: no samples" in str(start.against({**seen, "during": []}, []))
+    assert start.against(seen, [{"index": 0, "ecc_uncorrected": 2}], {0}) is None
+    assert "GPU 0 had 3 uncorrected memory error" in str(start.against(seen, [{"index": 0, "ecc_uncorrected": 5}], {0}))
+    assert start.against(seen, [{"index": 0, "ecc_uncorrected": 2}, {"index": 1, "ecc_uncorrected": 9}], {0}) is None
+    assert "is not known: no samples" in str(start.against({**seen, "during": []}, [], {0}))
+
+
+@pytest.mark.parametrize(
+    ("uuid", "against", "used"), [("GPU-1b2c", None, "GPU-1b2c"), ("GPU-2b2c", "GPU 1 was slowed", "GPU-2b2c"), ("", "GPU 1 was", None)]
+)
+def test_only_the_gpu_that_the_program_used_is_judged(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, uuid: str, against: str | None, used: str | None
+) -> None:
+    (tmp_path / "static").write_text(T4)
+    (tmp_path / "sampled").write_text(f"{LINE}\n1, 1500, 5000, 60, 70, 99, 1024, 0x40\n")
+    loop = f"while :; do cat {tmp_path}/sampled; sleep 0.05; done"
+    answers = f"*loop*) {loop};; *uuid*) cat {tmp_path}/static;; *) cat {tmp_path}/sampled;;"
+    fake_smi(tmp_path, monkeypatch, f'case "$*" in -L) echo "GPU 0: T4";; {answers} esac')
+    host = LocalHost()
+    result = json.dumps({"program": 1, "device": {"name": "Tesla T4", "uuid": uuid}})
+    with start.watched([host], Workload(device="cuda", system="stub")) as watch:
+        watch.ran(host, Finished([], 0, result, "", 0.3))
+        time.sleep(0.2)
+    said = watch.facts["against"]
+    assert said is None if against is None else said.startswith(against)
+    assert watch.used == [used]
+    assert len(watch.facts["gpus"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (None, "the NVIDIA driver (nvidia-smi) is not installed"),
+        ("echo 'No devices found.'", "device cuda: the NVIDIA driver on {host} shows no GPU: ask for nvidia.com/gpu in resources"),
+        ("echo 'NVIDIA-SMI has failed' >&2; exit 9", "device cuda: the NVIDIA driver on {host} does not answer: NVIDIA-SMI has failed"),
+    ],
+)
+def test_cuda_asked_where_there_is_none_is_skipped_with_what_to_do(
+    script: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'")
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    if script is not None:
+        fake_smi(tmp_path, monkeypatch, script)
+    suite, store = tmp_path / "suite.yaml", tmp_path / "store"
+    suite.write_text("name: s\nentries:\n  - {benchmark: resnet50, params: {system: stub, device: cuda, fast: true}}\n")
+    main(["doctor", str(suite)])
+    doctor = capsys.readouterr().out
+    assert ("missing  resnet50: the NVIDIA driver (nvidia-smi) is not installed" in doctor) == (script is None)
+    assert main(["run", str(suite), "--store", str(store), "--no-report"]) == 0
+    (part,) = [json.loads(each.read_text()) for each in store.glob("runs/*/parts/*-1.json") if "canary" not in each.name]
+    assert part["status"] == "skipped"
+    assert said.format(host=LocalHost().name) in part["error"]

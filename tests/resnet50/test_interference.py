@@ -59,7 +59,7 @@ def test_two_copies_that_share_nothing_keep_their_rate(tmp_path: Path) -> None:
     assert found[("aggregate", None)].value > 1.8
 
 
-def with_memory(seen: float, start: float = 0.0, end: float = 10.0) -> Any:
+def with_memory(seen: float | None, start: float = 0.0, end: float = 10.0) -> Any:
     raw = json.loads(RECORDED.read_text())
     raw["device"] = {"memory": seen}
     raw["tests"][0] |= {"started": start, "ended": end}
@@ -71,6 +71,46 @@ def test_a_copy_that_sees_more_than_its_share_of_memory_is_named() -> None:
     assert reasons_against([], [with_memory(8e9), with_memory(8e9)], params) == []
     reasons = reasons_against([], [with_memory(8e9), with_memory(16e9)], params)
     assert reasons == ["copy 1 sees 16.00 GB of device memory, its share is 8.00 GB"]
+    reasons = reasons_against([], [with_memory(8e9), with_memory(None)], params)
+    assert reasons == ["copy 1 does not say how much device memory it sees: its memory_share was not verified"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "given", "said"),
+    [
+        ({"hosts": ["a", "a"]}, {}, None),
+        ({"hosts": ["a", "b"]}, {}, r"ran on 2 nodes \(a, b\) and share none: hosts.placement: packed"),
+        ({"hosts": ["a", "a"], "devices": ["GPU-1", "GPU-1"]}, {"device": "cuda"}, None),
+        ({"hosts": ["a", "a"], "devices": ["GPU-1", "GPU-2"]}, {"device": "cuda"}, r"used 2 GPUs \(GPU-1, GPU-2\) and share none"),
+        ({"hosts": ["a", "a"], "devices": ["GPU-1", "GPU-2"]}, {"device": "cuda", "shared": "node"}, None),
+        ({"hosts": ["a", "a"], "devices": ["GPU-1", None]}, {"device": "cuda"}, "which GPU copy 1 used is not known"),
+    ],
+)
+def test_copies_that_shared_nothing_are_no_interference(facts: dict[str, Any], given: dict[str, Any], said: str | None) -> None:
+    params = InterferenceParams.model_validate({"scenario": "single-stream", **given})
+    output = Output({f"{when}-{number}": RECORDED.read_text() for when in ("solo", "together") for number in range(2)}, facts=facts)
+    if said is None:
+        assert Resnet50Interference().parse(output, params)
+    else:
+        with pytest.raises(Invalid, match=said):
+            Resnet50Interference().parse(output, params)
+
+
+def test_p99_and_validity_of_each_copy_are_there_and_marks_as_of_one_measurement() -> None:
+    params = InterferenceParams.model_validate({"scenario": "single-stream", "fast": True, "check_logits": False})
+    raw = json.loads(RECORDED.read_text())
+    raw["model"]["weights_verified"] = False
+    texts = {f"{when}-{number}": json.dumps(raw) for when in ("solo", "together") for number in range(2)}
+    values = Resnet50Interference().parse(Output(texts), params)
+    found = {(each.metric, each.subject, each.coords.get("when")): each.value for each in values}
+    assert found[("p99_inflation", None, None)] == found[("p99_inflation", "copy 1", None)] == 1
+    assert 0.005 < found[("p99", "copy 0", "together")] < 0.01
+    assert found[("valid", "copy 1", "alone")] == 1
+    marks = {"fast": "not comparable", "logits_checked": False, "weights": "unverified"}
+    assert all(marks.items() <= each.coords.items() for each in values)
+    texts["together-1"] = json.dumps({**raw, "model": {"weights": "random, seed 3"}})
+    with pytest.raises(Invalid, match="ran different weights: none, random, seed 3"):
+        Resnet50Interference().parse(Output(texts), params)
 
 
 def test_copies_that_hardly_met_are_invalid() -> None:

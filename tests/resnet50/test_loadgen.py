@@ -87,25 +87,46 @@ def test_the_batcher_adds_little_to_a_server() -> None:
 
 
 class Cold(Stub):
-    """The first call in a thread takes a second."""
+    """The first batch of each size in a thread takes half a second."""
 
     def __init__(self) -> None:
         super().__init__(0.002)
         self.warm = threading.local()
 
+    def buckets(self, largest: int) -> Sequence[int]:
+        return range(1, largest + 1)
+
     def infer(self, indices: Sequence[int], ready: float) -> Sequence[int]:
-        if not getattr(self.warm, "yes", False):
-            self.warm.yes = True
-            time.sleep(1.0)
+        if not hasattr(self.warm, f"at_{len(indices)}"):
+            setattr(self.warm, f"at_{len(indices)}", True)
+            time.sleep(0.5)
         return super().infer(indices, time.monotonic())
 
 
-def test_the_first_batch_of_the_answering_thread_is_no_part_of_a_latency() -> None:
+def test_the_first_batch_of_a_size_in_the_answering_thread_is_no_part_of_a_latency() -> None:
     begun: list[float] = []
-    load = loadgen.Load("server", 1, 0.1, 64, 8, 500, target_rate=50, latency_bound=1.0, max_queries=64)
-    logs = loadgen.measure(Cold(), load, pytest.fail, lambda: begun.append(time.monotonic())).logs
+    load = loadgen.Load("server", 3, 0.1, 64, 8, 500, target_rate=200, latency_bound=1.0, max_delay=0.01, max_queries=64)
+    tested = loadgen.measure(Cold(), load, pytest.fail, lambda: begun.append(time.monotonic()))
     assert len(begun) == 1
-    assert summary.read(logs["summary"], logs["detail"]).keys["result_max_latency_ns"] < 0.5e9
+    assert tested.batches.keys() >= {2, 3}
+    assert summary.read(tested.logs["summary"], tested.logs["detail"]).keys["result_max_latency_ns"] < 0.4e9
+
+
+class Slow(Stub):
+    """A set of samples takes 0.4 s to load."""
+
+    def load(self, indices: Sequence[int]) -> None:
+        time.sleep(0.4)
+
+
+@pytest.mark.parametrize("scenario", ["offline", "single-stream"])
+def test_the_span_of_a_test_is_loadgens_own(scenario: str) -> None:
+    tested = loadgen.measure(Slow(0.002), loadgen.Load(scenario, 1, 0.1, 64, 8, 500), pytest.fail)
+    keys = summary.mllog(tested.logs["detail"])
+    began, ended = (float(keys[name].rpartition(":")[2]) for name in ("power_begin", "power_end"))  # seconds of a minute
+    took = tested.span[1] - tested.span[0]
+    assert took == pytest.approx((ended - began) % 60, abs=0.05)
+    assert took < 0.35
 
 
 def test_offline_counts_samples_and_batches(tmp_path: Path) -> None:
@@ -151,6 +172,8 @@ def test_find_peak_runs_loadgen_for_every_trial_and_validates(tmp_path: Path) ->
     found = result.read(output.texts["result"])
     peak = found.raw["peak"]
     assert len(found.raw["tests"]) == len(peak["probes"])
+    assert all({"summary", "detail"} <= each["logs"].keys() for each in found.raw["tests"])
+    assert all('"loaded_qsl_set"' in each["logs"]["detail"] for each in found.raw["tests"])  # of the trials too, as LoadGen wrote it
     assert [peak["rate"], True, True] in peak["probes"]
     assert [peak["above"], False, True] in peak["probes"]
     assert result.read(output.texts["result"]).tested.valid

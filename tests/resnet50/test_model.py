@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from perfdag.steps.resnet50 import program
 from perfdag.steps.resnet50.params import Workload
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: pip install 'perfdag[torch]'")
+logits: Any = pytest.importorskip("perfdag.steps.resnet50.logits", reason="torch is not installed: pip install 'perfdag[torch]'")
 model: Any = pytest.importorskip("perfdag.steps.resnet50.model", reason="torchvision is not installed: pip install 'perfdag[torch]'")
 pytestmark = pytest.mark.slow
 
@@ -46,8 +48,10 @@ def test_threads_keep_within_the_cpu_quota(monkeypatch: pytest.MonkeyPatch) -> N
     from perfdag import cgroups
     from perfdag.steps.resnet50.subject import ModelSubject
 
-    monkeypatch.setattr(cgroups, "limits", lambda: {"cpus_allowed": 64, "cpu_limit": 2.5})
-    assert ModelSubject(spec(), 1).facts["model"]["threads"] == 2
+    limited = {"cpus_allowed": 64, "cpu_limit": 2.5, "memory_limit_bytes": 1 << 29}
+    monkeypatch.setattr(cgroups, "limits", lambda *root: limited)
+    facts = ModelSubject(spec(), 1).facts
+    assert (facts["model"]["threads"], facts["device"]["memory"]) == (2, 1 << 29)
     assert ModelSubject(spec(threads=1), 1).facts["model"]["threads"] == 1
 
 
@@ -65,18 +69,26 @@ def test_preprocessing_is_the_published_one() -> None:
     assert [float(pixels[0, channel, 0, 0]) for channel in range(3)] == pytest.approx(expected, rel=1e-5)
 
 
-def test_eager_fp32_agrees_with_the_reference(net: Any, wanted: Any) -> None:
-    found = model.compare_logits(system(net).fixed_logits(), wanted, "fp32")
-    assert found["ok"]
-    assert found["error"] < 1e-4
-    assert found["same_class"] == 4
+def checked(system: Any, wanted: Any, precision: str, size: int = 4) -> Any:
+    return logits.compare_logits(system.fixed_logits(size), wanted[[at % 4 for at in range(size)]], precision)
 
 
-def test_half_precision_is_within_its_tolerance_and_really_differs(net: Any, wanted: Any) -> None:
-    found = model.compare_logits(system(net, precision="bf16").fixed_logits(), wanted, "bf16")
+def test_eager_fp32_agrees_with_the_reference_at_every_size(net: Any, wanted: Any) -> None:
+    made = system(net, batch=6)
+    for size in (1, 6):
+        found = checked(made, wanted, "fp32", size)
+        assert found["ok"]
+        assert found["error"] < 1e-4
+        assert (found["same_class"], found["images"]) == (size, size)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_is_within_its_tolerance_and_really_differs(net: Any, wanted: Any, precision: str) -> None:
+    made = system(net, precision=precision)
+    found = checked(made, wanted, precision)
     assert found["ok"]
     assert found["error"] > 1e-4
-    assert not model.compare_logits(system(net, precision="bf16").fixed_logits(), wanted, "fp32")["ok"]
+    assert not checked(made, wanted, "fp32")["ok"]
 
 
 def test_corrupted_weights_are_caught(net: Any, wanted: Any) -> None:
@@ -84,19 +96,50 @@ def test_corrupted_weights_are_caught(net: Any, wanted: Any) -> None:
     with torch.no_grad():
         weight = next(module for name, module in broken._net.named_modules() if name == "layer3.2.conv2").weight
         weight[:8, ::3] *= -64.0
-    assert not model.compare_logits(broken.fixed_logits(), wanted, "fp32")["ok"]
+    assert not checked(broken, wanted, "fp32")["ok"]
 
 
 def test_one_weight_that_is_not_a_number_is_caught(net: Any, wanted: Any) -> None:
     broken = system(net)
     with torch.no_grad():
         broken._net.fc.weight[3, 5] = float("nan")
-    found = model.compare_logits(broken.fixed_logits(), wanted, "fp32")
+    found = checked(broken, wanted, "fp32")
     assert (found["ok"], found["finite"], found["error"]) == (False, False, None)
 
 
+def test_another_class_is_caught_within_the_tolerance_unless_it_is_a_tie() -> None:
+    wanted = torch.zeros(1, 1000)
+    wanted[0, :3] = torch.tensor([10.0, 9.9, 10.0 - 1e-7])
+    other = wanted.clone()
+    other[0, 1] = 10.05  # 1 % of the norm, and another class
+    found = logits.compare_logits(other, wanted, "bf16")
+    assert (found["ok"], found["same_class"]) == (False, 0)
+    assert found["error"] < found["tolerance"]
+    tied = wanted.clone()
+    tied[0, 2] = 10.00001
+    assert logits.compare_logits(tied, wanted, "fp32")["ok"]
+
+
+def test_a_batch_size_that_goes_wrong_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    from perfdag.steps.resnet50.subject import ModelSubject
+
+    subject = ModelSubject(spec(batch=5, scenario="server", target_rate=5, threads=1), 1)
+    assert list(subject.system.buckets(5)) == [1, 2, 4, 5]
+    found = subject.check_logits()
+    assert (found["ok"], found["images"], found["by_size"].keys()) == (True, 12, {1, 2, 4, 5})
+    plain = subject.system._net
+    # a kernel that is chosen for batches of 5 alone and gets the last image wrong
+    monkeypatch.setattr(
+        subject.system,
+        "_net",
+        lambda batch: plain(batch * torch.tensor([1.0] * (len(batch) - 1) + [-(len(batch) == 5) or 1.0]).view(-1, 1, 1, 1)),
+    )
+    found = subject.check_logits()
+    assert (found["ok"], found["batch"]) == (False, 5)
+
+
 def test_classes_do_not_depend_on_the_batch(net: Any) -> None:
-    made = system(net, batch=4, samples=4)
+    made = system(net, batch=4, samples=4, scenario="server", target_rate=5)
     made.load(range(4))
     together = list(made.infer([0, 1, 2, 3], 0.0))
     assert together == [made.infer([index], 0.0)[0] for index in range(4)]
@@ -155,10 +198,55 @@ def test_a_cut_image_is_named(tmp_path: Path) -> None:
         model.decode(file)
 
 
-def test_compiled_batches_are_padded_to_what_was_warmed(net: Any) -> None:
-    made = system(net, batch=6, backend="eager")
-    made.compiled = True  # only the padding is tested here: compiling takes a minute
+def test_batches_are_padded_to_what_was_warmed(net: Any) -> None:
+    made = system(net, batch=6, scenario="server", target_rate=5)
     made.load([0])
     assert list(made.buckets(6)) == [1, 2, 4, 6]
     assert [len(made.gather([0] * count)) for count in (1, 2, 3, 5, 6)] == [1, 2, 4, 6, 6]
     assert len(made.infer([0, 0, 0], 0.0)) == 3
+
+
+@pytest.mark.parametrize(
+    ("largest", "scenario", "few", "expected"),
+    [
+        (8, "offline", False, [8]),
+        (1, "single-stream", False, [1]),
+        (4, "server", False, [1, 2, 3, 4]),
+        (6, "find-peak", True, [1, 2, 4, 6]),
+        (100, "server", False, [*range(4, 100, 4), 100]),
+        (65536, "server", False, list(range(2048, 65537, 2048))),
+    ],
+)
+def test_sizes_that_a_batch_may_have(largest: int, scenario: str, few: bool, expected: list[int]) -> None:
+    found = model.sizes(largest, scenario, few)
+    assert found == expected
+    assert len(found) <= 32
+
+
+class Tiny(torch.nn.Module):
+    """A net that compiles at once."""
+
+    def forward(self, batch: Any) -> Any:
+        return batch.sum(1) * 2
+
+
+def test_every_size_is_compiled_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._dynamo import config
+
+    made: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        made.append(1)
+        return graph.forward
+
+    compiling = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda net, dynamic: compiling(net, dynamic=dynamic, backend=backend))
+    monkeypatch.setattr(config, "recompile_limit", 8)
+    net = model.compiled(Tiny(), 12)
+    with torch.inference_mode():
+        for size in range(1, 13):
+            assert len(net(torch.ones(size, 3))) == size
+        assert len(made) == 12
+        with pytest.raises(torch._dynamo.exc.FailOnRecompileLimitHit) as caught:
+            net(torch.ones(13, 3))
+    assert program.classify(caught.value)[0] == "compiler"

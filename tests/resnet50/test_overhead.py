@@ -15,6 +15,7 @@ import pytest
 from perfdag.benchmark import Failed, Gang, Invalid, Output
 from perfdag.hosts import Finished, LocalHost
 from perfdag.shape import Shape
+from perfdag.steps.resnet50.benchmark import said
 from perfdag.steps.resnet50.overhead import Resnet50Overhead, overhead, student
 from perfdag.steps.resnet50.params import OverheadParams
 
@@ -130,6 +131,26 @@ def test_invalid_runs_make_the_comparison_invalid() -> None:
     params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", "wrapper": ["env"], "pairs": 2})
     with pytest.raises(Invalid, match=r"run 2 \(treatment\): logits differ"):
         Resnet50Overhead().parse(Output(texts), params)
+    texts["001B"] = json.dumps({**good, "model": {"weights": "random, seed 3"}})
+    with pytest.raises(Invalid, match="baseline and treatment ran different weights: none, random, seed 3"):
+        Resnet50Overhead().parse(Output(texts), params)
+
+
+def test_marks_and_facts_are_those_of_one_measurement() -> None:
+    given = {"wrapper": ["env"], "pairs": 2, "check_logits": False, "fast": True}
+    params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", **given})
+    raw = json.loads(RECORDED.read_text())
+    raw["model"]["weights_verified"] = False
+    raw["tests"][0]["logs"] = {name: text.replace("VALID", "INVALID") for name, text in raw["tests"][0]["logs"].items()}
+    raw["tests"][0]["logs"]["detail"] = raw["tests"][0]["logs"]["detail"].replace(
+        '"result_query_count", "value": 700', '"result_query_count", "value": 20'
+    )
+    texts = {"order": "ABBA", **dict.fromkeys(("000A", "001B", "002B", "003A"), json.dumps(raw))}
+    marks = {"fast": "not comparable", "loadgen": "INVALID", "logits_checked": False, "weights": "unverified"}
+    assert all(marks.items() <= each.coords.items() for each in Resnet50Overhead().parse(Output(texts), params))
+    facts = said(texts)
+    assert facts["model"]["weights_verified"] is False
+    assert facts["logits"].keys() == {"000A", "001B", "002B", "003A"}
 
 
 def test_a_slowed_gpu_makes_the_comparison_invalid() -> None:

@@ -89,9 +89,12 @@ def test_a_gpu_asked_of_the_cluster_but_not_used_is_refused() -> None:
     assert "device: cuda" in problems[0]
 
 
-def test_copies_on_different_nodes_are_refused() -> None:
-    shape = Shape.model_validate({"hosts": {"count": 2, "placement": "spread"}})
-    assert "packed" in get("resnet50-interference").check(InterferenceParams(), shape)[0]
+@pytest.mark.parametrize(("placement", "said"), [("spread", "puts"), ("any", "may put"), ("packed", None)])
+def test_copies_on_different_nodes_are_refused(placement: str, said: str | None) -> None:
+    shape = Shape.model_validate({"hosts": {"count": 2, "placement": placement}})
+    problems = get("resnet50-interference").check(InterferenceParams(), shape)
+    expected = f"hosts.placement {placement} {said} copies on different nodes, where they cannot interfere: use packed"
+    assert problems == ([] if said is None else [expected])
 
 
 @pytest.mark.parametrize("name", ["resnet50", "resnet50-overhead", "resnet50-interference"])

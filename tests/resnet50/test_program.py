@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from perfdag.benchmark import Failed, Gang, Invalid, Output
-from perfdag.hosts import LocalHost
+from perfdag.hosts import Finished, LocalHost
 from perfdag.shape import Shape
-from perfdag.steps.resnet50 import program
+from perfdag.steps.resnet50 import program, start
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.system import Stub
@@ -38,30 +38,91 @@ def test_cpus_that_are_not_there_are_named(tmp_path: Path) -> None:
         run(tmp_path, system="stub", cpus="0-4095")
 
 
-def test_a_batch_that_does_not_fit_names_the_largest_that_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Small(Stub):
-        def infer(self, indices: Sequence[int], ready: float) -> Sequence[int]:
-            if len(indices) > 5:
-                raise RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: you tried 9 bytes.")
-            return super().infer(indices, ready)
+class Ended(BaseException):
+    """In place of the end of the process."""
 
-    class Ended(BaseException):
-        """In place of the end of the process."""
+
+def said_by(system: type[Stub], folder: Path, monkeypatch: pytest.MonkeyPatch, **params: Any) -> str:
+    """The error of the row of a stub that breaks."""
 
     def ended(code: int) -> None:
         raise Ended
 
-    monkeypatch.setattr(program, "Stub", Small)
+    monkeypatch.setattr(program, "Stub", system)
     monkeypatch.setattr(program.os, "_exit", ended)
-    made = Workload.model_validate({**SMALL, "system": "stub", "batch": 64, "stub": {"base": 0.001}})
-    with (tmp_path / "out").open("wb") as out:
+    made = Workload.model_validate({**SMALL, "system": "stub", "batch": 64, "stub": {"base": 0.001}, **params})
+    with (folder / "out").open("wb") as out:
         measured = program.Program(made.spec(), out.fileno())
-        with pytest.raises(program.OutOfMemoryError) as caught:
+        try:
             measured.measure()
-        with pytest.raises(Ended):
-            measured.fail(caught.value)
-    with pytest.raises(Failed, match=r"^batch 64 does not fit in the memory of cpu: the largest that fits is 5 "):
-        Resnet50().parse(Output({"result": (tmp_path / "out").read_text()}), made)
+        except Exception as error:
+            with pytest.raises(Ended):
+                measured.fail(error)
+        else:
+            measured.emit()
+    with pytest.raises(Failed) as caught:
+        Resnet50().parse(Output({"result": (folder / "out").read_text()}), made)
+    return str(caught.value)
+
+
+NO_MEMORY = "[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: you tried 9 bytes."
+
+
+def test_a_batch_that_does_not_fit_names_the_largest_that_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Small(Stub):
+        def infer(self, indices: Sequence[int], ready: float) -> Sequence[int]:
+            if len(indices) > 5:
+                raise RuntimeError(NO_MEMORY)
+            return super().infer(indices, ready)
+
+    said = said_by(Small, tmp_path, monkeypatch)
+    assert said.startswith("batch 64 does not fit in the memory of cpu: the largest that fits is 5 ")
+
+
+def test_memory_that_runs_out_elsewhere_names_the_batch_and_what_to_lower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Samples(Stub):
+        def load(self, indices: Sequence[int]) -> None:
+            raise MemoryError("Unable to allocate 9 GiB for an array")
+
+    class Checks(program._StubSubject):
+        def check_logits(self) -> dict[str, Any]:
+            raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+
+    def no_model(spec: Any) -> Any:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 98 MiB")
+
+    loaded = said_by(Samples, tmp_path, monkeypatch)
+    assert loaded.startswith("out of memory while 4 samples were loaded for batch 64: lower samples, or raise the memory limit (Unable to")
+    monkeypatch.setattr(program, "_StubSubject", Checks)
+    assert said_by(Stub, tmp_path, monkeypatch).startswith(
+        "out of memory at the checks of batch 64, which fitted in the warm-up: lower batch"
+    )
+    monkeypatch.setattr(program, "_StubSubject", no_model)
+    assert said_by(Stub, tmp_path, monkeypatch).startswith(
+        "out of memory while the model was set up, before any batch: stop what else uses cpu"
+    )
+
+
+def test_a_search_without_a_peak_is_a_failed_row_that_says_what_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = {"scenario": "find-peak", "latency_bound": 0.0001, "search_duration": 0.01, "min_duration": 0.01, "max_queries": 20}
+    monkeypatch.setattr(program.peak, "MOST_PROBES", 2)  # to the lowest rate it would be minutes
+    assert (
+        said_by(Stub, tmp_path, monkeypatch, batch=1, target_rate=900.0, **params) == "2 trials gave no answer: 900/s failed, 600/s failed"
+    )
+
+
+@pytest.mark.parametrize(
+    ("finished", "said"),
+    [
+        (Finished([], -9, "", "", 4.0), "batch 8 with 4 samples took too much; lower batch or samples, or raise the memory limit"),
+        (Finished([], 137, "", "", 4.0), "the program was killed, as the kernel does when memory runs out"),
+        (Finished([], -9, "", "", 4.0, timed_out=True), "did not end within 4 s: raise timeout or lower min_duration"),
+        (Finished([], 1, "", "Traceback\nImportError: libcudart.so", 4.0), "exited 1 without a result: (?s:.*)libcudart"),
+    ],
+)
+def test_a_program_that_ends_without_a_result_says_why(finished: Finished, said: str) -> None:
+    with pytest.raises(Failed, match=said):
+        start.ran(finished, Workload.model_validate({**SMALL, "batch": 8}))
 
 
 @pytest.mark.slow
@@ -77,6 +138,20 @@ def test_compiled_bf16_on_one_cpu(tmp_path: Path) -> None:
     assert 1e-4 < values[("logit_error", "max")] < 0.1
     assert values[("throughput", "value")] > 0
     assert values[("first_batch", "value")] > values[("warm_batch", "p50")] + 3  # compilation is there and not in what is timed
+    assert 3 < values[("compile_time", "total")] < values[("first_batch", "value")]
+
+
+@pytest.mark.slow
+def test_server_is_checked_at_every_size_that_it_may_run(tmp_path: Path) -> None:
+    torch()
+    given = {"scenario": "server", "batch": 3, "target_rate": 20.0, "latency_bound": 60.0, "max_delay": 0.05, "min_queries": 16}
+    output, values = run(tmp_path, **given)
+    raw = json.loads(output.texts["result"])
+    assert raw["warmup"]["by_size"].keys() == raw["logits"]["by_size"].keys() == raw["logits_after"]["by_size"].keys() == {"1", "2", "3"}
+    assert set(raw["tests"][0]["batches"]) <= {"1", "2", "3"}
+    assert raw["logits"]["same_class"] == raw["logits"]["images"] == 6
+    assert values[("logit_error", "max")] < 1e-4
+    assert {name for name, _ in values} >= {"batch_size", "phase_time"}
 
 
 @pytest.mark.slow

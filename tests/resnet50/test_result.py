@@ -65,6 +65,12 @@ def test_an_overloaded_server_is_invalid_with_loadgens_reasons() -> None:
 
 def test_cost_of_a_million() -> None:
     assert result.cost_per_million(3.6, 1000) == pytest.approx(1.0)
+    single = parse(recorded("single-stream"), params("single-stream", price_per_hour=3.6))
+    assert value(single, "cost_per_million") == pytest.approx(1e3 * value(single, "latency", "mean"))
+    with pytest.raises(Invalid) as caught:  # an overloaded server: its cost is that of what it completed
+        parse(recorded("server-overloaded"), params("server", price_per_hour=3.6))
+    found = caught.value.measurements
+    assert value(found, "cost_per_million") == pytest.approx(1e3 / value(found, "completed_rate"))
 
 
 def test_a_fast_run_says_that_it_is_not_comparable() -> None:
@@ -100,11 +106,28 @@ def test_corrupted_logits_are_invalid_before_and_after(name: str, when: str) -> 
         parse(raw, params("offline", batch=8))
 
 
-def test_logits_that_are_not_finite_are_named() -> None:
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"error": None, "finite": False}, "logits are not finite at batch 16, unlike those of fp32 eager before"),
+        ({"error": 0.5}, r"logits differ by 0\.5 \(allowed 0\.001\) at batch 16 from fp32 eager before"),
+        ({"error": 1e-5, "same_class": 17}, "logits put 3 of 20 images into another class than fp32 eager before"),
+    ],
+)
+def test_how_logits_differ_is_said_with_the_batch(more: dict[str, Any], said: str) -> None:
     raw = recorded("offline")
-    raw["logits"] = {"ok": False, "error": None, "tolerance": 0.001, "finite": False, "images": 4}
-    with pytest.raises(Invalid, match="logits are not finite"):
+    raw["logits"] = {"ok": False, "tolerance": 0.001, "finite": True, "same_class": 20, "images": 20, "batch": 16, **more}
+    with pytest.raises(Invalid, match=said):
         parse(raw, params("offline", batch=8))
+
+
+def test_compile_time_is_apart_by_size_and_in_all() -> None:
+    raw = recorded("server-overloaded")
+    raw["tests"][0]["logs"] = {name: text.replace("INVALID", "VALID") for name, text in raw["tests"][0]["logs"].items()}
+    raw["warmup"]["by_size"] = {"8": [9.02, 0.02], "1": [5.01, 0.01]}
+    given = Workload.model_validate({"scenario": "server", "target_rate": 400, "batch": 8, "backend": "compile"})
+    found = {each.coords.get("batch", each.stat): each.value for each in parse(raw, given) if each.metric == "compile_time"}
+    assert found == pytest.approx({1: 5.0, 8: 9.0, "total": 14.0})
 
 
 def test_a_clock_that_stops_early_is_invalid() -> None:
