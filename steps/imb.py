@@ -87,7 +87,8 @@ class Imb(Benchmark[ImbParams]):
     """Latency and bandwidth of MPI messages by size: PingPong, Sendrecv, Allreduce, Alltoall, Barrier and the rest of IMB-MPI1.
 
     All messages go through the transport asked for, also between ranks of one host: Intel MPI's shared-memory collectives are off
-    for tcp and rdma. The provider and the interface are read from what MPI prints, and a fallback is invalid.
+    for tcp and rdma. The provider, the interface and the nodes are read from what MPI prints; a fallback or another placement is invalid.
+    Where a size does not fit in memory, or time_per_size for all is over, IMB leaves out that and the larger ones: failed, with the rest kept.
 
     Clock: IMB's own, MPI_Wtime on every rank. It starts after a barrier and IMB's warm-up of the size, stops after the last repetition,
     and is divided by the repetitions; half a round trip for PingPong. Starting MPI, connecting and the warm-up are outside.

@@ -256,7 +256,7 @@ def lacks(host: Host) -> str | None:
 def _await_cm(server: Host, port: int) -> None:
     """Wait until a server listens on a port of RDMA's port space, by the kernel's table of connection identifiers (`rdma`, of iproute2).
 
-    A second at most: where `rdma` is absent or may not look (it needs the host's own network), that second is what there is.
+    A second at most: where `rdma` is absent or may not look, that second is what there is.
     """
     deadline = time.monotonic() + _CM_READY
     listens = re.compile(rf"state LISTEN .*src-addr \S*:{port}\s")
