@@ -24,9 +24,9 @@ from perfdag.kube import Kube
 from perfdag.steps.scale import simulate, vmi, workloads
 from perfdag.steps.scale.clock import Heartbeat
 from perfdag.steps.scale.generator import ApiSubmitter, generate
+from perfdag.steps.scale.namespaces import own_namespaces
 from perfdag.steps.scale.observer import Observer
 from perfdag.steps.scale.schedule import Schedule
-from perfdag.steps.scale.session import own_namespaces
 from perfdag.steps.scale.stages import unix_ns
 from perfdag.steps.scale.summary import rank
 from perfdag.steps.scale.templates import Template, load

@@ -28,6 +28,7 @@ API_RULES: tuple[dict[str, Any], ...] = (
         "resources": ["*"],
         "verbs": ["get", "list", "watch", "create", "delete"],
     },
+    {"apiGroups": ["scheduling.x-k8s.io"], "resources": ["podgroups"], "verbs": ["get", "list", "watch"]},
     {"apiGroups": ["bus.volcano.sh"], "resources": ["commands"], "verbs": ["create"]},
     {
         "apiGroups": ["batch", "apps"],

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from perfdag.cli import scale_verbs
+from perfdag.cli import scale_plots, scale_verbs
 
 EPILOG = """examples:
   perfdag scale nodes --count 1000 --gpus 8
@@ -121,7 +121,7 @@ def _add_plot(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     )
     parser.add_argument("--head", type=int, metavar="N", help="only the first N workloads, in order of submission")
     parser.add_argument("--tail", type=int, metavar="N", help="only the last N of those")
-    parser.set_defaults(run=_safely(scale_verbs.plot))
+    parser.set_defaults(run=_safely(scale_plots.plot))
 
 
 def _add_delete(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

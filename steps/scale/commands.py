@@ -18,11 +18,12 @@ from perfdag.steps.scale.completion import reached, wanted
 from perfdag.steps.scale.files import RunFile, prefix_of, read_run, write_run
 from perfdag.steps.scale.generator import ApiSubmitter, CommandSubmitter, Submitted, Submitter, generate
 from perfdag.steps.scale.lock import ExclusiveRun
+from perfdag.steps.scale.namespaces import ensure_namespace
 from perfdag.steps.scale.observer import Observer
 from perfdag.steps.scale.removal import SAMPLE, remove
 from perfdag.steps.scale.rows import Clocks, Row, rows_of
 from perfdag.steps.scale.schedule import Schedule
-from perfdag.steps.scale.session import ensure_namespace, new_run, p99
+from perfdag.steps.scale.session import new_run, p99
 from perfdag.steps.scale.simulate import simulated_nodes
 from perfdag.steps.scale.summary import summaries
 from perfdag.steps.scale.templates import Template, TemplateError, load
@@ -243,11 +244,13 @@ async def sample(kube: Kube, look: Look) -> Sample:
         if watch is not None:
             with suppress(KubeError):  # without the right to change a ConfigMap there is no error bar
                 lags = (await stack.enter_async_context(Heartbeat(kube, f"{file.run}-{SAMPLE}", file.namespaces[0]))).lags
-        complete = _complete(observer, file)
+        complete = not file.attached and _complete(observer, file)
         if watch is not None:
             deadline = time.monotonic() + watch
             while not complete and (left := deadline - time.monotonic()) > 0:
                 await observer.until(partial(_complete, observer, file), min(left, PARTIAL))
+                if file.attached:  # nothing says whether more is to come
+                    await asyncio.sleep(PARTIAL)
                 known, file = len(file.submissions), await read()
                 complete = len(file.submissions) == known and _complete(observer, file)
                 observer.save(state)

@@ -11,10 +11,11 @@ from perfdag.kube import Kube
 from perfdag.steps.scale import apimetrics
 from perfdag.steps.scale import gates as gating
 from perfdag.steps.scale.apimetrics import CREATION, DELETION
+from perfdag.steps.scale.namespaces import own_namespaces
 from perfdag.steps.scale.rows import with_deletion
 from perfdag.steps.scale.runai import runai_version
 from perfdag.steps.scale.schedule import Schedule
-from perfdag.steps.scale.session import Session, new_run, open_session, own_namespaces
+from perfdag.steps.scale.session import Session, new_run, open_session
 from perfdag.steps.scale.summary import Summary, summaries, throughput
 from perfdag.steps.scale.templates import Template, load
 from perfdag.steps.scale.vmi import Result, figures_of

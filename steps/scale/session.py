@@ -6,30 +6,29 @@ Whatever happens inside, leaving the session deletes what it made and waits unti
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfdag.kube import Kube, KubeError, Resource
+from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import apimetrics, apiservers, rights
 from perfdag.steps.scale.chains import kinds_of
 from perfdag.steps.scale.clock import Heartbeat, Offset, server_offset
 from perfdag.steps.scale.completion import reached, wanted
 from perfdag.steps.scale.generator import ApiSubmitter, Submission, Submitted, Submitter, generate
+from perfdag.steps.scale.namespaces import own_namespaces
 from perfdag.steps.scale.observer import Observer, Record
 from perfdag.steps.scale.removal import remove
 from perfdag.steps.scale.rows import Clocks, Row, rows_of
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.simulate import simulated_nodes
-from perfdag.steps.scale.templates import RUN_LABEL, Template
+from perfdag.steps.scale.templates import Template
 
 LEFT_BEHIND = 300.0
 """Seconds to wait for deletion when a session ends early."""
 IN_FLIGHT = 1.0
 """Seconds in which the server has done or dropped a request whose connection was cut."""
-DELETION_PATIENCE = 120.0
-"""Seconds to wait for a namespace of an earlier run to be gone."""
 
 
 @dataclass
@@ -307,61 +306,6 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
             await asyncio.sleep(IN_FLIGHT)  # a request that was cut off here may still be carried out there
         await remove(kube, self._run, resources, self._namespaces, 20, LEFT_BEHIND)
         await session.observer.until(lambda: not session.left(session.submissions), LEFT_BEHIND)
-
-
-@asynccontextmanager
-async def own_namespaces(kube: Kube, names: Sequence[str], run: str) -> AsyncIterator[None]:
-    """Create the namespaces that are missing, and delete those again at the end. Raises KubeError."""
-    made: list[str] = []
-    try:
-        for name in names:
-            if await ensure_namespace(kube, name, run):
-                made.append(name)
-        yield
-    finally:
-        namespaces = await kube.resource("v1", "Namespace")
-        for name in made:
-            with suppress(KubeError):
-                await kube.delete(namespaces, name)
-
-
-async def ensure_namespace(kube: Kube, name: str, run: str, patience: float = DELETION_PATIENCE) -> bool:
-    """Create a namespace where it is missing; true where we made it.
-
-    One that is being deleted is waited for, `patience` seconds at most. Raises KubeError.
-    """
-    namespaces = await kube.resource("v1", "Namespace")
-    deadline = time.monotonic() + patience
-    while there := await _namespace(kube, namespaces, name):
-        if not there["metadata"].get("deletionTimestamp"):
-            return False
-        if time.monotonic() >= deadline:
-            why = [each["message"] for each in there["status"].get("conditions") or [] if each["status"] == "True"]
-            text = f"namespace {name} is still being deleted after {patience:g} s{': ' + '; '.join(why) if why else ''}"
-            raise KubeError(0, "Terminating", " ".join(text.split()), "wait for it, mend what holds it, or take another namespace")
-        await asyncio.sleep(0.2)
-    try:
-        await kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {RUN_LABEL: run}}})
-    except KubeError as error:
-        if error.reason != "AlreadyExists":
-            raise
-        return False  # somebody else made it just now, and deletes it
-    accounts = await kube.resource("v1", "ServiceAccount")
-    for _ in range(100):  # pods are refused until the controller has made it
-        with suppress(KubeError):
-            await kube.get(accounts, "default", name)
-            break
-        await asyncio.sleep(0.05)
-    return True
-
-
-async def _namespace(kube: Kube, namespaces: Resource, name: str) -> dict[str, Any] | None:
-    try:
-        return await kube.get(namespaces, name)
-    except KubeError as error:
-        if error.status != 404:
-            raise
-        return None
 
 
 def new_run() -> str:

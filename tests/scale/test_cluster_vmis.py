@@ -9,9 +9,9 @@ from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import gates, kubevirt, simulate, vmi
 from perfdag.steps.scale.lock import ExclusiveRun, LockTimeoutError
 from perfdag.steps.scale.measured import of_figures
+from perfdag.steps.scale.namespaces import ensure_namespace
 from perfdag.steps.scale.prometheus import Prometheus
 from perfdag.steps.scale.schedule import Schedule
-from perfdag.steps.scale.session import ensure_namespace
 from perfdag.steps.scale.stages import unix_ns
 from perfdag.steps.scale.summary import rank
 from perfdag.steps.scale.templates import INDEX_LABEL, RUN_LABEL

@@ -10,7 +10,8 @@ import pytest
 from perfdag.benchmark import get
 from perfdag.kube import KubeError, Resource
 from perfdag.steps.scale import gpus, kubevirt, lock, measured, nodes, rights
-from perfdag.steps.scale.templates import load
+from perfdag.steps.scale.chains import kinds_of
+from perfdag.steps.scale.templates import built_in, load
 
 
 class Server:
@@ -147,3 +148,22 @@ async def test_rights_that_allow_grants_say_so_also_those_to_watch() -> None:
         await rights.check(Refusing(*RAYS, "list pods ns", who="me"), load(RAY, "r"), ["ns"], watched)  # type: ignore[arg-type]
     said = str(measured.explained(caught.value, "scale", get("scale").api))
     assert "`perfdag install --store ... --allow scale`" in said
+
+
+@pytest.mark.parametrize("name", ["scale", "vmi-burst"])
+async def test_what_built_in_templates_need_is_granted(name: str) -> None:
+    """What `install --allow` grants is enough for every kind that their chains look at."""
+    templates = [each for each in built_in() if each.startswith("vm") == (name == "vmi-burst")]
+    for template in templates:
+        document = load(template, "r").documents[-1]
+        watched = kinds_of(document.api_version, document.kind)
+        with pytest.raises(rights.LackingError) as caught:
+            await rights.check(Served(), load(template, "r"), ["a", "b"], watched)  # type: ignore[arg-type]
+        assert [str(each) for each in caught.value.lacking if not each.granted_by(get(name).api)] == [], template
+
+
+class Served(Refusing):
+    """A cluster that has every kind, with nothing allowed."""
+
+    async def resource(self, api_version: str, kind: str) -> Resource:
+        return Resource(api_version, kind, f"{kind.lower()}s", True)

@@ -1,0 +1,84 @@
+"""What `perfdag scale plot` draws."""
+
+import argparse
+import sys
+
+from perfdag.cli.scale_verbs import settings_of
+
+
+def plot(args: argparse.Namespace) -> int:
+    """Write times.csv and the picture; 1 without data."""
+    from perfdag.charts import scale as charts
+    from perfdag.charts.style import to_bytes
+    from perfdag.steps.scale import runai
+
+    settings_of(args)
+    if args.plot not in ("general", "detailed"):
+        return _plot_stages(args)
+    skip = args.skip_errors is not False
+    times = runai.read_times(args.output_dir)
+    runai.write_csv(args.output_dir / "times.csv", times)
+    chosen = runai.select(times, skip, args.head, args.tail)
+    left_out = [each.excluded for each in times if each.excluded]
+    for reason in sorted(set(left_out)):
+        print(f"{left_out.count(reason)} of {len(times)} {'left out' if skip else 'flagged'}: {reason}", file=sys.stderr)
+    if not chosen:
+        print("no data to plot", file=sys.stderr)
+        return 1
+    deltas = [(str(each.info["submitTimestamp"]), each.deltas) for each in chosen]
+    figure = charts.general(deltas) if args.plot == "general" else charts.detailed(deltas)
+    path = args.output_dir / f"{args.plot}.png"
+    path.write_bytes(to_bytes(figure)[1])
+    print(f"{path} and {args.output_dir / 'times.csv'}: {len(chosen)} workloads")
+    return 0
+
+
+def _plot_stages(args: argparse.Namespace) -> int:
+    import pyarrow.parquet as pq
+
+    from perfdag.charts import scale as charts
+    from perfdag.charts.stages import of_runs
+    from perfdag.charts.style import to_bytes
+
+    if args.skip_errors is not None:
+        raise ValueError(f"--skip-errors goes with --plot general and detailed; {args.plot} counts what never came")
+    if args.plot == "api-calls":
+        return _plot_calls(args)
+    source = args.output_dir / "stages.parquet"
+    if not source.exists():
+        raise ValueError(f"no {source}; run `perfdag scale sample -o {args.output_dir}` or `perfdag scale vmi` first")
+    draw = {"timeline": charts.timeline, "scurves": charts.s_curves, "ecdf": charts.ecdf, "order": charts.by_order}[args.plot]
+    for name, stages in of_runs(pq.read_table(source).to_pylist(), args.head, args.tail).items():
+        path = args.output_dir / f"{args.plot}{'-' if name else ''}{name}.png"
+        path.write_bytes(to_bytes(draw(stages))[1])
+        print(path)
+    return 0
+
+
+def _plot_calls(args: argparse.Namespace) -> int:
+    import orjson
+
+    from perfdag.charts import scale as charts
+    from perfdag.charts.style import to_bytes
+    from perfdag.steps.scale.apimetrics import DELETION
+    from perfdag.steps.scale.measured import call_of
+
+    if args.head or args.tail:
+        raise ValueError("--head and --tail choose objects; API calls are counted of all")
+    source = args.output_dir / "summary.json"
+    runs = orjson.loads(source.read_bytes()).get("runs") if source.exists() else None
+    if not runs:
+        raise ValueError(f"no API calls in {source}; `perfdag scale vmi` and the scenarios count them, for example a ladder")
+    counts: dict[int, dict[str, float]] = {}
+    for run in runs:
+        for figure, value in run["figures"].items():
+            phase, _, name = figure.rpartition("/")
+            if (call := call_of(name)) and value is not None:
+                counts.setdefault(run["count"], {})[f"{DELETION}: {call}" if phase else call] = value
+    if not counts:
+        print("no data to plot: no API calls were counted", file=sys.stderr)
+        return 1
+    path = args.output_dir / "api-calls.png"
+    path.write_bytes(to_bytes(charts.api_calls(counts))[1])
+    print(path)
+    return 0

@@ -1,0 +1,68 @@
+"""Namespaces of a run: made where they are missing, and gone again at the end where we made them."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from perfdag.kube import Kube, KubeError, Resource
+from perfdag.steps.scale.templates import RUN_LABEL
+
+DELETION_PATIENCE = 120.0
+"""Seconds to wait for a namespace of an earlier run to be gone."""
+
+
+@asynccontextmanager
+async def own_namespaces(kube: Kube, names: Sequence[str], run: str) -> AsyncIterator[None]:
+    """Create the namespaces that are missing, and delete those again at the end. Raises KubeError."""
+    made: list[str] = []
+    try:
+        for name in names:
+            if await ensure_namespace(kube, name, run):
+                made.append(name)
+        yield
+    finally:
+        namespaces = await kube.resource("v1", "Namespace")
+        for name in made:
+            with suppress(KubeError):
+                await kube.delete(namespaces, name)
+
+
+async def ensure_namespace(kube: Kube, name: str, run: str, patience: float = DELETION_PATIENCE) -> bool:
+    """Create a namespace where it is missing; true where we made it.
+
+    One that is being deleted is waited for, `patience` seconds at most. Raises KubeError.
+    """
+    namespaces = await kube.resource("v1", "Namespace")
+    deadline = time.monotonic() + patience
+    while there := await _namespace(kube, namespaces, name):
+        if not there["metadata"].get("deletionTimestamp"):
+            return False
+        if time.monotonic() >= deadline:
+            why = [each["message"] for each in there["status"].get("conditions") or [] if each["status"] == "True"]
+            text = f"namespace {name} is still being deleted after {patience:g} s{': ' + '; '.join(why) if why else ''}"
+            raise KubeError(0, "Terminating", " ".join(text.split()), "wait for it, mend what holds it, or take another namespace")
+        await asyncio.sleep(0.2)
+    try:
+        await kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {RUN_LABEL: run}}})
+    except KubeError as error:
+        if error.reason != "AlreadyExists":
+            raise
+        return False  # somebody else made it just now, and deletes it
+    accounts = await kube.resource("v1", "ServiceAccount")
+    for _ in range(100):  # pods are refused until the controller has made it
+        with suppress(KubeError):
+            await kube.get(accounts, "default", name)
+            break
+        await asyncio.sleep(0.05)
+    return True
+
+
+async def _namespace(kube: Kube, namespaces: Resource, name: str) -> dict[str, Any] | None:
+    try:
+        return await kube.get(namespaces, name)
+    except KubeError as error:
+        if error.status != 404:
+            raise
+        return None
