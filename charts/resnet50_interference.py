@@ -13,16 +13,25 @@ from perfdag.charts import style
 from perfdag.charts.series import read, runs_words
 from perfdag.units import short
 
-COLUMNS = (
-    ("rate", "alone", "rate alone", "1/s"),
-    ("rate", "together", "rate together", "1/s"),
-    ("rate_kept", None, "rate kept", "1"),
-    ("tail", "alone", "tail alone", "s"),
-    ("tail", "together", "tail together", "s"),
-    ("tail_inflation", None, "tail inflation", "1"),
-)
+Column = tuple[str, str | None, str, str]
+TAILS = {"server": "p99", "single-stream": "p90", "offline": "time a sample"}
+"""What `tail` is of a scenario."""
 _KEPT = LinearSegmentedColormap.from_list("kept", ["#d55e00", "#f3ece4", "#c9dfee"])
-_SHADED = {"rate_kept", "tail_inflation"}
+_SHADED = {"rate_kept", "tail_inflation", "p99_inflation"}
+
+
+def columns(scenario: str, p99: bool) -> list[Column]:
+    """Metric, when, heading and unit of each column; p99 apart only where it is not the tail."""
+    tail = TAILS.get(scenario, "tail")
+    made: list[Column] = [
+        ("rate", "alone", "rate alone", "1/s"),
+        ("rate", "together", "rate together", "1/s"),
+        ("rate_kept", None, "rate kept", "1"),
+        ("tail", "alone", f"{tail} alone", "s"),
+        ("tail", "together", f"{tail} together", "s"),
+        ("tail_inflation", None, f"{tail} inflation", "1"),
+    ]
+    return [*made, ("p99_inflation", None, "p99 inflation", "1")] if p99 and tail != "p99" else made
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
@@ -39,7 +48,7 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
             yield slug, style.no_data(f"{cell.label}: {cell.why or 'no copy was measured'}")
             continue
         over_all = {each.metric: each.middle for each in cell.series("fairness") + cell.series("aggregate") if each.values}
-        yield slug, _matrix(cell.label, found, over_all, cell.why, where)
+        yield slug, _matrix(cell.label, str(cell.state.params.get("scenario", "offline")), found, over_all, cell.why, where)
 
 
 def _by_copy(rows: pa.Table) -> dict[str, dict[str, dict[tuple[str, str | None], float]]]:
@@ -58,25 +67,37 @@ def _by_copy(rows: pa.Table) -> dict[str, dict[str, dict[tuple[str, str | None],
 
 
 def _matrix(
-    label: str, copies: Mapping[str, Mapping[tuple[str, str | None], float]], over_all: Mapping[str, float], why: str | None, where: str
+    label: str,
+    scenario: str,
+    copies: Mapping[str, Mapping[tuple[str, str | None], float]],
+    over_all: Mapping[str, float],
+    why: str | None,
+    where: str,
 ) -> Figure:
     kept = [found[("rate_kept", None)] for found in copies.values() if ("rate_kept", None) in found]
     fairness, together = over_all.get("fairness"), over_all.get("aggregate")
     title = f"{label}: each of {len(copies)} copies keeps {_range(kept)} of its rate"
     if together is not None:
         title += f"; all together do {together:.2f} times one alone"
-    notes = [f"fairness (Jain) {fairness:.3f}" if fairness is not None else "", "no valid sample: " + why if why else "", where]
+    late = [copy for copy, found in copies.items() if found.get(("valid", "together")) == 0]
+    notes = [
+        f"fairness (Jain) {fairness:.3f}" if fairness is not None else "",
+        f"LoadGen says INVALID together of {', '.join(late)}" if late else "",
+        "no valid sample: " + why if why else "",
+        where,
+    ]
+    shown = columns(scenario, any(("p99_inflation", None) in found for found in copies.values()))
     subtitle = "; ".join(note[:160] for note in notes if note)
     fig, (ax,) = style.figure(heights=(0.75 + 0.42 * len(copies),), title=title, subtitle=subtitle)
-    ax.set_xlim(0, len(COLUMNS))
+    ax.set_xlim(0, len(shown))
     ax.set_ylim(len(copies), 0)
     for row, found in enumerate(copies.values()):
-        for column, (metric, when, _, unit) in enumerate(COLUMNS):
+        for column, (metric, when, _, unit) in enumerate(shown):
             value = found.get((metric, when))
             shade = _shade(metric, value)
             ax.add_patch(_square(column, row, shade))
             ax.text(column + 0.5, row + 0.5, short(value, unit), ha="center", va="center", fontsize=9)
-    ax.set_xticks([i + 0.5 for i in range(len(COLUMNS))], [name for _, _, name, _ in COLUMNS])
+    ax.set_xticks([i + 0.5 for i in range(len(shown))], [name for _, _, name, _ in shown])
     ax.set_yticks([i + 0.5 for i in range(len(copies))], list(copies))
     ax.xaxis.tick_top()
     ax.tick_params(length=0)

@@ -14,7 +14,7 @@ def words(figure: Figure) -> str:
     """All text of a figure."""
     texts = [text.get_text() for text in figure.texts]
     for ax in figure.axes:
-        texts += [text.get_text() for text in [*ax.texts, *ax.get_yticklabels(), ax.xaxis.label, ax.yaxis.label]]
+        texts += [text.get_text() for text in [*ax.texts, *ax.get_xticklabels(), *ax.get_yticklabels(), ax.xaxis.label, ax.yaxis.label]]
     return " ".join(" ".join(texts).split())
 
 
@@ -100,16 +100,20 @@ def test_overhead_says_its_verdict(low: float, high: float, said: str) -> None:
     assert said in words(found["overhead"])
 
 
-def test_interference_is_a_matrix_of_copies() -> None:
+@pytest.mark.parametrize(("scenario", "headings"), [("server", "p99 inflation"), ("single-stream", "p90 inflation p99 inflation")])
+def test_interference_is_a_matrix_of_copies(scenario: str, headings: str) -> None:
     values = [value("rate_kept", 0.5, "1", stat="p50"), value("fairness", 0.99, "1"), value("aggregate", 1.0, "1")]
-    rows = sample("resnet50-interference", {"copies": 2}, 1, values)
+    params = {"copies": 2, "scenario": scenario}
+    rows = sample("resnet50-interference", params, 1, values)
     for number, kept in enumerate((0.4, 0.6)):
-        for each in sample("resnet50-interference", {"copies": 2}, 1, [value("rate_kept", kept, "1")]):
+        late = value("valid", number, "1", coords={"when": "together"})
+        for each in sample("resnet50-interference", params, 1, [value("rate_kept", kept, "1"), value("p99_inflation", 2.5, "1"), late]):
             rows.append({**each, "subject": f"copy {number}"})
     said = words(drawn(resnet50_interference, table(rows))["matrix"])
     assert "each of 2 copies keeps 40 to 60 % of its rate; all together do 1.00 times one alone" in said
     assert "copy 1" in said
-    assert "fairness (Jain) 0.990" in said
+    assert "fairness (Jain) 0.990; LoadGen says INVALID together of copy 0;" in said
+    assert f"together {headings} copy" in said
 
 
 @pytest.mark.parametrize("module", [resnet50, resnet50_overhead, resnet50_interference])
