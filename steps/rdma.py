@@ -7,7 +7,6 @@ is read where it is JSON (4.5 writes keys without quotes) and a run has one size
 import re
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
@@ -15,7 +14,7 @@ from pydantic import Field, model_validator
 from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Output, Params, Skip, Tool
 from perfdag.hosts import Finished, Host
 from perfdag.shape import Shape
-from perfdag.steps import devices, gpu, rdma_report
+from perfdag.steps import devices, gpu, gpu_watch, rdma_report
 from perfdag.units import PositiveDuration, Size
 
 Mode = Literal["read", "write", "send", "atomic"]
@@ -177,16 +176,15 @@ class Rdma(Benchmark[R], Generic[R]):
     def provenance(self, gang: Gang, params: R) -> dict[str, Any]:
         facts: dict[str, Any] = {"memlock": [memlock(host) for host in gang.hosts]}
         if params.cuda is not None:
-            facts["gpus"] = {name: gpu.facts(host) for name, host in gpu.by_name(gang.hosts).items()}
+            facts["gpus"] = gang.notes["gpus"] = {name: gpu.facts(host) for name, host in gpu.by_name(gang.hosts).items()}
         return facts
 
     def run(self, gang: Gang, params: R) -> Output:
         if params.cuda is None:
             return self._measure(gang, params)
-        with ExitStack() as stack:
-            seen = {name: stack.enter_context(gpu.watched(host)) for name, host in gpu.by_name(gang.hosts).items()}
+        with gpu_watch.watched(gang.hosts, gang.notes.get("gpus")) as watch:
             output = self._measure(gang, params)
-        output.facts["gpu"] = seen
+        output.facts |= {"gpu": watch.hosts, "against": watch.against}
         return output
 
     def _measure(self, gang: Gang, params: R) -> Output:
@@ -232,10 +230,9 @@ class Rdma(Benchmark[R], Generic[R]):
         return output.tool
 
     def judged(self, output: Output, made: list[Measurement]) -> list[Measurement]:
-        """The values, or Invalid where a GPU that held the buffers was slowed down meanwhile."""
-        for name, seen in output.facts.get("gpu", {}).items():
-            if seen.get("slowed"):
-                raise Invalid(f"{name}: {seen['slowed']}", output.texts, made)
+        """The values, or Invalid where they are not those of the GPUs that held the buffers."""
+        if output.facts.get("against"):
+            raise Invalid(output.facts["against"], output.texts, made)
         return made
 
 

@@ -8,7 +8,7 @@ import statistics
 import sys
 import tempfile
 import weakref
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Met
 from perfdag.hosts import Host
 from perfdag.shape import Shape
 from perfdag.stats.percentiles import nearest_rank, needed
-from perfdag.steps import devices, gpu
+from perfdag.steps import devices, gpu, gpu_watch
 from perfdag.steps.profile import parts
 from perfdag.steps.torchbench_params import COMMIT, TorchbenchParams
 from perfdag.steps.torchbench_run import MARK
@@ -122,7 +122,7 @@ class Torchbench(Benchmark[TorchbenchParams]):
     def provenance(self, gang: Gang, params: TorchbenchParams) -> dict[str, Any]:
         facts: dict[str, Any] = {"torchbench_commit": gang.notes["commit"], "weights": "random, seeded: speed only, no accuracy"}
         if params.device == "cuda":
-            facts["gpus"] = gpu.facts(gang.hosts[0])
+            facts["gpus"] = gang.notes["gpus"] = gpu.facts(gang.hosts[0])
         return facts
 
     def run(self, gang: Gang, params: TorchbenchParams) -> Output:
@@ -133,9 +133,11 @@ class Torchbench(Benchmark[TorchbenchParams]):
         env |= {name: f"{gang.scratch}/{name.lower()}" for name in _COMPILED}
         if params.threads:
             env |= {"OMP_NUM_THREADS": str(params.threads), "MKL_NUM_THREADS": str(params.threads)}
-        watching: AbstractContextManager[dict[str, Any]] = gpu.watched(host) if params.device == "cuda" else nullcontext({})
-        with watching as facts:
+        before = {host.name: gang.notes["gpus"]} if "gpus" in gang.notes else None
+        with gpu_watch.watched([host], before) if params.device == "cuda" else nullcontext(gpu_watch.Watch()) as watch:
             finished = host.run(argv, timeout=gang.timeout, env=env, cwd=gang.scratch)
+            if finished.code == 0:
+                watch.used |= set(read_report(finished.stdout).get("gpu_uuids", ()))
         if finished.timed_out:
             raise Failed(f"{params.model} did not end within {gang.timeout:g} s", finished.texts())
         if finished.code != 0:
@@ -144,7 +146,7 @@ class Torchbench(Benchmark[TorchbenchParams]):
             )
         report = read_report(finished.stdout)
         tool = f"torch {report['torch']}, pytorch/benchmark {gang.notes['commit'][:12]}"
-        return Output(finished.texts(), [argv], tool, facts)
+        return Output(finished.texts(), [argv], tool, next(iter(watch.hosts.values()), {}))
 
     def series(self, output: Output) -> str:
         return output.tool
@@ -253,8 +255,8 @@ def _check_claims(report: dict[str, Any], params: TorchbenchParams, output: Outp
         raise Invalid(f"{params.model} used batch size {report['batch_size']}, not {params.batch_size}", output.texts, made)
     if params.precision and report.get("precision") != params.precision:
         raise Invalid(f"{params.model} used precision {report.get('precision')}, not {params.precision}", output.texts, made)
-    if output.facts.get("slowed"):
-        raise Invalid(output.facts["slowed"], output.texts, made)
+    if output.facts.get("against"):
+        raise Invalid(output.facts["against"], output.texts, made)
 
 
 def _explained(params: TorchbenchParams, said: str, texts: dict[str, str]) -> Skip | Failed | None:

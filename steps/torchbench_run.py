@@ -104,6 +104,8 @@ def _after(module: Any) -> dict[str, Any]:
         peaks = [torch.cuda.max_memory_allocated(index) for index in range(found["gpus_visible"])]
         found["gpu_peak_bytes"] = peaks
         found["gpus_used"] = sum(peak > 0 for peak in peaks)
+        uuids = [getattr(torch.cuda.get_device_properties(index), "uuid", None) for index, peak in enumerate(peaks) if peak > 0]
+        found["gpu_uuids"] = [f"GPU-{uuid}" for uuid in uuids if uuid]  # as nvidia-smi writes it; torch before 2.4 does not tell
         found["cuda"] = torch.version.cuda
         found["cudnn"] = torch.backends.cudnn.version()
     return found

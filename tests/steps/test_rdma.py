@@ -303,24 +303,31 @@ def test_buffers_that_cannot_be_locked_say_what_to_do() -> None:
 
 SMI = """case "$*" in
 *-L*) echo 'GPU 0: Tesla T4 (UUID: GPU-1)';;
-*vbios*) echo '0, Tesla T4, GPU-1, 550.90, 90.04, 15360, 70.00, 1590, 5001, Enabled, Default, Enabled, 0, 0, [N/A], 3, 16';;
-*) while :; do echo '0, 900, 5000, 60, 90, 99, 1024, 0x40'; case "$*" in *loop*) sleep 0.05;; *) exit 0;; esac; done;;
+*vbios*) echo "0, Tesla T4, GPU-1, 550.90, 90.04, 15360, 70.00, 1590, 5001, Enabled, Default, Enabled, 0, $(cat BROKEN || echo 0), [N/A], 3, 16";;
+*) while :; do echo '0, 900, 5000, 60, 90, 99, 1024, MASK'; case "$*" in *loop*) sleep 0.05;; *) exit 0;; esac; done;;
 esac"""
 CUDA_TOOL = """case "$*" in
 *--help*) echo '--use_cuda=<id>';;
 *--version*) echo 'Version: 6.06';;
-*) sleep 0.3; cat TABLE;;
+*) echo ERRORS >BROKEN; sleep 0.3; cat TABLE;;
 esac"""
 
 
 @pytest.mark.parametrize(
-    ("nodes", "names"), [(("a", "b"), ["a", "b"]), (("a", "a"), ["a (host 0)", "a (host 1)"])], ids=["a node each", "pods of one node"]
+    ("nodes", "names", "mask", "errors", "says"),
+    [
+        (("a", "b"), ["a", "b"], "0x40", 0, "GPU 0 was slowed down (hardware thermal slowdown)"),
+        (("a", "a"), ["a (host 0)", "a (host 1)"], "0x4", 2, "GPU 0 had 2 uncorrected memory error(s) meanwhile"),
+    ],
+    ids=["a node each, slowed", "pods of one node, memory broken"],
 )
-def test_with_cuda_the_gpus_of_both_hosts_are_recorded_and_a_slowed_one_is_invalid(
-    nodes: tuple[str, str], names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_with_cuda_the_gpus_of_both_hosts_are_recorded_and_held_against_the_figures(
+    nodes: tuple[str, str], names: list[str], mask: str, errors: int, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = RECORDED / "constructed-write-bw-all-26.04.txt"
-    for name, script in (("nvidia-smi", SMI), ("ib_write_bw", CUDA_TOOL.replace("TABLE", str(table)))):
+    given = {"TABLE": RECORDED / "constructed-write-bw-all-26.04.txt", "BROKEN": tmp_path / "broken", "MASK": mask, "ERRORS": errors}
+    for name, script in (("nvidia-smi", SMI), ("ib_write_bw", CUDA_TOOL)):
+        for word, value in given.items():
+            script = script.replace(word, str(value))
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -333,7 +340,7 @@ def test_with_cuda_the_gpus_of_both_hosts_are_recorded_and_a_slowed_one_is_inval
     assert {host: gpus[0]["name"] for host, gpus in found.items()} == dict.fromkeys(names, "Tesla T4")
     made = benchmark.run(gang, params)
     assert list(made.facts["gpu"]) == names
-    with pytest.raises(Invalid, match=re.escape(f"{names[0]}: GPU 0 was slowed down (hardware thermal slowdown)")) as wrong:
+    with pytest.raises(Invalid, match=re.escape(f"{names[0]}: {says}")) as wrong:
         benchmark.parse(made, params)
     assert wrong.value.measurements
 

@@ -174,7 +174,7 @@ def test_compile_time_is_torchs_own_where_run_py_prints_none() -> None:
 def test_a_slowed_gpu_is_invalid() -> None:
     params = params_of(NAMES[0])
     output = recorded(NAMES[0])
-    output.facts = {"slowed": "GPU 0 was slowed down (hardware slowdown) in 50 % of the sample: mend cooling or power"}
+    output.facts = {"against": "GPU 0 was slowed down (hardware slowdown) in 50 % of the sample: mend cooling or power"}
     with pytest.raises(Invalid, match="was slowed down") as wrong:
         Torchbench().parse(output, params)
     assert wrong.value.measurements
@@ -254,6 +254,37 @@ def test_the_commit_is_of_the_series_and_an_unknown_one_is_skipped(tmp_path: Pat
     (bench / ".perfdag-commit").unlink()
     with pytest.raises(Skip, match="does not say which commit of pytorch/benchmark it is"):
         Torchbench().prepare(gang, params)
+
+
+SMI = """case "$*" in
+*-L*) echo 'GPU 0: H200 (UUID: GPU-a)';;
+*vbios*) for i in '0, H200, GPU-a' '1, H200, GPU-b'; do
+  echo "$i, 550.90, 90.04, 15360, 70.00, 1590, 5001, Enabled, Default, Enabled, 0, 0, [N/A], 3, 16"; done;;
+*) echo '0, 900, 5000, 60, 40, 99, 1024, 0x0'; echo '1, 900, 5000, 60, 90, 99, 1024, 0x40'; case "$*" in *loop*) exec sleep 9;; esac;;
+esac"""
+
+
+@pytest.mark.parametrize(("used", "against"), [(["GPU-a"], None), ([], "GPU 1 was slowed down (hardware thermal slowdown)")])
+def test_the_gpu_that_was_used_is_held_against_the_figures(
+    used: list[str], against: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Composed: there was no GPU to record from. GPU 1 is slowed; where the program does not say which it used, that counts."""
+    bench = checkout(tmp_path, monkeypatch)
+    report = json.dumps(json.loads(recorded(NAMES[0]).texts["stdout"].rpartition(MARK)[2]) | {"gpu_uuids": used})
+    (bench / "run.py").write_text(
+        f"import sys, time\nsys.stdout.write({MARK!r} + {report!r} + chr(10))\n"
+        "run_one_step = printResultSummaryTime = None\ndef main(): time.sleep(0.2); raise SystemExit(0)\n"
+    )
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{SMI}\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    benchmark, params = Torchbench(), TorchbenchParams(model="vgg16", path=str(bench), device="cuda")
+    gang = Gang([LocalHost()], Shape(), 20, str(tmp_path))
+    benchmark.prepare(gang, params)
+    assert [each["uuid"] for each in benchmark.provenance(gang, params)["gpus"]] == ["GPU-a", "GPU-b"]
+    found = benchmark.run(gang, params).facts
+    assert [each["index"] for each in found["during"]] == [0, 1]
+    assert (found["against"] or "").partition(" in ")[0] == (against or "")
 
 
 @pytest.mark.slow
