@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from perfdag.kube import KubeError
+from perfdag.steps.scale.apimetrics import quantile
 
 LONGEST_STEP, POINTS = 15.0, 20
 """Seconds between points, and how many points a short run has at least."""
@@ -24,7 +25,7 @@ COMPONENTS = ("virt-api", "virt-controller", "virt-handler", "virt-operator")
 
 def queries() -> dict[str, tuple[str, str]]:
     """Figure prefix -> (PromQL, how to fold its series: range and rate give avg, min and max of the sum, share those of the part of the
-    growth that has the label `rest` empty; growth gives the increase)."""
+    growth that has the label `rest` empty, p99 those of the growth of a histogram; growth gives the increase)."""
     found: dict[str, tuple[str, str]] = {}
     for component in COMPONENTS:
         name, pods = component.replace("-", "_"), _POD % component
@@ -33,8 +34,7 @@ def queries() -> dict[str, tuple[str, str]]:
     queue = 'name=~"virt-controller.*"'
     found["workqueue_adds"] = (f"kubevirt_workqueue_adds_total{{{queue}}}", "growth")
     found["workqueue_depth"] = (f"sum(kubevirt_workqueue_depth{{{queue}}})", "range")
-    bucket = f"sum by (le) (rate(kubevirt_workqueue_queue_duration_seconds_bucket{{{queue}}}[2m]))"
-    found["workqueue_p99_s"] = (f"histogram_quantile(0.99, {bucket})", "range")
+    found["workqueue_p99_s"] = (f"sum by (le) (kubevirt_workqueue_queue_duration_seconds_bucket{{{queue}}})", "p99")
     by_idle = 'label_replace(node_cpu_seconds_total, "rest", "idle", "mode", "idle")'
     found["node_cpu_ratio"] = (f"sum by (instance, rest) ({by_idle})", "share")
     found["node_memory_ratio"] = ("1 - avg(node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes)", "range")
@@ -62,6 +62,13 @@ def share(rest: list[list[Point]], every: list[list[Point]]) -> dict[str, float 
     """What is not of the `rest`, of the growth of `every` series."""
     parts = [1 - part / whole for part, whole in zip(rates(rest), rates(every), strict=False) if whole]
     return _spread(parts)
+
+
+def p99(buckets: Mapping[float, list[Point]]) -> dict[str, float | None]:
+    """p99 of what cumulative buckets (by their upper bound) grew by, in each window in which they did."""
+    windows = zip(*(rates([points]) for points in buckets.values()), strict=False)
+    found = [quantile(dict(zip(buckets, grown, strict=True)), 0.99)[0] for grown in windows]
+    return _spread([each for each in found if each is not None])
 
 
 def _spread(values: list[float]) -> dict[str, float | None]:
@@ -138,8 +145,11 @@ async def component_figures(prometheus: Prometheus, start: float, end: float) ->
     data = await prometheus.ask({name: {"query": query, **window} for name, (query, _) in wanted.items()})
     found: dict[str, float | None] = {}
     for name, (_, how) in wanted.items():
-        every, rest = _series(data[name]), _series(data[name], "rest")
-        figures = share(rest, every) if how == "share" else fold(every, how)
+        every = _series(data[name])
+        if how == "p99":
+            figures = p99(dict(zip((float(each["metric"]["le"]) for each in data[name]["result"]), every, strict=True)))
+        else:
+            figures = share(_series(data[name], "rest"), every) if how == "share" else fold(every, how)
         found |= {f"{name}{suffix}": value for suffix, value in figures.items()}
     return found
 

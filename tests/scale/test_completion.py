@@ -1,5 +1,6 @@
 """When all is there: pods by owners of any kind, VMIs of sets; a run that is found again by its label; what a sample refuses before it writes."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from perfdag.steps.scale.files import RunFile, write_run
 from perfdag.steps.scale.generator import Submission, Submitted
 from perfdag.steps.scale.observer import Observer, Record
 from perfdag.steps.scale.rows import Clocks, rows_of, with_deletion
+from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.templates import TemplateError, load
 
 SECOND = 1_000_000_000
@@ -293,3 +295,42 @@ def test_gates_go_to_the_pods_of_any_kind_that_holds_them() -> None:
     body = orjson.loads(document.body)
     assert body["spec"]["template"]["spec"]["schedulingGates"] == [{"name": "perfdag/hold"}]
     assert "suspend" not in body["spec"]
+
+
+@pytest.mark.parametrize(("status", "goes_on"), [(0, False), (403, True)])
+async def test_a_submission_waits_for_other_performance_runs_and_says_where_it_may_not(
+    status: int, goes_on: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Lock:
+        def __init__(self, kube: Any, run: str, timeout: float, tell: Any) -> None:
+            assert timeout == 7.0
+
+        async def __aenter__(self) -> None:
+            raise KubeError(status, "Refused", "performance run x still holds the cluster" if not status else "no right to leases")
+
+        async def __aexit__(self, *_: object) -> None: ...
+
+    async def submitted(*_: Any) -> str:
+        return "done"
+
+    monkeypatch.setattr(commands, "ExclusiveRun", Lock)
+    monkeypatch.setattr(commands, "_submit", submitted)
+    told: list[str] = []
+    settings = runai.Settings(submitter="runai-cli")
+    order = commands.Order("training", 1, 1, Schedule(), tmp_path, settings, lock_timeout=7.0, tell=told.append)
+    if goes_on:
+        assert await commands.submit(None, order) == "done"  # type: ignore[arg-type, comparison-overlap]
+        assert told == ["other performance runs are not kept out: no right to leases"]
+    else:
+        with pytest.raises(KubeError, match="still holds the cluster"):
+            await commands.submit(None, order)  # type: ignore[arg-type]
+
+
+def test_retries_are_told_by_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from perfdag.cli import main, scale_verbs
+
+    done = Submitted("r", sent("a"), 0.0, 0, Counter({"429": 12, "timeout": 3}))
+    file = RunFile("r", "v1", "Pod", ["ns"], "p", 1, 1, True, done.submissions, done.summary(Schedule()))
+    monkeypatch.setattr(scale_verbs, "_on_cluster", lambda *_: file)
+    assert main(["scale", "submit", "--template", "pod", "-n", "1", "-o", str(tmp_path)]) == 0
+    assert "tried again: 12 x 429, 3 x timeout" in capsys.readouterr().err

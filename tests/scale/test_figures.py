@@ -301,6 +301,16 @@ class TestPrometheus:
 
     def test_histograms_are_summed_before_the_quantile(self) -> None:
         assert "sum by (le)" in prometheus.queries()["workqueue_p99_s"][0]
+
+    def test_a_quantile_is_of_what_grew_in_the_run(self) -> None:
+        """900 slow ones before it; in its first minute 100 quick ones, in its second 100 of which 10 take up to 2 s, then none."""
+        quick = [(0.0, 0.0), (60.0, 100.0), (120.0, 190.0), (180.0, 190.0)]
+        every = [(0.0, 900.0), (60.0, 1000.0), (120.0, 1100.0), (180.0, 1100.0)]
+        found = prometheus.p99({0.1: quick, 2.0: every, math.inf: every})
+        assert (found["_min"], found["_max"]) == (pytest.approx(0.099), pytest.approx(0.1 + 1.9 * 0.9))
+        assert prometheus.p99({}) == {"_avg": None, "_min": None, "_max": None}
+
+    def test_the_depth_of_a_queue_is_no_counter(self) -> None:
         assert "rate(kubevirt_workqueue_depth" not in prometheus.queries()["workqueue_depth"][0]
 
 
@@ -562,6 +572,9 @@ container_memory_working_set_bytes{{pod="virt-api-1",container="virt-api"}} 1.5e
 container_memory_working_set_bytes{{pod="virt-api-2",container="virt-api"}} 0.5e+08
 kubevirt_workqueue_adds_total{{name="virt-controller-vmi"}} {adds}
 kubevirt_workqueue_depth{{name="virt-controller-vmi"}} 3
+kubevirt_workqueue_queue_duration_seconds_bucket{{name="virt-controller-vmi",le="0.1"}} 0
+kubevirt_workqueue_queue_duration_seconds_bucket{{name="virt-controller-vmi",le="1"}} {adds}
+kubevirt_workqueue_queue_duration_seconds_bucket{{name="virt-controller-vmi",le="+Inf"}} {adds}
 node_cpu_seconds_total{{mode="idle",cpu="0"}} {idle}
 node_cpu_seconds_total{{mode="user",cpu="0"}} {busy}
 node_memory_MemAvailable_bytes 1e+09
@@ -607,6 +620,7 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
         assert found["workqueue_depth_max"] == 3
         seconds = time.time() - began
         assert found["workqueue_adds"] == pytest.approx(40 * seconds, abs=100), "the increase of a short run, good to a scrape at each end"
+        assert found["workqueue_p99_s_max"] == pytest.approx(0.1 + 0.9 * 0.99)
         assert found["node_cpu_ratio_avg"] == pytest.approx(0.4, abs=0.02), "of the run alone, however short"
         assert found["node_memory_ratio_avg"] == pytest.approx(0.75)
         assert found["virt_handler_cpu_cores_avg"] is None

@@ -38,6 +38,8 @@ def refused(benchmark: str, **params: Any) -> str:
         ("scale", {"scenario": "gated", "template": "training"}, "use template pod or job"),
         ("scale", {"scenario": "fill", "template": "distributed"}, "fill makes its own pods"),
         ("scale", {"template": "vmi"}, "measured by vmi-burst"),
+        ("scale", {"template": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: '${name}'}\n"}, "a ConfigMap brings up no pods"),
+        ("vmi-burst", {"template": built_in()["vmirs"].read_text().replace("${workers}", "4")}, "has 4 replicas and 1 are said"),
     ],
 )
 def test_what_would_be_ignored_or_cannot_be_is_refused(benchmark: str, params: dict[str, Any], told: str) -> None:
