@@ -1,11 +1,15 @@
 """Bad input is refused when planning, with what is allowed."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from perfdag import suite
 from perfdag.benchmark import get
+from perfdag.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.resnet50 import loadgen, summary
 from perfdag.steps.resnet50.params import InterferenceParams, OverheadParams, Workload
@@ -102,3 +106,12 @@ def test_each_benchmark_says_when_its_clock_runs(name: str) -> None:
     found = get(name)
     assert "LoadGen" in found.clock()
     assert found.metrics[0].headline
+
+
+def test_the_entries_of_the_suite_that_wait_for_a_users_own_can_be_switched_on(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "suites/ml.yaml").read_text()
+    file = tmp_path / "ml.yaml"
+    file.write_text(re.sub(r"^  #(?=- name|  )", "  ", text, flags=re.M))
+    plan = make_plan(suite.load(str(file)))
+    names = {point.entry for point in plan.points}
+    assert names >= {"offline-compiled", "offline-cost", "accuracy", "two-copies-server"}
