@@ -2,7 +2,7 @@
 
 Argo's own `init` and `wait` containers are named too: without a securityContext PodSecurity `restricted` refuses the pod, and without
 limits it can never be Guaranteed. `@BATCH@` stands for the number of the batch: one patch serves all batches of a shape,
-and `@PORT@` for the port of a rank's sshd on a host network. Where two variants
+and `@PORT@` for the port of a rank's sshd on a host network. `@CLAIMED@` is the volume of a `claim://` store, which only a lead has. Where two variants
 stand side by side `@TWIN@` is the rank of the other variant's pod that this one shares its node with.
 """
 
@@ -12,12 +12,16 @@ from typing import Any
 
 from perfdag.shape import Shape, Volume
 
-BATCH, TWIN, PORT = "@BATCH@", "@TWIN@", "@PORT@"
+BATCH, TWIN, PORT, CLAIMED = "@BATCH@", "@TWIN@", "@PORT@", "@CLAIMED@"
 USER = 1000
 VOLUME = "/perfdag/volume"
 STORE = "/perfdag/store"
 HELPER_RESOURCES = {"cpu": "100m", "memory": "128Mi"}
 LABEL = "perfdag"
+HOPELESS = f"{LABEL}/hopeless"
+"""Annotation of a Workflow: the batches that no other attempt can mend, between commas. The sentry writes it, retries read it."""
+NOTES = f"{LABEL}/notes"
+"""Annotation of a Workflow whose store is a claim: why batches did not start, for its last step."""
 CLEARING = 660
 """Seconds for a benchmark that makes objects on the cluster to delete them and wait for it when its pod is told to end."""
 PRIORITY_CLASSES = ("perfdag", "perfdag-preempting")
@@ -141,7 +145,7 @@ def patch(shape: Shape, context: Context) -> Object:
     if context.account:
         spec |= {"serviceAccountName": context.account, "terminationGracePeriodSeconds": CLEARING}
     if context.store.startswith("claim://"):
-        spec["volumes"].append({"name": "store", "persistentVolumeClaim": {"claimName": context.store.removeprefix("claim://")}})
+        spec["volumes"].append(CLAIMED)
         main["volumeMounts"].append({"name": "store", "mountPath": STORE})
     for container in (spec, main):
         for key in ("volumes", "volumeMounts"):

@@ -14,6 +14,7 @@ from perfdag import signals
 from perfdag.abtest import Duel, positions, recall
 from perfdag.benchmark import Infrastructure
 from perfdag.hosts import Host
+from perfdag.kube import KubeError
 from perfdag.parts import note, part_key, read_part, stored_parts
 from perfdag.plan import Plan
 from perfdag.runs import variants
@@ -94,14 +95,14 @@ def _marked(data: bytes) -> bool:
 
 
 def lead(here: Here, store: Store, plan: Plan, number: int, attempt: int, last: bool) -> int:
-    """Drive batch `number` of both variants; 0, or RETRYABLE where a gang fell apart. Raises StoreError, KubeError."""
+    """Drive batch `number` of both variants; 0, RETRYABLE or REFUSED where a gang fell apart. Raises StoreError, KubeError."""
     duel = recalled(store, plan)
     for each in (duel.a, duel.b):
         forget_unmarked(store, each, each.batches[number].samples)
     try:
         _drive(here, store, duel, number, attempt)
         return 0
-    except (Gone, GangLost, Infrastructure) as error:
+    except (Gone, GangLost, Infrastructure, KubeError) as error:
         return fell_apart(store, [duel.a, duel.b], number, f"batch {number}, attempt {attempt}", last, error)
 
 

@@ -16,7 +16,7 @@ from perfdag import signals
 from perfdag.benchmark import Infrastructure
 from perfdag.confirm import assigned
 from perfdag.hosts import Host, LocalHost
-from perfdag.kube import Kube
+from perfdag.kube import Kube, KubeError
 from perfdag.pairs import together
 from perfdag.parts import Part, note, stored_parts
 from perfdag.plan import Plan
@@ -59,7 +59,7 @@ class Hosts:
 
 
 def lead(here: Here, store: Store, plan: Plan, number: int, attempt: int, last: bool) -> int:
-    """Measure batch `number` of a run; 0, or RETRYABLE where the gang fell apart. Raises StoreError, KubeError."""
+    """Measure batch `number` of a run; 0, RETRYABLE or REFUSED where the gang fell apart. Raises StoreError, KubeError."""
     plan, index = assigned(store, plan, number)
     batch = plan.batches[index]
     stored = stored_parts(store, plan.run_id)
@@ -72,18 +72,24 @@ def lead(here: Here, store: Store, plan: Plan, number: int, attempt: int, last: 
         with gathered(here, plan, shape, number, attempt) as gang:
             _measure(here, store, plan, gang, index, in_turn(plan, batch.samples, left, attempt), said)
         return 0
-    except (Gone, GangLost) as error:
+    except (Gone, GangLost, KubeError) as error:
         return fell_apart(store, [plan], index, f"batch {number}, attempt {attempt}", last, error)
 
 
 def fell_apart(store: Store, plans: Sequence[Plan], index: int, attempt: str, last: bool, error: Exception) -> int:
-    """Say and note why an attempt at batch `index` of the plans ended early; returns RETRYABLE. Raises StoreError."""
+    """Say and note why an attempt at batch `index` of the plans ended early; returns RETRYABLE, or REFUSED for want of rights.
+
+    Raises StoreError, and a KubeError of another kind again.
+    """
+    refused = isinstance(error, KubeError)
+    if isinstance(error, KubeError) and error.status != 403:
+        raise error
     print(f"{attempt}: {error}", flush=True)  # noqa: T201
     for plan in plans:
         note(store, plan.run_id, f"batch-{index}", "failed", str(error), [index])
     if last:
         print(f"{attempt}: given up; the reason is in the rows of what is left", flush=True)  # noqa: T201
-    return peer.RETRYABLE
+    return peer.REFUSED if refused else peer.RETRYABLE
 
 
 def in_turn(plan: Plan, samples: Sequence[int], left: Collection[int], attempt: int) -> list[int]:

@@ -13,13 +13,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from perfdag.kube import Kube, KubeError, run
 from perfdag.processes import descendants
+from perfdag.steps.place import Here
+from perfdag.steps.pods import RANK, read, selector
 from perfdag.steps.ssh_connection import ALIAS, config_text
 
 RETRYABLE = 75  # EX_TEMPFAIL: the gang may be tried again
+REFUSED = 77  # EX_NOPERM: another attempt would be refused too
 LOST_SECONDS = 30.0
 ASK_SECONDS = 5.0
 SSHD = "/usr/sbin/sshd"
+
+
+def lead_ended(here: Here, batch: int, attempt: int) -> int | None:
+    """What a peer of that gang ends with once the pod of rank 0 has ended: 0 where it measured all, else RETRYABLE. None: it has not, or the
+    API server does not say."""
+
+    async def phases(kube: Kube) -> set[str]:
+        wanted = f"{selector(here.run_id, here.workflow, batch, attempt)},{RANK}=0"
+        listed = await kube.list(await kube.resource("v1", "Pod"), here.namespace, labels=wanted)
+        return {read(each).phase for each in listed}
+
+    try:
+        found = run(phases, retries=0)
+    except KubeError:
+        return None
+    return 0 if "Succeeded" in found else RETRYABLE if "Failed" in found else None
 
 
 class PeerError(Exception):
@@ -113,12 +133,17 @@ SetEnv PERFDAG_PEER={home}
 
 
 def serve(
-    keys: Keys, home: Path, port: int, pending_limit: float, lost_limit: float = LOST_SECONDS, measured: Callable[[], bool] = lambda: False
+    keys: Keys,
+    home: Path,
+    port: int,
+    pending_limit: float,
+    lost_limit: float = LOST_SECONDS,
+    ended: Callable[[], int | None] = lambda: None,
 ) -> int:
     """Run sshd until the lead dismisses this peer (0), or RETRYABLE: none spoke for `pending_limit` s, or it was silent for `lost_limit` s.
 
-    `measured` is asked now and then while no lead is connected: whether the batch is complete, so that nobody will
-    come (0). Raises PeerError where sshd cannot start.
+    `ended` is asked now and then while no lead is connected: what this peer ends with since its lead has ended and nobody will come, or
+    None. Raises PeerError where sshd cannot start.
     """
     if shutil.which(SSHD) is None:
         raise PeerError(f"{SSHD} is not in this image; install openssh-server in it")
@@ -133,7 +158,7 @@ def serve(
     signal.signal(signal.SIGTERM, stop)
     sshd = subprocess.Popen([SSHD, "-D", "-e", "-f", str(config)])
     try:
-        return _until_dismissed(sshd, done, pending_limit, lost_limit, measured)
+        return _until_dismissed(sshd, done, pending_limit, lost_limit, ended)
     finally:
         left = descendants(sshd.pid)
         sshd.terminate()
@@ -149,7 +174,7 @@ def stop(number: int, frame: FrameType | None) -> None:
 
 
 def _until_dismissed(
-    sshd: "subprocess.Popen[bytes]", done: Path, pending_limit: float, lost_limit: float, measured: Callable[[], bool]
+    sshd: "subprocess.Popen[bytes]", done: Path, pending_limit: float, lost_limit: float, ended: Callable[[], int | None]
 ) -> int:
     heard, spoke, asked = time.monotonic(), False, 0.0
     while not done.exists():
@@ -162,7 +187,7 @@ def _until_dismissed(
             return RETRYABLE
         elif now - asked > ASK_SECONDS:
             asked = now
-            if measured():
-                return 0
+            if (code := ended()) is not None:
+                return code
         time.sleep(0.2)
     return 0

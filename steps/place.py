@@ -10,8 +10,10 @@ from perfdag.document import BadDocument, Problem
 from perfdag.plan import new_run_id
 from perfdag.podspec import STORE
 from perfdag.store import Store, on_cluster, open_store
+from perfdag.units import seconds
 
 PATIENCE = 300.0  # seconds a sample is kept and tried again while the store is away
+PENDING_GRACE = 10  # seconds that Argo lets pods be Pending beyond the suite's pending_limit, which the sentry keeps and gives a reason for
 KEYS = Path("/perfdag/keys")
 
 
@@ -35,12 +37,17 @@ class Here:
     network_policy: bool = False
     """Whether this installation put a NetworkPolicy around measuring pods."""
 
+    @property
+    def claimed(self) -> bool:
+        """Whether the store is a claim, which not every pod mounts."""
+        return self.store.startswith("claim://")
+
     def open(self) -> Store:
         """The store, a mounted claim included. Raises StoreError; BadDocument for a store that no other pod would find."""
         if not on_cluster(self.store):
             text = f"{self.store or 'no store'}: pods share no folder; give --store s3://bucket/prefix or claim://NAME"
             raise BadDocument([Problem("suite", 1, "store", text)])
-        return open_store(STORE if self.store.startswith("claim://") else self.store, PATIENCE)
+        return open_store(STORE if self.claimed else self.store, PATIENCE)
 
 
 def here(environment: Mapping[str, str] = os.environ) -> Here:
@@ -66,6 +73,11 @@ def here(environment: Mapping[str, str] = os.environ) -> Here:
         pull_policy=of("PULL_POLICY") or "IfNotPresent",
         network_policy=bool(of("NETWORK_POLICY")),
     )
+
+
+def pending_limit(told: str) -> float:
+    """Seconds of the suite's pending_limit, from what Argo is told. Raises ValueError."""
+    return seconds(told) - PENDING_GRACE
 
 
 def scratch_home() -> Path:

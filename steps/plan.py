@@ -21,7 +21,7 @@ from perfdag.shape import Shape
 from perfdag.steps import budget
 from perfdag.steps.facts import cluster_facts
 from perfdag.steps.peer import make_keys
-from perfdag.steps.place import Here
+from perfdag.steps.place import PENDING_GRACE, Here
 from perfdag.steps.room import has_class, lacking
 from perfdag.steps.size import check_shapes, check_size, refuse
 from perfdag.store import NotStoredError, Store, StoreError
@@ -97,7 +97,7 @@ def outputs(plan: Plan, here: Here, stored: set[str], other: Plan | None = None)
         "duels": left if other else [],
         "shapeof": shapeof,
         "shapes": described,
-        "pending": f"{int(plan.options.get('pending_limit', 600)) + 10}s",
+        "pending": f"{int(plan.options.get('pending_limit', 600)) + PENDING_GRACE}s",
         "run": plan.run_id,
         "suitename": plan.suite,
         "gated": str(gated(plan)).lower(),
@@ -136,7 +136,8 @@ def _side_by_side(a: Plan, b: Plan, here: Here) -> tuple[list[Object], list[Obje
 def _described(shape: Shape, plan: Plan, here: Here, account: str | None, ranks: range | None = None) -> Object:
     priority = priority_class(plan.options.get("priority", 0))
     context = Context(plan.run_id, here.images, here.store, here.pull_policy, priority, account, ranks)
-    described: Object = {"patch": patch(shape, context), "port": str(host_port(plan.run_id))}
+    ports = [ssh_port(shape, plan.run_id, rank) for rank in (0, 1)]
+    described: Object = {"patch": patch(shape, context), "port": str(ports[0]), "step": str(ports[1] - ports[0])}
     if shape.network.name:
         described |= {"network": shape.network.name, "netkey": NETWORKS[shape.network.default]}
     return described

@@ -8,18 +8,20 @@ import asyncio
 import base64
 import gzip
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import orjson
 
 from perfdag.checks import gated
 from perfdag.confirm import assigned
-from perfdag.kube import Kube, KubeError, Resource
+from perfdag.kube import Kube, KubeError, Resource, run
 from perfdag.parts import note, stored_parts
 from perfdag.plan import Plan
+from perfdag.podspec import HOPELESS, NOTES
 from perfdag.runs import load_plan, variants
-from perfdag.steps.place import Here
+from perfdag.steps.peer import REFUSED
+from perfdag.steps.place import Here, pending_limit
 from perfdag.steps.pods import Pod, is_pulling, read, selector, told
 from perfdag.store import Store, StoreError
 
@@ -28,6 +30,8 @@ COUNTING = 20
 """Seconds between two counts of the samples for each that a count takes."""
 HOPELESS_SECONDS, PULL_SECONDS = 3.0, 20.0
 GIVEN_UP = "GivenUp"
+NOTE_LENGTH, NOTES_BYTES = 400, 60_000
+_FINAL = {f"main ended with exit code {code}" for code in (2, REFUSED)}
 _DONE = {"Succeeded", "Failed", "Error", "Skipped", "Omitted"}
 
 Object = dict[str, Any]
@@ -41,16 +45,17 @@ def patience(pod: Pod, pending_limit: float) -> float:
 
 
 class Sentry:
-    """What was seen and said; `look` is called again and again."""
+    """What was seen and said; `look` is called again and again. `limit`: the suite's pending_limit in seconds. `put` keeps why the samples
+    of a batch that have no part have none."""
 
-    def __init__(self, plan: Plan, store: Store) -> None:
-        self._plan, self._store = plan, store
+    def __init__(self, limit: float, put: Callable[[int, str], None]) -> None:
+        self._limit, self._put = limit, put
         self._since: dict[str, float] = {}
         self._silent: dict[str, float] = {}
         self._noted: dict[int, str] = {}
-        self._given_up: set[int] = set()
         self._refusals: dict[str, str] = {}
-        self._limit = float(plan.options.get("pending_limit", 600))
+        self.hopeless: set[int] = set()
+        """Batches that another attempt cannot mend."""
 
     def look(self, pods: list[Pod], now: float) -> list[Pod]:
         """Note troubles; the pods to give up (all of their gang). `now` is on a monotonic clock, in seconds."""
@@ -67,11 +72,14 @@ class Sentry:
                 waited = max(now - since, self._age(pod))
                 if waited >= min(HOPELESS_SECONDS, self._limit):
                     self.note(pod.batch, f"pod of rank {pod.rank} never started: {pod.trouble}")
-                if waited >= (HOPELESS_SECONDS if pod.batch in self._given_up else patience(pod, self._limit)):
-                    self._given_up.add(pod.batch)  # a retry of Argo's is not worth waiting for again
+                if waited >= (HOPELESS_SECONDS if pod.batch in self.hopeless else patience(pod, self._limit)):
+                    self.hopeless.add(pod.batch)  # it is not worth waiting for again
                     doomed.add((pod.batch, pod.attempt))
-            elif pod.batch in self._given_up and pod.trouble.startswith(("DeadlineExceeded", GIVEN_UP)):
+            elif pod.batch in self.hopeless and pod.trouble.startswith(("DeadlineExceeded", GIVEN_UP)):
                 continue  # ended by us: why is noted already
+            elif pod.trouble in _FINAL:
+                self.hopeless.add(pod.batch)
+                doomed.add((pod.batch, pod.attempt))  # its peers would wait for it
             elif not pod.trouble.startswith("main ended"):  # the lead said why itself
                 self.note(pod.batch, f"pod of rank {pod.rank}: {pod.trouble}")
         return [pod for pod in pods if pod.batch is not None and (pod.batch, pod.attempt) in doomed and pod.phase in ("Pending", "Running")]
@@ -91,34 +99,78 @@ class Sentry:
                 batch, f"pod of rank {pod.rank} has not started after {waited:.0f} s on {pod.node or 'no node'}, and no event says why"
             )
 
-    def refused(self, nodes: dict[str, Object]) -> None:
+    def refused(self, nodes: dict[str, Object], now: float) -> None:
         """Note pods that were never made: the API server calls them invalid, or a quota, an admission rule or a webhook refused them.
 
-        One that Argo asks for again (a quota may be free soon) is Pending, any other is an Error that no node ever hosted.
+        One that Argo asks for again (a quota may be free soon) is Pending, any other is an Error that no node ever hosted. What is
+        invalid or forbidden stays so; a quota that was not free for all of the limit is not waited for again.
         """
         for uid, node in nodes.items():
             message, phase = node.get("message") or "", node.get("phase")
             unmade = phase == "Error" and message and not node.get("hostNodeName") and not message.startswith("pod deleted")
             if node.get("type") == "Pod" and (unmade or (phase == "Pending" and ("forbidden" in message or "denied" in message))):
                 given = {each["name"]: each.get("value") for each in (node.get("inputs") or {}).get("parameters") or []}
-                if str(given.get("batch", "")).isdigit() and self._refusals.get(uid) != message:
-                    self.note(int(given["batch"]), f"pod of rank {given.get('rank')} was refused: {message}")
+                if not str(given.get("batch", "")).isdigit():
+                    continue
+                batch = int(given["batch"])
+                if self._refusals.get(uid) != message:
+                    self.note(batch, f"pod of rank {given.get('rank')} was refused: {message}")
                     self._refusals[uid] = message  # it stays in the status: pods of one batch would take turns in what is noted
+                final = "is invalid" in message or "is forbidden" in message
+                if final if unmade else now - self._since.setdefault(uid, now) >= max(self._limit - 2 * EVERY, self._limit / 2):
+                    self.hopeless.add(batch)
 
     def note(self, batch: int, reason: str) -> None:
-        """Store why the samples of a batch that have no part have none; once for each reason."""
+        """Say why the samples of a batch have no part; once for each reason."""
         kind = "image" if "ErrImagePull" in reason else reason
         if self._noted.get(batch) != kind:
             print(f"batch {batch}: {reason}", flush=True)  # noqa: T201
-            plan, index = self._of(batch)
-            note(self._store, plan.run_id, f"batch-{index}", "failed", reason, [index])
+            self._put(batch, reason)
             self._noted[batch] = kind  # last: what a store that was away did not take is noted again
 
-    def _of(self, batch: int) -> tuple[Plan, int]:
-        """The plan that a batch belongs to and its index there. Those that confirm are planned while the sentry stands."""
+
+class InStore:
+    """Notes of a run's batches in its store."""
+
+    def __init__(self, plan: Plan, store: Store) -> None:
+        self._plan, self._store = plan, store
+
+    def __call__(self, batch: int, reason: str) -> None:
+        """Note it in the plan that the batch belongs to. Those that confirm are planned while the sentry stands. Raises StoreError."""
         if batch >= len(self._plan.batches) and "confirmed" not in self._plan.options:
             self._plan = load_plan(self._store, self._plan.run_id)
-        return assigned(self._store, self._plan, batch)
+        plan, index = assigned(self._store, self._plan, batch)
+        note(self._store, plan.run_id, f"batch-{index}", "failed", reason, [index])
+
+
+def of_annotations(workflow: Object) -> tuple[set[int], dict[int, str]]:
+    """The batches that a Workflow's annotations call hopeless, and their notes."""
+    said = workflow["metadata"].get("annotations") or {}
+    notes = {int(batch): str(reason) for batch, reason in orjson.loads(said.get(NOTES) or "{}").items()}
+    return {int(each) for each in (said.get(HOPELESS) or "").split(",") if each}, notes
+
+
+def as_annotations(hopeless: Collection[int], notes: Mapping[int, str]) -> dict[str, str]:
+    """Those annotations; notes are cut, and left out where they are too many for an object."""
+    made = {HOPELESS: f",{','.join(map(str, sorted(hopeless)))},"} if hopeless else {}
+    kept: dict[str, str] = {}
+    for batch, reason in sorted(notes.items()):
+        kept[str(batch)] = reason[:NOTE_LENGTH]
+        if len(orjson.dumps(kept)) > NOTES_BYTES:
+            del kept[str(batch)]
+            break
+    return made | ({NOTES: orjson.dumps(kept).decode()} if kept else {})
+
+
+def hand_over(here: Here, store: Store, plan: Plan) -> None:
+    """Put the notes of a sentry that had no store into it. Raises StoreError, KubeError."""
+
+    async def read(kube: Kube) -> Object:
+        return await kube.get(await kube.resource("argoproj.io/v1alpha1", "Workflow"), here.workflow, here.namespace)
+
+    put = InStore(plan, store)
+    for batch, reason in of_annotations(run(read))[1].items():
+        put(batch, reason)
 
 
 def nodes_of(workflow: Object) -> dict[str, Object]:
@@ -163,17 +215,21 @@ def finished(workflow: Object) -> bool:
     return "Succeeded" not in suspects or len(fans) > 1
 
 
-async def stand(here: Here) -> None:
+async def stand(here: Here, pending: str) -> None:
     """Stand until the last batch is over, or until every sample is stored where none may be measured again. Raises StoreError.
 
     An API server out of reach is waited for. The controller looks at a workflow every 10 s: a sentry that ended after the measuring pods
-    would cost a run one more look.
+    would cost a run one more look. A claim is not mounted here, since it may be one that one node at a time can have: the lead's.
     """
-    store = here.open()
-    plan = load_plan(store, here.run_id)
-    plans = variants(store, plan)
+    limit = pending_limit(pending)
     async with Kube() as kube:
-        standing = [asyncio.create_task(_guard(kube, here, Sentry(plan, store)))]
+        if here.claimed:
+            await _guard(kube, here, limit, None)
+            return
+        store = here.open()
+        plan = load_plan(store, here.run_id)
+        plans = variants(store, plan)
+        standing = [asyncio.create_task(_guard(kube, here, limit, InStore(plan, store)))]
         if not gated(plan):
             standing.append(asyncio.create_task(all_stored(store, plans)))
         done, others = await asyncio.wait(standing, return_when=asyncio.FIRST_COMPLETED)
@@ -202,16 +258,26 @@ async def all_stored(store: Store, plans: Sequence[Plan]) -> None:
         await asyncio.sleep(until_next(left, now - began, now - changed))
 
 
-async def _guard(kube: Kube, here: Here, sentry: Sentry) -> None:
+async def _guard(kube: Kube, here: Here, limit: float, put: Callable[[int, str], None] | None) -> None:
+    """Look until the last batch is over. Where `put` is None notes are annotations of the Workflow, for the last step."""
     pods = await kube.resource("v1", "Pod")
     workflows = await kube.resource("argoproj.io/v1alpha1", "Workflow")
+    notes: dict[int, str] = {}
+    sentry = Sentry(limit, put or notes.__setitem__)
     while True:
         try:
             workflow = await kube.get(workflows, here.workflow, here.namespace)
             if finished(workflow):
                 return
-            sentry.refused(nodes_of(workflow))
-            await _round(kube, pods, here, sentry)
+            sentry.refused(nodes_of(workflow), time.monotonic())
+            doomed = sentry.look(await _seen(kube, pods, here), time.monotonic())
+            hopeless, noted = of_annotations(workflow)  # those of a sentry that stood here before too
+            sentry.hopeless |= hopeless
+            said = as_annotations(sentry.hopeless, noted | notes)
+            if not said.items() <= (workflow["metadata"].get("annotations") or {}).items():
+                # before its pods end: then Argo decides whether there is another attempt
+                await kube.patch(workflows, here.workflow, {"metadata": {"annotations": said}}, here.namespace)
+            await _give_up(kube, pods, here, doomed)
         except KubeError as error:
             if error.status in (401, 403, 404):
                 raise
@@ -219,10 +285,13 @@ async def _guard(kube: Kube, here: Here, sentry: Sentry) -> None:
         await asyncio.sleep(EVERY)
 
 
-async def _round(kube: Kube, kind: Resource, here: Here, sentry: Sentry) -> None:
+async def _seen(kube: Kube, kind: Resource, here: Here) -> list[Pod]:
     listed = await kube.list(kind, here.namespace, labels=selector(here.run_id, here.workflow))
-    pods = await told(kube, here.namespace, [read(each) for each in listed])
-    for pod in sentry.look(pods, time.monotonic()):
+    return await told(kube, here.namespace, [read(each) for each in listed])
+
+
+async def _give_up(kube: Kube, kind: Resource, here: Here, doomed: list[Pod]) -> None:
+    for pod in doomed:
         # Argo makes a pod anew that is deleted while it is Pending; one past its deadline, or whose phase is Failed, it takes for failed
         if pod.node:
             await kube.patch(kind, pod.name, {"spec": {"activeDeadlineSeconds": 1}}, here.namespace)

@@ -314,7 +314,7 @@ async def test_a_watch_survives_a_connection_that_is_lost_twice(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done: dict[str, Any] = {"metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}}
-    finish = {"type": "Pod", "id": "f", "templateName": "finish", "outputs": {"exitCode": "3"}}
+    finish = {"type": "Pod", "id": "f", "templateName": "finish-pod", "outputs": {"exitCode": "3"}}
     done["status"] = {"phase": "Succeeded", "nodes": {"f": finish}}
     answers: list[Any] = [KubeError(0, "Unreachable", "connection refused"), KubeError(503, "Unavailable", "no"), View(done)]
 
@@ -337,7 +337,7 @@ async def test_a_watch_survives_a_connection_that_is_lost_twice(
 
 def test_the_exit_code_and_the_table_are_those_of_the_last_attempt() -> None:
     def node(step: str, number: int, at: str, code: str | None) -> dict[str, Any]:
-        found = {"type": "Pod", "id": f"{step}{number}", "displayName": f"{step}({number})", "templateName": step, "startedAt": at}
+        found = {"type": "Pod", "id": f"{step}{number}", "displayName": f"{step}({number})", "templateName": f"{step}-pod", "startedAt": at}
         return {**found, "outputs": {"exitCode": code} if code else {}}
 
     def seen(*nodes: dict[str, Any]) -> View:
@@ -353,7 +353,7 @@ def test_the_exit_code_and_the_table_are_those_of_the_last_attempt() -> None:
     assert seen(node("finish", 0, "2026-01-01T00:00:00Z", None)).exit_code() is None
 
 
-async def test_a_watch_that_begins_before_argo_looked_counts_in_the_installations_store(
+async def test_a_watch_that_begins_before_argo_looked_counts_in_the_installations_store_and_says_why_it_ended(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = make_plan(loads(SUITE))
@@ -361,7 +361,8 @@ async def test_a_watch_that_begins_before_argo_looked_counts_in_the_installation
     young: dict[str, Any] = {"metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}}
     young["metadata"]["labels"] = {"perfdag/run": plan.run_id}
     template = {"arguments": {"parameters": [{"name": "store", "value": str(tmp_path)}]}}
-    views = [View(young), View({**young, "status": {"phase": "Failed", "storedWorkflowTemplateSpec": template}})]
+    waits = Pod("plan", None, 0, None, "Pending", None, None, "Unschedulable: persistentvolumeclaim nope not found")
+    views = [View(young, [waits]), View({**young, "status": {"phase": "Failed", "storedWorkflowTemplateSpec": template}})]
 
     async def view(*told: Any) -> View:
         return views.pop(0)
@@ -370,7 +371,11 @@ async def test_a_watch_that_begins_before_argo_looked_counts_in_the_installation
     monkeypatch.setattr("perfdag.kube.Kube", Client)
     monkeypatch.setattr("perfdag.cli.submit.EVERY", 0.01)
     assert await follow("w", "bench") == 1
-    assert "0/1 samples" in capsys.readouterr().out.splitlines()[-1]
+    heard = capsys.readouterr()
+    assert "0/1 samples" in heard.out.splitlines()[-1]
+    assert heard.err == "workflow w Failed: plan: Unschedulable: persistentvolumeclaim nope not found\n", (
+        "what it waited for, when it is gone"
+    )
 
 
 def test_where_the_store_is_not_reached_argos_progress_and_the_lead_are_heard() -> None:

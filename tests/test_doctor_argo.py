@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perfdag import kube
-from perfdag.cli import doctor_argo, doctor_cluster
+from perfdag.cli import claims, doctor_argo, doctor_cluster, doctor_rights
 from perfdag.cli.doctor import Finding
 from perfdag.cli.render import base
 from perfdag.kube import Kube, KubeError, Resource
@@ -74,9 +74,57 @@ async def test_argo_has_to_know_pending_timeout(lists: dict[str, Any], state: st
     ],
 )
 async def test_an_account_is_there_and_has_its_rights_or_nobody_knows(cluster: Any, state: str, words: str) -> None:
-    found: Finding = await doctor_cluster._account(cluster, "bench", "perfdag-run", [("x", "podgroups", "create")], "install")
+    found: Finding = await doctor_rights.account(cluster, "bench", "perfdag-run", [("x", "podgroups", "create")], "install")
     assert found.state == state
     assert words in found.what
+
+
+@pytest.mark.parametrize(("access", "state", "words"), [(True, "ok", "you may submit"), (False, "missing", "you may not create workflows")])
+async def test_whoever_asks_may_submit_or_is_told_what_is_missing(access: bool, state: str, words: str) -> None:
+    cluster: Any = Cluster(access)
+    [found] = await doctor_rights.own(cluster, "bench")
+    assert (found.state, found.what[: len(words)]) == (state, words)
+
+
+@pytest.mark.parametrize(
+    ("modes", "parallel", "words"),
+    [
+        (["ReadWriteOnce"], 1, None),
+        (["ReadWriteMany"], 3, None),
+        (["ReadWriteOnce"], 3, "claim results is ReadWriteOnce, and 3 batches at once"),
+        (None, 1, "there is no claim results in bench"),
+    ],
+)
+async def test_a_claim_that_two_nodes_cannot_mount_is_found_where_batches_overlap(
+    modes: list[str] | None, parallel: int, words: str | None
+) -> None:
+    class Claims(Cluster):
+        async def get(self, kind: Resource, name: str, namespace: str) -> Any:
+            if modes is None:
+                raise KubeError(404, "NotFound", "no")
+            return {"spec": {"accessModes": modes}}
+
+    cluster: Any = Claims()
+    found = await claims.findings(cluster, "bench", "claim://results", parallel)
+    assert [each.what[: len(words or "")] for each in found] == ([words] if words else [])
+    assert await claims.findings(cluster, "bench", "s3://b/r", parallel) == []
+
+
+def test_every_right_that_a_role_grants_is_asked_for() -> None:
+    roles = {each["metadata"]["name"]: each["rules"] for each in base(Installation(store="s3://b/r")) if each["kind"] == "Role"}
+    granted = {
+        name: {
+            (group, resource, verb)
+            for rule in rules
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        }
+        for name, rules in roles.items()
+    }
+    assert {name: set(rights) for name, rights in doctor_rights.needed().items()} == granted
+    assert ("", "pods", "watch") in granted["perfdag-measure"] & granted["perfdag-run"]
+    assert ("argoproj.io", "workflowtaskresults", "patch") in granted["perfdag-finish"]
 
 
 @pytest.mark.argo

@@ -30,6 +30,8 @@ class Installation:
     parallel_batches: int = 1
     retries: int = 2
     deadline: int = 7 * 86400
+    pending_limit: int = 600
+    """How long a pod that measures nothing may wait to start; those that measure wait for the suite's."""
     keep: int = 7 * 86400
     keep_pods: str = "10m"
     network_policy: bool = False

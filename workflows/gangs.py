@@ -3,8 +3,12 @@
 from hera.workflows import DAG, Container, Parameter, RetryStrategy, Task
 from hera.workflows import models as m
 
-from perfdag.podspec import BATCH, LABEL, PORT, TWIN
+from perfdag.podspec import BATCH, CLAIMED, HOPELESS, LABEL, PORT, TWIN
 from perfdag.workflows.containers import Installation, container, labels
+
+# two closing braces would end the expression
+_CLAIMED = '{"name":"store","persistentVolumeClaim":{"claimName":"@CLAIM@"} }'
+_EMPTY = '{"name":"store","emptyDir":{} }'
 
 
 def _of_shape(key: str) -> str:
@@ -23,8 +27,12 @@ def _ranks(name: str, rank: Container, shape: str, sequence: m.Sequence) -> None
 
 
 def _attempts(made: Installation, name: str) -> DAG:
-    """One attempt at a batch; what makes its pods is added by the caller. A retry makes all of them anew."""
-    retries = RetryStrategy(limit=str(made.retries), retry_policy="Always")
+    """One attempt at a batch; what makes its pods is added by the caller. A retry makes all of them anew.
+
+    Of a DAG that failed Argo tells its retryStrategy no exit code and no message: the sentry says which batches another attempt cannot mend.
+    """
+    expression = f"!('{{{{workflow.annotations.{HOPELESS}}}}}' contains ',{{{{inputs.parameters.batch}}}},')"
+    retries = RetryStrategy(limit=str(made.retries), retry_policy="Always", expression=expression)
     return DAG(name=name, inputs=[Parameter(name="batch")], fail_fast=False, retry_strategy=retries, synchronization=_turns(made))
 
 
@@ -59,9 +67,16 @@ def rank(made: Installation, net: bool) -> Container:
     """A pod of a batch: rank 0 leads, the others serve; its shape's patch is laid over it. `net`: with the annotation of a network."""
     # of a pod of variant B; of others it is no rank, and their patches do not ask for it
     twin = f"string(asInt(inputs.parameters.rank) - asInt({_of_batch('n')}))"
-    port = f"string(asInt({_of_shape('port')}) + asInt(inputs.parameters.rank))"
+    port = f"string(asInt({_of_shape('port')}) + asInt({_of_shape('step')}) * asInt(inputs.parameters.rank))"
+    # a claim that one node at a time may mount is the lead's: peers have nothing to store
+    claim = f"""inputs.parameters.rank == '0' ? replace('{_CLAIMED}', '@CLAIM@', workflow.parameters.store[8:]) : '{_EMPTY}'"""
     patch = f"toJson({_of_shape('patch')})"
-    for placeholder, value in ((f"'{BATCH}'", "inputs.parameters.batch"), (f"'{TWIN}'", twin), (f"toJson('{PORT}')", port)):
+    for placeholder, value in (
+        (f"'{BATCH}'", "inputs.parameters.batch"),
+        (f"'{TWIN}'", twin),
+        (f"toJson('{PORT}')", port),
+        (f"toJson('{CLAIMED}')", f"({claim})"),
+    ):
         patch = f"replace({patch}, {placeholder}, {value})"
     annotations = {
         "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
@@ -76,7 +91,8 @@ def rank(made: Installation, net: bool) -> Container:
         image=made.image("base"),
         args=[
             "step",
-            "{{=inputs.parameters.rank == '0' ? 'lead' : 'peer'}}",
+            # the first pod of variant B leads its own gang when it is told to
+            f"{{{{=inputs.parameters.rank == '0' ? 'lead' : inputs.parameters.rank == {_of_batch('n')} ? 'second' : 'peer'}}}}",
             "--batch",
             "{{inputs.parameters.batch}}",
             "--rank",
@@ -85,6 +101,10 @@ def rank(made: Installation, net: bool) -> Container:
             "{{inputs.parameters.attempt}}",
             "--attempts",
             str(made.retries),
+            "--port",
+            f"{{{{={port}}}}}",
+            "--pending",
+            "{{workflow.outputs.parameters.pending}}",
         ],
         inputs=[Parameter(name="rank"), Parameter(name="batch"), Parameter(name="shape"), Parameter(name="attempt")],
         service_account_name="perfdag-measure",

@@ -19,14 +19,15 @@ RUN = [
     # sentry: the pods of a run, and giving up those that can never start (by their status where no node has them)
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch"]},
     {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
-    {"apiGroups": ["argoproj.io"], "resources": ["workflows"], "verbs": ["get"]},
+    # and saying on the Workflow which batches are not worth another attempt
+    {"apiGroups": ["argoproj.io"], "resources": ["workflows"], "verbs": ["get", "patch"]},
     # plan: the run's key pair, and claims that the pods of a batch share
     {"apiGroups": [""], "resources": ["secrets", "persistentvolumeclaims"], "verbs": ["create"]},
     # plan: whether the network that a shape names is there
     {"apiGroups": ["k8s.cni.cncf.io"], "resources": ["network-attachment-definitions"], "verbs": ["get"]},
 ]
-# finish: the report's address as an annotation. A name cannot be given: that of a Workflow is made when it is created
-FINISH = [EXECUTOR, {"apiGroups": ["argoproj.io"], "resources": ["workflows"], "verbs": ["patch"]}]
+# finish: the sentry's notes and the report's address, as annotations. A name cannot be given: that of a Workflow is made when it is created
+FINISH = [EXECUTOR, {"apiGroups": ["argoproj.io"], "resources": ["workflows"], "verbs": ["get", "patch"]}]
 VOLCANO = {"apiGroups": ["scheduling.volcano.sh"], "resources": ["podgroups"], "verbs": ["create"]}
 
 

@@ -5,6 +5,7 @@ Names of parameters have no hyphen, so that expressions can reach them with a do
 environment except as base64: Argo rewrites `{{...}}` and the kubelet `$(VAR)` in all of them.
 """
 
+import json
 from typing import Any
 
 from hera.workflows import DAG, ClusterWorkflowTemplate, Container, Parameter, RetryStrategy, Task, WorkflowTemplate
@@ -43,9 +44,9 @@ def template(made: Installation) -> WorkflowTemplate:
         workflow_metadata=m.WorkflowMetadata(labels={f"{LABEL}/suite-run": "true"}),
         image_pull_secrets=[m.LocalObjectReference(name=name) for name in made.pull_secrets] or None,
     ) as w:
-        plan = _plan(made)
-        sentry, suspect = _sentry(made), _suspect(made)
-        _finish(made)
+        plan = _tried(made, "plan", _plan(made))
+        sentry, suspect = _tried(made, "sentry", _sentry(made), "Always"), _tried(made, "suspect", _suspect(made))
+        _tried(made, "finish", _finish(made))
         ranks = {net: rank(made, net) for net in (False, True)}
         fans = [gang(made, ranks, False), gang(made, ranks, True), duel(made, ranks)]
         # a DAG of its own: the sentry beside it is no batch, and must not take a batch's place under the limit
@@ -61,6 +62,22 @@ def template(made: Installation) -> WorkflowTemplate:
             Task(name="suspect", template=suspect, depends=measured, when="{{tasks.plan.outputs.parameters.gated}} == true")
             Task(name="again", template=batches, depends="suspect.Succeeded", arguments=_fans_of("suspect"))
     return w
+
+
+def _tried(made: Installation, name: str, pod: Container, policy: str = "OnError") -> DAG:
+    """A step: its pod, anew where it was lost. A pod that ended by itself said why, and another would say the same.
+
+    The retryStrategy is a DAG's: of a template that has one itself Argo forgets the pendingTimeout.
+    """
+    given = pod.outputs if isinstance(pod.outputs, list) else []
+    # what is the workflow's is not handed on too: each level is another copy in its object
+    names = [each.name for each in given if isinstance(each, Parameter) and not each.global_name]
+    outputs = [Parameter(name=each, value_from=m.ValueFrom(parameter=f"{{{{tasks.{name}.outputs.parameters.{each}}}}}")) for each in names]
+    with DAG(
+        name=name, fail_fast=False, outputs=outputs, retry_strategy=RetryStrategy(limit=str(made.retries), retry_policy=policy)
+    ) as dag:
+        Task(name=name, template=pod)
+    return dag
 
 
 def _fans_of(task: str) -> dict[str, str]:
@@ -86,7 +103,7 @@ def _arguments(made: Installation) -> list[Parameter]:
 def _plan(made: Installation) -> Container:
     return container(
         made,
-        "plan",
+        "plan-pod",
         ("suite", "url", "options"),
         {
             "allowed": " ".join(made.allow),
@@ -108,7 +125,6 @@ def _plan(made: Installation) -> Container:
             Parameter(name="suitename", global_name="suitename", value_from=m.ValueFrom(path="/tmp/perfdag-plan/suitename")),
             Parameter(name="gated", value_from=m.ValueFrom(path="/tmp/perfdag-plan/gated")),
         ],
-        retry_strategy=RetryStrategy(limit=str(made.retries), retry_policy="Always", expression="lastRetry.exitCode != '2'"),
         active_deadline_seconds=PLAN_SECONDS,
         labels=labels("plan", _GIVEN),
         pod_spec_patch=with_store(restricted({"cpu": "100m", "memory": "128Mi"})),
@@ -118,23 +134,23 @@ def _plan(made: Installation) -> Container:
 def _sentry(made: Installation) -> Container:
     return container(
         made,
-        "sentry",
+        "sentry-pod",
+        (),
+        {"pending": "{{workflow.outputs.parameters.pending}}"},
         image=made.image("base"),
         args=["step", "sentry"],
-        retry_strategy=RetryStrategy(limit="10", retry_policy="Always"),
         labels=labels("sentry", _MADE),
-        pod_spec_patch=with_store(restricted({"cpu": "10m", "memory": "64Mi"})),
+        pod_spec_patch=json.dumps(restricted({"cpu": "10m", "memory": "64Mi"})),
     )
 
 
 def _suspect(made: Installation) -> Container:
     return container(
         made,
-        "suspect",
+        "suspect-pod",
         image=made.image("finish"),
         args=["step", "suspect", "--out", "/tmp/perfdag-suspect"],
         outputs=[Parameter(name=name, value_from=m.ValueFrom(path=f"/tmp/perfdag-suspect/{name}")) for name in _FANS],
-        retry_strategy=RetryStrategy(limit=str(made.retries), retry_policy="Always", expression="lastRetry.exitCode != '2'"),
         active_deadline_seconds=FINISH_SECONDS,
         labels=labels("suspect", _MADE),
         pod_spec_patch=with_store(restricted({"cpu": "100m", "memory": "256Mi"})),
@@ -144,13 +160,10 @@ def _suspect(made: Installation) -> Container:
 def _finish(made: Installation) -> Container:
     return container(
         made,
-        "finish",
+        "finish-pod",
         service_account_name="perfdag-finish",
         image=made.image("finish"),
         args=["step", "finish", "--phase", "{{workflow.status}}"],
-        retry_strategy=RetryStrategy(
-            limit=str(made.retries), retry_policy="Always", expression="asInt(lastRetry.exitCode) not in [0, 1, 2, 3]"
-        ),
         active_deadline_seconds=FINISH_SECONDS,
         labels=labels("finish", _GIVEN),
         pod_spec_patch=with_store(restricted({"cpu": "100m", "memory": "256Mi"})),
@@ -169,4 +182,6 @@ def document(made: Installation) -> dict[str, Any]:
             each["parallelism"] = made.parallel_batches
         if each["name"] in ("rank", "rank-net"):
             each["pendingTimeout"] = "{{workflow.outputs.parameters.pending}}"
+        elif "container" in each:  # the workflow holds the lock of all that measure
+            each["pendingTimeout"] = f"{made.pending_limit}s"
     return made_of

@@ -89,7 +89,7 @@ class View:
         """The node of a step's pod; of one that was tried again that of the last attempt. None before there is one."""
         from perfdag.steps.sentry import nodes_of, template_of
 
-        pods = [each for each in nodes_of(self.workflow).values() if each.get("type") == "Pod" and template_of(each) == step]
+        pods = [each for each in nodes_of(self.workflow).values() if each.get("type") == "Pod" and template_of(each) == f"{step}-pod"]
         return max(pods, key=_attempt, default=None)
 
     def troubles(self) -> list[str]:

@@ -4,9 +4,11 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+from perfdag.cli import claims
 from perfdag.cli.doctor import Finding
 from perfdag.cli.doctor_argo import ARGO, optional
 from perfdag.cli.doctor_argo import findings as argo
+from perfdag.cli.doctor_rights import account, needed, own
 
 if TYPE_CHECKING:
     from perfdag.kube import Kube
@@ -15,21 +17,6 @@ if TYPE_CHECKING:
     from perfdag.steps.room import Answer
 
 POD_SECONDS = 60.0
-_RIGHTS = {
-    "perfdag-run": [
-        ("", "pods", "patch"),
-        ("", "pods/status", "patch"),
-        ("", "events", "list"),
-        ("", "secrets", "create"),
-        ("", "persistentvolumeclaims", "create"),
-        ("scheduling.volcano.sh", "podgroups", "create"),
-        ("argoproj.io", "workflows", "get"),
-        ("argoproj.io", "workflowtaskresults", "create"),
-    ],
-    "perfdag-finish": [("argoproj.io", "workflows", "patch"), ("argoproj.io", "workflowtaskresults", "create")],
-    "perfdag-measure": [("", "pods", "watch"), ("", "events", "list"), ("argoproj.io", "workflowtaskresults", "create")],
-}
-
 _AGAIN = ", with the other options of the installation again"
 
 Object = dict[str, Any]
@@ -66,7 +53,7 @@ async def _wanted(client: "Kube", plan: "Plan", namespace: str) -> list[Finding]
     found += await _priority(client, priority_class(plan.options.get("priority", 0)))
     for name in with_rights(plan):
         allow = f"perfdag install --namespace {namespace} --store ... --allow {name}"
-        found.append(await _account(client, namespace, account_of(name), _RIGHTS["perfdag-measure"], allow + _AGAIN))
+        found.append(await account(client, namespace, account_of(name), needed()["perfdag-measure"], allow + _AGAIN))
     return found
 
 
@@ -101,49 +88,16 @@ async def _installed(client: "Kube", namespace: str, root: str | None) -> list[F
     if not ours:
         return [Finding("missing", f"perfdag is not installed in namespace {namespace}", install)]
     found = [Finding("ok", f"perfdag is installed in namespace {namespace}")]
-    for account, rights in _RIGHTS.items():
-        found.append(await _account(client, namespace, account, rights, install + _AGAIN))
+    found += await own(client, namespace)
+    for name, rights in needed().items():
+        found.append(await account(client, namespace, name, rights, install + _AGAIN))
     given = {each["name"]: each.get("value", "") for each in ours[0]["spec"]["arguments"]["parameters"]}
-    found.append(await _store(client, namespace, root or given.get("store", ""), ours[0]["spec"]))
+    root = root or given.get("store", "")
+    parallel = next(each.get("parallelism") or 1 for each in ours[0]["spec"]["templates"] if each["name"] == "batches")
+    found += await claims.findings(client, namespace, root, parallel)
+    if not any(each.what.startswith("there is no claim") for each in found):  # a pod would wait for it
+        found.append(await _store(client, namespace, root, ours[0]["spec"]))
     return found
-
-
-async def _account(client: "Kube", namespace: str, account: str, rights: list[tuple[str, str, str]], install: str) -> Finding:
-    """Whether a service account is there and may do what its steps do."""
-    from perfdag.kube import KubeError
-
-    try:
-        await client.get(await client.resource("v1", "ServiceAccount"), account, namespace)
-    except KubeError as error:
-        if error.status == 404:
-            return Finding("missing", f"there is no service account {account} in {namespace}", install)
-        if error.status != 403:
-            raise
-    answers = [(f"{verb} {resource}", await _may(client, namespace, account, group, resource, verb)) for group, resource, verb in rights]
-    refused = [right for right, answer in answers if answer is False]
-    if refused:
-        return Finding("missing", f"service account {account} may not {', '.join(refused)}", install)
-    if any(answer is None for _, answer in answers):
-        ask = "ask somebody who may create subjectaccessreviews, or see what a run says"
-        return Finding("warn", f"whether service account {account} has its rights is not known: we may not ask", ask)
-    return Finding("ok", f"service account {account} has its rights")
-
-
-async def _may(client: "Kube", namespace: str, account: str, group: str, resource: str, verb: str) -> bool | None:
-    """Whether an account may do that; None where we may not ask for others."""
-    from perfdag.kube import KubeError
-
-    name, _, subresource = resource.partition("/")
-    asked = {"namespace": namespace, "verb": verb, "group": group, "resource": name, "subresource": subresource}
-    body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview"}
-    spec = {"user": f"system:serviceaccount:{namespace}:{account}", "groups": ["system:serviceaccounts"], "resourceAttributes": asked}
-    try:
-        answer = await client.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", json={**body, "spec": spec})
-    except KubeError as error:
-        if error.status == 403:
-            return None
-        raise
-    return bool(answer["status"]["allowed"])
 
 
 async def _store(client: "Kube", namespace: str, root: str, installed: Object) -> Finding:
@@ -155,7 +109,7 @@ async def _store(client: "Kube", namespace: str, root: str, installed: Object) -
     if not on_cluster(root):
         why = f"pods have no store {root}" if root else "no store is named"
         return Finding("missing", why, "give --store s3://bucket/prefix or claim://NAME")
-    container = next(each["container"] for each in installed["templates"] if each["name"] == "sentry")
+    container = next(each["container"] for each in installed["templates"] if each["name"] == "sentry-pod")
     main = {
         "name": "main",
         "image": container["image"],

@@ -35,7 +35,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 def run(args: argparse.Namespace) -> int:
     """Install; 2 for bad input, 4 where the cluster is out of reach or refuses."""
     from perfdag import kube
-    from perfdag.cli import EXIT_INPUT
+    from perfdag.cli import EXIT_INPUT, claims
     from perfdag.cli.render import base, installation
 
     if not args.store.startswith(("s3://", "claim://")):
@@ -56,6 +56,9 @@ def run(args: argparse.Namespace) -> int:
     kube.run(lambda client: _apply(client, objects, args.dry_run))
     for each in objects:
         print(f"{'checked' if args.dry_run else 'applied'}  {each['kind']} {each['metadata']['name']}")
+    found = kube.run(lambda client: claims.findings(client, args.namespace, args.store, args.parallel_batches))
+    for finding in found:
+        print(f"perfdag install: {finding.what}: {finding.do}", file=sys.stderr)
     print(f"next: perfdag submit suites/quick.yaml --namespace {args.namespace} --watch")
     return 0
 

@@ -57,6 +57,21 @@ def add_installation(parser: argparse.ArgumentParser) -> None:
         help="installations of one such name measure in turn, in whatever namespaces (default: perfdag, all of the cluster)",
     )
     parser.add_argument(
+        "--pending-limit",
+        type=_seconds,
+        default=600,
+        metavar="TIME",
+        help="a pod that measures nothing (plan, finish ...) is given up when it has waited so long to start, for it holds the lock "
+        "(default 10m; of those that measure the suite's pending_limit)",
+    )
+    parser.add_argument(
+        "--deadline",
+        type=_seconds,
+        default=7 * 86400,
+        metavar="TIME",
+        help="a whole run is ended after it (default 168h); it holds the lock",
+    )
+    parser.add_argument(
         "--parallel-batches",
         type=int,
         default=1,
@@ -66,6 +81,19 @@ def add_installation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow", action="append", default=[], metavar="BENCHMARK", help="grant a benchmark the Kubernetes rights it declares"
     )
+
+
+def _seconds(text: str) -> int:
+    """Whole seconds of a duration, at least 1. Raises argparse.ArgumentTypeError."""
+    from perfdag.units import seconds
+
+    try:
+        found = int(seconds(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if found < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no time; write 10m, 2h")
+    return found
 
 
 def installation(args: argparse.Namespace) -> "Installation":
@@ -84,6 +112,8 @@ def installation(args: argparse.Namespace) -> "Installation":
         network_policy=args.network_policy,
         lock_namespace=args.lock_namespace,
         parallel_batches=args.parallel_batches,
+        pending_limit=args.pending_limit,
+        deadline=args.deadline,
         allow=tuple(args.allow),
     )
 

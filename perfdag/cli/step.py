@@ -30,12 +30,18 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     plan.add_argument("--out", type=Path, required=True, help="folder for the output parameters")
     plan.set_defaults(run=_plan)
     steps.add_parser("sentry", help="note why pods cannot start").set_defaults(run=_sentry)
-    for name, text, run in (("lead", "measure a batch", _lead), ("peer", "serve the lead", _peer)):
+    for name, text, run in (
+        ("lead", "measure a batch", _lead),
+        ("peer", "serve the lead", _peer),
+        ("second", "serve the lead, and lead the gang of variant B", _second),
+    ):
         rank = steps.add_parser(name, help=text)
         rank.add_argument("--batch", type=int, required=True)
         rank.add_argument("--rank", type=int, required=True)
         rank.add_argument("--attempt", type=int, default=0, help="0 is the first")
         rank.add_argument("--attempts", type=int, default=0, help="the last attempt's number")
+        rank.add_argument("--port", type=int, default=0, help="of a peer's sshd")
+        rank.add_argument("--pending", metavar="TIME", default="", help="how long Argo lets pods of the gang be Pending")
         rank.set_defaults(run=run)
     steps.add_parser("reach", help="write and remove an object in the store").set_defaults(run=_reach)
     suspect = steps.add_parser("suspect", help="plan what is measured again")
@@ -68,7 +74,7 @@ def _sentry(args: argparse.Namespace) -> int:
     from perfdag.steps.place import here
     from perfdag.steps.sentry import stand
 
-    asyncio.run(stand(here()))
+    asyncio.run(stand(here(), os.environ["PERFDAG_PENDING"]))
     return 0
 
 
@@ -88,34 +94,33 @@ def _lead(args: argparse.Namespace) -> int:
 
 
 def _peer(args: argparse.Namespace) -> int:
-    from perfdag.confirm import assigned
-    from perfdag.parts import stored_parts
-    from perfdag.runs import load_plan
-    from perfdag.steps import duel
-    from perfdag.steps.peer import Keys, PeerError, serve
-    from perfdag.steps.place import KEYS, here, scratch_home
-    from perfdag.steps.plan import ssh_port
+    from perfdag.steps.peer import Keys, PeerError, lead_ended, serve
+    from perfdag.steps.place import KEYS, here, pending_limit, scratch_home
 
     place = here()
-    store = place.open()
-    plan, index = assigned(store, load_plan(store, place.run_id), args.batch)
-    home = scratch_home() / "peer"
-    if plan.trigger == "ab" and args.rank >= (n := plan.shape_of(index).hosts.count):
-        plan = duel.recalled(store, plan).b
-        if args.rank == n:
-            duel.follow(place, plan, index, args.attempt, home)
-    wanted = {plan.key(position) for position in plan.batches[index].samples}
     try:
         return serve(
             Keys(KEYS),
-            home,
-            ssh_port(plan.shape_of(index), place.run_id, args.rank),
-            float(plan.options.get("pending_limit", 600)),
-            measured=lambda: wanted <= stored_parts(store, plan.run_id),
+            scratch_home() / "peer",
+            args.port,
+            pending_limit(args.pending),
+            ended=lambda: lead_ended(place, args.batch, args.attempt),
         )
     except PeerError as error:
         print(f"perfdag step peer: {error}", file=sys.stderr)
         return 1
+
+
+def _second(args: argparse.Namespace) -> int:
+    from perfdag.runs import load_plan
+    from perfdag.steps import duel
+    from perfdag.steps.place import here, scratch_home
+
+    place = here()
+    store = place.open()
+    plan = duel.recalled(store, load_plan(store, place.run_id)).b
+    duel.follow(place, plan, args.batch, args.attempt, scratch_home() / "peer")
+    return _peer(args)
 
 
 def _suspect(args: argparse.Namespace) -> int:
@@ -136,6 +141,7 @@ def _finish(args: argparse.Namespace) -> int:
     from perfdag.runs import load_plan
     from perfdag.steps import budget
     from perfdag.steps.place import here
+    from perfdag.steps.sentry import hand_over
     from perfdag.store import NotStoredError
 
     place = here()
@@ -146,6 +152,8 @@ def _finish(args: argparse.Namespace) -> int:
         print(f"run {place.run_id}: no plan was made, so there is nothing to collect", file=sys.stderr)
         return 2
     budget.end(store, plan.run_id)
+    if place.claimed:
+        hand_over(place, store, plan)
     if plan.trigger == "ab":
         code = ab_cluster.finish(store, plan)
         _tell(place, plan, store)

@@ -161,6 +161,7 @@ async def follow(name: str, namespace: str) -> int:
     from perfdag.kube import Kube, KubeError
 
     said, counter, start, last = "", None, time.monotonic(), None
+    why: list[str] = []
     lost = False
     async with Kube(retries=2) as kube:
         while True:
@@ -184,10 +185,12 @@ async def follow(name: str, namespace: str) -> int:
             if line.partition(" | ")[2] != said.partition(" | ")[2]:
                 print(line, flush=True)
                 said = line
+            # Argo deletes a pod that waited for too long, and only calls that a timeout
+            why = [each for each in last.troubles() if not each.endswith(": timeout")] or why
             if last.phase in DONE:
                 break
             await asyncio.sleep(EVERY)
-        return await _end(kube, last, namespace)
+        return await _end(kube, last, namespace, why)
 
 
 async def _heard(kube: "Kube", view: "View", counter: "Counter", namespace: str) -> str | None:
@@ -237,7 +240,7 @@ def describe(view: "View", counter: "Counter", seconds: float, heard: str | None
     return " | ".join([text, *parts[1:], *view.troubles()[:5]])
 
 
-async def _end(kube: "Kube", view: "View", namespace: str) -> int:
+async def _end(kube: "Kube", view: "View", namespace: str, why: list[str]) -> int:
     from perfdag.cli.cluster_run import argos
     from perfdag.kube import KubeError
 
@@ -253,6 +256,6 @@ async def _end(kube: "Kube", view: "View", namespace: str) -> int:
             except KubeError as error:
                 print(f"the log of {pod.name} is not there any more: {error}", file=sys.stderr)
     if code is None:
-        print(f"workflow {view.name} {view.phase}: {view.message}", file=sys.stderr)
+        print(f"workflow {view.name} {view.phase}: {'; '.join([view.message] if view.message else why[:3])}", file=sys.stderr)
         return 1
     return code

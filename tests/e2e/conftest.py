@@ -118,6 +118,15 @@ class Namespace:
         pod: Object = self.until(found, seconds, f"{phase} pod of rank {rank}")
         return pod
 
+    def attempts(self, workflow: str) -> set[str]:
+        """The attempts at its batches for which a lead was made, or was to be."""
+        from perfdag.steps.sentry import nodes_of
+
+        [made] = [each for each in self.objects("Workflow", "argoproj.io/v1alpha1") if each["metadata"]["name"] == workflow]
+        pods = [each for each in nodes_of(made).values() if each.get("type") == "Pod"]
+        told = [{given["name"]: given.get("value") for given in (each.get("inputs") or {}).get("parameters") or []} for each in pods]
+        return {str(each["attempt"]) for each in told if each.get("attempt") is not None}
+
     def rows(self, run_id: str) -> list[Object]:
         """All rows of a run's samples, canaries left out."""
         from perfdag.collect import gather

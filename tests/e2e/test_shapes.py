@@ -80,16 +80,27 @@ def _suite(folder: Path, name: str, *entries: dict[str, Any]) -> Path:
     return path
 
 
-def test_a_claim_serves_as_the_store(bench: Namespace, disks: Disks, tmp_path: Path) -> None:
-    folder = disks.make("store", "ReadWriteMany")
-    disks.claim("results", "ReadWriteMany")
-    suite = _suite(tmp_path, "claimed", {"benchmark": "command", "params": {"argv": ["sleep", "0.1"]}, "repetitions": 3})
+def test_a_claim_that_one_node_mounts_serves_as_the_store(bench: Namespace, disks: Disks, tmp_path: Path) -> None:
+    folder = disks.make("store", "ReadWriteOnce")
+    disks.claim("results", "ReadWriteOnce")
+    sleep = {"benchmark": "command", "params": {"argv": ["sleep", "0.1"]}}
+    good = {**sleep, "name": "good", "repetitions": 3, "hosts": {"count": 2}}
+    suite = _suite(tmp_path, "claimed", good, {**sleep, "name": "bad", "image": "localhost/no-such-image:1"})
     said = bench.perfdag("submit", str(suite), "--store", "claim://results", "--watch")
-    assert said.returncode == 0, said.stdout + said.stderr
+    assert said.returncode == 1, said.stdout + said.stderr
+    pods = bench.objects("Pod", labels="perfdag/suite=claimed") + bench.objects("Pod", labels="perfdag/role in (plan,sentry,finish)")
+    mounted = {
+        pod["metadata"]["labels"].get("perfdag/rank", pod["metadata"]["labels"]["perfdag/role"])
+        for pod in pods
+        if any(each.get("persistentVolumeClaim") == {"claimName": "results"} for each in pod["spec"]["volumes"])
+    }
+    assert mounted == {"plan", "0", "finish"}, "the lead's, and before and after it: never two nodes at once"
     store = open_store(str(folder))
     [run_id] = [path.name for path in (folder / "runs").iterdir()]
     table, _ = gather(store, load_plan(store, run_id))
-    assert [row["status"] for row in table.to_pylist() if row["benchmark"] == "command"] == ["ok"] * 3
+    rows = [row for row in table.to_pylist() if row["benchmark"] == "command"]
+    assert sorted((row["entry"], row["status"]) for row in rows) == [("bad", "failed"), *[("good", "ok")] * 3]
+    assert "no-such-image" in next(row["error"] for row in rows if row["entry"] == "bad"), "the sentry's word, that had no store"
     assert len(list((folder / "results").rglob("*.parquet"))) == 1
     assert (folder / "runs" / run_id / "report.html").exists()
 

@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 
+from perfdag.kube import KubeError
 from perfdag.parts import Part
 from perfdag.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps import gang
 from perfdag.steps.gang import Gone, Said, absent, in_turn
+from perfdag.steps.peer import REFUSED, RETRYABLE
 from perfdag.steps.pods import Pod
+from perfdag.store import FolderStore
 from perfdag.suite import loads
 
 from .test_plan_step import place
@@ -78,6 +81,15 @@ async def test_kept_pods_of_the_workflow_that_a_resume_continues_are_no_gang_of_
     assert list(await gang.running(here, here.run_id, 0, 0, 1, 5.0, "ipv4")) == ["wf-Running"]
     with pytest.raises(Gone, match="1 of 2 pods"):
         await gang.running(here, here.run_id, 0, 0, 2, 0.0, "ipv4")
+
+
+@pytest.mark.parametrize(("error", "code"), [(Gone("x"), RETRYABLE), (KubeError(403, "Forbidden", "may not"), REFUSED)])
+def test_want_of_rights_is_noted_and_not_tried_again(tmp_path: Path, error: Exception, code: int) -> None:
+    plan, store = make_plan(loads(SLEEPS)), FolderStore(str(tmp_path))
+    assert gang.fell_apart(store, [plan], 0, "batch 0, attempt 0", False, error) == code
+    assert str(error) in store.get(f"runs/{plan.run_id}/notes/batch-0.json").decode()
+    with pytest.raises(KubeError):  # an API server that is away may be back for the next attempt
+        gang.fell_apart(store, [plan], 0, "batch 0, attempt 0", False, KubeError(503, "Unavailable", "no"))
 
 
 def test_pods_without_an_address_of_the_family_are_no_gang() -> None:

@@ -14,16 +14,32 @@ from perfdag.abtest import prepare
 from perfdag.kube import KubeError
 from perfdag.parts import part_key
 from perfdag.plan import Plan, make_plan
+from perfdag.podspec import HOPELESS, NOTES
+from perfdag.steps.peer import REFUSED, RETRYABLE
 from perfdag.steps.pods import Pod, explain, read, selector, told
-from perfdag.steps.sentry import Sentry, all_stored, finished, missing, nodes_of, until_next
+from perfdag.steps.sentry import (
+    InStore,
+    Sentry,
+    _guard,
+    all_stored,
+    as_annotations,
+    finished,
+    hand_over,
+    missing,
+    nodes_of,
+    of_annotations,
+    until_next,
+)
 from perfdag.store import FolderStore, Store, StoreError
 from perfdag.suite import loads
+
+from .test_plan_step import place
 
 
 @pytest.fixture
 def sentry(tmp_path: Path) -> Sentry:
     plan = make_plan(loads("name: s\npending_limit: 60s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"))
-    return Sentry(plan, FolderStore(str(tmp_path)))
+    return Sentry(60.0, InStore(plan, FolderStore(str(tmp_path))))
 
 
 def pod(trouble: str | None, *, hopeless: bool = False, attempt: int = 0, phase: str = "Pending", uid: str = "u") -> Pod:
@@ -49,6 +65,69 @@ def test_the_retry_of_a_gang_given_up_is_given_up_at_once(sentry: Sentry) -> Non
     again = pod("ImagePullBackOff: x", attempt=1, uid="v")
     assert sentry.look([again], 10) == []
     assert sentry.look([again], 14) == [again]
+
+
+@pytest.mark.parametrize(("code", "over"), [(2, True), (REFUSED, True), (1, False), (RETRYABLE, False), (4, False), (137, False)])
+def test_what_ended_a_lead_decides_whether_there_is_another_attempt(sentry: Sentry, code: int, over: bool) -> None:
+    """A crash is tried again: the sample under way goes last then, and the others are measured."""
+    ended = pod(f"main ended with exit code {code}", phase="Failed")
+    peer = replace(pod(None, phase="Running", uid="v"), rank=1)
+    assert sentry.look([ended, peer], 0) == ([peer] if over else [])
+    assert sentry.hopeless == ({0} if over else set())
+
+
+def test_a_gang_given_up_is_hopeless(sentry: Sentry) -> None:
+    sentry.look([pod("ErrImageNeverPull: x", hopeless=True)], 0)
+    assert sentry.hopeless == set()
+    sentry.look([pod("ErrImageNeverPull: x", hopeless=True)], 4)
+    assert sentry.hopeless == {0}
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+async def test_argo_is_told_before_the_pods_end_and_an_earlier_sentry_is_believed(monkeypatch: pytest.MonkeyPatch, claimed: bool) -> None:
+    done: list[tuple[str, Any]] = []
+    labels = {"perfdag/batch": "0", "perfdag/attempt": "0", "perfdag/rank": "0"}
+    waiting = {"name": "main", "image": "i", "state": {"waiting": {"reason": "InvalidImageName", "message": "no"}}}
+    status = {"phase": "Pending", "containerStatuses": [waiting]}
+    lost = {"metadata": {"name": "p", "uid": "u", "labels": labels}, "spec": {"containers": []}, "status": status}
+    noted = {NOTES: '{"7":"full"}'} if claimed else {}
+    workflow: dict[str, Any] = {"metadata": {"name": "w", "annotations": {HOPELESS: ",7,", **noted}}, "spec": {}, "status": {}}
+
+    class Api:
+        async def resource(self, api: str, kind: str) -> str:
+            return kind
+
+        async def list(self, *told: Any, **more: Any) -> list[Any]:
+            return [lost]
+
+        async def get(self, *told: Any) -> Any:
+            return {**workflow, "status": {"phase": "Failed"}} if len(done) > 1 else workflow
+
+        async def patch(self, kind: str, name: str, body: Any, namespace: str, **more: Any) -> None:
+            done.append((kind, body))
+
+    monkeypatch.setattr("perfdag.steps.sentry.EVERY", 0.01)
+    monkeypatch.setattr("perfdag.steps.sentry.HOPELESS_SECONDS", 0.0)
+    api: Any = Api()
+    kept: dict[int, str] = {}
+    await _guard(api, place(), 60.0, None if claimed else kept.__setitem__)
+    assert [kind for kind, _ in done] == ["Workflow", "Pod"]
+    hopeless, notes = of_annotations(done[0][1])
+    assert hopeless == {0, 7}
+    assert (set(notes), set(kept)) == (({0, 7}, set()) if claimed else (set(), {0}))
+
+
+def test_notes_of_a_sentry_without_a_store_fit_into_an_object_and_come_into_the_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = as_annotations(range(1000), dict.fromkeys(range(1000), "x" * 5000))
+    assert sum(map(len, many.values())) < 66_000
+    assert len(of_annotations({"metadata": {"annotations": many}})[1]) > 100
+    plan, store = make_plan(loads("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n")), FolderStore(str(tmp_path))
+    said = {"metadata": {"annotations": as_annotations({0}, {0: "pod of rank 0 never started: no room"})}}
+    monkeypatch.setattr("perfdag.steps.sentry.run", lambda work: said)
+    hand_over(place(), store, plan)
+    assert "no room" in notes(tmp_path)[0]
 
 
 def test_a_full_cluster_is_waited_for_until_pending_limit(sentry: Sentry) -> None:
@@ -88,23 +167,30 @@ def test_a_quota_is_noted(sentry: Sentry, tmp_path: Path) -> None:
         "message": 'pods "x" is forbidden: exceeded quota: tight',
         "inputs": {"parameters": [{"name": "batch", "value": "0"}, {"name": "rank", "value": "0"}]},
     }
-    sentry.refused({"n": node})
+    sentry.refused({"n": node}, 0)
     assert "exceeded quota" in notes(tmp_path)[0]
+    assert sentry.hopeless == set()
+    sentry.refused({"n": node}, 55)
+    assert sentry.hopeless == {0}, "Argo is about to give it up, and would wait as long again"
 
 
 @pytest.mark.parametrize(
-    ("fields", "noted"),
+    ("fields", "noted", "hopeless"),
     [
-        ({"message": 'Pod "x" is invalid: spec.containers[0].resources.requests[gpu]: must be fully qualified'}, True),
-        ({"message": 'Internal error occurred: failed calling webhook "mutate.example.com": connection refused'}, True),
-        ({"message": "pod deleted"}, False),
-        ({"message": "main: Error (exit code 137)", "hostNodeName": "node-1"}, False),
-        ({"message": "waits for its turn", "phase": "Pending"}, False),
+        ({"message": 'Pod "x" is invalid: spec.containers[0].resources.requests[gpu]: must be fully qualified'}, True, True),
+        ({"message": 'pods "x" is forbidden: violates PodSecurity "restricted:latest"'}, True, True),
+        ({"message": 'Internal error occurred: failed calling webhook "mutate.example.com": connection refused'}, True, False),
+        ({"message": "pod deleted"}, False, False),
+        ({"message": "main: Error (exit code 137)", "hostNodeName": "node-1"}, False, False),
+        ({"message": "waits for its turn", "phase": "Pending"}, False, False),
     ],
 )
-def test_whatever_a_pod_was_not_made_for_is_noted(sentry: Sentry, tmp_path: Path, fields: dict[str, str], noted: bool) -> None:
+def test_whatever_a_pod_was_not_made_for_is_noted(
+    sentry: Sentry, tmp_path: Path, fields: dict[str, str], noted: bool, hopeless: bool
+) -> None:
     inputs = {"parameters": [{"name": "batch", "value": "0"}, {"name": "rank", "value": "1"}]}
-    sentry.refused({"n": {"type": "Pod", "phase": "Error", "inputs": inputs, **fields}})
+    sentry.refused({"n": {"type": "Pod", "phase": "Error", "inputs": inputs, **fields}}, 0)
+    assert sentry.hopeless == ({0} if hopeless else set())
     assert [fields["message"].replace('"', '\\"') in each for each in notes(tmp_path)] == [True] * noted
 
 
@@ -119,7 +205,7 @@ def test_the_refusals_of_a_gang_are_noted_once_each(sentry: Sentry, capsys: pyte
         for rank in range(2)
     }
     for _ in range(3):
-        sentry.refused(made)
+        sentry.refused(made, 0)
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
@@ -297,7 +383,7 @@ def test_a_batch_that_confirms_is_noted_in_the_run_that_it_is_of(tmp_path: Path)
     store = FolderStore(str(tmp_path))
     plan = make_plan(loads("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"))
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    sentry = Sentry(make_plan(loads(plan.suite_text), run_id=plan.run_id), store)
+    sentry = Sentry(60.0, InStore(make_plan(loads(plan.suite_text), run_id=plan.run_id), store))
     [first, _] = begin(store, plan, {plan.points[0].id})
     sentry.note(1, "no room")
     assert store.list(f"runs/{first.run_id}/notes") == [f"runs/{first.run_id}/notes/batch-0.json"]

@@ -25,7 +25,7 @@ TOKENS = {
     "PULLPOLICY": "Always",
     "LOCKNAMESPACE": "team",
 }
-ARGOS = {"BATCH", "CLAIM", "TWIN", "PORT"}  # replaced by the workflow's own expressions
+ARGOS = {"BATCH", "CLAIM", "CLAIMED", "TWIN", "PORT"}  # replaced by the workflow's own expressions
 
 
 def _objects(values: dict[str, str]) -> list[dict[str, Any]]:

@@ -15,13 +15,16 @@ from typing import Any
 import pytest
 import yaml
 
+from perfdag.document import BadDocument
 from perfdag.podspec import PORT, Context, host_port, patch
 from perfdag.shape import Shape
+from perfdag.steps.size import MAX_SHAPES, check_shapes
 from perfdag.workflows import base, due, lint, runs
 from perfdag.workflows.emit import dump
 from perfdag.workflows.templates import Installation
 
 GOLDEN = Path(__file__).parent / "golden"
+FANS = ("gang", "gang-net", "duel")
 NASTY = "quote ' \" back\\slash {{workflow.name}} {{=1+1}} $(HOME) $HOME `id`\nsecond: line # not a comment\n- {{ item\n"
 INSTALLATIONS = {
     "base": Installation(namespace="bench", store="s3://bench/results"),
@@ -183,24 +186,60 @@ def test_rights_of_an_allowed_benchmark_are_of_its_own_account(namespaced: bool)
     for name in ("perfdag-measure", "perfdag-run"):
         assert not any("kubevirt.io" in rule.get("apiGroups", ()) for rule in roles["Role", name])
     template = next(each for each in made if each["kind"] == "WorkflowTemplate" and each["metadata"]["name"] == "perfdag")
-    plan = next(each for each in template["spec"]["templates"] if each["name"] == "plan")
+    plan = next(each for each in template["spec"]["templates"] if each["name"] == "plan-pod")
     assert {"name": "PERFDAG_ALLOWED", "value": "vmi-burst"} in plan["container"]["env"]
 
 
 @pytest.mark.parametrize(("name", "taken"), [("base", False), ("claim", True)])
 def test_gangs_take_turns_where_batches_may_overlap(name: str, taken: bool) -> None:
     template = next(each for each in documents()[name] if each["metadata"]["name"] == "perfdag" and each["kind"] == "WorkflowTemplate")
-    fans = [each for each in template["spec"]["templates"] if each["name"] in ("gang", "gang-net", "duel")]
+    fans = [each for each in template["spec"]["templates"] if each["name"] in FANS]
     assert ["synchronization" in each for each in fans] == [taken] * 3
     names = {each["synchronization"]["mutexes"][0]["name"] for each in fans if taken}
     assert all("{{workflow.uid}}" in each and ".turn')}}" in each for each in names)
+
+
+def test_no_pod_waits_for_ever_and_only_what_another_attempt_may_mend_is_tried_again() -> None:
+    made = base.objects(Installation(store="s3://b/r", pending_limit=30))
+    template = next(each for each in made if each["kind"] == "WorkflowTemplate" and each["metadata"]["name"] == "perfdag")
+    pods = [each for each in template["spec"]["templates"] if "container" in each]
+    said = "{{workflow.outputs.parameters.pending}}"
+    steps = {"plan-pod": "30s", "sentry-pod": "30s", "suspect-pod": "30s", "finish-pod": "30s"}
+    assert {each["name"]: each.get("pendingTimeout") for each in pods} == {**steps, "rank": said, "rank-net": said}
+    assert not any("retryStrategy" in each for each in pods), "Argo forgets the pendingTimeout of a template that has one"
+    tried = {each["name"]: each["retryStrategy"] for each in template["spec"]["templates"] if "retryStrategy" in each}
+    policies = {name: each["retryPolicy"] for name, each in tried.items()}
+    assert policies == dict.fromkeys(("plan", "suspect", "finish"), "OnError") | dict.fromkeys(("sentry", *FANS), "Always")
+    assert {tried[name]["expression"] for name in FANS} == {
+        "!('{{workflow.annotations.perfdag/hopeless}}' contains ',{{inputs.parameters.batch}},')"
+    }
+
+
+def test_the_workflow_of_as_many_shapes_as_may_be_is_an_object_of_less_than_256_kib() -> None:
+    template = next(
+        each for each in documents()["cluster"] if each["kind"] == "ClusterWorkflowTemplate" and each["metadata"]["name"] == "perfdag"
+    )
+    holders = [
+        each["name"]
+        for each in template["spec"]["templates"]
+        if any(said["name"] == "shapes" for said in (each.get("outputs") or {}).get("parameters") or [])
+    ]
+    assert holders == ["plan-pod"], "each node that says them is another copy; the workflow's own is one more"
+    long = json.dumps([{"patch": {"name": 'a "quoted" word'}}] * 5000).replace(" ", "")
+    while len(json.dumps(long)) > MAX_SHAPES:
+        long = long[:-100]
+    status = {"outputs": long, "nodes": {"plan": {"outputs": long}}, "stored": [template["spec"], template["spec"]]}
+    assert len(json.dumps(status)) + 30_000 < lint.MAX_BYTES, "room for the nodes of a hundred batches"
+    with pytest.raises(BadDocument, match="too many for one workflow"):
+        check_shapes([{"patch": long + "x" * 200}])
 
 
 def test_pods_of_every_step_are_labelled_by_their_run() -> None:
     template = next(each for each in documents()["base"] if each["kind"] == "WorkflowTemplate" and each["metadata"]["name"] == "perfdag")
     found = {each["name"]: each["metadata"]["labels"].get("perfdag/run") for each in template["spec"]["templates"] if "container" in each}
     given, made = "{{workflow.parameters.run}}", "{{workflow.outputs.parameters.run}}"
-    assert found == {"plan": given, "sentry": made, "suspect": made, "finish": given, "rank": made, "rank-net": made}
+    steps = {"plan-pod": given, "sentry-pod": made, "suspect-pod": made, "finish-pod": given}
+    assert found == {**steps, "rank": made, "rank-net": made}
 
 
 def test_cron_refuses_what_argo_would() -> None:

@@ -50,7 +50,7 @@ def test_a_dag_of_ones_own_keeps_the_rules_and_is_found_by_its_label(composed: d
     assert told["store"] == STORE
     [template] = [each for each in base.objects(Installation(store=STORE)) if each["metadata"]["name"] == "perfdag" and "spec" in each]
     assert set(told) == {each["name"] for each in template["spec"]["arguments"]["parameters"]}
-    for key in ("synchronization", "podGC", "ttlStrategy", "activeDeadlineSeconds"):
+    for key in ("synchronization", "podGC", "ttlStrategy", "activeDeadlineSeconds", "workflowMetadata"):
         assert composed["spec"][key] == template["spec"][key]
 
 
