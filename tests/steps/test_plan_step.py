@@ -14,7 +14,7 @@ from perfdag.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.gang import wrong_place
 from perfdag.steps.place import Here, here
-from perfdag.steps.plan import kept, outputs, plan_of, suite_text
+from perfdag.steps.plan import kept, outputs, plan_of, ssh_port, suite_text
 from perfdag.steps.size import check_size
 from perfdag.store import FolderStore
 from perfdag.suite import loads
@@ -103,6 +103,24 @@ def test_pairs_share_the_pods_of_one_gang() -> None:
     text = "name: s\nentries:\n  - benchmark: iperf\n    hosts: {count: 4, pairs: all}\n    repetitions: 2\n"
     made = outputs(make_plan(loads(text), run_id=place().run_id), place(), set())
     assert (made["batches"], made["shapeof"][0]) == ([0], {"s": "0", "n": "4", "turn": "gang"})
+
+
+@pytest.mark.parametrize(
+    ("network", "key"),
+    [
+        ("{name: bench/net}", "k8s.v1.cni.cncf.io/networks"),
+        ("{name: bench/net, default: true}", "v1.multus-cni.io/default-network"),
+        ("{host: true}", None),
+        ("{}", None),
+    ],
+)
+def test_a_network_is_an_annotation_and_a_peers_port_is_what_its_lead_calls(network: str, key: str | None) -> None:
+    text = f"name: s\nentries: [{{benchmark: command, hosts: {{count: 3}}, network: {network}, params: {{argv: ['true']}}}}]\n"
+    plan = make_plan(loads(text), run_id=place().run_id)
+    [made] = outputs(plan, place(), set())["shapes"]
+    assert (made.get("netkey"), made.get("network")) == (key, "bench/net" if key else None)
+    told = [int(made["port"]) + int(made["step"]) * rank for rank in range(3)]
+    assert told == [ssh_port(plan.shape_of(0), plan.run_id, rank) for rank in range(3)]
 
 
 def test_gangs_of_several_hosts_take_turns_unless_volcano_places_them() -> None:

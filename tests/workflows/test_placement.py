@@ -1,0 +1,160 @@
+"""Where the real scheduler puts pods of the real patches, on simulated nodes: exclusive, spread, packed, zones, tolerations, devices."""
+
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from perfdag import kube
+from perfdag.kube import Kube, KubeError
+from perfdag.podspec import _WIDE
+
+from .pods import pod
+
+pytestmark = pytest.mark.cluster
+Object = dict[str, Any]
+ZONES = ("a", "a", "b", "b")
+
+
+class Nodes:
+    """Four nodes of a pool of their own, two in each zone, tainted so that nobody else uses them; the third has a device."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.key = name, f"{name}/own"
+        self.spaces = [name, f"{name}-other"]
+
+    def bodies(self) -> list[Object]:
+        made = []
+        for number, zone in enumerate(ZONES):
+            labels = {"pool": self.name, "kubernetes.io/hostname": f"{self.name}-{number}", "topology.kubernetes.io/zone": zone}
+            room = {"cpu": "64", "memory": "256Gi", "pods": "110"} | ({"rdma/hca": "1"} if number == 2 else {})
+            made.append(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Node",
+                    "metadata": {"name": f"{self.name}-{number}", "labels": labels, "annotations": {"kwok.x-k8s.io/node": "fake"}},
+                    "spec": {"taints": [{"key": self.key, "effect": "NoSchedule"}]},
+                    "status": {"allocatable": room, "capacity": room},
+                }
+            )
+        return made
+
+    def shape(self, **asked: Any) -> Object:
+        """A shape on these nodes alone."""
+        return {"node_selector": {"pool": self.name}, "tolerations": [{"key": self.key, "operator": "Exists"}], **asked}
+
+    def place(self, *pods: tuple[int, Object]) -> list[str | None]:
+        """Create pods, each in one of the two namespaces, one after the other is placed; their nodes as numbers, None for one without room."""
+        return [kube.run(lambda client, body=body, space=space: self._placed(client, body, self.spaces[space])) for space, body in pods]
+
+    async def _placed(self, client: Kube, body: Object, space: str) -> str | None:
+        kind = await client.resource("v1", "Pod")
+        await client.create(body, space)
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            found = await client.get(kind, body["metadata"]["name"], space)
+            if node := found["spec"].get("nodeName"):
+                return str(node).rpartition("-")[2]
+            said = [each for each in (found.get("status") or {}).get("conditions") or [] if each["type"] == "PodScheduled"]
+            if said and said[0]["status"] == "False":
+                return None
+            time.sleep(0.05)
+        raise AssertionError(f"the scheduler did not look at {body['metadata']['name']}")
+
+    def clear(self) -> None:
+        """Delete all pods at once."""
+
+        async def work(client: Kube) -> None:
+            kind = await client.resource("v1", "Pod")
+            for space in self.spaces:
+                for each in await client.list(kind, space):
+                    await client.delete(kind, each["metadata"]["name"], space, grace=0)
+
+        kube.run(work)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Nodes]:
+    if "KUBECONFIG" not in os.environ:
+        pytest.skip("KUBECONFIG is not set: no cluster to test against")
+    made = Nodes(f"place-{uuid.uuid4().hex[:6]}")
+
+    async def make(client: Kube) -> None:
+        await client.resource("kwok.x-k8s.io/v1alpha1", "Stage")
+        for space in made.spaces:
+            await client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}})
+        for each in made.bodies():
+            await client.create(each)
+            await client.patch(
+                await client.resource("v1", "Node"), each["metadata"]["name"], {"status": each["status"]}, subresource="status"
+            )
+        deadline = time.monotonic() + 30
+        account = await client.resource("v1", "ServiceAccount")
+        while len([space for space in made.spaces if await client.list(account, space)]) < 2:
+            assert time.monotonic() < deadline, "no service account"
+            time.sleep(0.1)
+
+    async def remove(client: Kube) -> None:
+        for each in made.bodies():
+            await client.delete(await client.resource("v1", "Node"), each["metadata"]["name"])
+        for space in made.spaces:
+            await client.delete(await client.resource("v1", "Namespace"), space)
+
+    try:
+        kube.run(make)
+    except KubeError as error:
+        pytest.skip(f"no simulated nodes here: {error}")
+    yield made
+    made.clear()
+    kube.run(remove)
+
+
+@pytest.fixture
+def nodes(pool: Nodes) -> Iterator[Nodes]:
+    yield pool
+    pool.clear()
+
+
+def test_an_exclusive_batch_shares_no_node_with_a_measuring_pod_of_any_run_or_namespace(nodes: Nodes) -> None:
+    usual, alone = nodes.shape(), nodes.shape(hosts={"count": 2, "exclusive": True})
+    foreign = [
+        (1, pod(usual, f"foreign-{number}", run=f"theirs-{number}", more={"nodeName": f"{nodes.name}-{number}"})) for number in range(2)
+    ]
+    nodes.place(*foreign)
+    own = [(0, pod(alone, f"own-{rank}", run="ours", batch=1, rank=rank)) for rank in range(2)]
+    placed = nodes.place(*own)
+    assert set(placed) <= {"2", "3"}, "where the other namespace's pods are not"
+    other = pod(alone, "next", run="ours", batch=2)
+    free = {"2", "3"} - set(placed)
+    assert nodes.place((0, other)) == ([free.pop()] if free else [None]), "another batch of the same run is another gang"
+    nodes.clear()
+    nodes.place((0, pod(alone, "first", run="ours", batch=1, more={"nodeName": f"{nodes.name}-0"})))
+    newcomer = nodes.shape(node_selector={"pool": nodes.name, "kubernetes.io/hostname": f"{nodes.name}-0"})
+    assert nodes.place((1, pod(newcomer, "newcomer", run="theirs"))) == [None], "nor does a usual pod come to where one is alone"
+
+
+@pytest.mark.parametrize("count", [4, _WIDE + 1])
+def test_spread_is_a_node_each_and_no_more_than_there_are(nodes: Nodes, count: int) -> None:
+    """A gang of few by anti-affinity; one of many by topologySpread, which lets a node have two once all have one: what ran is compared."""
+    asked = nodes.shape(hosts={"count": count, "placement": "spread"})
+    placed = nodes.place(*((0, pod(asked, f"p-{rank}", rank=rank)) for rank in range(4)))
+    assert sorted(map(str, placed)) == ["0", "1", "2", "3"]
+    assert nodes.place((0, pod(asked, "fifth", rank=4)))[0] is None or count > _WIDE
+
+
+def test_packed_zones_and_taints(nodes: Nodes) -> None:
+    packed = nodes.shape(hosts={"count": 3, "placement": "packed"}, zones=["b"])
+    placed = nodes.place(*((0, pod(packed, f"p-{rank}", rank=rank)) for rank in range(3)))
+    assert len(set(placed)) == 1
+    assert placed[0] in ("2", "3"), "the nodes of zone b"
+    bare = {**nodes.shape(), "tolerations": []}
+    assert nodes.place((0, pod(bare, "bare", run="x"))) == [None], "the taint is not tolerated"
+    assert nodes.place((0, pod(nodes.shape(zones=["c"]), "nowhere", run="y"))) == [None]
+
+
+def test_a_device_of_a_plugin_is_had_by_one_pod_on_the_node_that_has_it(nodes: Nodes) -> None:
+    asked = nodes.shape(resources={"rdma/hca": 1}, privileges=["rdma"])
+    assert nodes.place((0, pod(asked, "one")), (0, pod(asked, "two", run="s"))) == ["2", None]
