@@ -17,7 +17,7 @@ from perfdag.ids import digest
 from perfdag.plan import Batch, Plan, make_plan, new_run_id
 from perfdag.points import order
 from perfdag.shape import Shape
-from perfdag.stats.paired import FEWEST_BLOCKS, MOST_BLOCKS, Judged, blocks, judge, paired
+from perfdag.stats.paired import FEWEST_BLOCKS, MOST_BLOCKS, Bound, Judged, blocks, judge, paired, within
 from perfdag.stats.robust import Array
 from perfdag.store import Store
 from perfdag.suite import Loaded
@@ -47,11 +47,13 @@ class Duel:
 
 @dataclass(frozen=True)
 class Line:
-    """One series of the duel with its verdict; `label` tells its point from others of the entry, both variants' words."""
+    """One series of the duel with its verdict; `label` tells its point from others of the entry, both variants' words. `bound`: what B costs
+    against the limit of the duel, where it has one."""
 
     info: SeriesInfo
     label: str
     judged: Judged
+    bound: Bound | None = None
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,9 @@ class Outcome:
     damaged: list[str]
 
 
-def prepare(a: Loaded, b: Loaded, words: tuple[str, str], count: int, only: Sequence[str] = ()) -> Duel:
-    """Plan both variants with two samples of each in every block. Raises BadDocument where their points do not match.
+def prepare(a: Loaded, b: Loaded, words: tuple[str, str], count: int, only: Sequence[str] = (), limit: float | None = None) -> Duel:
+    """Plan both variants with two samples of each in every block; `limit` is what B may cost. Raises BadDocument where their points do not
+    match.
 
     The order is of the suite's `seed` where it gives one, else of the run id: no two duels share the luck of one order.
     """
@@ -81,6 +84,7 @@ def prepare(a: Loaded, b: Loaded, words: tuple[str, str], count: int, only: Sequ
         plan = make_plan(loaded, only=only, trigger="ab", variant=variant, run_id=f"{first[:-1]}{variant.lower()}")
         points = [replace(point, repetitions=count * A_BLOCK, until=None) for point in plan.points]
         options = {**plan.options, "words": list(words), "other": f"{first[:-1]}{other}", "blocks": turns}
+        options |= {} if limit is None else {"within": limit}
         ordered = order(points, seed, loaded.suite.warmup)
         plans.append(replace(plan, seed=seed, points=points, order=ordered, batches=[], options=options))
     _check(plans[0], plans[1])
@@ -137,7 +141,8 @@ def positions(plan: Plan, repetition: int) -> list[int]:
 
 
 def analyse(store: Store, duel: Duel, tuning: Tuning, *, everything: bool = False) -> Outcome:
-    """Return the verdict of each headline series (of every series with `everything`). Raises StoreError."""
+    """Return the verdict of each headline series (of every series with `everything`), of headline ones also against the limit that the plan's
+    options give as `within`. Raises StoreError."""
     sides = []
     damaged: list[str] = []
     for plan in (duel.a, duel.b):
@@ -162,7 +167,11 @@ def analyse(store: Store, duel: Duel, tuning: Tuning, *, everything: bool = Fals
         else:
             unpaired.append(f"{name}: no block in which both have values of it")
     judged = judge([each[2] for each in found])
-    lines = [Line(info, _label(duel, key[0]), verdict) for (key, info, _), verdict in zip(found, judged, strict=True)]
+    limit = duel.a.options.get("within")
+    lines = []
+    for (key, info, result), verdict in zip(found, judged, strict=True):
+        bound = within(result, limit) if limit is not None and info.headline else None
+        lines.append(Line(info, _label(duel, key[0]), verdict, bound))
     return Outcome(lines, unpaired, damaged)
 
 
@@ -206,6 +215,7 @@ def data(duel: Duel, outcome: Outcome) -> dict[str, Any]:
         "blocks": duel.blocks,
         "series": [
             {**asdict(each.info), "label": each.label, "word": each.judged.word, "why": each.judged.why, **asdict(each.judged.result)}
+            | ({"within": asdict(each.bound)} if each.bound else {})
             for each in outcome.lines
         ],
         "unpaired": outcome.unpaired,

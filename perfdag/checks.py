@@ -54,6 +54,17 @@ def _share(text: Any) -> Any:
     return text
 
 
+def share(text: str) -> float:
+    """Read `5%` or `0.05`. Raises ValueError for anything that is no share above zero."""
+    try:
+        found = float(_share(text))
+    except ValueError:
+        found = math.nan
+    if not 0 < found < math.inf:
+        raise ValueError(f"not a share: {text!r}; write it as 5% or 0.05")
+    return found
+
+
 _TEXT_OR_NUMBER = WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string"}]})
 Quantity = Annotated[Threshold, PlainValidator(_threshold), _TEXT_OR_NUMBER]
 Share = Annotated[float, Field(gt=0), BeforeValidator(_share), _TEXT_OR_NUMBER]

@@ -4,10 +4,10 @@ import argparse
 import sys
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from perfdag.abtest import Duel, Line, Outcome
+    from perfdag.abtest import Duel
     from perfdag.parts import Part
     from perfdag.points import Point
     from perfdag.store import Store
@@ -15,11 +15,14 @@ if TYPE_CHECKING:
 EPILOG = """examples:
   perfdag ab suites/quick.yaml --only iperf --a iperf.streams=1 --b iperf.streams=4
   perfdag ab old.yaml new.yaml --blocks 12
+  perfdag ab plain.yaml kata.yaml --within 5%
   perfdag ab --resume 20261120T020000Z-1a2b3c4a
   perfdag ab suites/network.yaml --only tcp --a tcp.network.host=false --b tcp.network.host=true --submit --namespace bench --watch
 
 each block is ABBA or BAAB at random; a difference is shown where the exact sign-flip test of the blocks gives p <= 1 %, it survives
 the correction for many series (Benjamini-Hochberg, 5 %) and reaches the smallest effect asked for (5 %; `checks` of the suite).
+--within 5%: B may cost 5 % more time for the same (less rate, more latency): each headline passes where its whole interval is below that, fails where
+it is above, or is inconclusive; exit 3 unless all pass
 --submit: the pods of both variants stand on the same nodes all the time and one variant measures while the other is idle; what the idle
 pods used of the CPU is in every row (env.sample.idle_cpus), and over 0.1 CPUs makes it invalid
 """
@@ -44,6 +47,9 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     )
     parser.add_argument("--blocks", metavar="N", type=int, default=10, help="blocks of ABBA, 8 to 40 (default 10)")
     parser.add_argument(
+        "--within", metavar="SHARE", help="what B may cost: passes, fails or inconclusive for each headline; exit 3 unless all pass"
+    )
+    parser.add_argument(
         "--store",
         metavar="ROOT",
         help="folder or s3://bucket/prefix (default: the suite's, else ./perfdag-results; with --submit the installation's)",
@@ -63,7 +69,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure both variants and print the outcome; exit 1 where a sample failed, 2 on bad input."""
+    """Measure both variants and print the outcome; exit 1 where a sample failed, 2 on bad input, 3 where B is not shown to be --within."""
     from perfdag.cli import EXIT_INTERRUPTED, EXIT_REACH
     from perfdag.cli.run import restore
     from perfdag.collect import collect
@@ -106,9 +112,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def conclude(store: "Store", duel: "Duel", args: argparse.Namespace | None = None) -> int:
-    """Compare the collected variants, print the outcome and keep it beside run A; 0, or 1 where a sample was not ok. Raises StoreError."""
+    """Compare the collected variants, print the outcome and keep it beside run A; 0, 1 where a sample was not ok, or 3 where a headline does not
+    pass the limit of the duel or none is there. Raises StoreError."""
     from perfdag.abtest import analyse
     from perfdag.checks import Tuning, checks_of
+    from perfdag.cli import EXIT_GATE
+    from perfdag.cli.ab_outcome import tell
     from perfdag.results import load
 
     args = args or argparse.Namespace(all=False, chart=None, json=False, markdown=False)
@@ -123,23 +132,35 @@ def conclude(store: "Store", duel: "Duel", args: argparse.Namespace | None = Non
         for each in rows.to_pylist()
         if each["phase"] == "measure" and each["status"] not in ("ok", "skipped")
     }
-    _tell(args, store, duel, analyse(store, duel, Tuning(checks_of(duel.a.suite_text)), everything=args.all), Counter(bad.values()))
+    outcome = analyse(store, duel, Tuning(checks_of(duel.a.suite_text)), everything=args.all)
+    tell(args, store, duel, outcome, Counter(bad.values()))
+    bounds = [line.bound.word for line in outcome.lines if line.bound]
+    if "within" in duel.a.options and set(bounds) != {"passes"}:
+        return EXIT_GATE
     return 1 if bad else 0
 
 
 def prepared(args: argparse.Namespace) -> "tuple[Duel, str | None] | str":
     """The duel asked for and the store's root, or what is wrong with the question. Raises BadDocument, StoreError."""
+    from dataclasses import replace
+
     from perfdag import suite
     from perfdag.abtest import prepare, recall
+    from perfdag.checks import share
     from perfdag.runs import load_plan, variants
     from perfdag.store import open_store
 
+    try:
+        limit = None if args.within is None else share(args.within)
+    except ValueError as error:
+        return f"--within: {error}"
     if args.resume is not None:
         store = open_store(args.store)
         plan = load_plan(store, args.resume)
         if plan.trigger != "ab":
             return f"run {args.resume} is not one of `perfdag ab`"
-        return recall(*variants(store, plan)), args.store
+        duel = recall(*variants(store, plan))
+        return (duel if limit is None else replace(duel, a=replace(duel.a, options={**duel.a.options, "within": limit}))), args.store
     if args.suite is None:
         return "name a suite file, or --resume RUN"
     if args.other is None and not args.a and not args.b:
@@ -147,7 +168,7 @@ def prepared(args: argparse.Namespace) -> "tuple[Duel, str | None] | str":
     a = suite.load(args.suite, [*args.settings, *args.a])
     b = suite.load(args.other or args.suite, [*args.settings, *args.b])
     words = (" ".join(args.a) or args.suite, " ".join(args.b) or args.other or args.suite)
-    return prepare(a, b, words, args.blocks, args.only), args.store or a.suite.store
+    return prepare(a, b, words, args.blocks, args.only, limit), args.store or a.suite.store
 
 
 class _Lines:
@@ -198,89 +219,3 @@ def _measure(duel: "Duel", store: "Store") -> None:
             for lead in leads.values():
                 lead.give_up("budget", "skipped", f"the budget of {budget:g} s was spent")
             break
-
-
-HEADINGS = ["series", "A median", "B median", "B against A", "interval", "p", "verdict"]
-
-
-def _cells(line: "Line") -> list[str]:
-    from perfdag.comparison import percent
-    from perfdag.units import short
-
-    r = line.judged.result
-    name = " ".join(filter(None, (line.info.entry, line.label, line.info.name)))
-    shown = line.judged.word in ("better", "worse", "no difference shown")
-    band = f"{percent(r.interval.low, r.absolute)} to {percent(r.interval.high, r.absolute)}"
-    verdict = line.judged.word if shown else f"{line.judged.word}: {line.judged.why}"
-    return [name, short(r.a, line.info.unit), short(r.b, line.info.unit), percent(r.effect, r.absolute), band, f"{r.p:.2g}", verdict]
-
-
-def _tell(args: argparse.Namespace, store: "Store", duel: "Duel", made: "Outcome", failed: Counter[str]) -> None:
-    """Print the outcome in the form asked for, and keep it beside run A."""
-    import orjson
-
-    from perfdag.abtest import data
-
-    lines = made.lines
-    outcome = orjson.dumps(data(duel, made), option=orjson.OPT_INDENT_2)
-    store.put(f"runs/{duel.a.run_id}/ab.json", outcome)
-    if args.chart:
-        from perfdag.cli.compare import write_chart
-
-        write_chart(args.chart, _forest(duel, lines))
-    if args.json:
-        print(outcome.decode())
-        return
-    words = duel.a.options["words"]
-    if args.markdown:
-        print(f"### A: {words[0]}; B: {words[1]} ({duel.a.suite}, {len(duel.blocks)} blocks)\n")
-        print("| " + " | ".join(HEADINGS) + " |\n|" + "---|" * len(HEADINGS))
-        for line in lines:
-            print("| " + " | ".join(each.replace("|", "\\|") for each in _cells(line)) + " |")
-    else:
-        _table(lines, words)
-    bands = {line.judged.result.interval.words() for line in lines}
-    print(f"\n{len(duel.blocks)} blocks of ABBA or BAAB; interval: {', '.join(sorted(bands)) or '-'}; exact sign-flip test")
-    if failed:
-        print(f"{failed.total()} samples were not ok; their blocks count where the other sample of the variant was")
-        for reason, count in failed.most_common(3):
-            print(f"  {count} of them: {reason}")
-    for each in made.unpaired:
-        print(f"not compared: {each}")
-    for key in made.damaged:
-        print(f"damaged, left out: {key}")
-    print(f"outcome {store.url(f'runs/{duel.a.run_id}/ab.json')}")
-
-
-def _table(lines: "list[Line]", words: list[str]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    print(f"A  {words[0]}\nB  {words[1]}")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for i, heading in enumerate(HEADINGS):
-        table.add_column(heading, justify="right" if 0 < i < 6 else "left", overflow="fold")
-    styles = {"worse": "bold dark_orange", "better": "bold blue"}
-    for line in lines:
-        table.add_row(*(Text(each) for each in _cells(line)), style=styles.get(line.judged.word, ""))
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
-
-
-def _forest(duel: "Duel", lines: "list[Line]") -> Any:
-    from perfdag.charts.compare import Effect, forest
-
-    effects = [
-        Effect(
-            _cells(line)[0], line.judged.result.effect, line.judged.result.interval.low, line.judged.result.interval.high, line.judged.word
-        )
-        for line in lines
-        if not line.judged.result.absolute
-    ]
-    words = duel.a.options["words"]
-    return forest(
-        effects,
-        f"{words[1]} against {words[0]}",
-        f"{duel.a.suite}: {len(duel.blocks)} blocks side by side; line: interval of the median ratio",
-        len(lines) - len(effects),
-    )

@@ -78,6 +78,19 @@ class Paired:
 
 
 @dataclass(frozen=True, slots=True)
+class Bound:
+    """What B costs over A against a limit: `cost` and its interval relative (0.03: 3 % more time for the same) or absolute; `word` is passes,
+    fails or inconclusive."""
+
+    limit: float
+    cost: float
+    low: float
+    high: float
+    word: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Judged:
     """A paired result with its word after the correction for many series."""
 
@@ -115,6 +128,28 @@ def paired(a: ArrayLike, b: ArrayLike, *, better: str, min_effect: float = 0.05,
         detectable=scale.effect(reach) if math.isfinite(reach) else None,
         absolute=absolute,
     )
+
+
+def within(r: Paired, limit: float) -> Bound | None:
+    """Hold B's cost against `limit`: it passes where the whole interval is below, fails where it is above; None where no direction is worse."""
+    if r.better not in ("higher", "lower"):
+        return None
+    cost, one, other = (_cost(r, effect) for effect in (r.effect, r.interval.low, r.interval.high))
+    low, high = min(one, other), max(one, other)
+    if r.interval.kind != "interval":
+        return Bound(limit, cost, low, high, "inconclusive", f"{r.blocks} blocks allow no interval")
+    if high < limit or low > limit:
+        return Bound(limit, cost, low, high, "passes" if high < limit else "fails", f"{r.blocks} blocks")
+    gap = abs(limit - cost)
+    # the half width shrinks with the root of the blocks
+    more = min(9999, max(r.blocks + 2, math.ceil(r.blocks * ((high - low) / 2 / gap) ** 2))) if gap else 9999
+    return Bound(limit, cost, low, high, "inconclusive", f"about {more} blocks would tell")
+
+
+def _cost(r: Paired, effect: float) -> float:
+    if r.better == "lower" or r.absolute:
+        return effect if r.better == "lower" else -effect
+    return 1 / (1 + effect) - 1 if effect > -1 else math.inf
 
 
 def benjamini_hochberg(p_values: Sequence[float], q: float = FALSE_DISCOVERIES) -> list[bool]:

@@ -511,6 +511,15 @@ def test_ab_finds_a_real_difference_and_resumes(tmp_path: Path, capsys: pytest.C
     out = capsys.readouterr().out
     assert re.search(r"^\| command .*wall_time \| [\d.]+ ms \| 2[\d.]+ ms \| \+.* % \| .* \| 0\.0078 \| worse \|$", out, re.MULTILINE), out
     assert b"wall_time" in (tmp_path / "duel.svg").read_bytes()
+    assert main(["ab", "--resume", made["a"]["run_id"], "--within", "5%", "--markdown"]) == 3
+    out = capsys.readouterr().out
+    assert "| verdict | cost within 5 % |" in out
+    assert re.search(r"\| worse \| \+[\d.]+ % \(\+[\d.]+ % to \+[\d.]+ %\) fails \|$", out, re.MULTILINE), out
+    assert main(["ab", "--resume", made["a"]["run_id"], "--within", "9900%", "--json"]) == 0
+    [line] = json.loads(capsys.readouterr().out)["series"]
+    assert (line["within"]["word"], line["within"]["limit"]) == ("passes", 99)
+    assert main(["ab", "duel.yaml", "--b", "command.argv=[ls]", "--within", "half"]) == 2
+    assert capsys.readouterr().err == "perfdag ab: --within: not a share: 'half'; write it as 5% or 0.05\n"
     assert main(["history", "duel"]) == 2  # an ab is no night
     store = open_store(None)
     key = next(key for key in store.list("results") if made["a"]["run_id"] in key)

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from perfdag.stats.paired import benjamini_hochberg, blocks, judge, paired, sign_flip_p
+from perfdag.stats.paired import benjamini_hochberg, blocks, judge, paired, sign_flip_p, within
 
 
 def brute(d: np.ndarray) -> float:
@@ -88,3 +88,32 @@ def test_blocks_with_a_failed_side_are_dropped() -> None:
         paired([np.nan], [1.0], better="higher")
     with pytest.raises(ValueError, match="pairs need both"):
         paired([1.0], [1.0, 2.0], better="higher")
+
+
+@pytest.mark.parametrize(
+    ("cost", "spread", "better", "word"),
+    [
+        (0.03, 0.01, "lower", "passes"),
+        (0.03, 0.01, "higher", "passes"),
+        (-0.2, 0.01, "lower", "passes"),
+        (0.08, 0.01, "lower", "fails"),
+        (0.08, 0.01, "higher", "fails"),
+        (0.03, 0.04, "lower", "inconclusive"),
+        (0.03, 0.04, "higher", "inconclusive"),
+    ],
+)
+def test_a_cost_is_held_against_a_limit(cost: float, spread: float, better: str, word: str) -> None:
+    times = 1 + cost + spread * np.tile([-1.0, -0.5, 0.0, 0.5, 1.0], 2)  # of the same work, A's being 1
+    found = within(paired(np.ones(10), times if better == "lower" else 1 / times, better=better), 0.05)
+    assert found is not None
+    assert (found.word, found.cost) == (word, pytest.approx(cost, abs=1e-6))
+    assert found.low == pytest.approx(cost - spread, abs=1e-6)
+    if word == "inconclusive":
+        assert found.why in ("about 40 blocks would tell", "about 41 blocks would tell")  # 10 of (0.04 against 0.02) squared
+
+
+def test_too_few_blocks_and_metrics_of_no_direction_are_held_against_nothing() -> None:
+    few = within(paired([1.0] * 5, [1.01] * 5, better="lower"), 0.05)
+    assert few is not None
+    assert (few.word, few.why) == ("inconclusive", "5 blocks allow no interval")
+    assert within(paired([1.0] * 9, [1.0] * 9, better="none"), 0.05) is None
