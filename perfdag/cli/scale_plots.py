@@ -48,7 +48,7 @@ def _plot_stages(args: argparse.Namespace) -> int:
     if not source.exists():
         raise ValueError(f"no {source}; run `perfdag scale sample -o {args.output_dir}` or `perfdag scale vmi` first")
     draw = {"timeline": charts.timeline, "scurves": charts.s_curves, "ecdf": charts.ecdf, "order": charts.by_order}[args.plot]
-    for name, stages in of_runs(pq.read_table(source).to_pylist(), args.head, args.tail).items():
+    for name, stages in of_runs(pq.read_table(source, use_threads=False).to_pylist(), args.head, args.tail).items():
         path = args.output_dir / f"{args.plot}{'-' if name else ''}{name}.png"
         path.write_bytes(to_bytes(draw(stages))[1])
         print(path)
