@@ -149,7 +149,7 @@ def test_server_is_checked_at_every_size_that_it_may_run(tmp_path: Path) -> None
     raw = json.loads(output.texts["result"])
     assert raw["warmup"]["by_size"].keys() == raw["logits"]["by_size"].keys() == raw["logits_after"]["by_size"].keys() == {"1", "2", "3"}
     assert set(raw["tests"][0]["batches"]) <= {"1", "2", "3"}
-    assert raw["logits"]["same_class"] == raw["logits"]["images"] == 6
+    assert raw["logits"]["same_class"] == raw["logits"]["images"] == 4 + 4 + 6
     assert values[("logit_error", "max")] < 1e-4
     assert {name for name, _ in values} >= {"batch_size", "phase_time"}
 
