@@ -20,7 +20,7 @@ from perfdag.parts import note, stored_parts
 from perfdag.plan import Plan
 from perfdag.podspec import HOPELESS, NOTES
 from perfdag.runs import load_plan, variants
-from perfdag.steps.peer import REFUSED
+from perfdag.steps.peer import REFUSED, RETRYABLE
 from perfdag.steps.place import Here, pending_limit
 from perfdag.steps.pods import Pod, is_pulling, read, selector, told
 from perfdag.store import Store, StoreError
@@ -32,6 +32,7 @@ HOPELESS_SECONDS, PULL_SECONDS = 3.0, 20.0
 GIVEN_UP = "GivenUp"
 NOTE_LENGTH, NOTES_BYTES = 400, 60_000
 _FINAL = {f"main ended with exit code {code}" for code in (2, REFUSED)}
+_SAID = {f"main ended with exit code {code}" for code in (RETRYABLE, REFUSED)}  # it noted why itself
 _DONE = {"Succeeded", "Failed", "Error", "Skipped", "Omitted"}
 
 Object = dict[str, Any]
@@ -77,11 +78,12 @@ class Sentry:
                     doomed.add((pod.batch, pod.attempt))
             elif pod.batch in self.hopeless and pod.trouble.startswith(("DeadlineExceeded", GIVEN_UP)):
                 continue  # ended by us: why is noted already
-            elif pod.trouble in _FINAL:
-                self.hopeless.add(pod.batch)
-                doomed.add((pod.batch, pod.attempt))  # its peers would wait for it
-            elif not pod.trouble.startswith("main ended"):  # the lead said why itself
-                self.note(pod.batch, f"pod of rank {pod.rank}: {pod.trouble}")
+            else:
+                if pod.trouble in _FINAL:
+                    self.hopeless.add(pod.batch)
+                    doomed.add((pod.batch, pod.attempt))  # its peers would wait for it
+                if pod.trouble not in _SAID:
+                    self.note(pod.batch, f"pod of rank {pod.rank}: {pod.trouble}")
         return [pod for pod in pods if pod.batch is not None and (pod.batch, pod.attempt) in doomed and pod.phase in ("Pending", "Running")]
 
     def _age(self, pod: Pod) -> float:

@@ -400,5 +400,8 @@ def test_troubles_of_batches_that_are_over_are_left_out_until_the_end() -> None:
     running = View({**workflow, "status": {"phase": "Running"}}, [old, now])
     assert running.troubles() == ["now: ImagePullBackOff: no such image"]
     assert len(View({**workflow, "status": {"phase": "Failed"}}, [old, now]).troubles()) == 2
+    killed = Pod("killed", 1, 0, 0, "Failed", "n", None, trouble="OOMKilled: container main", created=9.0)
+    gap = View({**workflow, "status": {"phase": "Running"}}, [old, killed])
+    assert gap.troubles() == ["killed: OOMKilled: container main"], "its retry is not there yet"
     retried = View({**workflow, "status": {"phase": "Running"}}, [old, Pod("again", 0, 0, 1, "Running", "n", "10.0.0.1")])
     assert retried.troubles() == ["old: DeadlineExceeded: too long"], "its batch is under way"

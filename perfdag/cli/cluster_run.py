@@ -97,7 +97,10 @@ class View:
         from perfdag.steps.pods import troubles
         from perfdag.steps.sentry import nodes_of
 
-        over = {pod.batch for pod in self.pods if pod.batch is not None} - set(self.batches) if self.phase not in DONE else set()
+        measuring = [pod for pod in self.pods if pod.batch is not None]
+        # between two attempts no pod is there: the last ones tell
+        now = self.batches or [pod.batch for pod in measuring if pod.created == max(each.created for each in measuring)]
+        over = {pod.batch for pod in measuring} - set(now) if self.phase not in DONE else set()
         found = troubles(pod for pod in self.pods if pod.phase == "Pending" or pod.batch not in over)
         for node in nodes_of(self.workflow).values():
             if node.get("type") == "Pod" and node.get("phase") in ("Pending", "Error", "Failed") and node.get("message"):

@@ -19,17 +19,18 @@ def beside(restricted: Namespace) -> Iterator[Namespace]:
 
 
 def test_runs_of_two_installations_take_turns_and_the_urgent_one_goes_first(bench: Namespace, beside: Namespace, tmp_path: Path) -> None:
-    suite = sleeps(tmp_path, points=4, hosts=1)
+    suite = sleeps(tmp_path, points=2, hosts=1)
     first = bench.submit(suite)
     bench.until(lambda: bench.stored(bench.run_id(first)), 120, "sample of the first run")
     second = beside.submit(suite)
     beside.until(lambda: "lock" in beside.perfdag("status", second).stdout.lower(), 60, "word on what is waited for")
+    third = bench.submit(suite)
     urgent = bench.submit(suite, "--set", "priority=5")
     spans = {}
-    for place, name in ((bench, first), (beside, second), (bench, urgent)):
-        assert place.watch(name, timeout=400).returncode == 0
+    for place, name in ((bench, first), (beside, second), (bench, third), (bench, urgent)):
+        assert place.watch(name, timeout=500).returncode == 0
         rows = place.rows(place.run_id(name))
         spans[name] = (min(row["started_at"] for row in rows), max(row["finished_at"] for row in rows))
     order = sorted(spans, key=lambda name: spans[name][0])
-    assert order == [first, urgent, second]
+    assert order == [first, urgent, second, third]
     assert all(spans[before][1] <= spans[after][0] for before, after in pairwise(order)), "two runs at once"

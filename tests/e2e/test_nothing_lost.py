@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -198,12 +199,25 @@ def test_oom_has_its_reason_and_costs_only_itself(bench: Namespace, tmp_path: Pa
     eats = "[python3, -c, 'x = [bytearray(1 << 20) for _ in range(1000)]']"
     suite.write_text(
         "name: oom\npending_limit: 60s\nentries:\n  - benchmark: command\n    resources: {memory: 300Mi}\n    permutations: {explicit: ["
-        + ", ".join(f"{{argv: {argv}}}" for argv in ("[sleep, '0.1']", "[sleep, '0.2']", eats, "[sleep, '0.3']", "[sleep, '0.4']"))
+        + ", ".join(f"{{argv: {argv}}}" for argv in ("[sleep, '0.1']", "[sleep, '0.2']", eats, "[sleep, '3']", "[sleep, '4']"))
         + "]}\n"
     )
     name = bench.submit(suite)
+    run_id = bench.run_id(name)
+
+    def killed() -> bool:
+        pods = bench.objects("Pod", labels=f"workflows.argoproj.io/workflow={name},perfdag/rank=0")
+        return any("OOMKilled" in json.dumps(pod["status"].get("containerStatuses")) for pod in pods)
+
+    bench.until(killed, 120, "pod that passed its limit")
+    start = time.monotonic()
+    bench.until(lambda: "OOMKilled" in bench.perfdag("status", name).stdout, 30, "reason in the watch line")
+    bench.until(lambda: any("OOMKilled" in (row["error"] or "") for row in bench.rows(run_id)), 30, "reason in the row")
+    assert time.monotonic() - start < 30
+    argv = [sys.executable, "-m", "perfdag", "report", run_id, "--store", bench.store]
+    assert "OOMKilled" in subprocess.run(argv, capture_output=True, text=True, check=False).stdout, "a report of a run that is under way"
     assert bench.watch(name).returncode == 1
-    rows = bench.rows(bench.run_id(name))
+    rows = bench.rows(run_id)
     assert sorted(row["status"] for row in rows) == ["failed", "ok", "ok", "ok", "ok"]
     [failed] = [row for row in rows if row["status"] == "failed"]
     assert "bytearray" in failed["params"]

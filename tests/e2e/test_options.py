@@ -9,7 +9,7 @@ import pytest
 from perfdag import kube
 from perfdag.kube import Kube
 
-from .conftest import Namespace, installed
+from .conftest import Namespace, installed, sleeps
 
 pytestmark = [pytest.mark.argo, pytest.mark.slow]
 
@@ -26,6 +26,26 @@ async def _remove_templates(client: Kube) -> None:
     kind = await client.resource("argoproj.io/v1alpha1", "ClusterWorkflowTemplate")
     for each in await client.list(kind, labels="app.kubernetes.io/managed-by=perfdag"):
         await client.delete(kind, each["metadata"]["name"])
+
+
+@pytest.fixture(scope="module")
+def two_at_once() -> Iterator[Namespace]:
+    """An installation that measures two batches at a time."""
+    with installed("restricted", "--parallel-batches", "2") as made:
+        yield made
+
+
+def test_two_batches_at_once_and_a_pod_for_every_sample(two_at_once: Namespace, tmp_path: Path) -> None:
+    name = two_at_once.submit(sleeps(tmp_path, points=4, seconds=6, hosts=1, extra="isolation: pod\n"))
+    ended = two_at_once.watch(name)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    run_id = two_at_once.run_id(name)
+    two_at_once.assert_complete(run_id, 4)
+    assert len(two_at_once.objects("Pod", labels=f"workflows.argoproj.io/workflow={name},perfdag/rank=0")) == 4, "a pod each"
+    rows = [row for row in two_at_once.rows(run_id) if row["headline"]]
+    spans = [(row["started_at"], row["finished_at"]) for row in rows]
+    most = max(sum(start <= began < end for start, end in spans) for began, _ in spans)
+    assert most == 2
 
 
 def test_iperf_behind_a_network_policy_from_templates_of_the_cluster(wide: Namespace, tmp_path: Path) -> None:

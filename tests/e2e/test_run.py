@@ -6,11 +6,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from perfdag import kube
+from perfdag.collect import gather
+from perfdag.runs import load_plan, runs
+from perfdag.store import open_store
 
 from .conftest import IMAGES, Namespace
 
@@ -30,20 +34,41 @@ def _argvs(bench: Namespace, run_id: str) -> set[str]:
     return {row["command"] for row in bench.rows(run_id) if row["entry"] == "command"}
 
 
+def _here(suite: Path, folder: Path, *more: str) -> list[dict[str, Any]]:
+    """Rows of the suite's samples, measured without a cluster."""
+    argv = [sys.executable, "-m", "perfdag", "run", str(suite), "--store", str(folder / "s"), "--no-report", *more]
+    said = subprocess.run(argv, check=False, capture_output=True, text=True)
+    assert said.returncode == 0, said.stdout + said.stderr
+    store = open_store(str(folder / "s"))
+    table, _ = gather(store, load_plan(store, runs(store)[-1]))
+    return [row for row in table.to_pylist() if row["benchmark"] != "canary"]
+
+
+def test_the_suite_of_the_readme_gives_the_rows_of_a_local_run(bench: Namespace, tmp_path: Path) -> None:
+    """Real tools in both places: the same metrics, units, coordinates and points; only values, where and provenance differ."""
+    suite, shorter = Path(__file__).parents[2] / "suites/quick.yaml", ("--set", "repetitions=1", "--set", "pending_limit=120s")
+    name = bench.submit(suite, *shorter)
+    here = _here(suite, tmp_path, *shorter[:2])
+    ended = bench.watch(name)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    there = bench.rows(bench.run_id(name))
+    compared = ("entry", "metric", "stat", "unit", "better", "headline", "coords", "params", "point", "repetition", "series_id")
+
+    def keyed(rows: list[dict[str, Any]]) -> set[tuple[str, ...]]:
+        return {tuple(str(row[name]) for name in compared) for row in rows}
+
+    assert {row["entry"] for row in there} == {"iperf", "fio", "imb"}
+    assert {row["status"] for row in [*there, *here]} == {"ok"}
+    assert keyed(there) == keyed(here)
+
+
 def test_suite_text_through_the_store_and_rows_equal_to_a_local_run(bench: Namespace, tmp_path: Path) -> None:
     suite = _suite(tmp_path)
     name = bench.submit(suite)
     assert bench.watch(name).returncode == 0
     run_id = bench.run_id(name)
     assert _argvs(bench, run_id) == {f"printf %s {NASTY}"}
-    local = subprocess.run([sys.executable, "-m", "perfdag", "run", str(suite), "--store", str(tmp_path / "s"), "--no-report"], check=False)
-    assert local.returncode == 0
-    from perfdag.collect import gather
-    from perfdag.runs import load_plan, runs
-    from perfdag.store import open_store
-
-    store = open_store(str(tmp_path / "s"))
-    here = [row for row in gather(store, load_plan(store, runs(store)[-1]))[0].to_pylist() if row["benchmark"] != "canary"]
+    here = _here(suite, tmp_path)
     same = (
         "entry",
         "benchmark",

@@ -68,11 +68,13 @@ def test_the_retry_of_a_gang_given_up_is_given_up_at_once(sentry: Sentry) -> Non
 
 
 @pytest.mark.parametrize(("code", "over"), [(2, True), (REFUSED, True), (1, False), (RETRYABLE, False), (4, False), (137, False)])
-def test_what_ended_a_lead_decides_whether_there_is_another_attempt(sentry: Sentry, code: int, over: bool) -> None:
+def test_what_ended_a_lead_decides_whether_there_is_another_attempt(sentry: Sentry, tmp_path: Path, code: int, over: bool) -> None:
     """A crash is tried again: the sample under way goes last then, and the others are measured."""
     ended = pod(f"main ended with exit code {code}", phase="Failed")
     peer = replace(pod(None, phase="Running", uid="v"), rank=1)
     assert sentry.look([ended, peer], 0) == ([peer] if over else [])
+    noted = [f"exit code {code}" in each for each in notes(tmp_path)]
+    assert noted == ([] if code in (REFUSED, RETRYABLE) else [True]), "those two say why themselves"
     assert sentry.hopeless == ({0} if over else set())
 
 
