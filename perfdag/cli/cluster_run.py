@@ -99,7 +99,9 @@ class View:
 
         measuring = [pod for pod in self.pods if pod.batch is not None]
         # between two attempts no pod is there: the last ones tell
-        now = self.batches or [pod.batch for pod in measuring if pod.created == max(each.created for each in measuring)]
+        now: list[int | None] = [*self.batches] or [
+            pod.batch for pod in measuring if pod.created == max(each.created for each in measuring)
+        ]
         over = {pod.batch for pod in measuring} - set(now) if self.phase not in DONE else set()
         found = troubles(pod for pod in self.pods if pod.phase == "Pending" or pod.batch not in over)
         for node in nodes_of(self.workflow).values():
