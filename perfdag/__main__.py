@@ -1,7 +1,5 @@
 """`python -m perfdag`."""
 
-import sys
+from perfdag.cli import program
 
-from perfdag.cli import main
-
-sys.exit(main())
+program()

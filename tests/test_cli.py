@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -111,3 +112,14 @@ def test_without_hera_one_line_says_what_to_install() -> None:
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert ended.stderr == "perfdag: hera, which makes the manifests, is not installed: pip install 'perfdag[argo]'\n"
+
+
+def test_an_interpreter_that_aborts_at_its_end_does_not_change_the_exit_code() -> None:
+    """As a native library's thread makes it do now and then."""
+    code = "import ctypes, sys; libc = ctypes.CDLL(None); libc.__cxa_atexit(libc.abort, None, None); sys.argv[1:] = {!r}; {}"
+    for argv, expected in ((["benchmarks"], 0), (["plan", "no-such.yaml"], 2), (["--version"], 0), (["nonsense"], 2)):
+        ended = subprocess.run([sys.executable, "-c", code.format(argv, "import perfdag.__main__")], capture_output=True, check=False)
+        assert ended.returncode == expected, argv
+        assert ended.stdout or ended.stderr
+    aborted = subprocess.run([sys.executable, "-c", code.format([], "pass")], capture_output=True, check=False)
+    assert aborted.returncode == -signal.SIGABRT
