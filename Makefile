@@ -16,7 +16,7 @@ LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 # the checks of the code take what the tests leave of the processors
 test: $(VENV)/dev.stamp tools
 	@nice -n 19 sh -c '$(LINT)' >$(VENV)/lint.log 2>&1 & lint=$$!; \
-	 $(BIN)/python -m pytest -q -n 3 --dist worksteal -m "not cluster and not argo" $(CLOCKS:%=--ignore %) || failed=1; \
+	 $(BIN)/python -m pytest -q -n 4 --dist worksteal -m "not cluster and not argo" $(CLOCKS:%=--ignore %) || failed=1; \
 	 $(BIN)/python -m pytest -q -n 5 --dist load --maxschedchunk 1 -m "not cluster and not argo" $(CLOCKS) || failed=1; \
 	 wait $$lint || failed=1; cat $(VENV)/lint.log; exit $${failed:-0}
 
