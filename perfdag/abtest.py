@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from perfdag import results
-from perfdag.checks import Tuning
+from perfdag.checks import Tuning, fraction
 from perfdag.document import BadDocument, Problem
 from perfdag.ids import digest
 from perfdag.plan import Batch, Plan, make_plan, new_run_id
 from perfdag.points import order
 from perfdag.shape import Shape
-from perfdag.stats.paired import FEWEST_BLOCKS, MOST_BLOCKS, Bound, Judged, blocks, judge, paired, within
+from perfdag.stats.paired import FEWEST_BLOCKS, MOST_BLOCKS, Bound, Judged, Paired, blocks, judge, paired, within
 from perfdag.stats.robust import Array
 from perfdag.store import Store
 from perfdag.suite import Loaded
@@ -60,11 +60,13 @@ class Line:
 class Outcome:
     """Verdicts of the series that both variants have in at least one block; `unpaired` says for the others who has them.
 
+    `absent` names what a limit cannot be held against for that reason: headline series, and points that have none in either variant.
     `damaged` names files that could not be read.
     """
 
     lines: list[Line]
     unpaired: list[str]
+    absent: list[str]
     damaged: list[str]
 
 
@@ -149,30 +151,41 @@ def analyse(store: Store, duel: Duel, tuning: Tuning, *, everything: bool = Fals
         table = results.load(store, suites=[plan.suite], runs=[plan.run_id], columns=list(COLUMNS), damaged=damaged)
         rows = table.filter(measured(table))
         sides.append(_series(rows, plan, len(duel.blocks)))
-    found, unpaired = [], []
+    limit = duel.a.options.get("within")
+    found: list[tuple[_Key, SeriesInfo, Paired, Bound | None]] = []
+    unpaired, absent = [], []
     for key in {**sides[0], **sides[1]}:
-        has = [side for side in sides if key in side]
-        info = has[0][key][0]
+        has = [side[key] for side in sides if key in side]
+        info = has[0][0]
         name = " ".join(filter(None, (info.entry, _label(duel, key[0]), info.name)))
         if not (everything or info.headline):
             continue
-        if len(has) == 1:
-            unpaired.append(f"{name}: {'A' if key in sides[0] else 'B'} alone has values of it")
+        if len(has) == 2 and np.isfinite(has[0][1] + has[1][1]).any():
+            found.append((key, info, *_held(info, has[0][1], has[1][1], tuning, limit)))
             continue
-        a, b = sides[0][key][1], sides[1][key][1]
-        both = np.concatenate([a, b])
-        min_effect, absolute = tuning.effect(info, both[np.isfinite(both)])
-        if np.isfinite(a + b).any():
-            found.append((key, info, paired(a, b, better=info.better, min_effect=min_effect, absolute=absolute)))
-        else:
-            unpaired.append(f"{name}: no block in which both have values of it")
+        absent += [name] if info.headline and info.better in ("higher", "lower") else []
+        alone = f"{'A' if key in sides[0] else 'B'} alone has values of it"
+        unpaired.append(f"{name}: {alone if len(has) == 1 else 'no block in which both have values of it'}")
+    for i in sorted(set(range(len(duel.a.points))) - {key[0] for side in sides for key, (info, _) in side.items() if info.headline}):
+        name = " ".join(filter(None, (duel.a.points[i].entry, _label(duel, i))))
+        absent.append(name)
+        unpaired.append(f"{name}: neither has a headline value")
     judged = judge([each[2] for each in found])
-    limit = duel.a.options.get("within")
-    lines = []
-    for (key, info, result), verdict in zip(found, judged, strict=True):
-        bound = within(result, limit) if limit is not None and info.headline else None
-        lines.append(Line(info, _label(duel, key[0]), verdict, bound))
-    return Outcome(lines, unpaired, damaged)
+    lines = [Line(info, _label(duel, key[0]), verdict, bound) for (key, info, _, bound), verdict in zip(found, judged, strict=True)]
+    return Outcome(lines, unpaired, absent, damaged)
+
+
+def _held(info: SeriesInfo, a: Array, b: Array, tuning: Tuning, limit: float | None) -> tuple[Paired, Bound | None]:
+    """Compare one series, and hold it against the limit where it is a headline."""
+    both = np.concatenate([a, b])
+    both = both[np.isfinite(both)]
+    min_effect, absolute = tuning.effect(info, both)
+    result = paired(a, b, better=info.better, min_effect=min_effect, absolute=absolute)
+    if limit is None or not info.headline:
+        return result, None
+    # the limit is a share: a difference in seconds or bit/s, as `checks` may ask for, has to be made one
+    shares = paired(a, b, better=info.better, min_effect=min_effect) if absolute and not fraction(info, both) else result
+    return result, within(shares, limit)
 
 
 _Key = tuple[int, str, str, str]

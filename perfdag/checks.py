@@ -55,13 +55,15 @@ def _share(text: Any) -> Any:
 
 
 def share(text: str) -> float:
-    """Read `5%` or `0.05`. Raises ValueError for anything that is no share above zero."""
+    """Read `5%`, `0.05` or `150%`. Raises ValueError for anything that is no share above zero, and for a bare 1 or more: it was meant in percent."""
     try:
         found = float(_share(text))
     except ValueError:
         found = math.nan
     if not 0 < found < math.inf:
         raise ValueError(f"not a share: {text!r}; write it as 5% or 0.05")
+    if found >= 1 and "%" not in text:
+        raise ValueError(f"{text!r} would be {found * 100:g} %; write 5% or 0.05, and 100% or more with its %")
     return found
 
 
@@ -140,6 +142,11 @@ def misaimed(checks: Sequence[Check], entries: Mapping[str, Sequence[Metric]]) -
             yield index, "value", f"is in {unit}, and {each.name} of {entry} is in {each.unit}; write it in {each.unit} or as a bare number"
 
 
+def fraction(info: SeriesInfo, values: Array) -> bool:
+    """Whether a series is a fraction between 0 and 1 that touches 0, such as a loss: a relative change of it says nothing."""
+    return bool(info.unit == "1" and values.size and values.min() == 0 and values.max() <= 1)
+
+
 class Tuning:
     """The detector's settings for each series: the last rule that covers it wins, else the defaults."""
 
@@ -151,7 +158,7 @@ class Tuning:
         for check in reversed(self.checks):
             if check.min_effect is not None and check.covers(info):
                 return check.min_effect, check.absolute
-        if info.unit == "1" and values.size and values.min() == 0 and values.max() <= 1:
+        if fraction(info, values):
             return MIN_EFFECT_FRACTION, True
         tail = info.unit == "s" and (info.stat == "max" or info.stat.startswith("p99"))
         return (MIN_EFFECT_TAIL if tail else MIN_EFFECT), False

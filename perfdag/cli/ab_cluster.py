@@ -48,6 +48,8 @@ def submit(args: argparse.Namespace) -> int:
     elif not duel.a.options.get("cluster"):
         print(f"perfdag ab: {args.resume} was measured on one machine; resume it there, without --submit", file=sys.stderr)
         return EXIT_INPUT
+    elif args.within is not None:  # the last step on the cluster holds B against what the plan says
+        open_store(args.store).put(f"runs/{duel.a.run_id}/plan.json", duel.a.dump())
     told = {"run": duel.a.run_id, "store": args.store}
     name = place.start(duel.a.suite, told, int(duel.a.options.get("priority", 0)))
     print(f"ab {duel.a.run_id} and {duel.b.run_id}, workflow {name} in namespace {args.namespace}", flush=True)
@@ -60,7 +62,7 @@ def submit(args: argparse.Namespace) -> int:
 
 
 def finish(store: "Store", plan: "Plan") -> int:
-    """The last step of such a run: both variants collected and reported, the outcome printed and stored; exit 0 or 1."""
+    """The last step of such a run: both variants collected and reported, the outcome printed and stored; exit 0, 1 or 3."""
     from perfdag.cli.ab import conclude
     from perfdag.cli.finish import write_report
     from perfdag.collect import collect

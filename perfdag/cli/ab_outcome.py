@@ -1,6 +1,7 @@
 """The outcome of `perfdag ab` in words: a table for a terminal, Markdown or JSON, and its chart."""
 
 import argparse
+import math
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -19,13 +20,14 @@ def _headings(lines: "list[Line]") -> list[str]:
 
 def _within(line: "Line") -> list[str]:
     """What B costs, its interval and whether that is within the limit."""
-    from perfdag.comparison import percent
-
-    bound, absolute = line.bound, line.judged.result.absolute
+    bound = line.bound
     if bound is None:
         return ["-"]
     said = bound.word if bound.word != "inconclusive" else f"{bound.word}: {bound.why}"
-    return [f"{percent(bound.cost, absolute)} ({percent(bound.low, absolute)} to {percent(bound.high, absolute)}) {said}"]
+    if math.isnan(bound.cost):
+        return [said]
+    cost, low, high = (f"{100 * each:+.1f} {'points' if bound.points else '%'}" for each in (bound.cost, bound.low, bound.high))
+    return [f"{cost} ({low} to {high}) {said}"]
 
 
 def _cells(line: "Line") -> list[str]:

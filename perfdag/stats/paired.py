@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -79,8 +79,8 @@ class Paired:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What B costs over A against a limit: `cost` and its interval relative (0.03: 3 % more time for the same) or absolute; `word` is passes,
-    fails or inconclusive."""
+    """What B costs over A against a limit: `cost` and its interval are shares of A (0.03: 3 % more time for the same), or of the whole where
+    `points` (0.03: 3 points), NaN where A has nothing to take a share of; `word` is passes, fails or inconclusive."""
 
     limit: float
     cost: float
@@ -88,6 +88,7 @@ class Bound:
     high: float
     word: str
     why: str
+    points: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,9 @@ def paired(a: ArrayLike, b: ArrayLike, *, better: str, min_effect: float = 0.05,
     if not left.size:
         raise ValueError("no block has a value on both sides")
     scale = scale_for(np.concatenate([left, right]), absolute)
+    level = float(np.median(left))
+    if scale.kind == "relative" and level > 0:
+        scale = replace(scale, unit=level)  # the median of both would call three times as much twice as much
     d = scale.apply(right) - scale.apply(left)
     band = spread(d)
     sigma = float(d.std(ddof=1)) if d.size > 1 else math.nan
@@ -121,7 +125,7 @@ def paired(a: ArrayLike, b: ArrayLike, *, better: str, min_effect: float = 0.05,
         interval=Spread(scale.effect(band.low), scale.effect(band.high), band.kind, band.coverage, band.n),
         p=sign_flip_p(d),
         blocks=int(d.size),
-        a=float(np.median(left)),
+        a=level,
         b=float(np.median(right)),
         min_effect=min_effect,
         better=better,
@@ -131,19 +135,25 @@ def paired(a: ArrayLike, b: ArrayLike, *, better: str, min_effect: float = 0.05,
 
 
 def within(r: Paired, limit: float) -> Bound | None:
-    """Hold B's cost against `limit`: it passes where the whole interval is below, fails where it is above; None where no direction is worse."""
+    """Hold B's cost against `limit`, a share: it passes where the whole interval is below, fails where it is above.
+
+    An absolute result must be one of a fraction of 0 to 1: its limit is in points. None where no direction is worse.
+    """
     if r.better not in ("higher", "lower"):
         return None
     cost, one, other = (_cost(r, effect) for effect in (r.effect, r.interval.low, r.interval.high))
     low, high = min(one, other), max(one, other)
+    if r.a <= 0 and not r.absolute and (low, high) != (0, 0):
+        return Bound(limit, math.nan, math.nan, math.nan, "inconclusive", f"A's median is {r.a:g}: there is no share of it")
     if r.interval.kind != "interval":
-        return Bound(limit, cost, low, high, "inconclusive", f"{r.blocks} blocks allow no interval")
+        return Bound(limit, cost, low, high, "inconclusive", f"{r.blocks} blocks allow no interval", r.absolute)
     if high < limit or low > limit:
-        return Bound(limit, cost, low, high, "passes" if high < limit else "fails", f"{r.blocks} blocks")
+        return Bound(limit, cost, low, high, "passes" if high < limit else "fails", f"{r.blocks} blocks", r.absolute)
     gap = abs(limit - cost)
-    # the half width shrinks with the root of the blocks
-    more = min(9999, max(r.blocks + 2, math.ceil(r.blocks * ((high - low) / 2 / gap) ** 2))) if gap else 9999
-    return Bound(limit, cost, low, high, "inconclusive", f"about {more} blocks would tell")
+    width = (high - low) / 2 / gap if gap else math.inf
+    # the half width shrinks with the root of the blocks; a B that stood still in some has no end of its interval
+    more = min(9999, max(r.blocks + 2, math.ceil(r.blocks * width**2))) if width < 100 else 9999
+    return Bound(limit, cost, low, high, "inconclusive", f"about {more} blocks would tell", r.absolute)
 
 
 def _cost(r: Paired, effect: float) -> float:

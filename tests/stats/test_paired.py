@@ -112,6 +112,24 @@ def test_a_cost_is_held_against_a_limit(cost: float, spread: float, better: str,
         assert found.why in ("about 40 blocks would tell", "about 41 blocks would tell")  # 10 of (0.04 against 0.02) squared
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "better", "word", "why"),
+    [
+        ([100] * 10, [0] * 3 + [98] * 7, "higher", "inconclusive", "about 9999 blocks would tell"),
+        ([100] * 10, [0] * 6 + [98] * 4, "higher", "inconclusive", "about 9999 blocks would tell"),
+        ([100] * 10, [0] * 10, "higher", "fails", "10 blocks"),
+        ([0] + [1] * 9, [1.08] * 10, "lower", "fails", "10 blocks"),
+        ([0] + [1] * 9, [1.0505] * 10, "lower", "fails", "10 blocks"),  # 4.9 % of the median of both
+        ([0] * 10, [3] * 10, "lower", "inconclusive", "A's median is 0: there is no share of it"),
+        ([0] * 10, [0] * 10, "lower", "passes", "10 blocks"),
+    ],
+)
+def test_a_cost_over_values_that_touch_zero(a: list[float], b: list[float], better: str, word: str, why: str) -> None:
+    found = within(paired(a, b, better=better), 0.05)
+    assert found is not None
+    assert (found.word, found.why) == (word, why)
+
+
 def test_too_few_blocks_and_metrics_of_no_direction_are_held_against_nothing() -> None:
     few = within(paired([1.0] * 5, [1.01] * 5, better="lower"), 0.05)
     assert few is not None

@@ -1,0 +1,145 @@
+"""What two variants of a suite cost: `--within` on stored values, what has none, and a limit given with --resume."""
+
+from argparse import Namespace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfdag.abtest import Duel, on_cluster, prepare
+from perfdag.checks import share
+from perfdag.cli import main
+from perfdag.cli.ab import conclude
+from perfdag.runs import load_plan
+from perfdag.store import FolderStore, open_store
+from perfdag.suite import loads
+from tests.stats.synthetic import put, rows
+
+SUITE = """\
+name: duel
+entries:
+  - {benchmark: command, name: one, params: {argv: ['true'], expected: 1}}
+  - {benchmark: command, name: two, params: {argv: ['false'], expected: 1}}
+"""
+LATENCY = {"metric": "latency", "unit": "s", "better": "lower"}
+LOSS = {"metric": "loss", "unit": "1", "better": "lower"}
+ABSOLUTE = "checks: [{metric: '*', min_effect: 0.001, absolute: true}]\n"
+
+
+def duel(text: str = SUITE, limit: float | None = 0.05) -> Duel:
+    return prepare(loads(text), loads(text, settings=["one.env.X=x"]), ("a", "b"), 10, (), limit)
+
+
+def fill(store: FolderStore, made: Duel, of: dict[str, Any], *values: tuple[float, float] | tuple[float, None] | tuple[None, None]) -> None:
+    """Store 20 equal values of each point in each variant; None: the variant skipped the point."""
+    for side, plan in enumerate((made.a, made.b)):
+        found = []
+        for point, pair in zip(plan.points, values, strict=True):
+            level = pair[side]
+            each = {"run_id": plan.run_id, "point": point.id, "trigger": "ab", "variant": plan.variant, "suite": plan.suite}
+            more = {"status": "skipped", "error": "not here"} if level is None else {}
+            found += rows(0, {point.entry: [np.nan if level is None else level] * 20}, **(of | each | more), entry=point.entry)
+        put(store, found)
+
+
+def outcome(store: FolderStore, made: Duel, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    code = conclude(store, made, Namespace(all=False, chart=None, json=False, markdown=True))
+    return code, capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("checks", "of", "a", "b", "code", "said"),
+    [
+        (ABSOLUTE, LATENCY, 0.001, 0.04, 3, "+3900.0 % (+3900.0 % to +3900.0 %) fails"),
+        (ABSOLUTE, LATENCY, 0.001, 0.00102, 0, "+2.0 % (+2.0 % to +2.0 %) passes"),
+        (ABSOLUTE, LATENCY, 0.0, 0.04, 3, "| inconclusive: A's median is 0: there is no share of it |"),
+        ("", LOSS, 0.0, 0.04, 0, "+4.0 points (+4.0 points to +4.0 points) passes"),
+        (ABSOLUTE, LOSS, 0.0, 0.06, 3, "+6.0 points (+6.0 points to +6.0 points) fails"),
+        (ABSOLUTE, LOSS, 0.01, 0.04, 3, "+300.0 % (+300.0 % to +300.0 %) fails"),
+    ],
+)
+def test_a_limit_is_a_share_or_said_to_be_points(
+    checks: str, of: dict[str, Any], a: float, b: float, code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, made = FolderStore(str(tmp_path)), duel(SUITE + checks)
+    fill(store, made, of, (a, b), (a, b))
+    found, out = outcome(store, made, capsys)
+    assert (found, said in out) == (code, True), out
+
+
+@pytest.mark.parametrize(
+    ("of", "two", "limit", "code", "said"),
+    [
+        (LATENCY, (1.0, None), 0.05, 3, "not compared: two latency: A alone has values of it"),
+        (LATENCY, (None, None), 0.05, 3, "not compared: two: neither has a headline value"),
+        ({**LATENCY, "headline": False}, (1.0, 1.0), 0.05, 3, "not compared: two: neither has a headline value"),
+        (LATENCY, (1.0, None), None, 0, "not compared: two latency: A alone has values of it"),
+        (LATENCY, (1.0, 1.0), 0.05, 0, "passes"),
+    ],
+)
+def test_a_headline_without_values_does_not_pass(
+    of: dict[str, Any], two: Any, limit: float | None, code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, made = FolderStore(str(tmp_path)), duel(limit=limit)
+    fill(store, made, of, (1.0, 1.0), two)
+    found, out = outcome(store, made, capsys)
+    assert (found, said in out) == (code, True), out
+
+
+@pytest.mark.parametrize("side", ["a", "b"])
+def test_a_limit_given_with_resume_reaches_the_cluster(side: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, started = FolderStore(str(tmp_path)), list[dict[str, str]]()
+
+    def start(suite: str, told: dict[str, str], priority: int) -> str:
+        started.append(told)
+        return "duel-1"
+
+    # the cluster and its store are the only things that are not real
+    place = SimpleNamespace(given={"store": "s3://bench/results"}, start=start)
+    monkeypatch.setattr("perfdag.cli.cluster_run.installed", lambda namespace: place)
+    monkeypatch.setattr("perfdag.store.open_store", lambda root: store)
+    made = on_cluster(duel(limit=0.2))
+    for plan in (made.a, made.b):
+        store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    again = ["ab", "--resume", getattr(made, side).run_id, "--submit"]
+    assert main([*again, "--within", "5%"]) == 0
+    assert started == [{"run": made.a.run_id, "store": "s3://bench/results"}]
+    assert load_plan(store, made.a.run_id).options == {**made.a.options, "within": 0.05}
+    assert main(again) == 0
+    assert load_plan(store, made.a.run_id).options["within"] == 0.05
+
+
+def test_a_resumed_one_that_is_stopped_keeps_its_new_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("perfdag.cli.ab._measure", interrupt)
+    made, store = duel(limit=None), open_store(str(tmp_path))
+    for plan in (made.a, made.b):
+        store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    assert main(["ab", "--resume", made.a.run_id, "--store", str(tmp_path), "--within", "5%"]) == 130
+    assert capsys.readouterr().err.endswith(f"perfdag ab --resume {made.a.run_id} --store {tmp_path} --within 5%\n")
+
+
+@pytest.mark.parametrize(("text", "read"), [("5%", 0.05), ("0.05", 0.05), ("100%", 1), ("150 %", 1.5)])
+def test_a_share_is_read(text: str, read: float) -> None:
+    assert share(text) == read
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("5", "'5' would be 500 %; write 5% or 0.05, and 100% or more with its %"),
+        ("1", "'1' would be 100 %; write"),
+        ("0%", "not a share: '0%'; write it as 5% or 0.05"),
+        ("half", "not a share: 'half'; write"),
+        ("inf", "not a share: 'inf'; write"),
+    ],
+)
+def test_a_share_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        share(text)
