@@ -4,6 +4,7 @@ the steps that use them.
 Source: `nvidia-smi --query-gpu` and `nvidia-smi -L`. Memory in bytes, power in W.
 """
 
+import contextlib
 import re
 import shutil
 import subprocess
@@ -21,7 +22,8 @@ _FIELDS = {
 }
 _LEAST = ("name", "driver", "memory_bytes")
 """Known to every version; one that does not know a field refuses all of them."""
-_LIMIT = 15.0
+_LIMIT = 5.0
+"""Seconds of a question. All of them fit into what a peer is given for its facts (SshHost.facts), or a hung driver would cost the others too."""
 
 
 def gpus() -> list[dict[str, Any]] | None:
@@ -30,8 +32,11 @@ def gpus() -> list[dict[str, Any]] | None:
     if program is None:
         return []
     for names in (tuple(_FIELDS), _LEAST):
-        said = _asked(program, f"--query-gpu={','.join(_FIELDS[name] for name in names)}", "--format=csv,noheader,nounits")
-        if said is not None:
+        answered = _asked(program, f"--query-gpu={','.join(_FIELDS[name] for name in names)}", "--format=csv,noheader,nounits")
+        if answered is None:
+            return None
+        code, said = answered
+        if code == 0:
             break
     else:
         return None
@@ -40,8 +45,8 @@ def gpus() -> list[dict[str, Any]] | None:
         {name: _value(name, cell) for name, cell in zip(names, row, strict=True)} for row in rows if len(row) == len(names)
     ]
     if any(each.get("mig") == "Enabled" for each in found):
-        slices = _slices(_asked(program, "-L") or "")
-        for each, own in zip(found, slices, strict=False):
+        code, listing = _asked(program, "-L") or (None, "")
+        for each, own in zip(found, _slices(listing if code == 0 else ""), strict=False):
             each["slices"] = own
     return found
 
@@ -52,12 +57,29 @@ def kinds(found: Sequence[Mapping[str, Any]]) -> list[str]:
     return [kind if count == 1 else f"{count} x {kind}" for kind, count in sorted(named.items())]
 
 
-def _asked(program: str, *options: str) -> str | None:
+def _asked(program: str, *options: str) -> tuple[int, str] | None:
+    """Exit code and output; None where it did not end in time or cannot be started."""
     try:
-        ran = subprocess.run([program, *options], capture_output=True, text=True, errors="replace", timeout=_LIMIT)
-    except (OSError, subprocess.TimeoutExpired):
+        asking = subprocess.Popen(
+            [program, *options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+        )
+    except OSError:
         return None
-    return ran.stdout if ran.returncode == 0 else None
+    try:
+        said, _ = asking.communicate(timeout=_LIMIT)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if asking.poll() is None:
+            asking.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a process that waits in the driver (state D) outlives SIGKILL
+                asking.wait(0.2)
+    return asking.returncode, said
 
 
 def _value(name: str, cell: str) -> Any:

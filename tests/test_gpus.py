@@ -1,10 +1,13 @@
 """GPUs in the provenance, by a fake nvidia-smi: a change of model or driver shows where two runs are compared."""
 
 import os
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
+from perfdag import gpus as asking
 from perfdag.cli import main
 from perfdag.facts import env_class, gather
 from perfdag.gpus import gpus
@@ -61,3 +64,16 @@ def test_an_old_driver_or_a_broken_one_costs_no_measurement(tmp_path: Path, monk
     assert env_class({"cpu_model": "C", "gpus": None}) == "C"
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     assert gpus() == []
+
+
+def test_a_driver_that_hangs_is_asked_once_and_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_nvidia_smi(tmp_path, monkeypatch)
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\necho asked >>{tmp_path}/asked\nexec sleep 2\n")
+    monkeypatch.setattr(asking, "_LIMIT", 0.2)
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda *_: None)  # what SIGKILL is to a process that waits in the driver
+    start = time.monotonic()
+    found = gather()
+    assert time.monotonic() - start < 1.5
+    assert (tmp_path / "asked").read_text() == "asked\n"
+    assert found["gpus"] is None
+    assert found["kernel"]
