@@ -9,6 +9,9 @@ from perfdag.hosts import Host
 from perfdag.steps import gpu
 from perfdag.steps.resnet50.start import against
 
+PCI_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+"""Environment in which CUDA numbers the GPUs as nvidia-smi does; by itself it puts the fastest first."""
+
 
 @dataclass
 class Watch:
@@ -24,6 +27,14 @@ class Watch:
         """What is held against the figures; named by the host where there are several."""
         said = {name: each["against"] for name, each in self.hosts.items() if each.get("against")}
         return "; ".join(f"{name}: {why}" if len(self.hosts) > 1 else why for name, why in said.items()) or None
+
+
+def numbered(host: Host, found: Sequence[Mapping[str, Any]], index: int) -> set[str]:
+    """The uuid of that of a host's GPUs (gpu.facts) which a tool in PCI_ORDER uses as CUDA device `index`; empty where that is not known: there is
+    none, CUDA_VISIBLE_DEVICES gives other numbers, or with MIG a device is a slice."""
+    uuids = {each["uuid"] for each in found if each.get("index") == index and "uuid" in each}
+    renumbered = host.run(["printenv", "CUDA_VISIBLE_DEVICES"], timeout=10).stdout.strip()
+    return set() if len(uuids) != 1 or renumbered or any(each.get("mig") == "Enabled" for each in found) else uuids
 
 
 @contextlib.contextmanager

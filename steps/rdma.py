@@ -6,7 +6,7 @@ is read where it is JSON (4.5 writes keys without quotes) and a run has one size
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
@@ -56,7 +56,7 @@ class RdmaParams(Params):
     gid_index: Annotated[int, Field(ge=0, le=64)] | None = Field(None, description="index in the GID table (RoCE version and address)")
     rdma_cm: bool = Field(False, description="connect the queue pairs with rdma_cm; connection RC or UD")
     cuda: Annotated[int, Field(ge=0, le=63)] | None = Field(
-        None, description="buffers in the memory of this GPU; needs a perftest built with CUDA"
+        None, description="buffers in the memory of this GPU (nvidia-smi's index); needs a perftest built with CUDA"
     )
     atomic: Literal["CMP_AND_SWAP", "FETCH_AND_ADD"] = Field("FETCH_AND_ADD", description="with mode: atomic")
     extra_args: list[Annotated[str, Field(pattern=r"^-")]] = Field(
@@ -183,12 +183,15 @@ class Rdma(Benchmark[R], Generic[R]):
         if params.cuda is None:
             return self._measure(gang, params)
         with gpu_watch.watched(gang.hosts, gang.notes.get("gpus")) as watch:
+            for name, host in gpu.by_name(gang.hosts).items():
+                watch.used |= gpu_watch.numbered(host, watch.hosts[name]["gpus"], params.cuda)
             output = self._measure(gang, params)
         output.facts |= {"gpu": watch.hosts, "against": watch.against}
         return output
 
     def _measure(self, gang: Gang, params: R) -> Output:
         client, server = gang.hosts[0], gang.hosts[-1]
+        env = None if params.cuda is None else gpu_watch.PCI_ORDER
         texts: dict[str, str] = {}
         commands: list[list[str]] = []
         for number, size in enumerate(params.runs()):
@@ -197,10 +200,10 @@ class Rdma(Benchmark[R], Generic[R]):
             asked = [*argv, *(["--out_json", f"--out_json_file={report}"] if gang.notes.get("json") else []), server.address]
             commands += [argv, asked]
             # with rdma_cm the server listens in RDMA's own port space, which no socket table shows
-            with self._serve(server, argv, None if params.rdma_cm else port) as serving:
+            with self._serve(server, argv, None if params.rdma_cm else port, env) as serving:
                 if params.rdma_cm:
                     _await_cm(server, port)
-                finished = client.run(asked, timeout=gang.timeout)
+                finished = client.run(asked, timeout=gang.timeout, env=env)
                 ended = serving.wait(5.0)
             texts[f"client{number}"] = finished.stdout + finished.stderr
             texts[f"server{number}"] = ended.stdout + ended.stderr
@@ -218,9 +221,9 @@ class Rdma(Benchmark[R], Generic[R]):
             {"test": rdma_report.read_info(texts.get("client0", ""))},
         )
 
-    def _serve(self, server: Host, argv: Sequence[str], port: int | None) -> Any:
+    def _serve(self, server: Host, argv: Sequence[str], port: int | None, env: Mapping[str, str] | None) -> Any:
         try:
-            return server.serve(argv, port=port)
+            return server.serve(argv, port=port, env=env)
         except Failed as error:
             if any(text in str(error) for text in _NO_DEVICE):
                 raise Skip(f"{argv[0]} finds no RDMA device on {server.name}: {lacks(server) or error}") from None

@@ -47,7 +47,12 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("rate_kept", "1", "higher", "samples/s beside the others over samples/s alone, median of the copies", headline=True),
         Metric("tail_inflation", "1", "lower", "`tail` beside the others over `tail` alone, median of the copies"),
-        Metric("p99_inflation", "1", "lower", "p99 latency beside the others over p99 alone, median of the copies; Offline has none"),
+        Metric(
+            "p99_inflation",
+            "1",
+            "lower",
+            "p99 latency beside the others over p99 alone, median of the copies where each has one; Offline has none",
+        ),
         Metric("fairness", "1", "higher", "Jain's index of what each copy kept of its own rate: 1 is equal, 1/n the worst"),
         Metric("aggregate", "1", "higher", "samples/s of all together over samples/s of one alone"),
         Metric("rate", "1/s", "higher", "samples/s of a copy, alone or beside the others"),
@@ -160,9 +165,9 @@ def measurements(solo: Sequence[result.Result], beside: Sequence[result.Result],
     p99 = [b.p99(params.scenario) / a.p99(params.scenario) for a, b in zip(solo, beside, strict=True)]
     alone = statistics.fmean(each.rate for each in solo)
     made = [
-        Measurement("rate_kept", statistics.median(kept), "p50", marks, len(kept)),
-        Measurement("tail_inflation", statistics.median(inflated), "p50", marks, len(inflated)),
-        Measurement("p99_inflation", statistics.median(p99), "p50", marks, len(p99)),
+        Measurement("rate_kept", _median(kept), "p50", marks, len(kept)),
+        Measurement("tail_inflation", _median(inflated), "p50", marks, len(inflated)),
+        Measurement("p99_inflation", _median(p99), "p50", marks, len(p99)),
         Measurement("fairness", jain(kept), coords=marks, n=len(kept)),
         Measurement("aggregate", sum(each.rate for each in beside) / alone, coords=marks, n=len(kept)),
         Measurement("overlap", overlap([each.span for each in beside]), coords=marks, n=len(kept)),
@@ -177,6 +182,11 @@ def measurements(solo: Sequence[result.Result], beside: Sequence[result.Result],
         if memory := beside[number].raw.get("device", {}).get("memory"):
             made.append(Measurement("memory_seen", float(memory), coords=marks, subject=subject))
     return [each for each in made if math.isfinite(each.value)]
+
+
+def _median(ratios: Sequence[float]) -> float:
+    """Not a number where one of them is: the copies without a value are those that got the least done, so the others alone look too well."""
+    return statistics.median(ratios) if all(map(math.isfinite, ratios)) else math.nan
 
 
 def apart(facts: Mapping[str, Any], params: InterferenceParams) -> list[str]:

@@ -150,9 +150,7 @@ class InterferenceParams(Workload):
         None, description="what the copies are proven to share; unset: on cuda one GPU, else the node; node: GPUs of one node may differ"
     )
     memory_share: float | None = Field(None, gt=0, le=1, description="part of the device's memory that a copy may see; more is invalid")
-    device_memory: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="bytes of the whole device, for memory_share; unset: what a copy alone sees"
-    )
+    device_memory: float | None = Field(None, gt=0, allow_inf_nan=False, description="bytes of the whole device; memory_share needs it")
 
     @model_validator(mode="after")
     def _measured(self) -> "InterferenceParams":

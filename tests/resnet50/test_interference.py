@@ -1,6 +1,7 @@
 """Copies beside each other: fairness, overlap, and two stubs that share a lock."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from perfdag.benchmark import Gang, Invalid, Measurement, Output
 from perfdag.hosts import LocalHost
 from perfdag.shape import Shape
 from perfdag.stats.fairness import jain
-from perfdag.steps.resnet50.interference import Resnet50Interference, overlap, reasons_against
+from perfdag.steps.resnet50.interference import Resnet50Interference, measurements, overlap, reasons_against
 from perfdag.steps.resnet50.params import InterferenceParams
 from perfdag.steps.resnet50.result import read
 
@@ -111,6 +112,18 @@ def test_p99_and_validity_of_each_copy_are_there_and_marks_as_of_one_measurement
     texts["together-1"] = json.dumps({**raw, "model": {"weights": "random, seed 3"}})
     with pytest.raises(Invalid, match="ran different weights: none, random, seed 3"):
         Resnet50Interference().parse(Output(texts), params)
+
+
+def test_without_the_p99_of_one_copy_there_is_none_over_the_copies() -> None:
+    params = InterferenceParams.model_validate({"scenario": "single-stream", "copies": 3})
+    alone = with_memory(None)
+    few = replace(alone, tested=replace(alone.tested, queries=458))
+    for place in range(3):  # where it stands must not matter, as it does to a median with NaN
+        beside = [few if number == place else alone for number in range(3)]
+        made = measurements([alone] * 3, beside, params)
+        told = [each.subject for each in made if each.metric == "p99_inflation"]
+        assert told == [f"copy {number}" for number in range(3) if number != place]
+    assert (made[1].metric, made[1].n) == ("tail_inflation", 3)
 
 
 def test_copies_that_hardly_met_are_invalid() -> None:

@@ -74,6 +74,7 @@ def test_a_treatment_must_be_named() -> None:
 def test_memory_share_needs_the_whole() -> None:
     with pytest.raises(ValidationError, match="needs device_memory"):
         InterferenceParams.model_validate({"memory_share": 0.5})
+    assert "unset" not in str(InterferenceParams.model_fields["device_memory"].description)
 
 
 def test_defaults_are_mlperfs() -> None:

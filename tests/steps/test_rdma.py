@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from perfdag.benchmark import Failed, Gang, Invalid, Output, Skip
 from perfdag.hosts import Finished, LocalHost
 from perfdag.shape import Shape
-from perfdag.steps import rdma, rdma_report
+from perfdag.steps import gpu_watch, rdma, rdma_report
 from perfdag.steps.rdma_bandwidth import BandwidthParams, RdmaBandwidth
 from perfdag.steps.rdma_latency import LatencyParams, RdmaLatency
 
@@ -303,26 +303,37 @@ def test_buffers_that_cannot_be_locked_say_what_to_do() -> None:
 
 SMI = """case "$*" in
 *-L*) echo 'GPU 0: Tesla T4 (UUID: GPU-1)';;
-*vbios*) echo "0, Tesla T4, GPU-1, 550.90, 90.04, 15360, 70.00, 1590, 5001, Enabled, Default, Enabled, 0, $(cat BROKEN || echo 0), [N/A], 3, 16";;
-*) while :; do echo '0, 900, 5000, 60, 90, 99, 1024, MASK'; case "$*" in *loop*) sleep 0.05;; *) exit 0;; esac; done;;
+*vbios*) echo "0, Tesla T4, GPU-1, 550.90, 90.04, 15360, 70.00, 1590, 5001, Enabled, Default, Enabled, 0, $(cat BROKEN || echo 0), [N/A], 3, 16"
+echo "1, Tesla T4, GPU-2, 550.90, 90.04, 15360, 70.00, 1590, 5001, Enabled, Default, Enabled, 0, 0, [N/A], 3, 16";;
+*) while :; do echo '0, 900, 5000, 60, 90, 99, 1024, MASK'; echo '1, 900, 5000, 60, 90, 99, 1024, 0x4'; case "$*" in *loop*) sleep 0.05;; *) exit 0;; esac; done;;
 esac"""
 CUDA_TOOL = """case "$*" in
 *--help*) echo '--use_cuda=<id>';;
 *--version*) echo 'Version: 6.06';;
-*) echo ERRORS >BROKEN; sleep 0.3; cat TABLE;;
+*) [ "$CUDA_DEVICE_ORDER" = PCI_BUS_ID ] || exit 1; echo ERRORS >BROKEN; sleep 0.3; cat TABLE;;
 esac"""
 
 
 @pytest.mark.parametrize(
-    ("nodes", "names", "mask", "errors", "says"),
+    ("nodes", "names", "mask", "errors", "cuda", "visible", "says"),
     [
-        (("a", "b"), ["a", "b"], "0x40", 0, "GPU 0 was slowed down (hardware thermal slowdown)"),
-        (("a", "a"), ["a (host 0)", "a (host 1)"], "0x4", 2, "GPU 0 had 2 uncorrected memory error(s) meanwhile"),
+        (("a", "b"), ["a", "b"], "0x40", 0, 0, "", "GPU 0 was slowed down (hardware thermal slowdown)"),
+        (("a", "a"), ["a (host 0)", "a (host 1)"], "0x4", 2, 0, "", "GPU 0 had 2 uncorrected memory error(s) meanwhile"),
+        (("a", "b"), ["a", "b"], "0x40", 2, 1, "", None),
+        (("a", "b"), ["a", "b"], "0x40", 0, 1, "1,0", "GPU 0 was slowed down (hardware thermal slowdown)"),
     ],
-    ids=["a node each, slowed", "pods of one node, memory broken"],
+    ids=["a node each, slowed", "pods of one node, memory broken", "another GPU's faults", "not known which GPU"],
 )
 def test_with_cuda_the_gpus_of_both_hosts_are_recorded_and_held_against_the_figures(
-    nodes: tuple[str, str], names: list[str], mask: str, errors: int, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    nodes: tuple[str, str],
+    names: list[str],
+    mask: str,
+    errors: int,
+    cuda: int,
+    visible: str,
+    says: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given = {"TABLE": RECORDED / "constructed-write-bw-all-26.04.txt", "BROKEN": tmp_path / "broken", "MASK": mask, "ERRORS": errors}
     for name, script in (("nvidia-smi", SMI), ("ib_write_bw", CUDA_TOOL)):
@@ -331,18 +342,31 @@ def test_with_cuda_the_gpus_of_both_hosts_are_recorded_and_held_against_the_figu
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setattr(rdma, "lacks", lambda host: None)
     monkeypatch.setattr(LocalHost, "_await_listening", lambda *_: None)  # the tool here is a text
-    benchmark, params = RdmaBandwidth(), BandwidthParams(cuda=0)
+    benchmark, params = RdmaBandwidth(), BandwidthParams(cuda=cuda)
     gang = Gang([LocalHost(name=name) for name in nodes], Shape(), 20, str(tmp_path))
     benchmark.prepare(gang, params)
     found = benchmark.provenance(gang, params)["gpus"]
     assert {host: gpus[0]["name"] for host, gpus in found.items()} == dict.fromkeys(names, "Tesla T4")
     made = benchmark.run(gang, params)
     assert list(made.facts["gpu"]) == names
+    if says is None:
+        assert benchmark.parse(made, params)
+        return
     with pytest.raises(Invalid, match=re.escape(f"{names[0]}: {says}")) as wrong:
         benchmark.parse(made, params)
     assert wrong.value.measurements
+
+
+def test_of_mig_and_of_gpus_that_are_not_there_it_is_not_known_which_one_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    found = [{"index": 0, "uuid": "GPU-1"}, {"index": 1, "uuid": "GPU-2"}]
+    assert gpu_watch.numbered(LocalHost(), found, 1) == {"GPU-2"}
+    assert not gpu_watch.numbered(LocalHost(), found, 2)
+    assert not gpu_watch.numbered(LocalHost(), [{"error": "the driver does not answer"}], 0)
+    assert not gpu_watch.numbered(LocalHost(), [found[0], {**found[1], "mig": "Enabled"}], 0)
 
 
 def test_memlock_is_recorded() -> None:
