@@ -45,7 +45,7 @@ def gpus() -> list[dict[str, Any]] | None:
         {name: _value(name, cell) for name, cell in zip(names, row, strict=True)} for row in rows if len(row) == len(names)
     ]
     if any(each.get("mig") == "Enabled" for each in found):
-        code, listing = _asked(program, "-L") or (None, "")
+        code, listing = _asked(program, "-L") or (1, "")
         for each, own in zip(found, _slices(listing if code == 0 else ""), strict=False):
             each["slices"] = own
     return found
