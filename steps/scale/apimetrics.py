@@ -176,7 +176,8 @@ def latencies(calls: Sequence[Calls]) -> dict[str, float | None]:
 
 
 def judged(phases: Phases, whole: Sequence[Calls]) -> dict[str, float | None]:
-    """The latencies that a gate sees: of the worse phase; one with too few requests for a p99 is judged within the `whole`.
+    """The latencies that a gate sees: of the worse phase; one with too few requests for a p99 is judged within the `whole`, of which the
+    bound of the slowest request always is.
 
     No data where a phase is absent.
     """
@@ -187,7 +188,8 @@ def judged(phases: Phases, whole: Sequence[Calls]) -> dict[str, float | None]:
     worse: dict[str, float | None] = {}
     for name, value in together.items():
         values = [each[name] for each in found]
-        worse[name] = max((each for each in (*values, value if None in values else None) if each is not None), default=None)
+        present = [each for each in (*values, value if None in values else None) if each is not None]
+        worse[name] = value if name.endswith("_slowest") else max(present, default=None)  # None of a phase: slower than any bound
     return worse
 
 

@@ -114,7 +114,7 @@ for _kind in ("Deployment", "StatefulSet", "DaemonSet", "ReplicationController")
     CHAINS[_kind] = _pods_of(_kind)
 NO_PODS = {"ConfigMap", "Secret", "Service", "ServiceAccount", "PersistentVolume", "PersistentVolumeClaim", "EndpointSlice"}
 NO_PODS |= {"Ingress", "NetworkPolicy", "Lease", "LimitRange", "ResourceQuota", "PodDisruptionBudget", "Role", "RoleBinding"}
-"""Kinds of Kubernetes that bring up no pods: they are there once they are created."""
+"""Kinds of Kubernetes that bring up no pods; a group of somebody else may have a kind of the same name that does."""
 _BETWEEN = {"Deployment": (("apps/v1", "ReplicaSet"),)}
 _ANY = (("apps/v1", "Deployment"), ("apps/v1", "StatefulSet"), ("apps/v1", "ReplicaSet"), ("batch/v1", "Job"))
 """What may stand between a kind that is unknown here and its pods."""
@@ -122,15 +122,21 @@ _GROUPS = ("scheduling.run.ai/v2alpha2", "scheduling.run.ai/v1", "scheduling.vol
 _JOBS = {"RunaiJob": "run.ai/v1", "PyTorchJob": "kubeflow.org/v1"}
 
 
-def chain(kind: str) -> tuple[Step, ...]:
+def without_pods(api_version: str, kind: str) -> bool:
+    """Whether it is of a kind of Kubernetes' own that brings up no pods: such a one is there once it is created."""
+    group = api_version.rpartition("/")[0]
+    return kind in NO_PODS and ("." not in group or group.endswith(".k8s.io"))
+
+
+def chain(api_version: str, kind: str) -> tuple[Step, ...]:
     """The steps of a workload kind; a kind unknown here is taken for one that brings up pods."""
-    return CHAINS.get(kind) or (_alone(kind) if kind in NO_PODS else _any(kind))
+    return CHAINS.get(kind) or (_alone(kind) if without_pods(api_version, kind) else _any(kind))
 
 
 def kinds_of(api_version: str, kind: str) -> list[tuple[str, str]]:
     """(apiVersion, kind) of all that the chain of a workload looks at, the workload first."""
-    found = [(api_version, kind), *_BETWEEN.get(kind, () if kind in CHAINS or kind in NO_PODS else _ANY)]
-    for step in chain(kind):
+    found = [(api_version, kind), *_BETWEEN.get(kind, () if kind in CHAINS or without_pods(api_version, kind) else _ANY)]
+    for step in chain(api_version, kind):
         if step.kind == "PodGroup":
             found += [(group, "PodGroup") for group in _GROUPS]
         elif step.kind in ("Pod", "PersistentVolumeClaim"):

@@ -11,7 +11,7 @@ from typing import Any
 
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import rights, runai, table
-from perfdag.steps.scale.attach import attach, find
+from perfdag.steps.scale.attach import follow
 from perfdag.steps.scale.chains import kinds_of
 from perfdag.steps.scale.clock import Heartbeat, server_offset
 from perfdag.steps.scale.completion import reached, wanted
@@ -203,13 +203,7 @@ async def _reader(kube: Kube, look: Look, shift: int) -> Callable[[], Awaitable[
             return read_run(look.folder, shift)
 
         return from_file
-    run = known.run if known else str(look.run)
-    kinds = await find(kube, run, look.namespace)
-
-    async def from_cluster() -> RunFile:
-        return await attach(kube, run, kinds, look.namespace)
-
-    return from_cluster
+    return await follow(kube, known.run if known else str(look.run), look.namespace, known)
 
 
 async def sample(kube: Kube, look: Look) -> Sample:
@@ -279,8 +273,8 @@ async def sample(kube: Kube, look: Look) -> Sample:
 
 def _ready(observer: Observer, file: RunFile) -> tuple[int, int]:
     """How many pods, VMIs or workloads are there, and how many shall be."""
-    enough = wanted(file.submissions, file.kind, file.expected_pods)
-    return reached(observer, file.kind, file.expected_pods, enough), enough
+    enough = wanted(file.submissions, file.expected_pods)
+    return reached(observer, file.api_version, file.kind, file.expected_pods, enough), enough
 
 
 def _complete(observer: Observer, file: RunFile) -> bool:
@@ -296,6 +290,7 @@ def _rows(observer: Observer, file: RunFile, clocks: Clocks, fake: set[str]) -> 
             clocks,
             run=file.run,
             kind=file.kind,
+            api_version=file.api_version,
             until_ns=time.monotonic_ns(),
             expected_pods=file.expected_pods,
             simulated=fake,

@@ -2,23 +2,23 @@
 
 from collections.abc import Iterable, Sequence
 
-from perfdag.steps.scale.chains import NO_PODS
+from perfdag.steps.scale.chains import without_pods
 from perfdag.steps.scale.generator import Submission
 from perfdag.steps.scale.observer import Observer, Record
 from perfdag.steps.scale.rows import VMI
 
 
-def wanted(items: Sequence[Submission], kind: str, members: int | None) -> int:
+def wanted(items: Sequence[Submission], members: int | None) -> int:
     """What `reached` comes to where all of the accepted `items` are there: pods or VMIs, `members` of each; where that is not known, or
     the kind has no pods, workloads."""
     accepted = sum(1 for each in items if each.answered_ns and not each.error)
-    return accepted * (1 if kind in NO_PODS else members or 1)
+    return accepted * (members or 1)
 
 
-def reached(observer: Observer, kind: str, members: int | None, enough: int, goal: str = "ready") -> int:
+def reached(observer: Observer, api_version: str, kind: str, members: int | None, enough: int, goal: str = "ready") -> int:
     """How many of them reached the goal (a VMI: Running) or failed, counted to `enough` at least where there are so many."""
     counts = observer.counts
-    if kind in NO_PODS:
+    if without_pods(api_version, kind):
         return counts[kind, "created"]
     if kind.startswith("VirtualMachine"):
         return settled(observer.of(VMI), members or 1) if may_be_settled(observer, enough) else counts[VMI, "running"]

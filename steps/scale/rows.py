@@ -8,7 +8,7 @@ object was never created. Percentiles count censored rows as infinitely long.
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from perfdag.steps.scale.chains import Step, chain
@@ -149,15 +149,17 @@ def rows_of(
     run: str,
     kind: str,
     until_ns: int,
+    api_version: str = "v1",
     expected_pods: int | None = None,
     simulated: Iterable[str] = (),
     messages: Mapping[str, str] | None = None,
 ) -> Iterator[Row]:
     """One row a submission and step of the kind's chain; of a replica set of VMIs, one a VMI (`expected_pods` of them) and step.
 
-    `until_ns` (monotonic) is when the observation ended.
+    `until_ns` (monotonic) is when the observation ended; `api_version` tells a kind of Kubernetes' own from another of its name.
     """
     family, fake, end = Family(records), set(simulated), until_ns + clocks.mono_to_unix_ns
+    steps = chain(api_version, kind)
     by_name = {(each.namespace, each.name): each for each in records.values() if each.kind == kind}
     for item in submissions:
         record = records.get(item.uid) or by_name.get((item.namespace, item.name))
@@ -166,7 +168,7 @@ def rows_of(
         else:
             found = [Workload(item, record, item.index, item.name, family.below(record.uid) if record else {}, expected_pods)]
         for workload in found:
-            yield from _rows_of_one(workload, clocks, run, kind, end, fake, messages or {})
+            yield from _rows_of_one(workload, clocks, run, kind, steps, end, fake, messages or {})
 
 
 @dataclass
@@ -202,7 +204,14 @@ def _lasting(vmis: list[Record]) -> list[Record]:
 
 
 def _rows_of_one(
-    workload: Workload, clocks: Clocks, run: str, kind: str, end: int, fake: set[str], messages: Mapping[str, str]
+    workload: Workload,
+    clocks: Clocks,
+    run: str,
+    kind: str,
+    steps: Sequence[Step],
+    end: int,
+    fake: set[str],
+    messages: Mapping[str, str],
 ) -> Iterator[Row]:
     item, record, below = workload.item, workload.record, workload.below
     members = [each for group in below.values() for each in group]
@@ -212,7 +221,6 @@ def _rows_of_one(
     moments: dict[str, Moment | None] = {}
     if item.started_ns:  # from the time it was due: in a closed loop that is when it was sent
         moments["submitted"] = Moment(received=(item.intended_ns or item.started_ns) + clocks.mono_to_unix_ns)
-    steps = chain(kind)
     for step in steps:
         moments[step.name] = _reached(step, below, workload.expected, clocks)
     moments["deleting"] = _moment(record, "deleting", clocks) if record else None
@@ -256,5 +264,13 @@ def with_deletion(before: Sequence[Row], after: Iterable[Row]) -> list[Row]:
 
     What gets its turn only because others go has not reached its stage.
     """
-    late = {(row.index, row.stage): row for row in after if row.since == "deleting"}
-    return [late.get((row.index, row.stage), row) for row in before]
+    late = [row for row in after if row.since == "deleting"]
+    by_index = {(row.index, row.stage): row for row in late}
+    by_uid = {(row.uid, row.stage): row for row in late}
+    members = {row.index for row in before if row.kind == SET and row.stage == "vmi_created" and row.objects}
+    found = []
+    for row in before:
+        # VMIs of a set are numbered anew when some of them go; a number that had no VMI yet has no UID of its own
+        end = by_uid.get((row.uid, row.stage)) if row.index in members else by_index.get((row.index, row.stage))
+        found.append(replace(end, index=row.index, name=row.name, uid=row.uid) if end else row)
+    return found

@@ -101,9 +101,9 @@ class Session:
     async def all_there(self, timeout: float, goal: str = "ready") -> bool:
         """Wait until all that the accepted workloads bring up reached the goal or failed; false after `timeout` seconds, or at the
         sample's limit."""
-        kind, members = self.template.kind, self.expected_pods
-        enough = wanted(self.submissions, kind, members)
-        return await self.until(lambda: reached(self.observer, kind, members, enough, goal) >= enough, timeout)
+        last, members = self.template.documents[-1], self.expected_pods
+        enough = wanted(self.submissions, members)
+        return await self.until(lambda: reached(self.observer, last.api_version, last.kind, members, enough, goal) >= enough, timeout)
 
     def alive(self) -> list[Submission]:
         """What was accepted, and not deleted since."""
@@ -202,6 +202,7 @@ class Session:
                 self.clocks(),
                 run=self.run,
                 kind=self.template.kind,
+                api_version=self.template.documents[-1].api_version,
                 until_ns=time.monotonic_ns(),
                 expected_pods=self.expected_pods,
                 simulated=fake,

@@ -79,6 +79,11 @@ class Template:
         return members_of(orjson.loads(self.documents[-1].body))
 
     @property
+    def at_once(self) -> int | None:
+        """How many of the members are made while none of them runs; None where its kind does not tell."""
+        return _at_once(orjson.loads(self.documents[-1].body))
+
+    @property
     def has_pods(self) -> bool:
         """Whether the workload holds the pods' own spec, which can be gated, given a claim or a priority."""
         return bool(_pod_specs(orjson.loads(self.documents[-1].body)))
@@ -105,6 +110,16 @@ def members_of(body: Mapping[str, Any]) -> int | None:
     except (AttributeError, KeyError, TypeError, ValueError):  # the API server says what is wrong with it
         pass
     return None
+
+
+def _at_once(body: Mapping[str, Any]) -> int | None:
+    members, spec = members_of(body), body.get("spec") or {}
+    if members is None:
+        return None
+    if body["kind"] == "Job":
+        parallelism = spec.get("parallelism")
+        return min(members, parallelism if isinstance(parallelism, int) else 1)
+    return min(members, 1) if body["kind"] == "StatefulSet" and spec.get("podManagementPolicy") != "Parallel" else members
 
 
 def built_in() -> dict[str, Path]:

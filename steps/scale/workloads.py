@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Literal
 
 from perfdag.kube import JSON_PATCH, Kube
-from perfdag.steps.scale.chains import NO_PODS
+from perfdag.steps.scale.chains import without_pods
 from perfdag.steps.scale.completion import wanted
 from perfdag.steps.scale.gangs import gang, reclaim
 from perfdag.steps.scale.gpus import fill, fragmentation, preemption
@@ -36,7 +36,7 @@ async def submit(kube: Kube, spec: Spec) -> Result:
         await session.create(spec.count, spec.schedule, spec.parallel)
         kind = session.template.kind
         if spec.goal == "succeeded" and kind in ("Job", "PyTorchJob"):
-            done = await session.wait(kind, wanted(session.submissions, kind, 1), spec.timeout, "succeeded", "failed")
+            done = await session.wait(kind, wanted(session.submissions, 1), spec.timeout, "succeeded", "failed")
         else:
             done = await session.all_there(spec.timeout, "ready" if spec.goal != "scheduled" else "scheduled")
         if not done:
@@ -56,7 +56,7 @@ async def gated(kube: Kube, spec: Spec) -> Result:
     template = template_of(spec, run, gated=True)
     async with session_of(kube, spec, run, template) as session:
         await session.create(spec.count, spec.schedule, spec.parallel)
-        pods_made = wanted(session.submissions, template.kind, template.members)
+        pods_made = wanted(session.submissions, template.members)
         await session.wait("Pod", pods_made, spec.timeout, "gated")
         pods = await kube.resource("v1", "Pod")
         queue = iter(list(session.observer.of("Pod")))
@@ -115,7 +115,13 @@ def check(spec: Spec, scenario: Scenario) -> None:
     found = template_of(spec, "check")
     if scenario == "gated" and (not found.has_pods or found.members is None):
         raise TemplateError(f"scheduler-only mode gates pods, and a {found.kind} does not say which: use template pod or job")
-    if found.kind in NO_PODS:
+    if scenario == "gated" and found.at_once != found.members:
+        remedy = "podManagementPolicy: Parallel" if found.kind == "StatefulSet" else f"parallelism: {found.members}"
+        raise TemplateError(
+            f"scheduler-only mode waits for all {found.members} pods of a {found.kind}, which has {found.at_once} until one of them runs: "
+            f"set {remedy}"
+        )
+    if without_pods(found.documents[-1].api_version, found.kind):
         raise TemplateError(f"a {found.kind} brings up no pods to be scheduled; it may stand before a workload in the same file")
     if scenario not in ("submit", "gated") and spec.template not in _OWN_PODS[scenario]:
         raise TemplateError(f"{scenario} makes its own pods; leave template out, or say {' or '.join(_OWN_PODS[scenario])}")

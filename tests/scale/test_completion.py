@@ -9,7 +9,7 @@ import pytest
 
 from perfdag.kube import KubeError, Resource
 from perfdag.steps.scale import commands, runai, vmi
-from perfdag.steps.scale.attach import attach, find
+from perfdag.steps.scale.attach import attach, find, follow, workload_of
 from perfdag.steps.scale.chains import chain, kinds_of
 from perfdag.steps.scale.completion import reached, settled, wanted
 from perfdag.steps.scale.files import RunFile, write_run
@@ -49,7 +49,7 @@ class TestAnyKind:
     )
     def test_pods_of_a_kind_without_a_chain_of_its_own_are_followed_by_their_owners(self, kind: str, between: set[str]) -> None:
         assert {name for _, name in kinds_of("x.example.com/v1", kind)} == {kind, "Pod", "PersistentVolumeClaim", *between}
-        assert {"scheduled", "ready", "submission_to_scheduled"} <= {step.name for step in chain(kind)}
+        assert {"scheduled", "ready", "submission_to_scheduled"} <= {step.name for step in chain("x.example.com/v1", kind)}
         made = record(kind, "root", created=1), record("ReplicaSet", "rs", "root", created=1)
         pods = [record("Pod", f"p{i}", "rs", created=2, scheduled=3 + i, ready=4) for i in range(2)]
         records = {each.uid: each for each in (*made, *pods)}
@@ -65,17 +65,37 @@ class TestAnyKind:
             record("Pod", "b2", "b"),
         ]
         observer, items = observed(*own, *pods), sent(*"abc")
-        enough = wanted(items, "RayCluster", None)
-        assert (reached(observer, "RayCluster", None, enough), enough) == (1, 3)
+        enough = wanted(items, None)
+        assert (reached(observer, "ray.io/v1", "RayCluster", None, enough), enough) == (1, 3)
         observer._note(observer.records["b2"], "ready", 0, 0, 1)
         observer._adopt(record("Pod", "c1", "c", failed=3))
         observer._adopt(record("Pod", "c2", "c", gone=3))
-        assert reached(observer, "RayCluster", None, enough) == 3, "one that was replaced does not count"
+        assert reached(observer, "ray.io/v1", "RayCluster", None, enough) == 3, "one that was replaced does not count"
 
     def test_what_has_no_pods_is_there_once_it_is_created_and_no_workload(self) -> None:
         observer = observed(record("ConfigMap", "a", created=1))
-        assert (reached(observer, "ConfigMap", None, 1), wanted(sent("a"), "ConfigMap", None)) == (1, 1)
-        assert [step.name for step in chain("ConfigMap")] == ["created", "deletion"]
+        assert (reached(observer, "v1", "ConfigMap", None, 1), wanted(sent("a"), None)) == (1, 1)
+        assert [step.name for step in chain("v1", "ConfigMap")] == ["created", "deletion"]
+
+    @pytest.mark.parametrize(
+        ("api_version", "kind", "pods"),
+        [
+            ("v1", "Service", False),
+            ("networking.k8s.io/v1", "Ingress", False),
+            ("policy/v1", "PodDisruptionBudget", False),
+            ("serving.knative.dev/v1", "Service", True),
+            ("cluster.x-k8s.io/v1", "Service", True),
+        ],
+    )
+    def test_a_kind_of_another_group_is_not_that_of_kubernetes_with_its_name(self, api_version: str, kind: str, pods: bool) -> None:
+        assert (("v1", "Pod") in kinds_of(api_version, kind)) == pods
+        assert ("ready" in {step.name for step in chain(api_version, kind)}) == pods
+        assert reached(observed(record(kind, "a", created=1)), api_version, kind, None, 1) == (0 if pods else 1)
+        until = BASE + 9 * SECOND
+        rows = rows_of(sent("a"), {}, Clocks(0), run="r", kind=kind, api_version=api_version, until_ns=until)
+        assert ("submission_to_scheduled" in {row.stage for row in rows}) == pods
+        resource = Resource(api_version, kind, "services", True)
+        assert (workload_of("r", [resource, Resource("example.com/v1", "Made", "made", True)]).kind == "Made") if not pods else True
 
     @pytest.mark.parametrize(
         ("text", "members"),
@@ -174,6 +194,29 @@ def test_rows_of_pods_have_their_deletion_and_nothing_that_came_by_it() -> None:
     assert [merged[name, "scheduled"].status for name in "ab"] == ["ok", "censored"]
 
 
+def test_rows_of_a_set_have_the_deletion_of_their_own_vmi() -> None:
+    """Of 3 one never ran, and is not counted any more once it is gone; one was never made."""
+    own = record(SET, "a", created=1)
+    stuck, ran = record(vmi.VMI, "stuck", "a", created=1), record(vmi.VMI, "ran", "a", created=2, running=3)
+    records = {each.uid: each for each in (own, stuck, ran)}
+
+    def rows() -> list[Any]:
+        until = BASE + 5 * SECOND
+        return list(rows_of(sent("a"), records, Clocks(0), run="r", kind=SET, until_ns=until, expected_pods=3))
+
+    before = rows()
+    own.put("deleting", received_ns=BASE + 5 * SECOND)
+    stuck.put("gone", received_ns=BASE + 6 * SECOND)
+    ran.put("succeeded", received_ns=BASE + 7 * SECOND)
+    own.put("gone", received_ns=BASE + 8 * SECOND)
+    merged = {(row.name, row.stage): row for row in with_deletion(before, rows())}
+    assert len(merged) == len(before)
+    for stage, seconds in (("deletion_to_succeeded", [None, 2.0, None]), ("deletion", [None, 3.0, 3.0])):
+        found = [merged[f"a-{i}", stage] for i in range(3)]
+        assert [row.seconds for row in found] == seconds, stage
+        assert [(row.index, row.uid) for row in found] == [(0, "stuck"), (1, "ran"), (2, "a")]
+
+
 class TestSampled:
     def sampled(self, kind: str, *records: Record, members: int = 1, submitted: int = 1) -> tuple[list[dict[str, Any]], int]:
         until = BASE + 99 * SECOND
@@ -226,6 +269,9 @@ class Cluster:
             "resources": [{"name": f"{kind.lower()}s", "kind": kind, "namespaced": True, "verbs": ["list", "delete"]} for kind in kinds]
         }
 
+    async def resource(self, api_version: str, kind: str) -> Resource:
+        return Resource(api_version, kind, f"{kind.lower()}s", True)
+
     async def list(self, resource: Resource, namespace: str | None, *, labels: str) -> list[dict[str, Any]]:
         run = labels.removeprefix("perfdag/run=").removesuffix(",perfdag/index")
         return [
@@ -260,6 +306,34 @@ class TestAttach:
         both: Any = Cluster(job(0), job(1, kind="Pod"))
         with pytest.raises(runai.SettingsError, match=r"run r created Pod, Job; which is measured is in its run\.json"):
             await attach(both, "r", await find(both, "r", None), None)
+
+    async def test_what_is_gone_was_submitted_all_the_same(self, tmp_path: Path) -> None:
+        """Jobs with a TTL: of two one goes and a third comes, then all are gone, for a second sample of the folder, too."""
+        cluster: Any = Cluster(job(0), job(1), job(0, kind="ConfigMap"))
+        read = await follow(cluster, "r", None, None)
+
+        async def names(*there: dict[str, Any]) -> list[str]:
+            cluster.bodies = there
+            file = await read()
+            write_run(tmp_path / "run.json", file, Submitted("r", file.submissions, 0.0, 0))
+            return [each.name for each in file.submissions]
+
+        due = (await read()).submissions[0].intended_ns
+        assert await names(job(1), job(2), job(0, kind="ConfigMap")) == ["j-0", "j-1", "j-2"]
+        assert await names() == ["j-0", "j-1", "j-2"]
+        assert (await read()).submissions[0].intended_ns == due
+        read = await commands._reader(cluster, commands.Look(tmp_path, runai.Settings(), run="r"), 0)
+        assert await names(job(0, kind="ConfigMap")) == ["j-0", "j-1", "j-2"], "the ConfigMap is not what is measured"
+        assert await names(job(3)) == ["j-0", "j-1", "j-2", "j-3"]
+
+    async def test_what_a_controller_made_with_the_labels_of_its_object_is_not_the_runs_own(self) -> None:
+        """KubeVirt's launcher pods."""
+        pod = job(0, kind="Pod")
+        pod["metadata"] |= {"uid": "p", "ownerReferences": [{"uid": "u0", "kind": "Job", "controller": True}]}
+        cluster: Any = Cluster(job(0), pod)
+        kinds = await find(cluster, "r", None)
+        assert [each.kind for each in kinds] == ["Job"]
+        assert (await attach(cluster, "r", kinds, None)).others == []
 
     async def test_a_folder_of_another_run_is_not_written_to(self, tmp_path: Path) -> None:
         write_run(tmp_path / "run.json", RunFile("q", "v1", "Pod", ["ns"], "p", 1, 1, True, [], {}), Submitted("q", [], 0.0, 0))

@@ -162,6 +162,16 @@ class TestApiMetrics:
             assert gates.hold([gate], figures | judged)[0].passed is held
         assert gates.hold([gate], figures | apimetrics.judged({"creation": phases["creation"]}, []))[0].passed is None
 
+    @pytest.mark.parametrize(("slow", "held"), [(0, True), (1, None)])
+    def test_a_request_beyond_the_last_bound_keeps_a_gate_from_passing(self, slow: int, held: bool | None) -> None:
+        """20 quick creations and 20 deletions: too few for a p99, so no request may have taken longer than the limit."""
+        quick = histogram("POST", "resource", ("0.1", 20), ("60", 20), ("+Inf", 20))
+        after = scrape_of(*quick, *histogram("DELETE", "resource", ("0.1", 20 - slow), ("60", 20 - slow), ("+Inf", 20)))
+        none, middle = apimetrics.Scrape(), scrape_of(*quick)
+        phases = {"creation": apimetrics.delta(none, middle), "deletion": apimetrics.delta(middle, after)}
+        figures = apimetrics.named(phases["creation"]) | apimetrics.judged(phases, apimetrics.delta(none, after))
+        assert gates.hold([gates.parse("api_p99 < 1")], figures)[0].passed is held
+
     def test_rows_of_the_deletion_have_coordinates_of_their_own(self) -> None:
         calls = apimetrics.delta(apimetrics.Scrape(), scrape_of(*histogram("DELETE", "resource", ("0.1", 600), ("+Inf", 600))))
         phases = {"creation": calls, "deletion": calls}

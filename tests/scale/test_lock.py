@@ -162,6 +162,14 @@ async def test_what_built_in_templates_need_is_granted(name: str) -> None:
         assert [str(each) for each in caught.value.lacking if not each.granted_by(get(name).api)] == [], template
 
 
+def test_the_documentation_names_the_kinds_of_kubernetes_that_allow_grants() -> None:
+    said = (Path(__file__).parents[2] / "docs" / "scale.md").read_text().partition("For a template of any other kind")[0]
+    rules = [each for each in get("scale").api if {"", "batch", "apps"} & set(each.get("apiGroups", ()))]
+    made = {kind for each in rules if {"create", "list"} <= set(each["verbs"]) for kind in each["resources"]}
+    assert "pods" in made
+    assert [kind for kind in made if f"`{kind}`" not in said] == []
+
+
 class Served(Refusing):
     """A cluster that has every kind, with nothing allowed."""
 

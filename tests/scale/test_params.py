@@ -12,6 +12,12 @@ from perfdag.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.scale.templates import built_in
 
+_PODS = "template: {{spec: {{containers: []}}}}}}\n"
+JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: '${{name}}'}}\nspec: {{{}, " + _PODS
+STATEFUL_SET = (
+    "apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {{name: '${{name}}'}}\nspec: {{podManagementPolicy: {}, replicas: {}, " + _PODS
+)
+
 
 def refused(benchmark: str, **params: Any) -> str:
     found = get(benchmark)
@@ -36,6 +42,13 @@ def refused(benchmark: str, **params: Any) -> str:
         ("scale", {"seed": 5}, "arrival closed has no seed"),
         ("scale", {"arrival": "batch", "delay": 5, "rate": 5}, "arrival batch has no rate"),
         ("scale", {"scenario": "gated", "template": "training"}, "use template pod or job"),
+        ("scale", {"scenario": "gated", "template": JOB.format("completions: 6, parallelism: 2")}, "set parallelism: 6"),
+        (
+            "scale",
+            {"scenario": "gated", "template": JOB.format("completions: 6")},
+            "all 6 pods of a Job, which has 1 until one of them runs",
+        ),
+        ("scale", {"scenario": "gated", "template": STATEFUL_SET.format("OrderedReady", 3)}, "set podManagementPolicy: Parallel"),
         ("scale", {"scenario": "fill", "template": "distributed"}, "fill makes its own pods"),
         ("scale", {"template": "vmi"}, "measured by vmi-burst"),
         ("scale", {"template": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: '${name}'}\n"}, "a ConfigMap brings up no pods"),
@@ -50,6 +63,14 @@ def test_what_can_be_is_not_refused() -> None:
     assert refused("vmi-burst", template="vmirs", replicas=3, namespace=["a", "b"]) == ""
     assert refused("vmi-burst", scenario="capacity", counts=[500], step=50) == ""
     assert refused("scale", scenario="gated", template="pod") == refused("scale", scenario="gated") == ""
+    for template in (
+        JOB.format("completions: 6, parallelism: 8"),
+        STATEFUL_SET.format("Parallel", 3),
+        STATEFUL_SET.format("OrderedReady", 1),
+    ):
+        assert refused("scale", scenario="gated", template=template) == ""
+    assert refused("scale", template=JOB.format("completions: 6, parallelism: 2")) == ""
+    assert refused("scale", template="apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: '${name}'}\n") == ""
     assert refused("scale", scenario="gang") == ""
     assert refused("scale", arrival="batch", delay="1s", template="training") == ""
 

@@ -40,6 +40,13 @@ class TestSimulate:
             "vmi-deleted": ("NotIn", ["Running"]),
         }
 
+    def test_a_launcher_pod_carries_the_labels_of_its_vmi(self) -> None:
+        """As KubeVirt's do: those of the run, too."""
+        (made,) = (each for each in simulate.stages("kubevirt") if each["metadata"]["name"] == "vmi-scheduling")
+        (pod,) = (step["apply"]["template"] for step in made["spec"]["steps"] if "apply" in step)
+        (labels,) = (line for line in pod.splitlines() if line.strip().startswith("labels:"))
+        assert ".metadata.labels" in labels
+
     @pytest.mark.parametrize("text", ["vmi-running", "vmi-running=", "=5", "vmi-running=9-5", "vmi-running=a"])
     def test_a_bad_delay_is_refused(self, text: str) -> None:
         with pytest.raises(ValueError, match="not a delay"):
