@@ -13,14 +13,15 @@ run: $(VENV)/run.stamp tools
 
 LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
-# the checks of the code take what the tests leave of the processors
+# the tests of clocks come first at the processors, the others take what these leave, the checks of the code what is left then
 test: $(VENV)/dev.stamp tools
-	@nice -n 19 sh -c '$(LINT)' >$(VENV)/lint.log 2>&1 & lint=$$!; \
-	 $(BIN)/python -m pytest -q -n 4 --dist worksteal -m "not cluster and not argo" $(CLOCKS:%=--ignore %) || failed=1; \
-	 $(BIN)/python -m pytest -q -n 5 --dist load --maxschedchunk 1 -m "not cluster and not argo" $(CLOCKS) || failed=1; \
-	 wait $$lint || failed=1; cat $(VENV)/lint.log; exit $${failed:-0}
+	@$(BIN)/python -m pytest -q -n 4 --dist load --maxschedchunk 1 -m "not cluster and not argo" -o cache_dir=.pytest_cache/clocks $(CLOCKS) \
+	   >$(VENV)/clocks.log 2>&1 & clocks=$$!; \
+	 nice -n 19 sh -c '$(LINT)' >$(VENV)/lint.log 2>&1 & lint=$$!; \
+	 nice -n 10 $(BIN)/python -m pytest -q -n 4 --dist worksteal -m "not cluster and not argo" $(CLOCKS:%=--ignore %) || failed=1; \
+	 wait $$clocks || failed=1; cat $(VENV)/clocks.log; wait $$lint || failed=1; cat $(VENV)/lint.log; exit $${failed:-0}
 
-# these hold real clocks against real load and mostly wait: beside each other, the longest first, away from those that compute
+# these hold real clocks against real load and mostly wait: the longest first
 LONGEST := tests/queue/test_validate.py
 CLOCKS := $(LONGEST) tests/stats/test_real_step.py tests/stats/test_confirm.py tests/resnet50/test_loadgen.py \
           $(filter-out $(LONGEST),$(wildcard tests/queue/test_*.py))

@@ -152,7 +152,7 @@ def test_make_bench_runs_each_and_fails_if_one_holds_no_limit(tmp_path: Path) ->
         ended = subprocess.run(argv, cwd=tmp_path, env={"PATH": path}, capture_output=True, text=True, check=False)
         ran = [line.removeprefix("ran ") for line in ended.stdout.splitlines() if line.startswith("ran ")]
         assert ended.returncode == code
-        assert ran == [f"benchmarks/{name}.py" for name in ("plan", "collect", "history", "overhead_run")]
+        assert ran == [f"benchmarks/{name}.py" for name in ("plan", "argo", "collect", "history", "overhead_run")]
         assert all((ROOT / each).is_file() for each in ran)
 
 
