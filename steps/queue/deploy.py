@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfdag.steps.queue.deployment import scales, starts
+from perfdag.steps.queue.deployment import scales, starts, within
 
 if TYPE_CHECKING:
     from perfdag.kube import Kube
@@ -92,9 +92,11 @@ def _named(body: dict[str, Any]) -> str:
 
 def _grace(body: dict[str, Any]) -> int:
     """Seconds that its pods may take to end, 0 for what has none."""
-    spec = body.get("spec") or {}
-    template = spec.get("jobTemplate", {}).get("spec", spec).get("template")
-    return int(template["spec"].get("terminationGracePeriodSeconds", POD_GRACE)) if template else 0
+    job = within(body, "spec", "jobTemplate", "spec") or within(body, "spec")
+    if not (pod := within(job, "template", "spec")):  # of other kinds a template may be anything
+        return 0
+    seconds = pod.get("terminationGracePeriodSeconds")
+    return seconds if isinstance(seconds, int) else POD_GRACE  # what is no number the API server refuses
 
 
 def _objects(file: str) -> list[dict[str, Any]]:

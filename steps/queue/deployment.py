@@ -113,15 +113,23 @@ async def _none_of_404(found: Awaitable[list[dict[str, Any]]]) -> list[dict[str,
         return []
 
 
+def within(body: dict[str, Any], *path: str) -> dict[str, Any]:
+    """The mapping that an object has there; an empty one where it has none, null or something else."""
+    found: Any = body
+    for key in path:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
 def starts(body: dict[str, Any], deployment: str) -> bool:
     """Whether an object is the CronJob of `manifests` that starts backends beside those of that Deployment."""
-    meta = body["metadata"]
-    return "jobTemplate" in body.get("spec", {}) and meta["name"] == deployment and meta.get("labels", {}).get(PART_OF) == "perfdag-queue"
+    part_of = within(body, "metadata", "labels").get(PART_OF)
+    return "jobTemplate" in within(body, "spec") and body["metadata"]["name"] == deployment and part_of == "perfdag-queue"
 
 
 def scales(body: dict[str, Any], deployment: str) -> bool:
     """Whether an object is an autoscaler (HorizontalPodAutoscaler, ScaledObject) of that Deployment."""
-    reference = body.get("spec", {}).get("scaleTargetRef") or {}
+    reference = within(body, "spec", "scaleTargetRef")
     return reference.get("kind", "Deployment") == "Deployment" and reference.get("name") == deployment
 
 

@@ -80,6 +80,7 @@ async def follow(profile: Profile, item_seconds: float, queues: int, sync: float
     await frontend.start(anywhere, anywhere, anywhere)
     clients, workers, _ = frontend.ports
     backends = {name: Processes(Address("127.0.0.1", workers), name, ["sleep", f"{item_seconds}"]) for name in names}
+    tasks: list[asyncio.Future[None]] = []
     try:
         for each in backends.values():
             await each.scale(model.least)
@@ -88,18 +89,20 @@ async def follow(profile: Profile, item_seconds: float, queues: int, sync: float
             await asyncio.sleep(0.05)
         start = time.monotonic()
         results = [Followed(name, [], Tally()) for name in names]
-        await asyncio.gather(
-            *(
-                task
-                for one in results
-                for task in (
-                    _send(profile, KeptWire(Address("127.0.0.1", clients), Work(one.queue)), one.tally, start),
-                    _scale(frontend, one, backends[one.queue], profile, item_seconds, sync, start, model),
-                )
+        tasks += (
+            asyncio.ensure_future(work)
+            for one in results
+            for work in (
+                _send(profile, KeptWire(Address("127.0.0.1", clients), Work(one.queue)), one.tally, start),
+                _scale(frontend, one, backends[one.queue], profile, item_seconds, sync, start, model),
             )
         )
+        await asyncio.gather(*tasks)
         return results
     finally:
+        for task in tasks:  # gather does not: a scaler that still looks would start backends that nobody ends
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(each.stop() for each in backends.values()))
         await frontend.stop()
 
@@ -113,19 +116,21 @@ def _none_lost(backends: Iterable[Processes]) -> None:
 async def _send(profile: Profile, wire: KeptWire, tally: Tally, start: float) -> None:
     flying: set[asyncio.Task[bool]] = set()
     due = 0.0
-    while due < profile.seconds:
-        await asyncio.sleep(max(0.0, start + due - time.monotonic()))
-        tally.scheduled += 1
-        tally.lag.add(max(0.0, time.monotonic() - start - due))
-        task = asyncio.create_task(request(wire, tally, -1, start + due))
-        flying.add(task)
-        task.add_done_callback(flying.discard)
-        due += 1 / profile.rate(due)
-    if flying:
-        await asyncio.wait(flying, timeout=profile.seconds)
-    for task in list(flying):
-        task.cancel()
-    await wire.close()
+    try:
+        while due < profile.seconds:
+            await asyncio.sleep(max(0.0, start + due - time.monotonic()))
+            tally.scheduled += 1
+            tally.lag.add(max(0.0, time.monotonic() - start - due))
+            task = asyncio.create_task(request(wire, tally, -1, start + due))
+            flying.add(task)
+            task.add_done_callback(flying.discard)
+            due += 1 / profile.rate(due)
+        if flying:
+            await asyncio.wait(flying, timeout=profile.seconds)
+    finally:
+        for task in list(flying):
+            task.cancel()
+        await wire.close()
 
 
 async def _scale(

@@ -246,7 +246,7 @@ class OpenLoop:
         await asyncio.gather(*left, return_exceptions=True)
         for task in left:
             if task.cancelled():
-                self.tally.began()
+                self.tally.pending += 1  # not began(): with nothing else counted that would start the time anew
                 self.tally.ended(None, UNANSWERED, start, start, -1)
 
     def _send(self, scheduled: float) -> None:

@@ -12,6 +12,8 @@ import pytest
 from perfdag.benchmark import Failed, Invalid, Measurement, Output
 from perfdag.steps.queue.autoscale import HpaModel, Profile, Sample, score, simulate
 from perfdag.steps.queue.follow import described, follow, watch
+from perfdag.steps.queue.frontend import Frontend
+from perfdag.steps.queue.processes import Processes
 from perfdag.steps.queue_autoscale import QueueAutoscale, QueueAutoscaleParams
 
 
@@ -186,6 +188,37 @@ async def test_backends_that_end_by_themselves_are_not_waited_for(monkeypatch: p
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(Failed, match=r"queue-1: 1 of 1 backends ended by themselves \(1 by exit code 1\)"):
         await asyncio.wait_for(follow(Profile("step", 2, 12, 16), 0.25, 1, 0.5, HpaModel(target=1)), 10)
+
+
+async def test_no_backend_is_left_where_one_of_another_queue_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    frontends, backends = list[Frontend](), list[Processes]()
+
+    def frontend(*args: Any) -> Frontend:
+        frontends.append(Frontend(*args))
+        return frontends[-1]
+
+    def processes(*args: Any) -> Processes:
+        backends.append(Processes(*args))
+        return backends[-1]
+
+    async def kill() -> None:
+        while not frontends or not all(queue.running for queue in frontends[0].queues.values()):
+            await asyncio.sleep(0.02)
+        backends[0].running[0].kill()  # while that of the other queue has an item to end
+
+    monkeypatch.setattr("perfdag.steps.queue.follow.Frontend", frontend)
+    monkeypatch.setattr("perfdag.steps.queue.follow.Processes", processes)
+    try:
+        async with asyncio.timeout(20):
+            killer = asyncio.create_task(kill())
+            with pytest.raises(Failed, match=r"queue-1: 1 of 1 backends ended by themselves \(1 by SIGKILL\)"):
+                await follow(Profile("step", 4, 8, 16), 0.5, 2, 0.05, HpaModel(target=1, most=1))
+            await killer
+        assert not [process.pid for each in backends for process in each.running]
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+    finally:
+        await asyncio.gather(*(each.stop() for each in backends))
 
 
 @pytest.mark.slow

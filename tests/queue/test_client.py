@@ -182,6 +182,7 @@ async def test_an_open_loop_ends_where_no_answers_come(start: Start, most: int, 
     loop = OpenLoop(KeptWire(clients(frontend), Work("sleep")), tally, rate=100, most=most, drain=0.1)
     await asyncio.wait_for(loop.run(0.1), 5)
     assert tally.causes == causes
+    assert tally.seconds > 0.15  # since the first was sent
     assert (tally.scheduled, tally.pending) == (10, 0)
     loop.rate = 1  # however late a busy machine sent them
     assert loop.validity() == f"invalid: {says}"

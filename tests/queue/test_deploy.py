@@ -80,6 +80,28 @@ async def test_what_was_made_is_waited_for_and_what_is_not_gone_is_said(file: st
     assert said[-1] == "not gone 0.01 s after they were deleted: Namespace perfdag-queue"
 
 
+@pytest.mark.parametrize(
+    ("kind", "spec", "grace"),
+    [
+        ("SealedSecret", {"encryptedData": {"key": "x"}, "template": {"metadata": {"name": "o"}}}, 0),
+        ("CronJob", {"schedule": "* * * * *", "jobTemplate": None}, 0),
+        ("CronJob", {"jobTemplate": {"spec": None}}, 0),
+        ("CronJob", {"jobTemplate": {"spec": {"template": {"spec": {"terminationGracePeriodSeconds": None}}}}}, 30),
+        ("Deployment", {"template": {"spec": {"terminationGracePeriodSeconds": 7}}}, 7),
+        ("Template", {"template": "{{ .name }}"}, 0),
+        ("Anything", None, 0),
+    ],
+)
+async def test_any_object_is_applied_whatever_its_spec(kind: str, spec: Any, grace: int, tmp_path: Path) -> None:
+    body = {"apiVersion": "v1", "kind": kind, "metadata": {"name": "o", "labels": None}, "spec": spec}
+    (tmp_path / "o.yaml").write_text(yaml.safe_dump(body))
+    assert deploy._grace(body) == grace
+    server: Any = Server()
+    async with deployed(server, str(tmp_path / "o.yaml"), None, "o", list[str]().append):
+        assert list(server.there) == [(kind, "o")]
+    assert not server.there
+
+
 async def test_what_a_validation_before_deletes_is_waited_for(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     server: Any = Server(Namespace=5)
     said = list[str]()
