@@ -93,7 +93,8 @@ def _named(body: dict[str, Any]) -> str:
 def _grace(body: dict[str, Any]) -> int:
     """Seconds that its pods may take to end, 0 for what has none."""
     job = within(body, "spec", "jobTemplate", "spec") or within(body, "spec")
-    if not (pod := within(job, "template", "spec")):  # of other kinds a template may be anything
+    pod = within(body, "spec") if body["kind"] == "Pod" else within(job, "template", "spec")
+    if not pod:  # of other kinds a template may be anything
         return 0
     seconds = pod.get("terminationGracePeriodSeconds")
     return seconds if isinstance(seconds, int) else POD_GRACE  # what is no number the API server refuses
@@ -111,6 +112,8 @@ def _objects(file: str) -> list[dict[str, Any]]:
             raise ValueError(
                 f"{file} holds something that is no Kubernetes object; a file of queues is rendered by: perfdag queue manifests"
             )
+        if not isinstance(within(body, "metadata").get("name"), str):
+            raise ValueError(f"{file}: a {body['kind']} has no metadata.name; what is removed afterwards must be known by its name")
     return bodies
 
 

@@ -90,6 +90,7 @@ async def test_what_was_made_is_waited_for_and_what_is_not_gone_is_said(file: st
         ("Deployment", {"template": {"spec": {"terminationGracePeriodSeconds": 7}}}, 7),
         ("Template", {"template": "{{ .name }}"}, 0),
         ("Anything", None, 0),
+        ("Pod", {"terminationGracePeriodSeconds": 9, "containers": []}, 9),
     ],
 )
 async def test_any_object_is_applied_whatever_its_spec(kind: str, spec: Any, grace: int, tmp_path: Path) -> None:
@@ -99,6 +100,16 @@ async def test_any_object_is_applied_whatever_its_spec(kind: str, spec: Any, gra
     server: Any = Server()
     async with deployed(server, str(tmp_path / "o.yaml"), None, "o", list[str]().append):
         assert list(server.there) == [(kind, "o")]
+    assert not server.there
+
+
+@pytest.mark.parametrize("metadata", [None, {}, {"generateName": "o-"}])
+async def test_an_object_without_a_name_is_refused(metadata: Any, tmp_path: Path) -> None:
+    (tmp_path / "o.yaml").write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}))
+    server: Any = Server()
+    with pytest.raises(ValueError, match=r"a ConfigMap has no metadata\.name; what is removed afterwards"):
+        async with deployed(server, str(tmp_path / "o.yaml"), None, "o", list[str]().append):
+            pass
     assert not server.there
 
 
