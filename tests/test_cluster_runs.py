@@ -13,7 +13,7 @@ import pytest
 from perfdag import kube
 from perfdag.abtest import on_cluster, prepare
 from perfdag.cli import main
-from perfdag.cli.cluster_run import Counter, Standing, View
+from perfdag.cli.cluster_run import Counter, NotInstalled, Standing, View, installed
 from perfdag.cli.step import _tell
 from perfdag.cli.submit import describe, follow
 from perfdag.kube import Kube, KubeError
@@ -337,7 +337,8 @@ async def test_a_watch_survives_a_connection_that_is_lost_twice(
 
 def test_the_exit_code_and_the_table_are_those_of_the_last_attempt() -> None:
     def node(step: str, number: int, at: str, code: str | None) -> dict[str, Any]:
-        found = {"type": "Pod", "id": f"{step}{number}", "displayName": f"{step}({number})", "templateName": f"{step}-pod", "startedAt": at}
+        named = f"w-x7.{'onExit' if step == 'finish' else step}({number}).{step}"
+        found = {"type": "Pod", "id": f"{step}{number}", "name": named, "displayName": step, "templateName": f"{step}-pod", "startedAt": at}
         return {**found, "outputs": {"exitCode": code} if code else {}}
 
     def seen(*nodes: dict[str, Any]) -> View:
@@ -405,3 +406,29 @@ def test_troubles_of_batches_that_are_over_are_left_out_until_the_end() -> None:
     assert gap.troubles() == ["killed: OOMKilled: container main"], "its retry is not there yet"
     retried = View({**workflow, "status": {"phase": "Running"}}, [old, Pod("again", 0, 0, 1, "Running", "n", "10.0.0.1")])
     assert retried.troubles() == ["old: DeadlineExceeded: too long"], "its batch is under way"
+
+
+@pytest.mark.parametrize(
+    ("templates", "said"),
+    [(["finish", "rank"], "workflow w Succeeded: its templates are of another version of perfdag"), ([], "w Succeeded: \n")],
+)
+async def test_a_watch_of_a_run_of_another_version_says_why_its_end_is_not_known(
+    templates: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended: dict[str, Any] = {"metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}}
+    ended["status"] = {"phase": "Succeeded", "storedWorkflowTemplateSpec": {"templates": [{"name": each} for each in templates]}}
+
+    async def view(*told: Any) -> View:
+        return View(ended)
+
+    monkeypatch.setattr("perfdag.cli.cluster_run.view", view)
+    monkeypatch.setattr("perfdag.kube.Kube", Client)
+    assert await follow("w", "bench") == 1
+    assert said in capsys.readouterr().err
+
+
+def test_nothing_is_submitted_to_an_installation_of_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"kind": "WorkflowTemplate", "spec": {"arguments": {"parameters": []}, "templates": [{"name": "finish"}]}}
+    monkeypatch.setattr("perfdag.kube.run", lambda work: found)
+    with pytest.raises(NotInstalled, match="another version: perfdag install --namespace bench"):
+        installed("bench")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from perfdag import suite
-from perfdag.cli.doctor_cluster import asked, no_gpu, with_rights
+from perfdag.cli.doctor_cluster import _installed, asked, no_gpu, with_rights
 from perfdag.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.room import lacking
@@ -86,3 +86,10 @@ def test_rendering_and_submitting_say_it_too(tmp_path: Path, capsys: pytest.Capt
 )
 def test_rights_are_asked_for_where_a_point_uses_them(entries: str, allowed: list[str]) -> None:
     assert with_rights(make_plan(suite.loads(f"name: s\nentries:\n{entries}\n"))) == allowed
+
+
+async def test_an_installation_of_another_version_is_a_finding() -> None:
+    template = {"metadata": {"name": "perfdag"}, "spec": {"arguments": {"parameters": []}, "templates": [{"name": "finish"}]}}
+    [found] = await _installed(cluster(WorkflowTemplate=[template]), "bench", None)
+    assert (found.state, found.what) == ("missing", "perfdag in namespace bench was installed by another version")
+    assert found.do.startswith("perfdag install --namespace bench")

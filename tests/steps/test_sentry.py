@@ -14,7 +14,7 @@ from perfdag.abtest import prepare
 from perfdag.kube import KubeError
 from perfdag.parts import part_key
 from perfdag.plan import Plan, make_plan
-from perfdag.podspec import HOPELESS, NOTES
+from perfdag.podspec import HOPELESS
 from perfdag.steps.peer import REFUSED, RETRYABLE
 from perfdag.steps.pods import Pod, explain, read, selector, told
 from perfdag.steps.sentry import (
@@ -85,15 +85,32 @@ def test_a_gang_given_up_is_hopeless(sentry: Sentry) -> None:
     assert sentry.hopeless == {0}
 
 
+def test_what_an_earlier_sentry_gave_up_is_waited_for_as_long_as_anything(sentry: Sentry, tmp_path: Path) -> None:
+    sentry.believed = {0}
+    full = pod("Unschedulable: 0/1 nodes are available: 1 Insufficient cpu.")
+    assert sentry.look([full], 0) == sentry.look([full], 30) == []
+    (said,) = notes(tmp_path)
+    assert sentry.look([pod("GivenUp: no such image", phase="Failed", uid="v")], 31) == []
+    assert notes(tmp_path) == [said], "the one before noted why it ended that pod"
+
+
+OURS, COPIED, RETRIED = "u-1 2026-01-02T00:00:00Z", "u-0 2026-01-01T00:00:00Z", "u-1 2026-01-01T00:00:00Z"
+"""What marks of a Workflow begin with; of the one that `argo resubmit` copied it from; of the same before `argo retry`."""
+
+
 @pytest.mark.parametrize("claimed", [False, True])
-async def test_argo_is_told_before_the_pods_end_and_an_earlier_sentry_is_believed(monkeypatch: pytest.MonkeyPatch, claimed: bool) -> None:
+@pytest.mark.parametrize(("earlier", "believed"), [(OURS, True), (COPIED, False), (RETRIED, False)])
+async def test_argo_is_told_before_the_pods_end_and_an_earlier_sentry_of_this_run_is_believed(
+    monkeypatch: pytest.MonkeyPatch, claimed: bool, earlier: str, believed: bool
+) -> None:
     done: list[tuple[str, Any]] = []
     labels = {"perfdag/batch": "0", "perfdag/attempt": "0", "perfdag/rank": "0"}
     waiting = {"name": "main", "image": "i", "state": {"waiting": {"reason": "InvalidImageName", "message": "no"}}}
     status = {"phase": "Pending", "containerStatuses": [waiting]}
     lost = {"metadata": {"name": "p", "uid": "u", "labels": labels}, "spec": {"containers": []}, "status": status}
-    noted = {NOTES: '{"7":"full"}'} if claimed else {}
-    workflow: dict[str, Any] = {"metadata": {"name": "w", "annotations": {HOPELESS: ",7,", **noted}}, "spec": {}, "status": {}}
+    marks = as_annotations(earlier, {7}, {7: "full"} if claimed else {})
+    workflow: dict[str, Any] = {"metadata": {"name": "w", "uid": "u-1", "annotations": marks}, "spec": {}}
+    workflow["status"] = {"startedAt": "2026-01-02T00:00:00Z"}
 
     class Api:
         async def resource(self, api: str, kind: str) -> str:
@@ -113,22 +130,28 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_sentry_is_believe
     api: Any = Api()
     kept: dict[int, str] = {}
     await _guard(api, place(), 60.0, None if claimed else kept.__setitem__)
-    assert [kind for kind, _ in done] == ["Workflow", "Pod"]
-    hopeless, notes = of_annotations(done[0][1])
-    assert hopeless == {0, 7}
-    assert (set(notes), set(kept)) == (({0, 7}, set()) if claimed else (set(), {0}))
+    assert [kind for kind, _ in done] == ["Workflow", "Pod", "Workflow"]
+    workflow["metadata"] |= done[0][1]["metadata"]
+    hopeless, notes = of_annotations(workflow)
+    told = {0, 7} if believed else {0}
+    assert hopeless == told
+    assert (set(notes), set(kept)) == ((told, set()) if claimed else (set(), {0}))
+    assert done[2][1] == {"metadata": {"annotations": {HOPELESS: None}}}, "argo retry makes no sentry that would"
 
 
 def test_notes_of_a_sentry_without_a_store_fit_into_an_object_and_come_into_the_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    many = as_annotations(range(1000), dict.fromkeys(range(1000), "x" * 5000))
+    many = as_annotations(OURS, range(1000), dict.fromkeys(range(1000), "x" * 5000))
     assert sum(map(len, many.values())) < 66_000
-    assert len(of_annotations({"metadata": {"annotations": many}})[1]) > 100
+    ours = {"metadata": {"uid": "u-1", "annotations": many}, "status": {"startedAt": "2026-01-02T00:00:00Z"}}
+    assert len(of_annotations(ours)[1]) > 100
     plan, store = make_plan(loads("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n")), FolderStore(str(tmp_path))
-    said = {"metadata": {"annotations": as_annotations({0}, {0: "pod of rank 0 never started: no room"})}}
-    monkeypatch.setattr("perfdag.steps.sentry.run", lambda work: said)
-    hand_over(place(), store, plan)
+    monkeypatch.setattr("perfdag.steps.sentry.run", lambda work: ours)
+    for of in (COPIED, RETRIED, OURS):
+        assert notes(tmp_path) == []
+        ours["metadata"]["annotations"] = as_annotations(of, {0}, {0: "pod of rank 0 never started: no room"})
+        hand_over(place(), store, plan)
     assert "no room" in notes(tmp_path)[0]
 
 

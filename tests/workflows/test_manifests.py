@@ -22,7 +22,7 @@ from perfdag.shape import Shape
 from perfdag.steps.size import MAX_SHAPES, check_shapes
 from perfdag.workflows import base, due, lint, runs
 from perfdag.workflows.emit import dump
-from perfdag.workflows.templates import Installation
+from perfdag.workflows.templates import FINISH_SECONDS, PLAN_SECONDS, Installation
 
 from .pods import pod
 
@@ -216,11 +216,16 @@ def test_no_pod_waits_for_ever_and_only_what_another_attempt_may_mend_is_tried_a
     assert {each["name"]: each.get("pendingTimeout") for each in pods} == {**steps, "rank": said, "rank-net": said}
     assert not any("retryStrategy" in each for each in pods), "Argo forgets the pendingTimeout of a template that has one"
     tried = {each["name"]: each["retryStrategy"] for each in template["spec"]["templates"] if "retryStrategy" in each}
-    policies = {name: each["retryPolicy"] for name, each in tried.items()}
-    assert policies == dict.fromkeys(("plan", "suspect", "finish"), "OnError") | dict.fromkeys(("sentry", *FANS), "Always")
+    steps = {"plan": PLAN_SECONDS, "suspect": FINISH_SECONDS, "finish": FINISH_SECONDS}
+    assert {name: each["retryPolicy"] for name, each in tried.items()} == dict.fromkeys((*steps, "sentry", *FANS), "Always")
+    hopeless = "'{{workflow.annotations.perfdag/hopeless}}'"
     assert {tried[name]["expression"] for name in FANS} == {
-        "!('{{workflow.annotations.perfdag/hopeless}}' contains ',{{inputs.parameters.batch}},')"
-    }
+        f"!({hopeless} startsWith '{{{{workflow.uid}}}} ' && {hopeless} contains ',{{{{inputs.parameters.batch}}}},')"
+    }, "marks that argo resubmit copied are another Workflow's"
+    mark, uid = "'{{workflow.annotations.perfdag/step}}'", "{{workflow.uid}}"
+    for name, most in steps.items():
+        lasts = f"({mark} == '{uid} {name} ended' ? 0 : {mark} == '{uid} {name} began' ? {most} : 30)"
+        assert tried[name]["expression"] == f"lastRetry.status == 'Error' || asFloat(lastRetry.duration) < {lasts}"
 
 
 def test_the_workflow_of_as_many_shapes_as_may_be_is_an_object_of_less_than_256_kib() -> None:
