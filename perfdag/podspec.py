@@ -19,9 +19,12 @@ STORE = "/perfdag/store"
 HELPER_RESOURCES = {"cpu": "100m", "memory": "128Mi"}
 LABEL = "perfdag"
 HOPELESS = f"{LABEL}/hopeless"
-"""Annotation of a Workflow: the batches that no other attempt can mend, between commas. The sentry writes it, retries read it."""
+"""Annotation of a Workflow: what it belongs to (`perfdag.steps.marks.head`), then the batches that no other attempt can mend, between commas.
+The sentry writes it, retries read it."""
 NOTES = f"{LABEL}/notes"
-"""Annotation of a Workflow whose store is a claim: why batches did not start, for its last step."""
+"""Annotation of a Workflow whose store is a claim: what it belongs to, then why batches did not start, for its last step."""
+STEP, BEGAN, ENDED = f"{LABEL}/step", "began", "ended"
+"""Annotation of a Workflow: its uid, its last step that began, and whether that step is under way or ended by itself and failed."""
 CLEARING = 660
 """Seconds for a benchmark that makes objects on the cluster to delete them and wait for it when its pod is told to end."""
 PRIORITY_CLASSES = ("perfdag", "perfdag-preempting")

@@ -20,6 +20,7 @@ from perfdag.parts import note, stored_parts
 from perfdag.plan import Plan
 from perfdag.podspec import HOPELESS, NOTES
 from perfdag.runs import load_plan, variants
+from perfdag.steps.marks import head
 from perfdag.steps.peer import REFUSED, RETRYABLE
 from perfdag.steps.place import Here, pending_limit
 from perfdag.steps.pods import Pod, is_pulling, read, selector, told
@@ -57,6 +58,8 @@ class Sentry:
         self._refusals: dict[str, str] = {}
         self.hopeless: set[int] = set()
         """Batches that another attempt cannot mend."""
+        self.believed: set[int] = set()
+        """Those of a sentry that stood here before: what it gave up is noted."""
 
     def look(self, pods: list[Pod], now: float) -> list[Pod]:
         """Note troubles; the pods to give up (all of their gang). `now` is on a monotonic clock, in seconds."""
@@ -76,7 +79,7 @@ class Sentry:
                 if waited >= (HOPELESS_SECONDS if pod.batch in self.hopeless else patience(pod, self._limit)):
                     self.hopeless.add(pod.batch)  # it is not worth waiting for again
                     doomed.add((pod.batch, pod.attempt))
-            elif pod.batch in self.hopeless and pod.trouble.startswith(("DeadlineExceeded", GIVEN_UP)):
+            elif pod.batch in self.hopeless | self.believed and pod.trouble.startswith(("DeadlineExceeded", GIVEN_UP)):
                 continue  # ended by us: why is noted already
             else:
                 if pod.trouble in _FINAL:
@@ -146,22 +149,23 @@ class InStore:
 
 
 def of_annotations(workflow: Object) -> tuple[set[int], dict[int, str]]:
-    """The batches that a Workflow's annotations call hopeless, and their notes."""
-    said = workflow["metadata"].get("annotations") or {}
-    notes = {int(batch): str(reason) for batch, reason in orjson.loads(said.get(NOTES) or "{}").items()}
-    return {int(each) for each in (said.get(HOPELESS) or "").split(",") if each}, notes
+    """The batches that a Workflow's annotations call hopeless, and their notes; none where they are another Workflow's or of another go."""
+    said, of = workflow["metadata"].get("annotations") or {}, head(workflow)
+    batches, notes = (said.get(name, "").removeprefix(of) if said.get(name, "").startswith(of) else "" for name in (HOPELESS, NOTES))
+    found = {int(batch): str(reason) for batch, reason in orjson.loads(notes or "{}").items()}
+    return {int(each) for each in batches.split(",") if each}, found
 
 
-def as_annotations(hopeless: Collection[int], notes: Mapping[int, str]) -> dict[str, str]:
-    """Those annotations; notes are cut, and left out where they are too many for an object."""
-    made = {HOPELESS: f",{','.join(map(str, sorted(hopeless)))},"} if hopeless else {}
+def as_annotations(of: str, hopeless: Collection[int], notes: Mapping[int, str]) -> dict[str, str]:
+    """Those annotations, `of` the Workflow with that head; notes are cut, and left out where they are too many for an object."""
+    made = {HOPELESS: f"{of},{','.join(map(str, sorted(hopeless)))},"} if hopeless else {}
     kept: dict[str, str] = {}
     for batch, reason in sorted(notes.items()):
         kept[str(batch)] = reason[:NOTE_LENGTH]
         if len(orjson.dumps(kept)) > NOTES_BYTES:
             del kept[str(batch)]
             break
-    return made | ({NOTES: orjson.dumps(kept).decode()} if kept else {})
+    return made | ({NOTES: f"{of}{orjson.dumps(kept).decode()}"} if kept else {})
 
 
 def hand_over(here: Here, store: Store, plan: Plan) -> None:
@@ -269,14 +273,18 @@ async def _guard(kube: Kube, here: Here, limit: float, put: Callable[[int, str],
     while True:
         try:
             workflow = await kube.get(workflows, here.workflow, here.namespace)
+            before = workflow["metadata"].get("annotations") or {}
             if finished(workflow):
+                if HOPELESS in before:  # `argo retry` makes no sentry anew that ended well, and with it nobody who clears this
+                    await kube.patch(workflows, here.workflow, {"metadata": {"annotations": {HOPELESS: None}}}, here.namespace)
                 return
+            sentry.believed, noted = of_annotations(workflow)
             sentry.refused(nodes_of(workflow), time.monotonic())
             doomed = sentry.look(await _seen(kube, pods, here), time.monotonic())
-            hopeless, noted = of_annotations(workflow)  # those of a sentry that stood here before too
-            sentry.hopeless |= hopeless
-            said = as_annotations(sentry.hopeless, noted | notes)
-            if not said.items() <= (workflow["metadata"].get("annotations") or {}).items():
+            hopeless = sentry.hopeless | sentry.believed
+            said: Object = {HOPELESS: None} if HOPELESS in before else {}  # of an earlier go: retries read it
+            said |= as_annotations(head(workflow), hopeless, noted | notes)
+            if not said.items() <= before.items():
                 # before its pods end: then Argo decides whether there is another attempt
                 await kube.patch(workflows, here.workflow, {"metadata": {"annotations": said}}, here.namespace)
             await _give_up(kube, pods, here, doomed)

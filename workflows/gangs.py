@@ -31,7 +31,8 @@ def _attempts(made: Installation, name: str) -> DAG:
 
     Of a DAG that failed Argo tells its retryStrategy no exit code and no message: the sentry says which batches another attempt cannot mend.
     """
-    expression = f"!('{{{{workflow.annotations.{HOPELESS}}}}}' contains ',{{{{inputs.parameters.batch}}}},')"
+    said = f"'{{{{workflow.annotations.{HOPELESS}}}}}'"  # `argo resubmit` copies those of another Workflow
+    expression = f"!({said} startsWith '{{{{workflow.uid}}}} ' && {said} contains ',{{{{inputs.parameters.batch}}}},')"
     retries = RetryStrategy(limit=str(made.retries), retry_policy="Always", expression=expression)
     return DAG(name=name, inputs=[Parameter(name="batch")], fail_fast=False, retry_strategy=retries, synchronization=_turns(made))
 

@@ -11,7 +11,7 @@ from typing import Any
 from hera.workflows import DAG, ClusterWorkflowTemplate, Container, Parameter, RetryStrategy, Task, WorkflowTemplate
 from hera.workflows import models as m
 
-from perfdag.podspec import LABEL, restricted
+from perfdag.podspec import BEGAN, ENDED, LABEL, STEP, restricted
 from perfdag.workflows.containers import Installation as Installation
 from perfdag.workflows.containers import container, labels, with_store
 from perfdag.workflows.gangs import duel, gang, rank
@@ -44,9 +44,10 @@ def template(made: Installation) -> WorkflowTemplate:
         workflow_metadata=m.WorkflowMetadata(labels={f"{LABEL}/suite-run": "true"}),
         image_pull_secrets=[m.LocalObjectReference(name=name) for name in made.pull_secrets] or None,
     ) as w:
-        plan = _tried(made, "plan", _plan(made))
-        sentry, suspect = _tried(made, "sentry", _sentry(made), "Always"), _tried(made, "suspect", _suspect(made))
-        _tried(made, "finish", _finish(made))
+        plan = _tried(made, "plan", _plan(made), _lost(made, "plan", PLAN_SECONDS))
+        sentry = _tried(made, "sentry", _sentry(made))
+        suspect = _tried(made, "suspect", _suspect(made), _lost(made, "suspect", FINISH_SECONDS))
+        _tried(made, "finish", _finish(made), _lost(made, "finish", FINISH_SECONDS))
         ranks = {net: rank(made, net) for net in (False, True)}
         fans = [gang(made, ranks, False), gang(made, ranks, True), duel(made, ranks)]
         # a DAG of its own: the sentry beside it is no batch, and must not take a batch's place under the limit
@@ -64,8 +65,19 @@ def template(made: Installation) -> WorkflowTemplate:
     return w
 
 
-def _tried(made: Installation, name: str, pod: Container, policy: str = "OnError") -> DAG:
-    """A step: its pod, anew where it was lost. A pod that ended by itself said why, and another would say the same.
+def _lost(made: Installation, name: str, limit: int) -> str:
+    """Expression: whether a step's pod was lost, by an eviction or a node that went. One that ended by itself said why, and another would say
+    the same; one that waited or worked for all of its time (`limit`, seconds) would again.
+
+    Argo calls an eviction Failed, as it does an exit code, and tells neither to a DAG: the step says on the Workflow where it is.
+    """
+    said, now = f"'{{{{workflow.annotations.{STEP}}}}}'", f"'{{{{workflow.uid}}}} {name} "
+    most = f"{said} == {now}{ENDED}' ? 0 : {said} == {now}{BEGAN}' ? {limit} : {made.pending_limit}"
+    return f"lastRetry.status == 'Error' || asFloat(lastRetry.duration) < ({most})"
+
+
+def _tried(made: Installation, name: str, pod: Container, expression: str | None = None) -> DAG:
+    """A step: its pod, anew where it failed and the expression holds.
 
     The retryStrategy is a DAG's: of a template that has one itself Argo forgets the pendingTimeout.
     """
@@ -73,9 +85,8 @@ def _tried(made: Installation, name: str, pod: Container, policy: str = "OnError
     # what is the workflow's is not handed on too: each level is another copy in its object
     names = [each.name for each in given if isinstance(each, Parameter) and not each.global_name]
     outputs = [Parameter(name=each, value_from=m.ValueFrom(parameter=f"{{{{tasks.{name}.outputs.parameters.{each}}}}}")) for each in names]
-    with DAG(
-        name=name, fail_fast=False, outputs=outputs, retry_strategy=RetryStrategy(limit=str(made.retries), retry_policy=policy)
-    ) as dag:
+    again = RetryStrategy(limit=str(made.retries), retry_policy="Always", expression=expression)
+    with DAG(name=name, fail_fast=False, outputs=outputs, retry_strategy=again) as dag:
         Task(name=name, template=pod)
     return dag
 

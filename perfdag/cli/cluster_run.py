@@ -1,6 +1,7 @@
 """A run on a cluster as seen from here: its Workflow, its pods and their trouble, and what the store has."""
 
 import contextlib
+import re
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 DONE = {"Succeeded", "Failed", "Error"}
+OTHER_VERSION = "its templates are of another version of perfdag: perfdag install again"
+_TEMPLATES = {"plan-pod", "sentry-pod", "finish-pod", "batches"}  # what is read here of a Workflow and of an installation
 RUN_LABEL, SUITE_LABEL = "perfdag/run", "perfdag/suite"
 BATCH_SECONDS = 15.0  # what pods of another batch take before they measure; only for expected times
 
@@ -41,8 +44,11 @@ class View:
 
     @property
     def message(self) -> str:
-        """Argo's message, such as the lock it waits for."""
-        return (self.workflow.get("status") or {}).get("message") or ""
+        """Argo's message, such as the lock it waits for; of a run whose end is not known here why that is so."""
+        status = self.workflow.get("status") or {}
+        stored = status.get("storedWorkflowTemplateSpec") or {}
+        other = self.phase in DONE and stored.get("templates") and of_another_version(stored)
+        return "; ".join(each for each in (status.get("message"), OTHER_VERSION if other else None) if each)
 
     @property
     def run_id(self) -> str | None:
@@ -114,12 +120,17 @@ class View:
 
 def _attempt(node: Object) -> tuple[str, int]:
     """Sorts the attempts of a step: nodes come in no order, and their times are of whole seconds."""
-    number = str(node.get("displayName") or "").rpartition("(")[2].rstrip(")")
-    return str(node.get("startedAt") or ""), int(number) if number.isdigit() else 0
+    numbers = re.findall(r"\((\d+)\)", str(node.get("name") or ""))  # of the DAG around the pod: WORKFLOW.onExit(1).finish
+    return str(node.get("startedAt") or ""), int(numbers[-1]) if numbers else 0
 
 
 class NotInstalled(Exception):
-    """The namespace has no templates of perfdag."""
+    """The namespace has no templates of perfdag, or those of another version."""
+
+
+def of_another_version(spec: Object) -> bool:
+    """Whether a WorkflowTemplate's spec lacks templates that this version makes and reads."""
+    return not _TEMPLATES.issubset(each["name"] for each in spec.get("templates") or [])
 
 
 @dataclass(frozen=True)
@@ -153,6 +164,8 @@ def installed(namespace: str) -> Installed:
         raise NotInstalled(f"perfdag is not installed in namespace {namespace}: perfdag install --namespace {namespace} --store ...")
 
     found = kube.run(template)
+    if of_another_version(found["spec"]):
+        raise NotInstalled(f"perfdag in namespace {namespace} is of another version: perfdag install --namespace {namespace} --store ...")
     given = {each["name"]: each.get("value", "") for each in found["spec"]["arguments"]["parameters"]}
     return Installed(namespace, found["kind"] == "ClusterWorkflowTemplate", given)
 

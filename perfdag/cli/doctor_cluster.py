@@ -5,6 +5,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from perfdag.cli import claims
+from perfdag.cli.cluster_run import of_another_version
 from perfdag.cli.doctor import Finding
 from perfdag.cli.doctor_argo import ARGO, optional
 from perfdag.cli.doctor_argo import findings as argo
@@ -87,6 +88,8 @@ async def _installed(client: "Kube", namespace: str, root: str | None) -> list[F
     ours = [each for each in templates if each["metadata"]["name"] == "perfdag"]
     if not ours:
         return [Finding("missing", f"perfdag is not installed in namespace {namespace}", install)]
+    if of_another_version(ours[0]["spec"]):
+        return [Finding("missing", f"perfdag in namespace {namespace} was installed by another version", install + _AGAIN)]
     found = [Finding("ok", f"perfdag is installed in namespace {namespace}")]
     found += await own(client, namespace)
     for name, rights in needed().items():

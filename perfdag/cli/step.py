@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     steps = parser.add_subparsers(dest="step", metavar="STEP", required=True)
     plan = steps.add_parser("plan", help="make the plan, the run's key pair and claims")
     plan.add_argument("--out", type=Path, required=True, help="folder for the output parameters")
-    plan.set_defaults(run=_plan)
+    plan.set_defaults(run=_marked("plan", _plan))
     steps.add_parser("sentry", help="note why pods cannot start").set_defaults(run=_sentry)
     for name, text, run in (
         ("lead", "measure a batch", _lead),
@@ -46,10 +47,10 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     steps.add_parser("reach", help="write and remove an object in the store").set_defaults(run=_reach)
     suspect = steps.add_parser("suspect", help="plan what is measured again")
     suspect.add_argument("--out", type=Path, required=True, help="folder for the output parameters")
-    suspect.set_defaults(run=_suspect)
+    suspect.set_defaults(run=_marked("suspect", _suspect))
     finish = steps.add_parser("finish", help="collect, report, check")
     finish.add_argument("--phase", default="", help="the workflow's phase")
-    finish.set_defaults(run=_finish)
+    finish.set_defaults(run=_marked("finish", _finish))
     due = steps.add_parser("due", help="tell where the newest scheduled run of a suite on this cluster is too old")
     due.add_argument("--suite", required=True)
     due.add_argument("--max-age", metavar="HOURS", type=float, required=True)
@@ -57,6 +58,18 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     rsh = steps.add_parser("rsh", help="run a command on a peer of this gang (an MPI launcher's remote shell)")
     rsh.add_argument("words", nargs=argparse.REMAINDER, metavar="HOST COMMAND", help="address of a peer, the command and its arguments")
     rsh.set_defaults(run=_rsh)
+
+
+def _marked(name: str, work: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    """A step that says on the Workflow that it is under way: where its pod is lost it is done anew."""
+
+    def run(args: argparse.Namespace) -> int:
+        from perfdag.steps import marks
+        from perfdag.steps.place import here
+
+        return marks.step(here(), name, lambda: work(args))
+
+    return run
 
 
 def _plan(args: argparse.Namespace) -> int:
