@@ -42,7 +42,7 @@ def detail(series: Series) -> str:
 
 def height(cells: Sequence[Cell], shown: Sequence[Group]) -> float:
     """Height in inches that a panel needs."""
-    legend = 0.22 if len(shown) > 1 else 0.0
+    legend = 0.22 * math.ceil(len(shown) / _columns(shown)) if len(shown) > 1 else 0.0
     return sum(_lines(cell, _present(shown, i)) for i, cell in enumerate(cells)) * ROW + 0.55 + legend
 
 
@@ -84,9 +84,13 @@ def panel(ax: Axes, cells: Sequence[Cell], shown: Sequence[Group], metric: str, 
     name = style.value_axis(ax.xaxis, unit, largest, log=log)
     ax.set_xlabel(style.axis_label(metric, name if name or not log else "log scale", better))
     if len(shown) > 1:
-        ax.legend(
-            loc="lower left", bbox_to_anchor=(0, 1), ncols=min(len(shown), 4), borderaxespad=0.1, handletextpad=0.3, columnspacing=1.2
-        )
+        ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=_columns(shown), borderaxespad=0.1, handletextpad=0.3, columnspacing=1.2)
+
+
+def _columns(shown: Sequence[Group]) -> int:
+    """Of the legend, so that the longest name leaves room for its neighbours."""
+    longest = max((len(group.name) for group in shown), default=0)
+    return max(1, min(len(shown), 4, 76 // (longest + 5)))
 
 
 def _rows(cells: Sequence[Cell], shown: Sequence[Group]) -> tuple[list[float], list[float], float]:

@@ -436,3 +436,19 @@ def test_fio_names_the_worker_that_is_slower_than_the_others():
     assert "Slowest worker: node-2, at 0.44 of the median one" in texts(figure)
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["node-2", "node-1", "node-3"]
     assert "workers" not in drawn(fio, rows.fio())
+
+
+def test_a_legend_of_long_names_stays_within_the_figure() -> None:
+    said = [
+        {"metric": "stage_latency", "value": 0.01 * k, "unit": "s", "better": "lower", "headline": True, "stat": stat, "coords": coords}
+        for k, (stat, coords) in enumerate(
+            ((stat, {"count": 6, "from": "submitted", "to": to}) for to in ("created", "pending") for stat in ("p50", "mean", "max")), 1
+        )
+    ]
+    figure = generic.dot_figure(read(rows.table(rows.sample("vmi-steady", {}, 1, said))), ("stage_latency",), "here")
+    style.to_bytes(figure)
+    legend = figure.axes[0].get_legend()
+    assert legend is not None
+    assert len(legend.get_texts()) == 6
+    extent = legend.get_window_extent()
+    assert (extent.x0 >= 0, extent.x1 <= figure.bbox.x1) == (True, True)
