@@ -151,6 +151,7 @@ def _finish(args: argparse.Namespace) -> int:
     from perfdag.cli.check import after_run
     from perfdag.cli.finish import finish
     from perfdag.collect import collect
+    from perfdag.kube import KubeError
     from perfdag.runs import load_plan
     from perfdag.steps import budget
     from perfdag.steps.place import here
@@ -166,7 +167,10 @@ def _finish(args: argparse.Namespace) -> int:
         return 2
     budget.end(store, plan.run_id)
     if place.claimed:
-        hand_over(place, store, plan)
+        try:
+            hand_over(place, store, plan)
+        except KubeError as error:  # the reasons are lost then, and nothing that was measured
+            print(f"why batches were given up, if any was, is not in the rows: {error}", file=sys.stderr)
     if plan.trigger == "ab":
         code = ab_cluster.finish(store, plan)
         _tell(place, plan, store)
