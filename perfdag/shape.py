@@ -163,8 +163,9 @@ class Shape(_Strict):
     node_selector: dict[LabelKey, LabelValue] = {}
     zones: list[LabelValue] = []
     tolerations: list[Toleration] = []
-    privileges: list[Literal["mtu", "rdma"]] = Field(
-        [], description="what the pods may do beyond `restricted`; only these pods run as uid 0"
+    privileges: list[Literal["block", "mtu", "rdma"]] = Field(
+        [],
+        description="what the pods may do beyond `restricted`; only these pods run as uid 0 (block: to open a device that the node leaves to root)",
     )
     scheduler: Literal["default", "volcano"] = "default"
     runtime_class: Name | None = None

@@ -110,6 +110,8 @@ def _refuse(host: Host, params: "FioParams", device: str | None, described: dict
     if params.direct and kind in _MEMORY:
         raise Skip(f"direct I/O: {where} on {host.name} is {kind}, memory; set direct: false, or directory to a folder on a disk")
     writes = params.directions != ("read",)
+    if device and kind == "block":
+        _allowed(host, device, writes)
     if device and not ours and writes and not params.overwrite and _exists(host, device):
         raise Failed(f"{device} on {host.name} exists and {params.rw} would destroy its data; name another, or set overwrite: true")
     holds = _holds(host, device, described) if device else None
@@ -120,6 +122,16 @@ def _refuse(host: Host, params: "FioParams", device: str | None, described: dict
     needed = round(params.size * (1 if device else params.numjobs * shared) * _SPARE)
     if kind != "block" and free is not None and not (device and _exists(host, device)) and free < needed:
         raise Failed(f"{where} on {host.name} has {free} B free, fio needs {needed} B (size x numjobs); free some or make size smaller")
+
+
+def _allowed(host: Host, device: str, writes: bool) -> None:
+    """Raise Skip where a device may not be opened: the kubelet gives that of a claim to nobody, and it stays root's on most nodes."""
+    for may, word in (("-r", "read"), ("-w", "written"))[: 1 + writes]:
+        if host.run(["test", may, device], timeout=10).code != 0:
+            raise Skip(
+                f"{device} on {host.name} may not be {word} by this user; in pods add privileges: [block], or set"
+                " device_ownership_from_security_context in the node's containerd; elsewhere run as root"
+            )
 
 
 def drop_caches(gang: Gang) -> None:

@@ -3,8 +3,10 @@
 import os
 import shutil
 import socket
+import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -39,6 +41,7 @@ class Disks:
 
     def __init__(self, bench: Namespace, root: Path) -> None:
         self.bench, self.root, self.storage_class = bench, root, bench.name
+        self.loops: list[str] = []
 
     def make(self, name: str, access: str) -> Path:
         """A volume, and the folder it is."""
@@ -56,6 +59,28 @@ class Disks:
         kube.run(lambda client: client.create(body))
         return folder
 
+    def device(self, name: str) -> str:
+        """A volume that is a block device of the node, and the path of the device."""
+        (self.root / name).touch()
+        os.truncate(self.root / name, 64 << 20)
+        looped = subprocess.run(["losetup", "--find", "--show", str(self.root / name)], capture_output=True, text=True, check=False)
+        if looped.returncode != 0:
+            pytest.skip(f"no loop device can be made here: {looped.stderr}")
+        self.loops.append(looped.stdout.strip())
+        here = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-0"]}
+        spec = {
+            "capacity": {"storage": "64Mi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": self.storage_class,
+            "volumeMode": "Block",
+            "local": {"path": self.loops[-1]},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
+        }
+        body = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": f"{self.bench.name}-{name}"}, "spec": spec}
+        kube.run(lambda client: client.create(body))
+        return self.loops[-1]
+
     def claim(self, name: str, access: str) -> None:
         """A claim of that class."""
         spec = {"accessModes": [access], "storageClassName": self.storage_class, "resources": {"requests": {"storage": "1Gi"}}}
@@ -63,15 +88,25 @@ class Disks:
         kube.run(lambda client: client.create(body, self.bench.name))
 
 
-@pytest.fixture
-def disks(bench: Namespace) -> Iterator[Disks]:
+@contextmanager
+def disks_of(bench: Namespace) -> Iterator[Disks]:
     root = Path(tempfile.mkdtemp(prefix="perfdag-e2e-", dir="/var/tmp"))
     root.chmod(0o755)
     made = Disks(bench, root)
-    yield made
-    for each in root.iterdir():
-        bench.delete("PersistentVolume", f"{bench.name}-{each.name}")
-    shutil.rmtree(root)
+    try:
+        yield made
+    finally:
+        for each in root.iterdir():
+            bench.delete("PersistentVolume", f"{bench.name}-{each.name}")
+        for loop in made.loops:
+            subprocess.run(["losetup", "--detach", loop], check=False)
+        shutil.rmtree(root)
+
+
+@pytest.fixture
+def disks(bench: Namespace) -> Iterator[Disks]:
+    with disks_of(bench) as made:
+        yield made
 
 
 def _suite(folder: Path, name: str, *entries: dict[str, Any]) -> Path:
@@ -158,3 +193,23 @@ def test_mtu_host_network_and_host_path_where_the_namespace_allows_them(tmp_path
         rows = bench.rows(bench.run_id(name))
         assert said.returncode == 0, [(row["entry"], row["error"]) for row in rows if row["error"]]
         assert {row["entry"] for row in rows} == {"mtu", "plain", "host", "path"}
+
+
+def test_fio_on_a_block_device_that_the_node_leaves_to_root(tmp_path: Path) -> None:
+    with installed("privileged") as bench, disks_of(bench) as disks:
+        for name in ("first", "second"):
+            disks.device(name)
+        entry = {
+            "benchmark": "fio",
+            "params": {"rw": "randwrite", "bs": "4KiB", "size": "16MiB", "runtime": "1s", "direct": True},
+            "volume": {"mode": "Block", "access": "ReadWriteOnce", "storage_class": disks.storage_class, "size": "64MiB"},
+        }
+        suite = _suite(tmp_path, "devices", {**entry, "name": "barred"}, {**entry, "name": "allowed", "privileges": ["block"]})
+        name = bench.submit(suite)
+        said = bench.watch(name)
+        rows = bench.rows(bench.run_id(name))
+        assert said.returncode == 0, [(row["entry"], row["error"]) for row in rows if row["error"]]
+        by = {entry: [row for row in rows if row["entry"] == entry] for entry in ("barred", "allowed")}
+        assert {row["status"] for row in by["allowed"]} == {"ok"}
+        assert {row["status"] for row in by["barred"]} == {"skipped"}
+        assert "add privileges: [block]" in by["barred"][0]["error"]

@@ -507,3 +507,18 @@ def test_what_direct_io_may_not_be_is_told_of_the_file_system(
     with fio_files.files(gang, FioParams(direct=direct, size=4096, directory=str(tmp_path))) as [place]:
         told = place.described.get("direct_io")
     assert (told is None) if said is None or not direct else said in str(told)
+
+
+@pytest.mark.parametrize(("barred", "writes", "word"), [("-r", False, "read"), ("-w", True, "written"), ("-w", False, None)])
+def test_a_device_of_somebody_else_is_skipped_with_the_way_to_it(barred: str, writes: bool, word: str | None) -> None:
+    class Others(LocalHost):
+        """This machine, where one may not do one thing with a device."""
+
+        def run(self, argv: Any, **options: Any) -> Any:
+            return super().run(["false" if argv[:2] == ["test", barred] else "true"], **options)
+
+    if word is None:
+        fio_files._allowed(Others(), "/dev/some", writes)
+        return
+    with pytest.raises(Skip, match=rf"/dev/some on .* may not be {word} by this user; in pods add privileges: \[block\]"):
+        fio_files._allowed(Others(), "/dev/some", writes)

@@ -49,6 +49,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "rwo": {"volume": {"storage_class": "fast", "size": "5GiB"}},
     "rwx": {"volume": {"access": "ReadWriteMany", "size": "5GiB"}, "hosts": {"count": 2}},
     "block": {"volume": {"mode": "Block", "size": "1GiB"}},
+    "block-of-root": {"volume": {"mode": "Block", "size": "1GiB"}, "privileges": ["block"]},
     "ipv6": {
         "network": {"family": "ipv6", "name": "bench/six", "default": True, "mtu": 1400},
         "hosts": {"count": 2},
