@@ -18,8 +18,10 @@ test: $(VENV)/dev.stamp tools
 	@$(BIN)/python -m pytest -q -n 4 --dist load --maxschedchunk 1 -m "not cluster and not argo" -o cache_dir=.pytest_cache/clocks $(CLOCKS) \
 	   >$(VENV)/clocks.log 2>&1 & clocks=$$!; \
 	 nice -n 19 sh -c '$(LINT)' >$(VENV)/lint.log 2>&1 & lint=$$!; \
-	 nice -n 10 $(BIN)/python -m pytest -q -n 4 --dist worksteal -m "not cluster and not argo" $(CLOCKS:%=--ignore %) || failed=1; \
-	 wait $$clocks || failed=1; cat $(VENV)/clocks.log; wait $$lint || failed=1; cat $(VENV)/lint.log; exit $${failed:-0}
+	 trap 'kill $$clocks $$lint; exit 130' INT TERM; \
+	 nice -n 10 $(BIN)/python -m pytest -q -n 4 --dist worksteal -m "not cluster and not argo" $(CLOCKS:%=--ignore %); others=$$?; \
+	 wait $$clocks; clocks=$$?; cat $(VENV)/clocks.log; wait $$lint; lint=$$?; cat $(VENV)/lint.log; \
+	 echo "$$others $$clocks" >$(VENV)/tests.codes; [ "$$others$$clocks$$lint" = 000 ]
 
 # these hold real clocks against real load and mostly wait: the longest first
 LONGEST := tests/queue/test_validate.py

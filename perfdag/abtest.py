@@ -184,7 +184,7 @@ def _held(info: SeriesInfo, a: Array, b: Array, tuning: Tuning, limit: float | N
     if limit is None or not info.headline:
         return result, None
     # the limit is a share: a difference in seconds or bit/s, as `checks` may ask for, has to be made one
-    shares = paired(a, b, better=info.better, min_effect=min_effect) if absolute and not fraction(info, both) else result
+    shares = paired(a, b, better=info.better, min_effect=min_effect, absolute=fraction(info, both))
     return result, within(shares, limit)
 
 

@@ -1,6 +1,7 @@
 """What a run's pods say on its Workflow for Argo to decide by: of a DAG that failed Argo tells its retryStrategy no exit code and no message.
 
-`argo resubmit` copies annotations, and `argo retry` keeps the Workflow: what they say begins with what it belongs to.
+`argo resubmit` copies annotations: what they say begins with the uid of the Workflow it belongs to. `argo retry` keeps the Workflow: what is said
+of batches begins with the start of this go too; that of a step stands until the step's next pod says that it began.
 """
 
 import sys

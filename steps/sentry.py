@@ -58,6 +58,7 @@ class Sentry:
         self._refusals: dict[str, str] = {}
         self.hopeless: set[int] = set()
         """Batches that another attempt cannot mend."""
+        self._ended: dict[str, str] = {}
         self.believed: set[int] = set()
         """Those of a sentry that stood here before: what it gave up is noted."""
 
@@ -85,8 +86,9 @@ class Sentry:
                 if pod.trouble in _FINAL:
                     self.hopeless.add(pod.batch)
                     doomed.add((pod.batch, pod.attempt))  # its peers would wait for it
-                if pod.trouble not in _SAID:
+                if pod.trouble not in _SAID and self._ended.get(pod.uid) != pod.trouble:
                     self.note(pod.batch, f"pod of rank {pod.rank}: {pod.trouble}")
+                    self._ended[pod.uid] = pod.trouble  # pods of one batch would take turns in what is noted
         return [pod for pod in pods if pod.batch is not None and (pod.batch, pod.attempt) in doomed and pod.phase in ("Pending", "Running")]
 
     def _age(self, pod: Pod) -> float:

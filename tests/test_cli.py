@@ -121,5 +121,10 @@ def test_an_interpreter_that_aborts_at_its_end_does_not_change_the_exit_code() -
         ended = subprocess.run([sys.executable, "-c", code.format(argv, "import perfdag.__main__")], capture_output=True, check=False)
         assert ended.returncode == expected, argv
         assert ended.stdout or ended.stderr
+    for closed in ("1", "2"):
+        ended = subprocess.run(
+            ["sh", "-c", f'exec "$0" -m perfdag plan no-such.yaml {closed}>&-', sys.executable], capture_output=True, check=False
+        )
+        assert ended.returncode == 2, ended.stderr
     aborted = subprocess.run([sys.executable, "-c", code.format([], "pass")], capture_output=True, check=False)
     assert aborted.returncode == -signal.SIGABRT

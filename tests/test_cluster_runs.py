@@ -409,13 +409,20 @@ def test_troubles_of_batches_that_are_over_are_left_out_until_the_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("templates", "said"),
-    [(["finish", "rank"], "workflow w Succeeded: its templates are of another version of perfdag"), ([], "w Succeeded: \n")],
+    ("templates", "of", "said"),
+    [
+        (["finish", "rank"], "perfdag", "workflow w Succeeded: its templates are of another version of perfdag"),
+        ([], "perfdag", "w Succeeded: \n"),
+        (["my-own"], "nightly", "w Succeeded: \n"),
+    ],
 )
 async def test_a_watch_of_a_run_of_another_version_says_why_its_end_is_not_known(
-    templates: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    templates: list[str], of: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ended: dict[str, Any] = {"metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}}
+    ended: dict[str, Any] = {
+        "metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"workflowTemplateRef": {"name": of}},
+    }
     ended["status"] = {"phase": "Succeeded", "storedWorkflowTemplateSpec": {"templates": [{"name": each} for each in templates]}}
 
     async def view(*told: Any) -> View:

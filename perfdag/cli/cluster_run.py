@@ -47,7 +47,10 @@ class View:
         """Argo's message, such as the lock it waits for; of a run whose end is not known here why that is so."""
         status = self.workflow.get("status") or {}
         stored = status.get("storedWorkflowTemplateSpec") or {}
-        other = self.phase in DONE and stored.get("templates") and of_another_version(stored)
+        ours = (self.workflow["spec"].get("workflowTemplateRef") or {}).get(
+            "name"
+        ) == "perfdag"  # a DAG of the user's own has other templates
+        other = self.phase in DONE and ours and stored.get("templates") and of_another_version(stored)
         return "; ".join(each for each in (status.get("message"), OTHER_VERSION if other else None) if each)
 
     @property

@@ -173,7 +173,7 @@ def needs_cluster(shape: "Shape") -> str | None:
         "a volume": shape.volume is not None,
         "node_selector or zones": bool(shape.node_selector or shape.zones),
         # rdma is what a pod must be allowed; on a machine of one's own the benchmark says itself what is lacking
-        "privileges": bool(set(shape.privileges) - {"rdma"}),
+        "privileges": bool(set(shape.privileges) - {"rdma", "block"}),
         "scheduler: volcano": shape.scheduler != "default",
         "runtime_class": shape.runtime_class is not None,
     }

@@ -95,7 +95,12 @@ class TestAnyKind:
         rows = rows_of(sent("a"), {}, Clocks(0), run="r", kind=kind, api_version=api_version, until_ns=until)
         assert ("submission_to_scheduled" in {row.stage for row in rows}) == pods
         resource = Resource(api_version, kind, "services", True)
-        assert (workload_of("r", [resource, Resource("example.com/v1", "Made", "made", True)]).kind == "Made") if not pods else True
+        both = [resource, Resource("example.com/v1", "Made", "made", True)]
+        if pods:
+            with pytest.raises(runai.SettingsError, match=f"{kind}, Made"):
+                workload_of("r", both)
+        else:
+            assert workload_of("r", both).kind == "Made"
 
     @pytest.mark.parametrize(
         ("text", "members"),

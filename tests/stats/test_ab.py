@@ -57,6 +57,7 @@ def outcome(store: FolderStore, made: Duel, capsys: pytest.CaptureFixture[str]) 
         (ABSOLUTE, LATENCY, 0.0, 0.04, 3, "| inconclusive: A's median is 0: there is no share of it |"),
         ("", LOSS, 0.0, 0.04, 0, "+4.0 points (+4.0 points to +4.0 points) passes"),
         (ABSOLUTE, LOSS, 0.0, 0.06, 3, "+6.0 points (+6.0 points to +6.0 points) fails"),
+        ("checks: [{metric: '*', min_effect: 10%}]\n", LOSS, 0.0, 0.04, 0, "+4.0 points (+4.0 points to +4.0 points) passes"),
         (ABSOLUTE, LOSS, 0.01, 0.04, 3, "+300.0 % (+300.0 % to +300.0 %) fails"),
     ],
 )

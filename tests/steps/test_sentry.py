@@ -185,6 +185,13 @@ def test_oom_is_noted_and_left_to_the_gang(sentry: Sentry, tmp_path: Path) -> No
     assert "OOMKilled" in notes(tmp_path)[0]
 
 
+def test_what_ended_two_pods_of_a_batch_is_noted_once_each(sentry: Sentry, capsys: pytest.CaptureFixture[str]) -> None:
+    ended = [pod("main ended with exit code 137", phase="Failed"), pod("main ended with exit code 4", phase="Failed", uid="v")]
+    for moment in range(4):
+        sentry.look(ended, moment)
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
 def test_a_quota_is_noted(sentry: Sentry, tmp_path: Path) -> None:
     node: dict[str, Any] = {
         "type": "Pod",
