@@ -1,17 +1,17 @@
 """fio's workers: the IOPS of each host of a distributed point."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from perfdag.charts import style
-from perfdag.charts.series import Cell
+from perfdag.charts.series import Cell, valid
 
 PANELS, WORKERS = 6, 16
 ROW = 0.22  # inches of a worker
@@ -42,11 +42,11 @@ def figure(rows: pa.Table, cells: Sequence[Cell], where: str) -> Figure | None:
 
 def _told(rows: pa.Table, cells: Sequence[Cell]) -> dict[str, Values]:
     """Point and direction -> IOPS of its workers, of the valid samples."""
-    wanted = pc.and_(pc.equal(rows["metric"], "iops"), pc.and_(pc.equal(rows["phase"], "measure"), pc.equal(rows["status"], "ok")))
-    own = rows.filter(pc.fill_null(pc.and_(wanted, pc.is_valid(rows["subject"])), False))
+    own = valid(rows, "iops")
+    own = own.filter(pc.is_valid(own["subject"]))
     found: dict[tuple[str, str], Values] = {}
     for row in own.select(["point", "coords", "subject", "value"]).to_pylist():
-        direction = str(json.loads(row["coords"] or "{}").get("direction", ""))
+        direction = str(orjson.loads(row["coords"] or "{}").get("direction", ""))
         found.setdefault((row["point"], direction), {}).setdefault(row["subject"], []).append(row["value"])
     labels = {cell.state.point: cell.label for cell in cells}
     ways = Counter(point for point, _ in found)

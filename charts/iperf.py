@@ -6,12 +6,11 @@ from dataclasses import replace
 from statistics import median
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from matplotlib.figure import Figure
 
 from perfdag.charts import dots, lines, style
 from perfdag.charts.generic import ROWS, dot_figure, finding, pages
-from perfdag.charts.series import Cell, band_words, read, runs_words, words_without
+from perfdag.charts.series import Cell, band_words, read, runs_words, valid, words_without
 from perfdag.ids import canonical
 
 FACETS = 8
@@ -110,10 +109,8 @@ def _paths(facets: dict[str, list[Cell]], where: str) -> Figure:
 
 def _seconds(rows: pa.Table, cells: Sequence[Cell]) -> list[lines.Line]:
     """A line for each point: throughput by second over its valid repetitions, the unsteadiest points first."""
-    valid = pc.and_(pc.equal(rows["metric"], "second_throughput"), pc.equal(rows["status"], "ok"))
-    kept = rows.filter(pc.fill_null(pc.and_(valid, pc.equal(rows["phase"], "measure")), False))
     told: dict[str, dict[float, list[float]]] = {}
-    for row in kept.select(["point", "subject", "value"]).to_pylist():
+    for row in valid(rows, "second_throughput").select(["point", "subject", "value"]).to_pylist():
         told.setdefault(row["point"], {}).setdefault(float(row["subject"].split(" ")[1]), []).append(row["value"])
     made = []
     for cell in cells:

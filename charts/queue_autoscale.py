@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from perfdag.charts import queue, style
 from perfdag.charts.generic import dot_figure
 from perfdag.charts.queue_scaling import by_subject, evenness
-from perfdag.charts.series import read, runs_words
+from perfdag.charts.series import read, runs_words, valid
 
 TRACED = ("replicas", "needed", "depth", "wait")
 SCORES = ("reaction", "overshoot", "wasted")
@@ -37,9 +37,8 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
 
 def traces(rows: pa.Table, point: str) -> list[queue.Follow]:
     """The traces of a point's queues in its first valid repetition."""
-    wanted = pc.and_(pc.is_in(rows["metric"].cast(pa.string()), pa.array(TRACED)), pc.equal(rows["point"], point))
-    wanted = pc.and_(wanted, pc.and_(pc.equal(rows["status"], "ok"), pc.equal(rows["phase"], "measure")))
-    kept = rows.filter(pc.fill_null(wanted, False)).select(["order_index", "metric", "coords", "value"]).to_pylist()
+    of_point = valid(rows.filter(pc.equal(rows["point"], point)), *TRACED)
+    kept = of_point.select(["order_index", "metric", "coords", "value"]).to_pylist()
     found: dict[str, dict[str, dict[float, float]]] = {}
     if kept:
         first = min(row["order_index"] for row in kept)

@@ -13,7 +13,7 @@ from perfdag.summary import PointState, Series, summarise, varied
 from perfdag.units import short
 
 __all__ = [
-    "Cell", "PointState", "Series", "alike", "band_words", "labelled", "of_benchmark", "read", "runs_words", "value_words", "words_without",
+    "Cell", "PointState", "Series", "alike", "band_words", "labelled", "of_benchmark", "read", "runs_words", "valid", "value_words", "words_without",
 ]  # fmt: skip
 
 _SIZES = re.compile(r"\b((?:bs|size|\w*_?bytes|window|length|file_?size|message)=)(\d{4,})\b")
@@ -45,6 +45,13 @@ class Cell:
 def read(rows: pa.Table) -> list[Cell]:
     """Points of the rows, in their order, warm-up left out."""
     return labelled(summarise(rows))
+
+
+def valid(rows: pa.Table, *metrics: str) -> pa.Table:
+    """Rows of these metrics of valid samples, warm-up left out; those of single subjects too, which `read` leaves out."""
+    wanted = pc.is_in(rows["metric"].cast(pa.string()), pa.array(metrics))
+    wanted = pc.and_(wanted, pc.and_(pc.equal(rows["status"], "ok"), pc.equal(rows["phase"], "measure")))
+    return rows.filter(pc.fill_null(wanted, False))
 
 
 def labelled(states: Sequence[PointState]) -> list[Cell]:
