@@ -93,6 +93,23 @@ def test_an_unknown_benchmark_names_the_nearest(capsys: pytest.CaptureFixture[st
     assert "did you mean iperf?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["iperf", "vmi-brust"])
+def test_only_a_benchmark_that_declares_rights_is_allowed_some(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in (["render", "--base"], ["install", "--store", "s3://bench/results"]):
+        assert main([*argv, "--allow", name]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"perfdag {argv[0]}: --allow {name}: no benchmark of that name declares Kubernetes rights; ")
+        assert "vmi-burst" in said
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "many"])
+def test_no_fewer_than_one_batch_is_measured_at_once(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["render", "--base", "--parallel-batches", number])
+    assert ended.value.code == 2
+    assert f"{number} is no number of batches" in capsys.readouterr().err
+
+
 def test_benchmarks_as_json_are_complete(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["benchmarks", "--json"]) == 0
     described = orjson.loads(capsys.readouterr().out)

@@ -45,8 +45,8 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_INPUT
     try:
         objects = base(installation(args))
-    except KeyError as error:
-        print(f"perfdag install: no benchmark {error}", file=sys.stderr)
+    except ValueError as error:
+        print(f"perfdag install: {error}", file=sys.stderr)
         return EXIT_INPUT
     if args.create_namespace:
         objects.insert(0, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": args.namespace}})

@@ -73,7 +73,7 @@ def add_installation(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--parallel-batches",
-        type=int,
+        type=_count,
         default=1,
         metavar="N",
         help="batches measured at once (default 1: they disturb each other); gangs of several hosts take turns, unless Volcano places them",
@@ -81,6 +81,13 @@ def add_installation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow", action="append", default=[], metavar="BENCHMARK", help="grant a benchmark the Kubernetes rights it declares"
     )
+
+
+def _count(text: str) -> int:
+    """A whole number, at least 1. Raises argparse.ArgumentTypeError."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number of batches; write 1, 2 ...")
+    return int(text)
 
 
 def _seconds(text: str) -> int:
@@ -119,11 +126,20 @@ def installation(args: argparse.Namespace) -> "Installation":
 
 
 def base(made: "Installation") -> list[dict[str, Any]]:
-    """All objects of an installation, with the rights of the benchmarks it allows. Raises KeyError for an unknown benchmark."""
-    from perfdag import benchmark
+    """All objects of an installation, with the rights of the benchmarks it allows. Raises ValueError for one that declares none."""
     from perfdag.workflows.base import objects
 
-    return objects(made, {name: list(benchmark.get(name).api) for name in made.allow})
+    return objects(made, {name: _rights(name) for name in made.allow})
+
+
+def _rights(name: str) -> list[dict[str, Any]]:
+    from perfdag import benchmark
+
+    rules = list(benchmark.get(name).api) if name in benchmark.names() else []
+    if not rules:
+        declare = ", ".join(each for each in benchmark.names() if benchmark.get(each).api)
+        raise ValueError(f"--allow {name}: no benchmark of that name declares Kubernetes rights; {declare} do")
+    return rules
 
 
 def run(args: argparse.Namespace) -> int:
