@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # a suite and its tests start hundreds of processes: each would compile all that it imports
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test bench otava lint lock tools clean
+.PHONY: run test bench otava lint lock chart tools clean
 
 run: $(VENV)/run.stamp tools
 	@$(BIN)/perfdag run suites/quick.yaml --store ./perfdag-results
@@ -44,6 +44,10 @@ torch:
 
 lint: $(VENV)/dev.stamp
 	@$(LINT)
+
+# the Helm chart's templates and the schema of its values, from the definitions of `perfdag install`
+chart: $(VENV)/dev.stamp
+	@$(BIN)/python -m perfdag.workflows.chart deploy/helm/perfdag
 
 tools:
 	@./scripts/tools

@@ -1,89 +1,168 @@
-"""The chart installs the same objects as `perfdag install`. PERFDAG_REGENERATE=1 writes its file anew."""
+"""The chart installs the same objects as `perfdag install`, for each of its options."""
 
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
-from perfdag.workflows import base
-from perfdag.workflows.emit import dump
-from perfdag.workflows.templates import Installation
-
-from .test_manifests import golden
+from perfdag.cli import parser
+from perfdag.cli.render import base, installation
+from perfdag.workflows import chart
 
 CHART = Path(__file__).parents[2] / "deploy/helm/perfdag"
-TOKENS = {
-    "NAMESPACE": "bench",
-    "STORE": "s3://b/r",
-    "STORESECRET": "keys",
-    "REGISTRY": "registry.example/x",
-    "TAG": "7",
-    "PULLPOLICY": "Always",
-    "LOCKNAMESPACE": "team",
+STORE: dict[str, Any] = {"store": "s3://b/r"}
+ALLOW = [word for name in chart.allowed() for word in ("--allow", name)]
+EACH: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "store": (["--store", """claim://it's"{{x}}"#:"""], {"store": """claim://it's"{{x}}"#:"""}),
+    "storeSecret": (["--store-secret", "1"], {"storeSecret": "1"}),
+    "images": (["--images", "registry.example:5000/{name}/$1-{name}:7"], {"images": "registry.example:5000/{name}/$1-{name}:7"}),
+    "pullPolicy": (["--pull-policy", "Always"], {"pullPolicy": "Always"}),
+    "pullSecrets": (["--pull-secret", "one", "--pull-secret", "2"], {"pullSecrets": ["one", "2"]}),
+    "clusterScope": (["--cluster-scope"], {"clusterScope": True}),
+    "namespaced": (["--namespaced"], {"namespaced": True}),
+    "networkPolicy": (["--network-policy"], {"networkPolicy": True}),
+    "lockNamespace": (["--lock-namespace", "team"], {"lockNamespace": "team"}),
+    "pendingLimit": (["--pending-limit", "2h"], {"pendingLimit": 7200}),
+    "deadline": (["--deadline", "720h"], {"deadline": 2592000}),
+    "parallelBatches": (["--parallel-batches", "3"], {"parallelBatches": 3}),
+    "allow": (ALLOW, {"allow": [*chart.allowed()]}),
 }
-ARGOS = {"BATCH", "CLAIM", "CLAIMED", "TWIN", "PORT"}  # replaced by the workflow's own expressions
+CASES: dict[str, tuple[str, ...]] = {
+    **{name: (name,) for name in EACH},
+    "default": (),
+    "all": tuple(EACH),
+    "cluster-wide": tuple(name for name in EACH if name != "namespaced"),
+    "allowed in its namespace": ("namespaced", "allow"),
+    "allowed with pull secrets": ("allow", "pullSecrets", "networkPolicy"),
+    "of the cluster, in turn": ("clusterScope", "parallelBatches", "pullPolicy"),
+    "of a tenant": ("namespaced", "clusterScope", "pullSecrets", "networkPolicy", "parallelBatches"),
+}
+REFUSED: dict[str, Any] = {
+    "store": "/tmp/results",
+    "storeSecret": "Not A Name",
+    "images": "",
+    "pullPolicy": "Sometimes",
+    "pullSecrets": "one",
+    "clusterScope": "yes",
+    "lockNamespace": None,
+    "pendingLimit": "10m",
+    "deadline": 0,
+    "parallelBatches": 0,
+    "allow": ["iperf"],
+    "registry": "registry.example",
+}
+needs_helm = pytest.mark.skipif(shutil.which("helm") is None, reason="needs the helm command: the chart's objects were NOT compared")
 
 
-def _objects(values: dict[str, str]) -> list[dict[str, Any]]:
-    """Hera checks the pull policy, so its token is laid in afterwards."""
-    text = dump(base.objects(_installation(values))).replace("imagePullPolicy: Always", f"imagePullPolicy: '{values['PULLPOLICY']}'")
-    return list(yaml.safe_load_all(text))
+@cache
+def installed(*argv: str) -> list[dict[str, Any]]:
+    return base(installation(parser("install").parse_args(["install", "--namespace", "123", *argv])))
 
 
-def _installation(values: dict[str, str]) -> Installation:
-    return Installation(
-        namespace=values["NAMESPACE"],
-        store=values["STORE"],
-        store_secret=values["STORESECRET"],
-        images=f"{values['REGISTRY']}/perfdag-{{name}}:{values['TAG']}",
-        pull_policy="Always",
-        lock_namespace=values["LOCKNAMESPACE"],
-    )
+def helm(verb: str, folder: Path, values: dict[str, Any], *more: str) -> subprocess.CompletedProcess[str]:
+    file = folder / "values.yaml"
+    file.write_text(yaml.safe_dump(values))
+    name = ["perfdag"] if verb != "lint" else []
+    # a helm that was built from source pretends to talk to 1.20
+    argv = ["helm", verb, *name, str(CHART), "--namespace", "123", "--kube-version", "1.34.0", "--values", str(file), *more]
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
 
 
-def test_chart_file_is_the_rendered_base() -> None:
-    golden("../../../deploy/helm/perfdag/files/base", dump(_objects({name: f"@{name}@" for name in TOKENS})))
+def identity(made: dict[str, Any]) -> tuple[str, str]:
+    return made["kind"], made["metadata"]["name"]
 
 
-def test_chart_gives_the_objects_of_install() -> None:
-    text = (CHART / "files/base.yaml").read_text()
-    for name, value in TOKENS.items():
-        text = text.replace(f"@{name}@", value)
-    assert list(yaml.safe_load_all(text)) == base.objects(_installation(TOKENS))
+def test_the_chart_is_the_one_that_is_made() -> None:
+    files = {str(file.relative_to(CHART)): file.read_text() for file in [*(CHART / "templates").iterdir(), CHART / "values.schema.json"]}
+    made = chart.files()
+    stale = sorted(name for name in files.keys() | made.keys() if files.get(name) != made.get(name))
+    assert stale == [], "`make chart` writes the chart anew; read the diff"
 
 
-def test_the_template_replaces_every_token() -> None:
-    used = set(re.findall(r"@([A-Z]+)@", (CHART / "files/base.yaml").read_text())) - ARGOS
-    replaced = set(re.findall(r'replace "@([A-Z]+)@"', (CHART / "templates/base.yaml").read_text()))
-    assert used <= replaced == set(TOKENS)
+def test_every_value_stands_in_the_templates() -> None:
+    made = "".join(file.read_text() for file in (CHART / "templates").iterdir())
+    assert set(re.findall(r"\.Values\.(\w+)", made)) == chart.schema()["properties"].keys() - {"global"}
+    assert not re.search(r"@\.|@(each|allow|image)|98765430|: Never$(?<!preemptionPolicy: Never)", made, re.M), "left of what marks a value"
 
 
-@pytest.mark.skipif(shutil.which("helm") is None, reason="needs the helm command")
-@pytest.mark.parametrize("classes", [True, False])
-def test_helm_template(classes: bool) -> None:
-    argv = [
-        "helm",
-        "template",
-        "perfdag",
-        str(CHART),
-        "--namespace",
-        "bench",
-        "--set",
-        "store=s3://b/r,storeSecret=keys,registry=registry.example/x,lockNamespace=team",
-        "--kube-version",  # a helm that was built from source pretends to talk to 1.20
-        "1.34.0",
-        "--set",
-        f"priorityClasses={str(classes).lower()}",
+@pytest.fixture(scope="module")
+def objects() -> list[chart.Object]:
+    return chart.objects()
+
+
+@pytest.mark.parametrize("taken", [set(), *({option} for option in [*chart.OPTIONS, *chart.allowed().values()]), set(chart.OPTIONS)])
+def test_lines_that_are_chosen_are_those_of_an_installation(taken: set[str], objects: list[chart.Object]) -> None:
+    """What Helm chooses, chosen without it; where no or one option is taken, for the lines are found where all but one are."""
+    left_out = {*chart.OPTIONS, *chart.allowed().values()} - taken
+    chosen = [
+        [text for needs, text in each.lines if all((option in taken) is wanted for option, wanted in needs)]
+        for each in objects
+        if each.needs <= taken
     ]
-    said = subprocess.run([*argv, "--set-string", "tag=7", "--set", "pullPolicy=Always"], capture_output=True, text=True, check=True)
+    assert chosen == [*chart.rendered(left_out).values()]
+
+
+def test_every_option_is_a_value_of_the_same_name_and_default() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    jsonschema.validate(values, chart.schema())
+    assert values.keys() == chart.schema()["properties"].keys() - {"global"} == EACH.keys() | {"priorityClasses"}
+    options = vars(parser("install").parse_args(["install"]))
+    of_the_command = {"verb", "run", "namespace", "create_namespace", "keep_secret", "dry_run"}
+    wanted = {re.sub("_(.)", lambda found: found[1].upper(), name): value for name, value in options.items() if name not in of_the_command}
+    wanted["pullSecrets"] = wanted.pop("pullSecret")  # one is given at a time
+    assert {name: value for name, value in values.items() if name != "priorityClasses"} == wanted
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_the_schema_refuses_a_value_that_no_object_can_hold(name: str) -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**values, name: REFUSED[name]}, chart.schema())
+
+
+@needs_helm
+@pytest.mark.parametrize("case", CASES)
+def test_helm_gives_the_objects_of_install(case: str, tmp_path: Path) -> None:
+    argv, values = ["--store", STORE["store"]], dict(STORE)
+    for name in CASES[case]:
+        argv += EACH[name][0]
+        values |= EACH[name][1]
+    wanted = installed(*argv)
+    assert (wanted != installed("--store", STORE["store"])) is (case != "default"), "an option that changes nothing shows nothing"
+    said = helm("template", tmp_path, values)
+    assert said.returncode == 0, said.stderr
     made = [each for each in yaml.safe_load_all(said.stdout) if each]
-    wanted = [each for each in base.objects(_installation(TOKENS)) if classes or each["kind"] != "PriorityClass"]
-    assert sorted(made, key=_identity) == sorted(wanted, key=_identity)  # helm sorts by kind
+    assert sorted(made, key=identity) == sorted(wanted, key=identity)  # helm sorts by kind
 
 
-def _identity(made: dict[str, Any]) -> tuple[str, str, str]:
-    return made["kind"], made["metadata"].get("namespace", ""), made["metadata"]["name"]
+@needs_helm
+def test_helm_takes_what_the_readme_sets(tmp_path: Path) -> None:
+    images = "registry.example/bench/perfdag-{name}:1.0"
+    allow = "allow={scale,vmi-burst},pullSecrets={one}"
+    said = helm("template", tmp_path, {}, "--set", f"store=s3://b/r,images={images},priorityClasses=false", "--set", allow)
+    assert said.returncode == 0, said.stderr
+    argv = ["--store", "s3://b/r", "--images", images, "--allow", "scale", "--allow", "vmi-burst", "--pull-secret", "one"]
+    wanted = [each for each in installed(*argv) if each["kind"] != "PriorityClass"]
+    assert sorted(filter(None, yaml.safe_load_all(said.stdout)), key=identity) == sorted(wanted, key=identity)
+
+
+@needs_helm
+@pytest.mark.parametrize("values", [{}, {**STORE, **EACH["allow"][1], "clusterScope": True}])
+def test_helm_lint(values: dict[str, Any], tmp_path: Path) -> None:
+    said = helm("lint", tmp_path, values)
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert "[WARNING]" not in said.stdout
+
+
+@needs_helm
+@pytest.mark.parametrize("name", [*REFUSED, "no store"])
+def test_helm_refuses_it_and_names_it(name: str, tmp_path: Path) -> None:
+    said = helm("template", tmp_path, {**STORE, name: REFUSED[name]} if name in REFUSED else {})
+    assert said.returncode != 0
+    assert name in said.stderr if name in REFUSED else "s3://bucket/prefix or claim://NAME is needed" in said.stderr

@@ -1,0 +1,205 @@
+"""The Helm chart's templates and the schema of its values: what `perfdag install` applies, with a value for each of its options.
+
+    python -m perfdag.workflows.chart deploy/helm/perfdag
+
+A value stands in a line, or lines are there for it or not. The latter are found, by leaving out one option of all: no line of an object is
+written here. Where a package adds a benchmark with rights of its own, this writes a chart that can allow it.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from perfdag import benchmark
+from perfdag.workflows import base
+from perfdag.workflows.emit import dump
+from perfdag.workflows.templates import Installation
+
+NUMBERS = {"parallelBatches": 987654301, "pendingLimit": 987654302, "deadline": 987654303}
+# with every option that adds something; `@` marks a value, and Hera takes no text for a pull policy
+ALL = Installation(
+    namespace="@.Release.Namespace@",
+    images="@image:{name}@",
+    store="@.Values.store@",
+    store_secret="@.Values.storeSecret@",
+    pull_policy="Never",
+    pull_secrets=("@each@",),
+    cluster_scope=True,
+    lock_namespace="@.Values.lockNamespace@",
+    parallel_batches=NUMBERS["parallelBatches"],
+    pending_limit=NUMBERS["pendingLimit"],
+    deadline=NUMBERS["deadline"],
+    network_policy=True,
+    allow=("@allow@",),
+)
+TEMPLATE, CLASSES = "WorkflowTemplate", ".Values.priorityClasses"
+OPTIONS: dict[str, dict[str, Any]] = {
+    ".Values.pullSecrets": {"pull_secrets": ()},
+    ".Values.clusterScope": {"cluster_scope": False},
+    "not .Values.namespaced": {"namespaced": True},
+    CLASSES: {},
+    ".Values.networkPolicy": {"network_policy": False},
+    "gt (int .Values.parallelBatches) 1": {"parallel_batches": 1},
+    ".Values.allow": {"allow": ()},
+}
+"""Options whose lines come and go, as Helm asks for them, and how an installation leaves them out."""
+NEEDED = '{{ required "store: s3://bucket/prefix or claim://NAME is needed, for pods share no folder with this machine" .Values.store | toJson }}'
+ABOUT = "{{- /* `make chart` writes this from the definitions of `perfdag install`. Argo's own opening braces are quoted for Helm. */ -}}\n"
+
+Needs = frozenset[tuple[str, bool]]
+"""Options that something needs: (option, whether it is taken)."""
+
+
+@dataclass(frozen=True)
+class Object:
+    """An object that an installation may have: the options without which it is not there, and each line with those that the line needs."""
+
+    kind: str
+    needs: frozenset[str]
+    lines: list[tuple[Needs, str]]
+
+
+def allowed() -> dict[str, str]:
+    """How Helm asks for each benchmark that declares rights."""
+    return {name: f'has "{name}" .Values.allow' for name in benchmark.names() if benchmark.get(name).api}
+
+
+def rendered(left_out: Iterable[str] = ()) -> dict[tuple[str, str], list[str]]:
+    """Lines of every object by (kind, name), without some options. The two scopes of a WorkflowTemplate are one object."""
+    missing = set(left_out)
+    changes = {key: value for option in missing for key, value in OPTIONS.get(option, {}).items()}
+    rules = {name: list(benchmark.get(name).api) for name, option in allowed().items() if option not in missing}
+    return {
+        (_kind(each["kind"]), each["metadata"]["name"]): dump([each]).splitlines()
+        for each in base.objects(replace(ALL, **changes), rules)
+        if each["kind"] != "PriorityClass" or CLASSES not in missing
+    }
+
+
+def _kind(kind: str) -> str:
+    return kind.removeprefix("Cluster") if kind.endswith(TEMPLATE) else kind
+
+
+def objects() -> list[Object]:
+    """Every object that an installation may have, in an order that can be applied."""
+    without = {option: rendered([option]) for option in [*OPTIONS, *allowed().values()]}
+    made = []
+    for key, full in rendered().items():
+        needs = frozenset(option for option, others in without.items() if key not in others)
+        fewer = {option: others[key] for option, others in without.items() if others.get(key, full) != full}
+        made.append(Object(key[0], needs, _lines(full, fewer)))
+    return made
+
+
+def _lines(full: list[str], without: dict[str, list[str]]) -> list[tuple[Needs, str]]:
+    """The lines of an object with every option, and after them those that stand in their place without one."""
+    needs: list[Needs] = [frozenset()] * len(full)
+    instead: list[list[tuple[Needs, str]]] = [[] for _ in range(len(full) + 1)]
+    for option, fewer in without.items():
+        for kind, start, end, first, last in SequenceMatcher(None, full, fewer, autojunk=False).get_opcodes():
+            if kind != "equal":
+                needs[start:end] = [each | {(option, True)} for each in needs[start:end]]
+                instead[end] += [(frozenset({(option, False)}), line) for line in fewer[first:last]]
+    made = []
+    for number, line in enumerate(full):
+        made += [*instead[number], (needs[number], line)]
+    return made + instead[-1]
+
+
+def _templated(made: Object) -> Iterator[str]:
+    """Lines of a Helm template, conditions around those that have some."""
+    whole = frozenset((option, True) for option in made.needs)
+    yield from _if(whole)
+    yield "---"
+    before: Needs = frozenset()
+    for needs, group in groupby(made.lines, key=lambda line: line[0]):
+        if len(needs) == 1 and before == {(option, not taken) for option, taken in needs}:
+            yield "{{- else }}"
+        else:
+            yield from [*_end(before), *_if(needs)]
+        yield from (_line(text) for _, text in group)
+        before = needs
+    yield from [*_end(before), *_end(whole)]
+
+
+def _if(needs: Needs) -> list[str]:
+    asked = [option if taken else option[4:] if option.startswith("not ") else _not(option) for option, taken in sorted(needs)]
+    both = asked[0] if len(asked) == 1 else " ".join(["and", *(f"({each})" if " " in each else each for each in asked)])
+    return [f"{{{{- if {both} }}}}"] if needs else []
+
+
+def _not(option: str) -> str:
+    return f"not ({option})" if " " in option else f"not {option}"
+
+
+def _end(needs: Needs) -> list[str]:
+    return ["{{- end }}"] if needs else []
+
+
+def _line(text: str) -> str:
+    """A line for Helm: its values in place, as JSON so that no value ends a line or a quote; Argo's braces as text."""
+    made = text.replace("{{", '{{ "{{" }}').replace("'@.Values.store@'", NEEDED)
+    made = made.replace("'@allow@'", '{{ join " " .Values.allow | toJson }}').replace("'@image:{name}@'", "{{ toJson .Values.images }}")
+    made = re.sub(r"'@image:(\w+)@'", r'{{ .Values.images | replace "{name}" "\1" | toJson }}', made)
+    made = re.sub(r"'@(\.[\w.]+)@'", r"{{ toJson \1 }}", made)
+    made = re.sub(r"@(\.[\w.]+)@", r"{{ \1 }}", made)
+    made = re.sub(r"\b(imagePullPolicy|value): Never$", r"\1: {{ .Values.pullPolicy }}", made)
+    made = re.sub(r"^( *)- name: '@each@'$", r"\1{{- range .Values.pullSecrets }}\n\1- name: {{ toJson . }}\n\1{{- end }}", made)
+    for name, number in NUMBERS.items():
+        made = made.replace(str(number), f"{{{{ int64 .Values.{name} }}}}")
+    return made
+
+
+def schema() -> dict[str, Any]:
+    """JSON schema of the chart's values: one that no object could hold is refused by Helm, and so is one that there is not."""
+    name = {"type": "string", "pattern": "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"}
+    count, switch = {"type": "integer", "minimum": 1}, {"type": "boolean"}
+    values: dict[str, Any] = {
+        "store": {"type": "string", "pattern": r"^((s3|claim)://\S+)?$"},
+        "storeSecret": name,
+        "images": {"type": "string", "pattern": r"^\S+$"},
+        "pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
+        "pullSecrets": {"type": "array", "items": name},
+        "clusterScope": switch,
+        "namespaced": switch,
+        "priorityClasses": switch,
+        "networkPolicy": switch,
+        "lockNamespace": name,
+        "pendingLimit": count,
+        "deadline": count,
+        "parallelBatches": count,
+        "allow": {"type": "array", "items": {"enum": sorted(allowed())}, "uniqueItems": True},
+    }
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "object",
+        "required": [*values],
+        "properties": {**values, "global": {"type": "object"}},  # Helm gives the last to a chart that another one depends on
+        "additionalProperties": False,
+    }
+
+
+def files() -> dict[str, str]:
+    """Files of the chart by their path in it: templates of rights, of what benchmarks are allowed, of workflows, and the schema."""
+    asked = set(allowed().values())
+    made = {"templates/rights.yaml": ABOUT, "templates/allowed.yaml": ABOUT, "templates/workflows.yaml": ABOUT}
+    for each in objects():
+        file = "workflows" if each.kind == TEMPLATE else "allowed" if asked & each.needs else "rights"
+        made[f"templates/{file}.yaml"] += "".join(f"{line}\n" for line in _templated(each))
+    return {**made, "values.schema.json": json.dumps(schema(), indent=2) + "\n"}
+
+
+def write(chart: Path) -> None:
+    """Write them into a chart's folder."""
+    for name, text in files().items():
+        (chart / name).write_text(text)
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))
