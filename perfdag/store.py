@@ -270,7 +270,9 @@ def _profile(root: str) -> dict[str, Any]:
 
 
 def _permanent(error: Exception) -> bool:
-    return type(error).__name__ in {"PermissionDeniedError", "UnauthenticatedError", "InvalidPathError", "NotSupportedError"}
+    answers = ("NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch")
+    named = type(error).__name__ in {"PermissionDeniedError", "UnauthenticatedError", "InvalidPathError", "NotSupportedError"}
+    return named or any(answer in str(error) for answer in answers)
 
 
 def _s3_reason(error: Exception) -> str:

@@ -4,7 +4,10 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +113,43 @@ def test_s3_with_wrong_keys_or_bucket_says_so(s3_root: str, monkeypatch: pytest.
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     with pytest.raises(StoreError, match="refuses these keys"):
         S3Store(s3_root, 0.5).put("a", b"")
+
+
+class NoBucket(BaseHTTPRequestHandler):
+    """An S3 server that has no such bucket."""
+
+    asked: list[str]
+
+    def _answer(self) -> None:
+        self.asked.append(self.command)
+        body = b"<?xml version='1.0'?><Error><Code>NoSuchBucket</Code><Message>The specified bucket does not exist</Message></Error>"
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response(404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_PUT = do_GET = _answer  # noqa: N815
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize("ask", [lambda store: store.put("a", b"x"), lambda store: store.list("")])
+def test_a_bucket_that_is_not_there_is_an_answer_and_not_waited_for(
+    ask: Callable[[S3Store], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handler = type("Handler", (NoBucket,), {"asked": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for name, value in {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}", "AWS_ACCESS_KEY_ID": "a"}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+        monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("it is asked again"))
+        with pytest.raises(StoreError, match="no such bucket"):
+            ask(S3Store("s3://none/x", 60.0))
+        server.shutdown()
+    assert len(handler.asked) == 1
 
 
 def test_what_is_no_store_is_refused() -> None:
