@@ -25,6 +25,9 @@ from perfdag.shape import Shape
 from perfdag.steps.pairwise import at_once, not_together, two_of
 from perfdag.store import Store, StoreError
 
+PRECISE = "precise enough"
+"""Why a sample is passed over whose point `until` repeats no more."""
+
 
 class Watcher(Protocol):
     """Hears of progress."""
@@ -108,7 +111,7 @@ class Lead:
         if name in self._stored and self._recall(index, name):
             why = "stored before"
         elif self._precise(point, index, repetition):
-            why = "precise enough"
+            why = PRECISE
         if why:
             self.watcher.passed(point, repetition, why)
         return why is not None

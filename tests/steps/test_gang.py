@@ -12,6 +12,7 @@ from perfdag.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps import gang
 from perfdag.steps.gang import Gone, Said, absent, in_turn
+from perfdag.steps.lead import PRECISE
 from perfdag.steps.peer import REFUSED, RETRYABLE
 from perfdag.steps.pods import Pod
 from perfdag.store import FolderStore
@@ -139,6 +140,10 @@ def test_progress_is_told_to_argo_and_counts_what_others_stored(
     assert file.read_text() == "1/4\n"
     said.count(2)
     assert file.read_text() == "3/4\n"
+    said.passed(point, 1, "stored before")
+    assert file.read_text() == "3/4\n"
+    said.passed(point, 4, PRECISE)
+    assert file.read_text() == "4/4\n", "what `until` does not need is not waited for"
     assert capsys.readouterr().out.splitlines() == [f"1/4 failed command {point.label} repetition 1: it broke", "3/4"]
 
 
