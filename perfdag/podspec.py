@@ -17,6 +17,8 @@ USER = 1000
 VOLUME = "/perfdag/volume"
 STORE = "/perfdag/store"
 HELPER_RESOURCES = {"cpu": "100m", "memory": "128Mi"}
+MTU = "mtu"
+"""Name of the container that sets the MTU before the measuring one starts."""
 LABEL = "perfdag"
 HOPELESS = f"{LABEL}/hopeless"
 """Annotation of a Workflow: what it belongs to (`perfdag.steps.marks.head`), then the batches that no other attempt can mend, between commas.
@@ -176,10 +178,11 @@ def _mtu(shape: Shape, spec: Object, context: Context) -> None:
     interface = shape.network.interface or ("net1" if shape.network.name and not shape.network.default else "eth0")
     spec["initContainers"].append(
         {
-            "name": "mtu",
+            "name": MTU,
             "image": image(None, context.images),
             "imagePullPolicy": context.pull_policy,
             "command": ["ip", "link", "set", "dev", interface, "mtu", str(shape.network.mtu)],
+            "terminationMessagePolicy": "FallbackToLogsOnError",
             "securityContext": hardened(True, ("NET_ADMIN",)),
             "resources": helper(shape),
         }

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from perfdag.kube import Kube, KubeError
+from perfdag.podspec import MTU
 
 RUN, BATCH, ATTEMPT, RANK, MEASURING = "perfdag/run", "perfdag/batch", "perfdag/attempt", "perfdag/rank", "perfdag/measuring"
 WORKFLOW = "workflows.argoproj.io/workflow"
@@ -104,13 +105,16 @@ def _moment(text: str | None) -> float:
 
 
 def explain(pod: Object) -> tuple[str | None, bool]:
-    """What is wrong with a pod, and whether it is hopeless: the scheduler's words, the image, the memory limit, an eviction."""
+    """What is wrong with a pod, and whether it is hopeless: the scheduler's words, the image, the memory limit, an eviction, what
+    ended before the measuring container could start."""
     status = pod.get("status") or {}
     if status.get("reason"):  # Evicted, NodeLost, OutOfcpu ...
         return f"{status['reason']}: {status.get('message', '')}".strip(": "), False
-    for container in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
-        found = _container(container, pod)
-        if found:
+    for container in status.get("initContainerStatuses") or []:
+        if found := _container(container, pod) or _unprepared(container):
+            return found
+    for container in status.get("containerStatuses") or []:
+        if found := _container(container, pod):
             return found
     for condition in status.get("conditions") or []:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
@@ -129,12 +133,27 @@ def _container(container: Object, pod: Object) -> tuple[str, bool] | None:
         return f"{waiting['reason']}: {waiting.get('message', '')}".strip(": "), False
     if ended and ended.get("reason") == "OOMKilled":
         limits: Object = next(
-            (c.get("resources", {}).get("limits", {}) for c in pod["spec"]["containers"] if c["name"] == container["name"]), {}
+            (
+                each.get("resources", {}).get("limits", {})
+                for each in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
+                if each["name"] == container["name"]
+            ),
+            {},
         )
         return f"OOMKilled: container {container['name']} passed its memory limit of {limits.get('memory', 'the node')}", False
     if ended and container["name"] == "main" and ended.get("exitCode"):
         return f"main ended with exit code {ended['exitCode']}", False
     return None
+
+
+def _unprepared(container: Object) -> tuple[str, bool] | None:
+    """How an init container failed. What the kernel says to an MTU it says to each attempt; a code of 128 or more is no word of `ip`."""
+    ended = (container.get("state") or {}).get("terminated") or {}
+    if not ended.get("exitCode"):
+        return None
+    name, code, said = container["name"], ended["exitCode"], " ".join((ended.get("message") or "").split())
+    text = f"{name} ended with exit code {code}" + (f": {said}" if said else "")
+    return (f"network.mtu: {text}", code < 128) if name == MTU else (text, False)
 
 
 def is_pulling(trouble: str) -> bool:

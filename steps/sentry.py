@@ -83,7 +83,7 @@ class Sentry:
             elif pod.batch in self.hopeless | self.believed and pod.trouble.startswith(("DeadlineExceeded", GIVEN_UP)):
                 continue  # ended by us: why is noted already
             else:
-                if pod.trouble in _FINAL:
+                if pod.hopeless or pod.trouble in _FINAL:
                     self.hopeless.add(pod.batch)
                     doomed.add((pod.batch, pod.attempt))  # its peers would wait for it
                 if pod.trouble not in _SAID and self._ended.get(pod.uid) != pod.trouble:

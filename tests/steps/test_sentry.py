@@ -251,6 +251,44 @@ def test_explain_prefers_the_container_over_the_condition() -> None:
     assert explain(body) == ("ErrImageNeverPull: not present (container main, image i)", True)
 
 
+TOO_LARGE = "Error: mtu greater than device maximum.\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "message", "words", "final"),
+    [
+        ("mtu", 2, TOO_LARGE, "network.mtu: mtu ended with exit code 2: Error: mtu greater than device maximum.", True),
+        ("mtu", 137, "", "network.mtu: mtu ended with exit code 137", False),
+        ("init", 64, "", "init ended with exit code 64", False),
+    ],
+)
+def test_what_ended_before_the_measuring_container_is_told_and_an_mtu_is_refused_once(
+    sentry: Sentry, tmp_path: Path, name: str, code: int, message: str, words: str, final: bool
+) -> None:
+    ended = {"name": name, "state": {"terminated": {"exitCode": code, "reason": "Error", "message": message}}}
+    body: dict[str, Any] = {
+        "metadata": {"name": "p", "uid": "u", "labels": {"perfdag/batch": "0", "perfdag/attempt": "0", "perfdag/rank": "0"}},
+        "spec": {"nodeName": "n", "containers": []},
+        "status": {
+            "phase": "Failed",
+            "initContainerStatuses": [{"name": "done", "state": {"terminated": {"exitCode": 0}}}, ended],
+            "containerStatuses": [{"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}],
+        },
+    }
+    peer = replace(pod(None, phase="Running", uid="v"), rank=1)
+    assert sentry.look([read(body), peer], 0) == ([peer] if final else [])
+    assert [words in each for each in notes(tmp_path)] == [True]
+    assert sentry.hopeless == ({0} if final else set())
+
+
+def test_the_memory_limit_that_an_init_container_passed_is_its_own() -> None:
+    limited = {"name": "mtu", "resources": {"limits": {"memory": "128Mi"}}}
+    killed = {"name": "mtu", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
+    status = {"phase": "Failed", "initContainerStatuses": [killed]}
+    body: dict[str, Any] = {"metadata": {"name": "p"}, "spec": {"initContainers": [limited], "containers": []}, "status": status}
+    assert explain(body) == ("OOMKilled: container mtu passed its memory limit of 128Mi", False)
+
+
 def test_addresses_by_family() -> None:
     body: dict[str, Any] = {
         "metadata": {"name": "p", "labels": {"perfdag/batch": "3", "perfdag/attempt": "1", "perfdag/rank": "2"}},

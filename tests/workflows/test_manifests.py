@@ -143,7 +143,8 @@ def test_patches_are_restricted_unless_privileges_are_asked(shape: str) -> None:
 
 def test_net_admin_is_in_the_mtu_container_alone() -> None:
     made = patch(Shape.model_validate(SHAPES["mtu"]), replace(CONTEXT, pull_policy="Never"))
-    assert next(each for each in made["initContainers"] if each["name"] == "mtu")["imagePullPolicy"] == "Never"
+    mtu = next(each for each in made["initContainers"] if each["name"] == "mtu")
+    assert (mtu["imagePullPolicy"], mtu["terminationMessagePolicy"]) == ("Never", "FallbackToLogsOnError"), "its last words are its pod's"
     holders = [
         each["name"]
         for each in [*made["containers"], *made["initContainers"]]
