@@ -2,7 +2,8 @@
 
 Metric: apiserver_request_duration_seconds (histogram; labels verb, resource, subresource, scope, group), Kubernetes metrics
 reference. Buckets are cumulative; a percentile is interpolated inside its bucket, whose bounds are its error bar. WATCH, CONNECT,
-logs, exec and proxy are left out, as the SLO does (kubernetes/community, slos/api_call_latency.md).
+logs, exec and proxy are left out, as the SLO does (kubernetes/community, slos/api_call_latency.md), and what is of no resource (/readyz,
+/livez, /openapi ...): probes are many and quick, and would hide slow requests.
 """
 
 import math
@@ -25,6 +26,8 @@ NEEDED = SAMPLES[0.99]
 """Requests a p99 needs."""
 _ALIASES = {"POST": "CREATE", "PUT": "UPDATE"}
 """Verbs of HTTP and of the API: KubeVirt's audit has the latter."""
+VERBS = ("GET", "LIST", "POST", "PUT", "PATCH", "DELETE", "DELETECOLLECTION", *_ALIASES.values())
+"""Verbs that a count may be of."""
 CREATION, DELETION = "creation", "deletion"
 """Phases of a run whose calls are counted apart."""
 
@@ -61,7 +64,7 @@ def add(found: Scrape, line: bytes) -> None:
     if labels.get("dry_run"):
         return
     call = (labels.get("verb", ""), labels.get("resource", ""), labels.get("subresource", ""), labels.get("scope", ""))
-    if call[0] in _SKIPPED or call[2] in _SKIPPED_SUBRESOURCES:
+    if call[0] in _SKIPPED or not call[1] or call[2] in _SKIPPED_SUBRESOURCES:
         return
     bound = math.inf if labels["le"] == "+Inf" else float(labels["le"])
     buckets = found.calls.setdefault(call, {})
@@ -101,7 +104,7 @@ class Calls:
     def name(self) -> str:
         """For people and for a row's coordinates."""
         resource = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
-        return f"{self.verb} {resource or '-'} {self.scope}"
+        return f"{self.verb} {resource} {self.scope}"
 
 
 Phases = Mapping[str, Sequence[Calls]]
@@ -213,9 +216,14 @@ def told(phases: Phases) -> list[dict[str, Any]]:
 
 
 def counts(calls: Iterable[Calls]) -> dict[str, int]:
-    """`<VERB>-<resource>-count` -> requests, by the verb of the metric and, as KubeVirt's audit names them, CREATE and UPDATE."""
+    """`<VERB>-<resource>[/<subresource>]-count` -> requests, by the verb of the metric and, as KubeVirt's audit names them, CREATE and UPDATE.
+
+    A server-side apply is a PATCH, as for the client that sends it.
+    """
     found: dict[str, int] = defaultdict(int)
     for each in calls:
-        for verb in {each.verb, _ALIASES.get(each.verb, each.verb)}:
-            found[f"{verb}-{each.resource or 'other'}-count"] += each.count
+        verb = "PATCH" if each.verb == "APPLY" else each.verb
+        resource = f"{each.resource}/{each.subresource}" if each.subresource else each.resource
+        for name in {verb, _ALIASES.get(verb, verb)}:
+            found[f"{name}-{resource}-count"] += each.count
     return dict(found)

@@ -92,7 +92,12 @@ def scrape_of(*lines: str) -> apimetrics.Scrape:
 
 
 def histogram(verb: str, scope: str, *buckets: tuple[str, int]) -> list[str]:
-    labels = f'component="apiserver",dry_run="",group="",resource="pods",scope="{scope}",subresource="",verb="{verb}",version="v1"'
+    return series("pods", "", verb, scope, *buckets)
+
+
+def series(resource: str, subresource: str, verb: str, scope: str, *buckets: tuple[str, int]) -> list[str]:
+    of = f'resource="{resource}",scope="{scope}",subresource="{subresource}"'
+    labels = f'component="apiserver",dry_run="",group="",{of},verb="{verb}",version="v1"'
     return [f'apiserver_request_duration_seconds_bucket{{{labels},le="{le}"}} {count}' for le, count in buckets]
 
 
@@ -141,6 +146,30 @@ class TestApiMetrics:
         assert (figures["CREATE-pods-count"], figures["PATCH-pods-count"]) == (30, 60)
         held = gates.hold([gates.parse(f"PATCH-pods-count <= {ratio} * CREATE-pods-count") for ratio in (2, 1.9)], figures)
         assert [each.passed for each in held] == [True, False]
+
+    def test_what_is_done_to_a_pod_s_subresource_creates_no_pod(self) -> None:
+        """Each pod is created once and bound once; a server-side apply is a PATCH."""
+        lines = [series("pods", sub, verb, "resource", ("+Inf", 30)) for verb, sub in (("POST", ""), ("POST", "binding"), ("APPLY", "status"))]
+        found = apimetrics.counts(apimetrics.delta(apimetrics.Scrape(), scrape_of(*sum(lines, []))))
+        assert found == {
+            **{f"{verb}-pods-count": 30 for verb in ("POST", "CREATE")},
+            **{f"{verb}-pods/binding-count": 30 for verb in ("POST", "CREATE")},
+            "PATCH-pods/status-count": 30,
+        }
+        assert gates.parse("CREATE-pods/binding-count <= 1 * CREATE-pods-count").metric in found
+
+    def test_probes_of_the_api_server_are_no_requests_of_objects(self) -> None:
+        """100 slow creations of a kind, which alone are too few for a p99, beside 600 quick answers to /readyz."""
+        slow = [series(kind, "", "POST", "resource", ("0.1", 0), ("2", 100), ("+Inf", 100)) for kind in ("pods", "events", "leases", "jobs", "nodes")]
+        probes = [
+            'apiserver_request_duration_seconds_bucket{component="",dry_run="",group="",resource="",scope="",'
+            f'subresource="{path}",verb="GET",version="",le="{bound}"}} 600'
+            for path in ("/readyz", "/livez")
+            for bound in ("0.005", "0.1", "2", "+Inf")
+        ]
+        calls = apimetrics.delta(apimetrics.Scrape(), scrape_of(*sum(slow, []), *probes))
+        assert (apimetrics.worst(calls) or 0) > 1.8
+        assert len(calls) == 5
 
     def test_a_gate_sees_the_worse_of_creation_and_deletion(self) -> None:
         """600 quick creations; then 600 slow deletions, or 20, which are too few for a p99 of their own, or unknown ones."""
