@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from perfdag.kube import Kube, KubeError
-from perfdag.steps.scale.stages import unix_ns
 
 NAME = "perfdag-performance-run"
 LIFE = 30
+"""Seconds after which a Lease that nobody renews is free."""
 NAMESPACE = "default"
 """Where the Lease is: runs from a laptop and from pods of any namespace must find the same one."""
 
@@ -26,8 +26,9 @@ class LockTimeoutError(KubeError):
 class ExclusiveRun:
     """`async with`: hold the Lease; waits up to `timeout` seconds for another run to end or to stop renewing it.
 
-    It is in `namespace`, where we have no rights there (an installation for one namespace) in our own. Raises LockTimeoutError naming the
-    holder; KubeError.
+    It is in `namespace`, where we have no rights there (an installation for one namespace) in our own. A holder has stopped where the
+    Lease was not renewed for LIFE seconds while we looked: what its clock says is not compared with ours. Raises LockTimeoutError naming the
+    holder; KubeError. `lost` says afterwards who took the cluster meanwhile, if anybody did.
     """
 
     def __init__(
@@ -35,6 +36,9 @@ class ExclusiveRun:
     ) -> None:
         self._kube, self._run, self._namespace, self._timeout, self._told = kube, run, namespace, timeout, told
         self._task: asyncio.Task[None] | None = None
+        self._seen: tuple[Any, Any] = (None, None)
+        self._since = 0.0
+        self.lost = ""
 
     async def __aenter__(self) -> "ExclusiveRun":
         deadline, said = time.monotonic() + self._timeout, False
@@ -58,7 +62,7 @@ class ExclusiveRun:
         leases = await self._kube.resource("coordination.k8s.io/v1", "Lease")
         with suppress(KubeError):
             there = await self._kube.get(leases, NAME, self._namespace)
-            if there["spec"].get("holderIdentity") == self._run:
+            if self._ours(there):
                 await self._kube.delete(leases, NAME, self._namespace)
 
     def _body(self) -> dict[str, Any]:
@@ -66,48 +70,70 @@ class ExclusiveRun:
         spec = {"holderIdentity": self._run, "leaseDurationSeconds": LIFE, "renewTime": now}
         return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": NAME}, "spec": spec}
 
+    def _ours(self, lease: dict[str, Any]) -> bool:
+        """Whether we still hold it; told once where another took it."""
+        holder = lease["spec"].get("holderIdentity")
+        if holder == self._run:
+            return True
+        if not self.lost:
+            self.lost = f"performance run {holder} took the cluster meanwhile: figures of both are mixed"
+            self._told(self.lost)
+        return False
+
     async def _take(self) -> str | None:
         """None where the lease is ours now, else who holds it."""
         leases = await self._kube.resource("coordination.k8s.io/v1", "Lease")
         try:
-            await self._kube.create(self._body(), self._namespace)
-            return None
+            there = await self._kube.create(
+                self._body(), self._namespace
+            )  # after a retry it may be another's: all runs are one field manager
         except KubeError as error:
             if error.status == 403 and self._namespace != self._kube.namespace:
                 self._namespace = self._kube.namespace
                 return await self._take()
             if error.reason != "AlreadyExists":
                 raise
-        try:
-            there = await self._kube.get(leases, NAME, self._namespace)
-        except KubeError as error:
-            if error.status == 404:
-                return "that just ended"
-            raise
+            try:
+                there = await self._kube.get(leases, NAME, self._namespace)
+            except KubeError as error:
+                if error.status == 404:
+                    return "that just ended"
+                raise
         spec = there["spec"]
-        age = time.time() - unix_ns(spec.get("renewTime")) / 1e9
-        if age <= LIFE:
-            return str(spec.get("holderIdentity"))
+        holder = spec.get("holderIdentity")
+        if holder == self._run:
+            return None
+        if self._alive(holder, spec.get("renewTime")):
+            return str(holder)
         body = self._body()
         body["metadata"]["resourceVersion"] = there["metadata"]["resourceVersion"]  # only one of two takers gets through
         try:
             await self._kube.request("PUT", leases.path(self._namespace, NAME), json=body)
         except KubeError as error:
             if error.status in (404, 409):
-                return str(spec.get("holderIdentity"))
+                return str(holder)
             raise
         return None
+
+    def _alive(self, holder: Any, renewed: Any) -> bool:
+        """Whether the Lease was renewed in the LIFE seconds before now, by our own clock, or we have not looked for so long."""
+        now = time.monotonic()
+        if self._seen != (holder, renewed):
+            self._seen, self._since = (holder, renewed), now
+        return now - self._since <= LIFE
 
     async def _renew(self) -> None:
         leases = await self._kube.resource("coordination.k8s.io/v1", "Lease")
         while True:
             await asyncio.sleep(LIFE / 3)
             with suppress(KubeError):
-                there = await self._kube.get(leases, NAME, self._namespace)
-                if there["spec"].get("holderIdentity") != self._run:  # it had expired and another took it: it is not ours to keep alive
-                    self._told(
-                        f"performance run {there['spec'].get('holderIdentity')} took the cluster meanwhile: figures of both are mixed"
-                    )
+                try:
+                    there = await self._kube.get(leases, NAME, self._namespace)
+                except KubeError as error:
+                    if error.status != 404:
+                        raise
+                    there = await self._kube.create(self._body(), self._namespace)  # somebody deleted it, and nobody has taken it
+                if not self._ours(there):  # it had expired and another took it: it is not ours to keep alive
                     return
                 there["spec"]["renewTime"] = self._body()["spec"]["renewTime"]
                 await self._kube.request("PUT", leases.path(self._namespace, NAME), json=there)  # refused where it changed hands since

@@ -51,6 +51,104 @@ async def test_a_lock_that_another_took_is_not_kept_alive_for_it(holder: str, re
     assert ("performance run another took the cluster" in "".join(told)) != renewed
 
 
+def held_by(holder: str, renewed: str) -> dict[str, Any]:
+    return {"metadata": {}, "spec": {"holderIdentity": holder, "renewTime": renewed}}
+
+
+class Leases:
+    """An API server that has one Lease, and answers a creation with 429 first (`busy`), as `Kube.create` does then."""
+
+    namespace = "ns"
+
+    def __init__(self, lease: dict[str, Any] | None = None, busy: bool = False) -> None:
+        self.lease, self.busy, self.version = lease, busy, 1
+
+    async def resource(self, api_version: str, kind: str) -> Resource:
+        return Resource(api_version, kind, f"{kind.lower()}s", True)
+
+    async def create(self, body: dict[str, Any], namespace: str) -> dict[str, Any]:
+        if self.lease is None:
+            self.lease = body
+        elif not self.busy:
+            raise KubeError(409, "AlreadyExists", "there is one")
+        return self._told()
+
+    async def get(self, resource: Resource, name: str, namespace: str) -> dict[str, Any]:
+        if self.lease is None:
+            raise KubeError(404, "NotFound", "none")
+        return self._told()
+
+    async def request(self, verb: str, path: str, *, json: dict[str, Any]) -> None:
+        if json["metadata"]["resourceVersion"] != str(self.version):
+            raise KubeError(409, "Conflict", "it was changed")
+        self.lease, self.version = json, self.version + 1
+
+    async def delete(self, resource: Resource, name: str, namespace: str) -> None:
+        self.lease = None
+
+    def held(self, by: str, renewed: str) -> None:
+        self.lease, self.version = held_by(by, renewed), self.version + 1
+
+    def _told(self) -> dict[str, Any]:
+        assert self.lease is not None
+        return {**self.lease, "metadata": {"resourceVersion": str(self.version)}}
+
+
+FUTURE, PAST = "2099-01-01T00:00:00.000000Z", "1999-01-01T00:00:00.000000Z"
+
+
+@pytest.mark.parametrize("busy", [True, False])
+async def test_a_creation_that_was_tried_again_does_not_take_another_run_s_lease_for_ours(busy: bool) -> None:
+    server: Any = Leases(held_by("the-other-run", FUTURE), busy)
+    with pytest.raises(lock.LockTimeoutError, match="performance run the-other-run still holds"):
+        async with lock.ExclusiveRun(server, "me", 0.0):
+            pass
+    assert server.lease["spec"]["holderIdentity"] == "the-other-run"
+
+
+@pytest.mark.parametrize("renewed", [PAST, FUTURE], ids=["its clock is behind", "its clock is ahead"])
+async def test_a_holder_is_gone_when_it_does_not_renew_while_we_look_whatever_its_clock_says(
+    renewed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(lock, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    server: Any = Leases(held_by("other", renewed))
+    run = lock.ExclusiveRun(server, "me", 1.0)
+    assert await run._take() == "other"
+    now[0] += lock.LIFE - 1
+    assert await run._take() == "other"
+    server.held("other", renewed.replace("00Z", "01Z"))
+    now[0] += lock.LIFE - 1
+    assert await run._take() == "other", "it was renewed meanwhile"
+    now[0] += lock.LIFE + 1
+    assert await run._take() is None
+    assert server.lease["spec"]["holderIdentity"] == "me"
+
+
+async def test_who_took_the_cluster_meanwhile_is_told_once_and_kept() -> None:
+    server: Any = Leases()
+    told: list[str] = []
+    async with lock.ExclusiveRun(server, "me", 1.0, told.append) as run:
+        assert run.lost == ""
+        server.held("other", FUTURE)
+    assert run.lost == told[0] == "performance run other took the cluster meanwhile: figures of both are mixed"
+    assert len(told) == 1
+    assert server.lease["spec"]["holderIdentity"] == "other", "theirs to delete"
+
+
+async def test_a_lease_that_somebody_deleted_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "LIFE", 0.03)
+    server: Any = Leases()
+    async with lock.ExclusiveRun(server, "me", 1.0) as run:
+        server.lease = None
+        for _ in range(100):
+            if server.lease:
+                break
+            await asyncio.sleep(0.01)
+        assert server.lease["spec"]["holderIdentity"] == "me"
+    assert run.lost == ""
+
+
 def node(name: str, ready: str = "True", gpus: int = 0, **labels: str) -> dict[str, Any]:
     status = {"conditions": [{"type": "Ready", "status": ready}], "allocatable": {"nvidia.com/gpu": str(gpus)}}
     return {"metadata": {"name": name, "labels": labels}, "spec": {}, "status": status}
