@@ -118,13 +118,15 @@ def _drive(here: Here, store: Store, duel: Duel, number: int, attempt: int) -> N
     config = ssh_config()
     mine = Hosts([own_host(here, pods, shapes["A"])], pods)
     others = Hosts([], pods)
+    measured = False
     try:
         join(mine, [by_rank[rank] for rank in range(1, n)], config, shapes["A"], here.run_id)
         connect(others, [by_rank[n + rank] for rank in range(n)], config, shapes["B"], here.run_id)
         _rounds(here, store, duel, number, mine, others)
+        measured = True
     finally:
-        others.dismiss()
-        mine.dismiss()
+        others.dismiss(measured)
+        mine.dismiss(measured)
 
 
 def _rounds(here: Here, store: Store, duel: Duel, number: int, mine: Hosts, others: Hosts) -> None:

@@ -51,10 +51,11 @@ class Hosts:
         gone = [each.name for each in self.peers if not each.alive()]
         return f"the peer on {gone[0]} is gone" if gone else None
 
-    def dismiss(self) -> None:
-        """Let the peers end."""
+    def dismiss(self, measured: bool) -> None:
+        """Let the peers end: with 0 only where all is measured, or `argo retry`, which makes anew the pods that failed, would keep them and
+        give the next lead half a gang."""
         for each in self.peers:
-            each.dismiss()
+            each.dismiss(0 if measured else peer.RETRYABLE)
             each.close()
 
 
@@ -139,13 +140,15 @@ def gathered(here: Here, plan: Plan, shape: Shape, number: int, attempt: int) ->
     wanted = shape.hosts.count
     pods = signals.run(running(here, here.run_id, number, attempt, wanted, limit, shape.network.family))
     gang = Hosts([own_host(here, pods, shape)], pods)
+    measured = False
     try:
         if wanted > 1:
             ranked = sorted((each for each in pods.values() if each.rank), key=lambda each: each.rank or 0)
             join(gang, ranked, ssh_config(), shape, here.run_id)
         yield gang
+        measured = True
     finally:
-        gang.dismiss()
+        gang.dismiss(measured)
 
 
 def ssh_config() -> Path:

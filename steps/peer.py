@@ -1,4 +1,4 @@
-"""A peer of a gang: an OpenSSH server for the lead, until the lead says that the batch is measured or is heard no more."""
+"""A peer of a gang: an OpenSSH server for the lead, until the lead lets it go or is heard no more."""
 
 import contextlib
 import os
@@ -140,7 +140,8 @@ def serve(
     lost_limit: float = LOST_SECONDS,
     ended: Callable[[], int | None] = lambda: None,
 ) -> int:
-    """Run sshd until the lead dismisses this peer (0), or RETRYABLE: none spoke for `pending_limit` s, or it was silent for `lost_limit` s.
+    """Run sshd until the lead dismisses this peer, with the code it says, or RETRYABLE: none spoke for `pending_limit` s, or it was silent
+    for `lost_limit` s.
 
     `ended` is asked now and then while no lead is connected: what this peer ends with since its lead has ended and nobody will come, or
     None. Raises PeerError where sshd cannot start.
@@ -190,4 +191,4 @@ def _until_dismissed(
             if (code := ended()) is not None:
                 return code
         time.sleep(0.2)
-    return 0
+    return int(done.read_text())

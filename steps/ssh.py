@@ -130,10 +130,10 @@ class SshHost:
         """Kill what an earlier lead left running."""
         self._sh(f'for f in {_PIDS}/*; do [ -f "$f" ] && kill -KILL -- "-$(cat "$f")" 2>/dev/null; rm -f "$f"; done; true', 10)
 
-    def dismiss(self) -> None:
-        """Tell the peer that the batch is measured, so that its pod ends."""
-        with contextlib.suppress(Infrastructure, Failed):
-            self._sh('touch "$PERFDAG_PEER/done"', 10)
+    def dismiss(self, code: int) -> None:
+        """Tell the peer to end with that exit code."""
+        with contextlib.suppress(Infrastructure, Failed):  # renamed, since the peer reads it as soon as it is there
+            self._sh(f'cd "$PERFDAG_PEER" && echo {code} >told && mv told done', 10)
 
     def ask(self, order: str, timeout: float) -> str:
         """Give the program that serves this peer an order and wait up to `timeout` seconds for its answer. Raises Infrastructure."""

@@ -1,5 +1,6 @@
 """SshHost against a real sshd on loopback."""
 
+import contextlib
 import os
 import shutil
 import socket
@@ -12,8 +13,14 @@ from pathlib import Path
 import pytest
 
 from perfdag.benchmark import Failed, Infrastructure
-from perfdag.steps import peer
+from perfdag.plan import make_plan
+from perfdag.steps import gang, peer
+from perfdag.steps.gang import Gone
+from perfdag.steps.pods import Pod
 from perfdag.steps.ssh import SshHost
+from perfdag.suite import loads
+
+from .test_plan_step import place
 
 pytestmark = pytest.mark.skipif(
     shutil.which("ssh") is None or not Path(peer.SSHD).exists(), reason="needs OpenSSH client and server: apt-get install openssh-server"
@@ -152,9 +159,25 @@ def test_commands_share_the_connection(host: SshHost, served: Served) -> None:
     assert ends() == before
 
 
-def test_dismissed_peer_ends_with_0(host: SshHost, served: Served) -> None:
-    host.dismiss()
-    assert served.process.wait(10) == 0
+@pytest.mark.parametrize("error", [None, Gone("the store is away"), SystemExit(peer.RETRYABLE)])
+def test_a_peer_ends_with_0_only_where_its_lead_measured_the_batch(
+    served: Served, keys: peer.Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException | None
+) -> None:
+    """`argo retry` keeps the pods that succeeded, and the next lead would find no peer."""
+    here = place()
+
+    async def running(*told: object) -> dict[str, Pod]:
+        return {f"p{rank}": Pod(f"p{rank}", 0, 0, rank, "Running", f"node-{rank}", "127.0.0.1") for rank in range(2)}
+
+    monkeypatch.setattr(gang, "running", running)
+    monkeypatch.setattr(gang, "ssh_port", lambda *told: served.port)
+    monkeypatch.setattr(gang, "ssh_config", lambda: peer.client_config(keys, tmp_path / "lead"))
+    plan = make_plan(loads("name: s\nentries: [{benchmark: command, hosts: {count: 2}, params: {argv: ['true']}}]\n"))
+    with contextlib.suppress(Gone, SystemExit), gang.gathered(here, plan, plan.shape_of(0), 0, 0) as hosts:
+        assert [each.name for each in hosts.peers] == ["node-1"]
+        if error:
+            raise error
+    assert served.process.wait(10) == (peer.RETRYABLE if error else 0)
 
 
 def test_a_lost_lead_ends_the_peer_retryable(host: SshHost, served: Served) -> None:
