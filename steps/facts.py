@@ -6,7 +6,6 @@ from typing import Any
 from perfdag.kube import Kube, KubeError
 
 Object = dict[str, Any]
-MAX_NODES = 200
 # of a network or of storage, as words of the name of a DaemonSet or of its images: that of Calico with Flannel is called canal
 _DAEMONS = re.compile(
     r"(?<![a-z0-9])(calico|canal|cilium|flannel|ovn|antrea|kindnet|weave|kube-router|aws-node|multus|sriov|longhorn"
@@ -26,7 +25,7 @@ async def cluster_facts(kube: Kube) -> Object:
     daemons = await _listed(kube, "apps/v1", "DaemonSet")
     return {
         "kubernetes": version.get("gitVersion"),
-        "nodes": nodes and {node["metadata"]["name"]: _node(node) for node in nodes[:MAX_NODES]},
+        "nodes": nodes and {node["metadata"]["name"]: _node(node) for node in nodes},
         "csi": drivers if drivers is None else sorted(each["metadata"]["name"] for each in drivers),
         "daemons": daemons if daemons is None else _images(daemons),
         "cluster": await cluster_name(kube),
