@@ -97,10 +97,13 @@ def shortest(params: Workload) -> float:
     return params.duration() if params.scenario in ("server", "single-stream") and params.max_queries is None else 0.0
 
 
-def missing(gang: Gang, params: Workload) -> list[Tool]:
-    """Python packages and the driver that are not on the hosts."""
-    lacking = sorted({name for host in gang.hosts for name in start.absent(host, params)})
-    tools = [Tool(f"{name} (Python)", TORCH) for name in lacking]
+def missing(gang: Gang, params: Workload, wrapped: bool = True) -> list[Tool]:
+    """The wrapper's program, Python packages (behind the wrapper, where the program is started `wrapped`) and the driver that are not there."""
+    if params.wrapper and (without := [host.name for host in gang.hosts if host.which(params.wrapper[0]) is None]):
+        return [Tool(params.wrapper[0], {}, f"`wrapper` begins with it: install it on {without[0]}, or mend its path")]
+    wrapper = params.wrapper if wrapped else []
+    lacking = sorted({name for host in gang.hosts for name in start.absent(host, params, wrapper=wrapper)})
+    tools = [Tool(f"{name} (Python){f' behind {wrapper[0]}' if wrapper else ''}", TORCH) for name in lacking]
     if params.device == "cuda" and any(host.which("nvidia-smi") is None for host in gang.hosts):
         tools.append(DRIVER)
     return tools

@@ -37,23 +37,36 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
     proven by name and uuid, and the device memory that each sees is checked against its share.
 
     Clock: LoadGen's, as in resnet50: it starts with a query's scheduled time and stops when its classes are known. All copies start
-    LoadGen when the last one is warm; a run in which they overlapped for less than 80 % of the time is invalid.
+    LoadGen when the last one is warm, each with an order and a schedule of its own, the same alone and beside the others; a run in which
+    they overlapped for less than 80 % of the time is invalid.
     """
 
     name: ClassVar[str] = "resnet50-interference"
+    version: ClassVar[int] = 2
     image: ClassVar[str] = "resnet50"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     Params: ClassVar[type[benchmark.Params]] = InterferenceParams
     metrics: ClassVar[tuple[Metric, ...]] = (
-        Metric("rate_kept", "1", "higher", "samples/s beside the others over samples/s alone, median of the copies", headline=True),
-        Metric("tail_inflation", "1", "lower", "`tail` beside the others over `tail` alone, median of the copies"),
+        Metric(
+            "rate_kept",
+            "1",
+            "higher",
+            "samples/s beside the others over samples/s alone, median of the copies; in Server about 1 up to overload",
+            headline=True,
+        ),
+        Metric("tail_inflation", "1", "lower", "`tail` beside the others over `tail` alone, median of the copies", headline=True),
         Metric(
             "p99_inflation",
             "1",
             "lower",
             "p99 latency beside the others over p99 alone, median of the copies where each has one; Offline has none",
         ),
-        Metric("fairness", "1", "higher", "Jain's index of what each copy kept of its own rate: 1 is equal, 1/n the worst"),
+        Metric(
+            "fairness",
+            "1",
+            "higher",
+            "Jain's index of what each copy kept of its own rate, in Server of its tail (alone over together): 1 is equal, 1/n the worst",
+        ),
         Metric("aggregate", "1", "higher", "samples/s of all together over samples/s of one alone"),
         Metric("rate", "1/s", "higher", "samples/s of a copy, alone or beside the others"),
         Metric(
@@ -80,7 +93,8 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
         return problems
 
     def seconds(self, params: InterferenceParams) -> float:
-        return (params.copies + 1.5) * expected(params)
+        # in Offline each does beside the others what it did alone
+        return (params.copies + (params.copies if params.scenario == "offline" else 1.5)) * expected(params)
 
     def least_seconds(self, params: InterferenceParams) -> float:
         return shortest(params)  # each run has the whole timeout
@@ -90,13 +104,18 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
 
     def run(self, gang: Gang, params: InterferenceParams) -> Output:
         hosts = [gang.hosts[number % len(gang.hosts)] for number in range(params.copies)]
-        argv, texts = [*params.wrapper, *start.plain(params)], {}
+        argv = [*params.wrapper, *start.plain(params)]
+        texts: dict[str, str] = {}
         with start.watched(hosts, params) as watch:
             for number, host in enumerate(hosts):
-                finished = host.run(argv, timeout=gang.timeout, env=params.wrapper_env, stdin=start.spec(params))
-                texts[f"solo-{number}"] = watch.ran(host, finished)
-            for number, finished in enumerate(together(hosts, gang, params)):
-                texts[f"together-{number}"] = watch.ran(hosts[number], finished)
+                with start.kept(texts, f"copy {number} alone"):
+                    finished = host.run(argv, timeout=gang.timeout, env=params.wrapper_env, stdin=start.spec(params, **own(params, number)))
+                    texts[f"solo-{number}"] = watch.ran(host, finished)
+            with start.kept(texts, "the copies together"):
+                ended = together(hosts, gang, params, size(texts, params))
+            for number, finished in enumerate(ended):
+                with start.kept(texts, f"copy {number} beside the others"):
+                    texts[f"together-{number}"] = watch.ran(hosts[number], finished)
         placed = {"hosts": [host.name for host in hosts], "devices": watch.used[-params.copies :]}
         return Output(texts, [argv], versions(texts["solo-0"]), {**said(texts), **watch.facts, **placed})
 
@@ -116,6 +135,19 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
         return output.tool
 
 
+def own(params: InterferenceParams, number: int) -> dict[str, Any]:
+    """What the program of a copy is told beside the workload. With one seed every query would meet its twins from the other copies."""
+    return {"load_seed": params.seed + number}
+
+
+def size(solo: Mapping[str, str], params: InterferenceParams) -> dict[str, Any]:
+    """What sizes Offline's query alike for all copies beside each other, by what they did alone: each would find another rate in a warm-up
+    beside the others, and end at another time. Of the highest, so that none has done its share before min_duration."""
+    if params.scenario != "offline":
+        return {}
+    return {"expected_rate": max(result.read(text).rate for text in solo.values())}
+
+
 @dataclass
 class Copy:
     """A copy that waits for the word: its host, its folder there, its process."""
@@ -125,18 +157,17 @@ class Copy:
     server: Server
 
 
-def together(hosts: Sequence[Host], gang: Gang, params: InterferenceParams) -> list[Finished]:
-    """Start a copy on each host, let all begin when the last is warm, and return how they ended. Leaves no process and no file."""
+def together(hosts: Sequence[Host], gang: Gang, params: InterferenceParams, more: Mapping[str, Any]) -> list[Finished]:
+    """Start a copy on each host, let all begin when the last is warm, and return how they ended. `more` is what their programs are told
+    beside the workload. Leaves no process and no file."""
     copies: list[Copy] = []
     deadline = time.monotonic() + gang.timeout
     with contextlib.ExitStack() as stack:
         for number, host in enumerate(hosts):
-            path = start.spec_file(gang.scratch, number)
-            folder = path.rpartition("/")[0]
+            folder = f"{gang.scratch}/copy-{number}"
             stack.callback(host.remove, folder)
-            host.put(path, start.spec(params))
-            argv = [*params.wrapper, *start.plain(params)[:-1], path, "--ready", f"{folder}/ready", "--go", f"{folder}/go"]
-            copies.append(Copy(host, folder, stack.enter_context(host.serve(argv, env=params.wrapper_env))))
+            host.put(f"{folder}/spec", start.spec(params, **own(params, number), **more))
+            copies.append(Copy(host, folder, stack.enter_context(host.serve(start.waiting(folder, params)))))
         for number, copy in enumerate(copies):
             _await(copy, number, deadline, params)
         for copy in copies:
@@ -163,15 +194,20 @@ def measurements(solo: Sequence[result.Result], beside: Sequence[result.Result],
     kept = [b.rate / a.rate for a, b in zip(solo, beside, strict=True)]
     inflated = [b.tail(params.scenario) / a.tail(params.scenario) for a, b in zip(solo, beside, strict=True)]
     p99 = [b.p99(params.scenario) / a.p99(params.scenario) for a, b in zip(solo, beside, strict=True)]
+    # Server completes what arrives, whatever it suffers: its schedule sets the rate, and the tail is what the others cost
+    server = params.scenario == "server"
+    shares = [1 / each for each in inflated] if server else kept
     alone = statistics.fmean(each.rate for each in solo)
     made = [
         Measurement("rate_kept", _median(kept), "p50", marks, len(kept)),
         Measurement("tail_inflation", _median(inflated), "p50", marks, len(inflated)),
         Measurement("p99_inflation", _median(p99), "p50", marks, len(p99)),
-        Measurement("fairness", jain(kept), coords=marks, n=len(kept)),
+        Measurement("fairness", jain(shares), coords=marks, n=len(shares)),
         Measurement("aggregate", sum(each.rate for each in beside) / alone, coords=marks, n=len(kept)),
         Measurement("overlap", overlap([each.span for each in beside]), coords=marks, n=len(kept)),
     ]
+    if server:
+        made[:2] = reversed(made[:2])  # the first headline is a sample's figure
     for number in range(params.copies):
         subject = f"copy {number}"
         for name, ratios in (("rate_kept", kept), ("tail_inflation", inflated), ("p99_inflation", p99)):
@@ -230,5 +266,10 @@ def reasons_against(solo: Sequence[result.Result], beside: Sequence[result.Resul
         reasons.append(f"the copies ran different weights: {', '.join(sorted(weights))}")
     together_share = overlap([each.span for each in beside])
     if together_share < OVERLAP:
-        reasons.append(f"the copies ran at once for {together_share * 100:.0f} % of the time only: raise min_duration")
+        advice = "raise min_duration"
+        if params.scenario == "offline":
+            advice = (
+                "each does as many samples, and one that gets more done is done before the others: server or single-stream compares those"
+            )
+        reasons.append(f"the copies ran at once for {together_share * 100:.0f} % of the time only: {advice}")
     return reasons

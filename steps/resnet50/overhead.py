@@ -108,8 +108,8 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
         return shortest(params)  # each run has the whole timeout
 
     def missing(self, gang: Gang, params: OverheadParams) -> list[Tool]:
-        tools = missing(gang, params)
-        if params.treatment_python and not tools:
+        tools = missing(gang, params, wrapped=False)
+        if not tools:
             lacking = start.absent(gang.hosts[0], params, params.treatment_python, params.wrapper)
             tools = [Tool(f"{name} (Python) behind {params.wrapper[0] if params.wrapper else 'wrapper_env'}", TORCH) for name in lacking]
         return tools
@@ -121,9 +121,10 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
         texts: dict[str, str] = {"order": order}
         with start.watched([host], params) as watch:
             for number, side in enumerate(order):
-                env = params.wrapper_env if side == "B" else {}
-                finished = host.run(wrapped if side == "B" else plain, timeout=gang.timeout, env=env, stdin=given)
-                texts[f"{number:03}{side}"] = watch.ran(host, finished)
+                treated, env = (True, params.wrapper_env) if side == "B" else (False, {})
+                with start.kept(texts, f"run {number + 1} of {len(order)} ({'treatment' if treated else 'baseline'})"):
+                    finished = host.run(wrapped if treated else plain, timeout=gang.timeout, env=env, stdin=given)
+                    texts[f"{number:03}{side}"] = watch.ran(host, finished)
         return Output(texts, [plain, wrapped], versions(texts["000" + order[0]]), {**said(texts), **watch.facts})
 
     def parse(self, output: Output, params: OverheadParams) -> list[Measurement]:

@@ -1,9 +1,9 @@
 """The program that measures, in a process of its own: reads what to do as JSON, prints one JSON object with LoadGen's logs verbatim.
 
-    python -m perfdag.steps.resnet50 --spec spec.json [--ready FILE --go FILE]
+    python -m perfdag.steps.resnet50 [--wait]
 
-`--spec -` reads standard input, so that any wrapper which passes standard input and output can stand before it. With --ready and --go it
-stops before LoadGen starts, makes the first file and waits for the second: copies start together.
+What to do is a line of standard input, so that any wrapper which passes the standard streams on can stand before it. With --wait it says on
+standard error that it is ready before LoadGen starts, and waits for another line: copies start together (see `relay`).
 """
 
 import argparse
@@ -15,17 +15,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, NoReturn
 
 from perfdag.steps.resnet50 import imagenet, loadgen, peak, summary
+from perfdag.steps.resnet50.relay import READY
 from perfdag.steps.resnet50.system import Stub, System
 from perfdag.steps.resnet50.timing import STRETCH, Warmup, largest_fitting, warm_up
 
 PROGRAM = 1
 WARM_LIMIT, WARM_LIMIT_FAST = 60.0, 2.0
 PHASE_REPETITIONS, PHASE_REPETITIONS_FAST = 7, 2
-_GO_LIMIT = 900.0
 _FATAL = 3
 _NO_MEMORY = re.compile("out of memory|can't allocate memory|_STATUS_ALLOC_FAILED|Unable to allocate")
 
@@ -35,15 +34,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m perfdag.steps.resnet50", description="measures one workload; started by the benchmarks"
     )
-    parser.add_argument("--spec", required=True, metavar="FILE", help="JSON; - is standard input")
-    parser.add_argument("--ready", type=Path, metavar="FILE")
-    parser.add_argument("--go", type=Path, metavar="FILE")
+    parser.add_argument("--wait", action="store_true", help="say when it is ready, and wait for a line of standard input")
     args = parser.parse_args()
-    spec = json.loads(sys.stdin.read() if args.spec == "-" else Path(args.spec).read_text())
+    spec = json.loads(sys.stdin.readline())
     with _stdout_kept() as out:
         program = Program(spec, out)
-        if args.ready and args.go:
-            program.barrier = lambda: _barrier(args.ready, args.go)
+        if args.wait:
+            program.barrier = _barrier
         try:
             program.measure()
         except Exception as error:
@@ -61,13 +58,11 @@ def _stdout_kept() -> Iterator[int]:
     yield kept
 
 
-def _barrier(ready: Path, go: Path) -> None:
-    ready.touch()
-    deadline = time.monotonic() + _GO_LIMIT
-    while not go.exists():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{go} did not appear within {_GO_LIMIT:g} s: the other copies are not ready")
-        time.sleep(0.002)
+def _barrier() -> None:
+    sys.stderr.write(f"\n{READY}\n")
+    sys.stderr.flush()
+    if not sys.stdin.readline():
+        raise EOFError("nobody said that all copies are ready: standard input ended")
 
 
 class Program:
@@ -166,12 +161,12 @@ class Program:
             "min_duration": duration,
             "min_queries": queries,
             "samples": spec["samples"],
-            "expected_rate": rate,
+            "expected_rate": spec.get("expected_rate") or rate,
             "target_rate": spec["target_rate"] or 0.0,
             "latency_bound": spec["latency_bound"],
             "max_delay": spec["max_delay"],
             "max_queries": spec["max_queries"] or 0,
-            "seed": spec["seed"],
+            "seed": spec.get("load_seed", spec["seed"]),
         }
         return loadgen.Load(**(base | changes))
 

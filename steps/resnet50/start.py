@@ -3,12 +3,11 @@
 import contextlib
 import json
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Any
 
-from perfdag.benchmark import Failed, Skip
+from perfdag.benchmark import Failed, SampleError, Skip
 from perfdag.hosts import Finished, Host
 from perfdag.steps import gpu
 from perfdag.steps.resnet50.params import Workload
@@ -26,12 +25,19 @@ def interpreter(params: Workload) -> str:
 
 def plain(params: Workload, python: str | None = None) -> list[str]:
     """argv of the program without the wrapper, by another interpreter where one is named; the spec comes on standard input."""
-    return [python or interpreter(params), "-m", MODULE, "--spec", "-"]
+    return [python or interpreter(params), "-m", MODULE]
 
 
-def spec(params: Workload) -> bytes:
-    """What the program reads."""
-    return json.dumps(params.spec()).encode()
+def spec(params: Workload, **more: Any) -> bytes:
+    """What the program reads. `more`: `load_seed`, of LoadGen alone in place of `seed`; `expected_rate` (1/s) in place of the warm-up's."""
+    return json.dumps(params.spec() | more).encode() + b"\n"
+
+
+def waiting(folder: str, params: Workload) -> list[str]:
+    """argv of a copy with its wrapper: it reads `folder`/spec, makes `ready` there before LoadGen starts, and waits for `go` (see relay)."""
+    # for the program alone: what is preloaded there has no business in the relay
+    env = ["env", *(f"{name}={value}" for name, value in params.wrapper_env.items())] if params.wrapper_env else []
+    return [sys.executable, "-m", f"{MODULE}.relay", folder, *env, *params.wrapper, *plain(params), "--wait"]
 
 
 def absent(host: Host, params: Workload, python: str | None = None, wrapper: Sequence[str] = ()) -> list[str]:
@@ -59,6 +65,15 @@ def ran(finished: Finished, params: Workload) -> str:
             finished.texts(),
         )
     raise Failed(f"the program exited {finished.code} without a result: {finished.tail()}", finished.texts())
+
+
+@contextlib.contextmanager
+def kept(texts: Mapping[str, str], what: str) -> Iterator[None]:
+    """An error in the block, one of many runs, says which it was and keeps what those before it printed."""
+    try:
+        yield
+    except SampleError as error:
+        raise type(error)(f"{what}: {error}", {**texts, **error.texts}, error.measurements) from error
 
 
 @dataclass
@@ -133,8 +148,3 @@ def against(found: dict[str, Any], after: Sequence[dict[str, Any]], own: Collect
         if index in own and (grown := each.get("ecc_uncorrected", 0) - before.get(index, 0)) > 0:
             return f"GPU {index} had {grown} uncorrected memory error(s) meanwhile: its memory is broken"
     return None
-
-
-def spec_file(scratch: str, number: int) -> str:
-    """Path of a copy's spec on its host."""
-    return str(PurePosixPath(scratch) / f"copy-{number}" / "spec.json")
