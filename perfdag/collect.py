@@ -150,8 +150,9 @@ class _Builder:
         return self._env[key]
 
     def _cluster_of(self, part: Part) -> dict[str, Any]:
-        """What the cluster was, with the kinds of node that this sample used."""
+        """What the cluster was to the Workflow that measured this sample, with the kinds of node that it used."""
         where = self.plan.where
+        where = where.get("before", {}).get(part.where.get("workflow_uid"), where)
         if "kubernetes" not in where:
             return {}
         nodes = {canonical(where["nodes"][name]) for name in part.nodes if name in (where.get("nodes") or {})}
@@ -282,6 +283,7 @@ def _of_part(part: Part, env: str, raw: str, name: str) -> dict[str, Any]:
         "batch": part.batch,
         "attempt": part.attempt,
         "image_digest": part.where.get("image_digest"),
+        **({"workflow_uid": part.where["workflow_uid"]} if "workflow_uid" in part.where else {}),
         "tool": part.tool or None,
         "command": " && ".join(" ".join(argv) for argv in part.commands) or None,
         "raw_uri": f"{raw}/{name}.json",

@@ -25,6 +25,17 @@ def variants(store: Store, plan: Plan) -> list[Plan]:
     return [plan, load_plan(store, plan.options["other"])] if plan.trigger == "ab" else [plan]
 
 
+def elsewhere(plan: Plan, cluster: str | None, root: str) -> str | None:
+    """Why a run that has samples in the store `root` cannot go on upon this cluster (its name, None where that is not known); None: it can."""
+    if not plan.where:
+        again = f"perfdag run --resume {plan.run_id} --store {root}"
+        return f"run {plan.run_id} was measured by `perfdag run`, and samples of a cluster are not its; continue it there: {again}"
+    there = plan.where.get("cluster")
+    if there and cluster and there != cluster:
+        return f"run {plan.run_id} was measured on another cluster (uid of its kube-system {there}, here {cluster}); continue it there"
+    return None
+
+
 def runs(store: Store) -> list[str]:
     """Ids of all runs with a plan, oldest first."""
     return sorted({key.split("/")[1] for key in store.list("runs") if key.endswith("/plan.json")})

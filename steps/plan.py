@@ -1,8 +1,6 @@
 """The first step of a run on a cluster: the suite becomes a stored plan, the run's key pair and claims, and the
 integers that Argo fans out over."""
 
-import base64
-import binascii
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,41 +10,26 @@ import orjson
 
 from perfdag.checks import gated
 from perfdag.confirm import ROUNDS
-from perfdag.kube import Kube, KubeError
+from perfdag.kube import Kube, KubeError, run
 from perfdag.parts import forget_damaged, note, run_folder, stored_parts
 from perfdag.plan import Plan, make_plan, read_plan
 from perfdag.podspec import Context, account_of, claim_spec, host_port, patch, priority_class, shared_claim
-from perfdag.runs import variants
+from perfdag.runs import elsewhere, variants
 from perfdag.shape import Shape
 from perfdag.steps import budget
-from perfdag.steps.facts import cluster_facts
-from perfdag.steps.peer import make_keys
+from perfdag.steps.facts import cluster_facts, cluster_name
+from perfdag.steps.given import SUITE_FILE, options, suite_text
+from perfdag.steps.peer import PeerError, make_keys
 from perfdag.steps.place import PENDING_GRACE, Here
 from perfdag.steps.room import has_class, lacking
 from perfdag.steps.size import check_shapes, check_size, refuse
 from perfdag.store import NotStoredError, Store, StoreError
 
-SUITE_FILE = Path("/perfdag/suite/suite.yaml")
 FANS = ("batches", "batchesnet", "duels")
 SSH_PORT = 2222
 NETWORKS = {False: "k8s.v1.cni.cncf.io/networks", True: "v1.multus-cni.io/default-network"}
 
 Object = dict[str, Any]
-
-
-def suite_text(environment: Mapping[str, str], store: Store, mounted: Path = SUITE_FILE) -> str:
-    """The suite as it was given: base64, a key of the store, or a ConfigMap. Raises BadDocument, StoreError."""
-    encoded, key = environment.get("PERFDAG_SUITE", ""), environment.get("PERFDAG_URL", "")
-    if encoded:
-        try:
-            return base64.b64decode("".join(encoded.split()), validate=True).decode()
-        except (binascii.Error, UnicodeDecodeError) as error:
-            raise refuse(f'the parameter suite is not base64 of a suite file ({error}); give -p suite="$(base64 -w0 suite.yaml)"') from None
-    if key:
-        return store.get(key.removeprefix(f"{store.root}/")).decode()
-    if mounted.is_file():
-        return mounted.read_text()
-    raise refuse("no suite: give -p suite=BASE64, -p configmap=NAME (with a key suite.yaml) or -p url=KEY")
 
 
 def plan_of(here: Here, store: Store, environment: Mapping[str, str], mounted: Path = SUITE_FILE) -> Plan:
@@ -57,17 +40,14 @@ def plan_of(here: Here, store: Store, environment: Mapping[str, str], mounted: P
     from perfdag import suite
 
     try:
-        plan = read_plan(store.get(f"{run_folder(here.run_id)}/plan.json"))
-        store.delete(f"{run_folder(here.run_id)}/notes")
-        return plan
+        return read_plan(store.get(f"{run_folder(here.run_id)}/plan.json"))
     except NotStoredError:
         pass
     except ValueError as error:
         raise StoreError(str(error)) from None
-    given = environment.get("PERFDAG_OPTIONS", "")
-    options = orjson.loads(base64.b64decode(given)) if given else {}
-    loaded = suite.loads(suite_text(environment, store, mounted), settings=options.get("settings", ()))
-    return make_plan(loaded, only=options.get("only", ()), run_id=here.run_id, trigger=here.trigger or "manual")
+    given = options(environment)
+    loaded = suite.loads(suite_text(environment, store, mounted), settings=given.settings)
+    return make_plan(loaded, only=given.only, run_id=here.run_id, trigger=here.trigger or "manual")
 
 
 def outputs(plan: Plan, here: Here, stored: set[str], other: Plan | None = None) -> dict[str, Any]:
@@ -149,29 +129,53 @@ def ssh_port(shape: Shape, run_id: str, rank: int) -> int:
 
 
 def step(here: Here, out: Path, environment: Mapping[str, str]) -> Plan:
-    """The whole step; writes the output parameters as files below `out`. Raises BadDocument, StoreError, KubeError, PeerError."""
-    from perfdag.kube import run
+    """The whole step; writes the output parameters as files below `out`. Raises BadDocument, StoreError, KubeError, PeerError.
 
+    What the cluster refuses as a whole is noted for the rows before it is raised.
+    """
     store = here.open()
     plan = plan_of(here, store, environment)
     plans = variants(store, plan)
+    if any(stored_parts(store, each.run_id) for each in plans) and (why := elsewhere(plan, run(cluster_name), here.store)):
+        raise refuse(why)  # before anything of that run is changed
+    for each in plans:
+        store.delete(f"{run_folder(each.run_id)}/notes")
     made = outputs(plan, here, kept(store, plans), *plans[1:])
     _put(store, plans)  # first of all: whatever the cluster refuses, there are rows that say so
     budget.begin(store, plan.run_id)
-    where, unable = run(lambda kube: _prepare(kube, here, plans, [number for name in FANS for number in made[name]]))
+    try:
+        facts, unable = run(lambda kube: _prepare(kube, here, plans, [number for name in FANS for number in made[name]]))
+        classed = run(lambda kube: has_class(kube, priority_class(plan.options.get("priority", 0))))
+    except (KubeError, PeerError) as error:
+        for each in plans:
+            note(store, each.run_id, "plan", "failed", str(error))
+        raise
     for each in plans:
-        each.where |= where
+        each.where = where(facts, each.where)
         for number, (status, reason) in unable.items():
             note(store, each.run_id, f"batch-{number}", status, reason, [number])
     _put(store, plans)
-    if not run(lambda kube: has_class(kube, priority_class(plan.options.get("priority", 0)))):
-        for each in made["shapes"]:
-            del each["patch"]["priorityClassName"]  # a pod that names a class which is not there is refused
+    if not classed:
+        for shape in made["shapes"]:
+            del shape["patch"]["priorityClassName"]  # a pod that names a class which is not there is refused
     made |= {name: [number for number in made[name] if number not in unable] for name in FANS}
     out.mkdir(parents=True, exist_ok=True)
     for name, value in made.items():
         (out / name).write_text(value if isinstance(value, str) else orjson.dumps(value).decode())
     return plan
+
+
+def where(now: Object, before: Object) -> Object:
+    """The facts of a run that goes on: those of its earlier Workflows stay, by uid, for the samples that these measured.
+
+    A Workflow that is tried again may find other nodes: those of its samples until now stay too.
+    """
+    earlier, uid = dict(before.get("before", {})), before.get("workflow_uid")
+    if uid == now["workflow_uid"] and before.get("nodes") and now.get("nodes"):
+        now = {**now, "nodes": {**before["nodes"], **now["nodes"]}}
+    elif uid and uid != now["workflow_uid"]:
+        earlier[uid] = {name: value for name, value in before.items() if name != "before"}
+    return {**now, "before": earlier} if earlier else now
 
 
 def _put(store: Store, plans: list[Plan]) -> None:

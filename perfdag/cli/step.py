@@ -73,10 +73,15 @@ def _marked(name: str, work: Callable[[argparse.Namespace], int]) -> Callable[[a
 
 
 def _plan(args: argparse.Namespace) -> int:
+    from perfdag.steps.peer import PeerError
     from perfdag.steps.place import here
     from perfdag.steps.plan import step
 
-    plan = step(here(), args.out, os.environ)
+    try:
+        plan = step(here(), args.out, os.environ)
+    except PeerError as error:
+        print(f"perfdag step plan: {error}", file=sys.stderr)
+        return 1
     print(f"run {plan.run_id}: {len(plan.points)} points, {len(plan.order)} samples, {len(plan.batches)} batches")
     return 0
 

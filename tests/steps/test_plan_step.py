@@ -13,8 +13,9 @@ from perfdag.parts import Part
 from perfdag.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.gang import wrong_place
+from perfdag.steps.given import suite_text
 from perfdag.steps.place import Here, here
-from perfdag.steps.plan import kept, outputs, plan_of, ssh_port, suite_text
+from perfdag.steps.plan import kept, outputs, plan_of, ssh_port
 from perfdag.steps.size import check_size
 from perfdag.store import FolderStore
 from perfdag.suite import loads
@@ -57,13 +58,11 @@ def test_every_pod_of_a_workflow_finds_the_same_run_id() -> None:
     assert here(environment | {"PERFDAG_RUN": "mine"}).run_id == "mine"
 
 
-def test_a_stored_plan_is_continued_and_its_notes_forgotten(tmp_path: Path) -> None:
+def test_a_stored_plan_is_continued(tmp_path: Path) -> None:
     store = FolderStore(str(tmp_path))
     plan = make_plan(loads(suite()), run_id=place().run_id)
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    store.put(f"runs/{plan.run_id}/notes/batch-0.json", b"{}")
     assert plan_of(place(), store, {}).dump() == plan.dump()
-    assert store.list(f"runs/{plan.run_id}/notes") == []
 
 
 def test_outputs_are_integers_and_shapes_and_skip_what_is_stored() -> None:

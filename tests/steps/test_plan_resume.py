@@ -1,0 +1,201 @@
+"""The plan step of a run that goes on, or that its cluster refuses: on a store in a folder and an API server that is played."""
+
+import asyncio
+import base64
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdag.cli import main
+from perfdag.collect import gather
+from perfdag.document import BadDocument
+from perfdag.kube import KubeError
+from perfdag.parts import Part, note, now, part_key
+from perfdag.plan import Plan, make_plan
+from perfdag.runs import load_plan
+from perfdag.steps.given import Options, options
+from perfdag.steps.peer import PeerError
+from perfdag.steps.place import Here
+from perfdag.steps.plan import step
+from perfdag.store import FolderStore
+from perfdag.suite import loads
+
+from .test_plan_step import place
+
+SUITE = "name: s\nrepetitions: 4\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"
+
+
+class Cluster:
+    """Its name, the names and the kind of its nodes; every object that is asked for is made, or refused with `refuses`."""
+
+    def __init__(self, name: str | None, nodes: dict[str, str], refuses: KubeError | None = None) -> None:
+        self.name, self.nodes, self.refuses = name, nodes, refuses
+
+    async def resource(self, api: str, kind: str) -> str:
+        return kind
+
+    async def list(self, kind: str, namespace: str | None = None) -> list[dict[str, Any]]:
+        info = {"nodeInfo": {"kubeletVersion": "v1"}}
+        if kind != "Node":
+            raise KubeError(403, "Forbidden", kind)
+        return [
+            {"metadata": {"name": name, "labels": {"node.kubernetes.io/instance-type": kind}}, "spec": {}, "status": info}
+            for name, kind in self.nodes.items()
+        ]
+
+    async def request(self, method: str, path: str) -> dict[str, Any]:
+        if path == "/version":
+            return {"gitVersion": "v1.34.0"}
+        if path.endswith("kube-system") and self.name:
+            return {"metadata": {"uid": self.name}}
+        raise KubeError(403, "Forbidden", path)
+
+    async def create(self, body: dict[str, Any], namespace: str) -> None:
+        if self.refuses:
+            raise self.refuses
+
+
+Run = Callable[[Cluster, str], Plan]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FolderStore:
+    return FolderStore(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def run(store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The step of the Workflow with that uid on a cluster."""
+
+    def of(cluster: Cluster, uid: str) -> Plan:
+        def ask(work: Callable[[Any], Awaitable[Any]]) -> Any:
+            async def asked() -> Any:
+                return await work(cluster)
+
+            return asyncio.run(asked())
+
+        monkeypatch.setattr("perfdag.steps.place.STORE", store.root)
+        monkeypatch.setattr("perfdag.steps.plan.run", ask)
+        return step(workflow(uid), tmp_path / "out", {})
+
+    return of
+
+
+def workflow(uid: str) -> Here:
+    return replace(place(), store="claim://results", workflow=f"wf-{uid}", workflow_uid=uid)
+
+
+def put(store: FolderStore, where: dict[str, Any]) -> Plan:
+    plan = make_plan(loads(SUITE), run_id=place().run_id)
+    plan.where = where
+    store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    return plan
+
+
+def measured(store: FolderStore, plan: Plan, position: int, node: str, **where: str) -> None:
+    part = Part(plan.points[0].id, position + 1, "ok", started_at=now(), finished_at=now(), nodes=[node], where=dict(where))
+    store.put(part_key(plan.run_id, plan.key(position)), part.dump())
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "said"),
+    [
+        ({}, "k8s-1", "measured by `perfdag run`.*continue it there: perfdag run --resume 2026.* --store claim://results"),
+        ({"cluster": "k8s-1", "workflow_uid": "a"}, "k8s-2", "measured on another cluster .*k8s-1, here k8s-2"),
+    ],
+)
+def test_a_run_with_samples_of_another_place_is_refused_and_left_as_it_is(
+    store: FolderStore, run: Run, there: dict[str, Any], here: str, said: str
+) -> None:
+    plan = put(store, there)
+    note(store, plan.run_id, "budget", "skipped", "the budget was spent")
+    assert run(Cluster(here, {}), "b").where["cluster"] == here, "nothing was measured yet"
+
+    plan = put(store, there)
+    note(store, plan.run_id, "budget", "skipped", "the budget was spent")
+    measured(store, plan, 0, "n1")
+    before = {key: store.get(key) for key in store.list("runs")}
+    with pytest.raises(BadDocument, match=said):
+        run(Cluster(here, {}), "b")
+    assert {key: store.get(key) for key in store.list("runs")} == before
+
+
+@pytest.mark.parametrize(("there", "here"), [("k8s-1", "k8s-1"), ("k8s-1", None), (None, "k8s-1")])
+def test_a_run_goes_on_where_it_was_and_each_sample_keeps_the_facts_of_its_workflow(
+    store: FolderStore, run: Run, there: str | None, here: str | None
+) -> None:
+    put(store, {"namespace": "bench"})
+    plan = run(Cluster(there, {"n1": "small", "n2": "small"}), "a")
+    measured(store, plan, 0, "n1", workflow_uid="a")
+    note(store, plan.run_id, "batch-0", "failed", "it was lost")
+    plan = run(Cluster(here, {"n1": "large", "n3": "large"}), "b")
+    assert store.list(f"runs/{plan.run_id}/notes") == []
+    measured(store, plan, 1, "n1", workflow_uid="b")
+    # argo retry: the same Workflow, where the nodes it had are gone
+    plan = run(Cluster(here, {"n4": "huge"}), "b")
+    measured(store, plan, 2, "n4", workflow_uid="b")
+    rows = gather(store, load_plan(store, plan.run_id))[0].to_pylist()
+    kinds = [[kind["type"] for kind in json.loads(row["env"])["cluster"]["nodes"]] for row in rows[:3]]
+    assert kinds == [["small"], ["large"], ["huge"]]
+    assert [row["workflow_uid"] for row in rows] == ["a", "b", "b", "b"]
+
+
+QUOTA = 'secrets "perfdag-ssh-a" is forbidden: exceeded quota: tight, requested: count/secrets=1'
+
+
+def test_what_the_cluster_refuses_of_the_whole_run_is_the_reason_in_its_rows(store: FolderStore, run: Run) -> None:
+    plan = put(store, {"namespace": "bench"})
+    with pytest.raises(KubeError):
+        run(Cluster("k8s-1", {}, KubeError(403, "Forbidden", QUOTA)), "a")
+    rows = gather(store, load_plan(store, plan.run_id))[0].to_pylist()
+    assert {row["status"] for row in rows} == {"failed"}
+    assert all(QUOTA in row["error"] for row in rows)
+
+
+def test_want_of_a_key_pair_is_said_and_no_traceback(
+    store: FolderStore, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def keys(folder: Path) -> dict[str, str]:
+        raise PeerError("ssh-keygen is not installed")
+
+    plan = put(store, {})
+    monkeypatch.setattr("perfdag.steps.plan.make_keys", keys)
+    with pytest.raises(PeerError):
+        run(Cluster("k8s-1", {}), "a")
+    assert gather(store, plan)[0]["error"].to_pylist() == ["ssh-keygen is not installed"] * 4
+    for name, value in {"STORE": "claim://results", "RUN": plan.run_id}.items():
+        monkeypatch.setenv(f"PERFDAG_{name}", value)
+    assert main(["step", "plan", "--out", str(tmp_path / "out")]) == 1
+    assert "perfdag step plan: ssh-keygen is not installed" in capsys.readouterr().err
+
+
+def encoded(text: str) -> dict[str, str]:
+    return {"PERFDAG_OPTIONS": base64.b64encode(text.encode()).decode()}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"PERFDAG_OPTIONS": "foo!"}, "it is not base64 of JSON"),
+        (encoded("{"), "it is not base64 of JSON"),
+        (encoded("[1]"), "it is no JSON object"),
+        (encoded('{"set": ["repetitions=5"]}'), "set is not one of its keys: settings, only"),
+        (encoded('{"only": "iperf"}'), "only is no list of texts"),
+        (encoded('{"settings": [5]}'), "settings is no list of texts"),
+    ],
+)
+def test_options_that_are_none_are_refused_with_their_form(given: dict[str, str], said: str) -> None:
+    with pytest.raises(BadDocument, match=said) as refused:
+        options(given)
+    assert '-p options="$(echo \'{"settings": ["repetitions=5"], "only": ["iperf*"]}\' | base64 -w0)"' in str(refused.value)
+
+
+def test_options_are_those_of_set_and_only() -> None:
+    assert options({}) == options({"PERFDAG_OPTIONS": ""}) == Options()
+    text = json.dumps({"settings": ["repetitions=5"], "only": ["a", "b"]})
+    folded = base64.encodebytes(text.encode()).decode()  # as `base64` without -w0 writes it
+    assert options({"PERFDAG_OPTIONS": folded}) == Options(("repetitions=5",), ("a", "b"))
