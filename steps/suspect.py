@@ -27,7 +27,7 @@ def step(here: Here, out: Path) -> list[str]:
     store = here.open()
     plan = load_plan(store, here.run_id)
     if "confirmed" in plan.options:  # a run that is resumed goes on with what it planned
-        confirming = [load_plan(store, run_id) for run_id in plan.options["confirmed"]]
+        confirming = planned(store, plan)
     else:
         collect(store, plan)
         found = check(store, plan.suite, plan.run_id, nightly(store, checks_of(plan.suite_text))).confirm
@@ -42,6 +42,15 @@ def step(here: Here, out: Path) -> list[str]:
     for name, value in made.items():
         (out / name).write_text(orjson.dumps(value).decode())
     return [f"{point.entry} {point.label}".strip() for point in confirming[0].points] if confirming else []
+
+
+def planned(store: Store, plan: Plan) -> list[Plan]:
+    """The confirming runs of a run that goes on; the Workflow that measures the rest of them is that of the run. Raises StoreError."""
+    confirming = [load_plan(store, run_id) for run_id in plan.options["confirmed"]]
+    for each in confirming:
+        each.where = plan.where
+        store.put(f"runs/{each.run_id}/plan.json", each.dump())
+    return confirming
 
 
 def outputs(store: Store, plan: Plan, confirming: list[Plan]) -> dict[str, list[int]]:

@@ -80,3 +80,12 @@ def test_what_is_stored_is_not_measured_again_and_networks_go_apart(tmp_path: Pa
         store.put(part_key(done.run_id, done.key(position)), Part("x", 1, "ok").dump())
     after = suspect.outputs(store, plan, confirming)
     assert {name: len(value) for name, value in after.items()} == {"batches": ROUNDS - 1, "batchesnet": ROUNDS - 1, "duels": 0}
+
+
+def test_what_goes_on_in_another_workflow_has_the_facts_of_both(tmp_path: Path) -> None:
+    store, plan = stored(tmp_path)
+    plan.where = {"workflow_uid": "a"}
+    made = begin(store, plan, of(plan, "one"))
+    plan.where = {"workflow_uid": "b", "before": {"a": {"workflow_uid": "a"}}}
+    assert [each.run_id for each in suspect.planned(store, plan)] == [each.run_id for each in made]
+    assert [load_plan(store, each.run_id).where for each in made] == [plan.where] * ROUNDS
