@@ -1,6 +1,6 @@
 """Pairs of hosts: a matrix a headline metric, which names the slow node or link."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -67,34 +67,42 @@ def _values(cells: Sequence[Cell], metric: str) -> dict[Place, Series]:
     return {place: each for place, each in found.items() if each is not None}
 
 
-def finding(names: Sequence[str], found: dict[Place, Series], metric: str) -> str:
-    """Names the slow node or link, or says that none stands out or that too few were measured to tell."""
+def finding(names: Sequence[str], found: dict[Place, Series], metric: str, beside: Collection[Place] = ()) -> str:
+    """Names the slow node or link, or says that none stands out or that too few were measured to tell.
+
+    `beside`: the pairs on one node where others are not. They are not judged: no link is as fast as a node's memory.
+    """
+    found = {place: each for place, each in found.items() if place not in beside}
+    between = " between nodes" if beside else ""
     if not found:
-        return "no valid sample"
+        return f"no valid sample{between}"
     one = next(iter(found.values()))
     if one.better not in ("higher", "lower"):
         return f"{style.said(metric)} by pair"
     if len({host for place in found for host in place}) < FEWEST_NODES:
         middle = sorted(found.values(), key=lambda each: each.middle)[len(found) // 2]
-        return f"{style.said(metric)} {value_words(middle)} in the middle; fewer than {FEWEST_NODES} hosts name no slow one"
+        return f"{style.said(metric)} {value_words(middle)} in the middle{between}; fewer than {FEWEST_NODES} hosts name no slow one"
     told = slow({(names[a], names[b]): each.values for (a, b), each in found.items()}, one.better == "higher")
     if not told:
-        return f"no node and no link stands out in {style.said(metric)}"
+        return f"no node and no link stands out in {style.said(metric)}{between}"
     words = [f"{'node' if len(each.names) == 1 else 'link'} {' - '.join(each.names)} ({each.effect:+.0%})" for each in told[:NAMED]]
     more = f" and {len(told) - NAMED} more" if len(told) > NAMED else ""
-    return f"slow in {style.said(metric)}: {', '.join(words)}{more}"
+    return f"slow in {style.said(metric)}{between}: {', '.join(words)}{more}"
 
 
 def _matrix(cells: Sequence[Cell], metric: str, about: str, where: str) -> Figure:
     names, found = hosts_of(cells), _values(cells, metric)
     count, unit = len(names), next(iter(found.values())).unit if found else "1"
+    beside = _beside(cells)
     grid = np.full((count, count), np.nan)
     for (a, b), each in found.items():
         grid[a, b] = each.middle
     finite = grid[np.isfinite(grid)]
     factor, unit_name = style.scaled(unit, float(finite.max()))
     fig, (ax,) = style.figure(
-        title=f"{about}: {finding(names, found, metric)}", subtitle=_said(cells, found, where), heights=(min(6.5, 0.32 * count + 1.6),)
+        title=f"{about}: {finding(names, found, metric, beside)}",
+        subtitle=_said(cells, found, where),
+        heights=(min(6.5, 0.32 * count + 1.6),),
     )
     edges = np.arange(count + 1)
     # colours over a tenth of the value at least, or noise of 1 % would look like a slow node
@@ -108,10 +116,8 @@ def _matrix(cells: Sequence[Cell], metric: str, about: str, where: str) -> Figur
             ax.text(
                 b + 0.5, a + 0.5, f"{grid[a, b] / factor:.3g}", ha="center", va="center", fontsize=7, color="black" if bright else "white"
             )
-    for cell in cells:
-        a, b = _place(cell)
-        if any(len(used) > 1 and len(set(used)) == 1 for used in cell.state.nodes) and _mixed(cells):
-            ax.add_patch(Rectangle((b, a), 1, 1, fill=False, hatch="////", edgecolor=style.MUTED, linewidth=0, gid="same-node"))
+    for a, b in sorted(beside):
+        ax.add_patch(Rectangle((b, a), 1, 1, fill=False, hatch="////", edgecolor=style.MUTED, linewidth=0, gid="same-node"))
     failed = [_place(cell) for cell in cells if cell.why]
     if failed:
         style.cross(ax, [b + 0.5 for _, b in failed], [a + 0.5 for a, _ in failed])
@@ -128,10 +134,11 @@ def _matrix(cells: Sequence[Cell], metric: str, about: str, where: str) -> Figur
     return fig
 
 
-def _mixed(cells: Sequence[Cell]) -> bool:
-    """Whether some pairs were on one node and some were not."""
-    same = {len(set(used)) == 1 for cell in cells for used in cell.state.nodes if len(used) > 1}
-    return len(same) > 1
+def _beside(cells: Sequence[Cell]) -> set[Place]:
+    """The pairs that were on one node at some time, where others were not; none where all were."""
+    near = {_place(cell) for cell in cells if any(len(used) > 1 and len(set(used)) == 1 for used in cell.state.nodes)}
+    apart = any(len(set(used)) > 1 for cell in cells for used in cell.state.nodes)
+    return near if apart else set()
 
 
 def _said(cells: Sequence[Cell], found: dict[Place, Series], where: str) -> str:

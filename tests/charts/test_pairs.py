@@ -25,6 +25,7 @@ def table(
     nodes: list[str] | None = None,
     n: int = 1,
     shape: dict[str, Any] = SHAPE,
+    beside: float = 1.0,
 ) -> pa.Table:
     rng = np.random.default_rng(3)
     samples = []
@@ -32,12 +33,12 @@ def table(
         for repetition in range(1, n + 1):
             rate = 2e10 * float(np.exp(rng.normal(0, 0.01))) * (0.7 if node in (a, b) or (a, b) == link else 1.0)
             broken = (a, b) == failed
-            values = [] if broken else [made.throughput(rate)]
+            names = nodes or [f"node-{host}" for host in range(hosts)]
+            used = [names[a], names[b]]
+            values = [] if broken else [made.throughput(rate * (beside if used[0] == used[1] else 1.0))]
             each = made.sample(
                 "iperf", {"streams": 1, "pair": f"{a}-{b}"}, repetition, values, status="failed" if broken else "ok", shape=shape
             )
-            names = nodes or [f"node-{host}" for host in range(hosts)]
-            used = [names[a], names[b]]
             samples.append(
                 [{**row, "params": '{"streams":1}', "pair": f"{a}-{b}", "nodes": used, "same_node": used[0] == used[1]} for row in each]
             )
@@ -86,6 +87,20 @@ def test_hosts_of_one_node_are_numbered_and_said() -> None:
     _, mixed = only(table(hosts=4, nodes=["node-0", "node-0", "node-1", "node-2"]))
     assert len([patch for patch in mixed.axes[0].patches if patch.get_gid() == "same-node"]) == 1
     assert "hatched: both hosts on one node" in words(mixed, "subtitle")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "slow", "says"),
+    [
+        ("AAAAB", None, "no node and no link stands out in throughput between nodes"),
+        ("AABCDE", None, "no node and no link stands out in throughput between nodes"),
+        ("AABCDE", 4, "slow in throughput between nodes: node 4 (D) (-30%)"),
+        ("AAB", None, "in the middle between nodes; fewer than 4 hosts name no slow one"),
+    ],
+)
+def test_a_node_is_not_slow_for_want_of_a_pair_inside_it(nodes: str, slow: int | None, says: str) -> None:
+    _, figure = only(table(hosts=len(nodes), nodes=list(nodes), node=slow, beside=5.0))
+    assert says in words(figure, "title")
 
 
 def test_pairs_at_once_are_labelled_concurrent() -> None:
