@@ -135,29 +135,33 @@ class Reader(Transport):
         resource_version: str | None = None,
         known: Mapping[str, tuple[str, str]] | None = None,
         metadata_only: bool = False,
+        patience: float | None = None,
     ) -> AsyncIterator[Event]:
         """Changes without end: what is there now (`listed`), then every change, over reconnects.
 
         With `resource_version` it goes on from there without a list; `known` are the objects seen by then, UID to namespace
         and name. A 410 lists again: objects seen before and gone since come as DELETED with their metadata only. Without a
-        namespace: all namespaces. Raises KubeError for what a retry cannot mend.
+        namespace: all namespaces. Raises KubeError for what a retry cannot mend, and after `patience` seconds of failures in a row
+        (None: as many failures as a request has retries).
         """
         accept = f"{METADATA.replace('{}', 'List')},application/json" if metadata_only else None
         seen = dict(known or {})
-        version, failures = resource_version, 0
+        version, failures, since = resource_version, 0, 0.0
         while True:
-            if version is None:
-                present: dict[str, tuple[str, str]] = {}
-                async for items, at in self.pages(resource, namespace, labels=labels, fields=fields, accept=accept):
-                    now, version = time.monotonic_ns(), at
-                    for item in items:
-                        present[item["metadata"]["uid"]] = _place(item)
-                        yield Event("ADDED", item, now, listed=True)
-                for uid in seen.keys() - present.keys():
-                    yield Event("DELETED", _gone(resource, uid, *seen[uid]), time.monotonic_ns(), listed=True)
-                seen = present
-                self.counts["lists"] += 1
+            listing = version is None
             try:
+                if version is None:
+                    present: dict[str, tuple[str, str]] = {}
+                    async for items, at in self.pages(resource, namespace, labels=labels, fields=fields, accept=accept):
+                        now, version = time.monotonic_ns(), at
+                        for item in items:
+                            present[item["metadata"]["uid"]] = _place(item)
+                            yield Event("ADDED", item, now, listed=True)
+                    for uid in seen.keys() - present.keys():
+                        yield Event("DELETED", _gone(resource, uid, *seen[uid]), time.monotonic_ns(), listed=True)
+                    seen = present
+                    self.counts["lists"] += 1
+                    failures, listing = 0, False
                 async for event in self._follow(resource, namespace, labels, fields, version or "", metadata_only):
                     version, failures = event.object["metadata"]["resourceVersion"], 0
                     if event.type == "DELETED":
@@ -165,15 +169,22 @@ class Reader(Transport):
                     elif event.type == "ADDED":
                         seen[event.object["metadata"]["uid"]] = _place(event.object)
                     yield event
+                failures = 0
             except KubeError as error:
+                version = None if listing else version  # a list of which a page failed is begun anew
                 if error.status == 410:
                     version = None
                     self.counts["relist 410"] += 1
                     self.counts["watch reconnects"] += 1
                     continue
+                since = since if failures else time.monotonic()
                 failures += 1
                 transient = error.status in (0, 401, 429) or error.status >= 500
-                if not transient or failures > max(self._retries, 1):
+                if patience is None:
+                    enough = listing or failures > max(self._retries, 1)
+                else:
+                    enough = time.monotonic() - since >= patience
+                if not transient or enough:
                     raise
                 await asyncio.sleep(min(MAX_BACKOFF, 0.1 * 2**failures))
             self.counts["watch reconnects"] += 1

@@ -320,6 +320,50 @@ class TestWatch:
         assert names == ["p2", "p3", "p4", "p5", "p6"]
         assert asked == ["1", "2", "3", "4", "5"]
 
+    @pytest.mark.parametrize("patience", [30.0, None])
+    async def test_an_api_server_that_is_away_is_waited_for_by_the_clock(self, fake: Any, patience: float | None) -> None:
+        """It expires the watch, refuses the new list and the watch after it more often than a request is tried again, and is back."""
+        refusals = iter(["list", "list", "", "watch", "watch"])
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            if "watch" not in request.query:
+                if next(refusals, "") == "list":
+                    return web.Response(status=503)
+                return web.json_response({"metadata": {"resourceVersion": "9"}, "items": [pod("b", 7)]})
+            if request.query["resourceVersion"] == "2":
+                return web.Response(status=410)
+            if next(refusals, "") == "watch":
+                return web.Response(status=503)
+            stream = web.StreamResponse()
+            await stream.prepare(request)
+            await stream.write(json.dumps({"type": "ADDED", "object": pod("c", 12)}).encode() + b"\n")
+            return stream
+
+        seen: list[str] = []
+
+        async def follow(kube: Kube) -> None:
+            async for event in kube.watch(PODS, "default", resource_version="2", patience=patience):
+                seen.append(event.object["metadata"]["name"])
+                if seen[-1] == "c":
+                    return
+
+        async with Kube(await fake(answer), retries=0) as kube:
+            if patience is None:
+                with pytest.raises(KubeError):
+                    await follow(kube)
+            else:
+                await follow(kube)
+        assert seen == ([] if patience is None else ["b", "c"])
+
+    async def test_an_api_server_that_stays_away_is_given_up(self, fake: Any) -> None:
+        async def answer(_: web.Request) -> web.Response:
+            return web.Response(status=503)
+
+        async with Kube(await fake(answer), retries=0) as kube:
+            with pytest.raises(KubeError, match="503"):
+                async for _ in kube.watch(PODS, "default", resource_version="2", patience=0.3):
+                    pass
+
     async def test_a_refusal_is_raised(self, fake: Any) -> None:
         async def answer(_: web.Request) -> web.Response:
             message = 'pods is forbidden: User "x" cannot list resource "pods"'

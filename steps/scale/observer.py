@@ -24,6 +24,8 @@ from perfdag.steps.scale.templates import RUN_LABEL
 Kind = tuple[str, str]
 REPLAY = 2.0
 """Seconds a resumed watch may take to tell what happened meanwhile; the list has told how things stand now."""
+PATIENCE = 300.0
+"""Seconds that a watch may find no API server: one that is restarted at the knee is what a run is there to see."""
 _EVENT_STAGES = {
     "Scheduled": "scheduled",
     "Preempted": "evicted",
@@ -191,7 +193,8 @@ class Observer:
         wanted, read = set(self.namespaces), extractor(resource.kind)
         kind, caught_up = resource.kind, self._caught_up[resource.kind]
         try:
-            async for event in self.kube.watch(resource, namespace, labels=labels, resource_version=version, known=known):
+            changes = self.kube.watch(resource, namespace, labels=labels, resource_version=version, known=known, patience=PATIENCE)
+            async for event in changes:
                 metadata = event.object["metadata"]
                 if at := metadata.get("resourceVersion"):
                     if not event.listed:
