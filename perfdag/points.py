@@ -22,7 +22,7 @@ from perfdag.explain import explain, place, salvage
 from perfdag.ids import canonical, digest
 from perfdag.pairs import Pair
 from perfdag.permutations import combinations
-from perfdag.shape import SHAPE_KEYS, Shape, merge
+from perfdag.shape import SHAPE_KEYS, Shape, laid, merge
 from perfdag.suite import Loaded, Source, Until
 
 MAX_POINTS = 1_000_000
@@ -183,11 +183,11 @@ class _Collector:
                 return
             sound, _ = salvage(source.document, (), own, benchmark.Params, [])
             if sound is not None:  # what is wrong with the pods is said at once, too
-                self._shape(source, merge(benchmark.shape(sound), asked), benchmark, where, varied)
+                self._shape(source, laid(benchmark.shape(sound), asked), benchmark, where, varied)
             return
         if source.partial:
             return
-        placed = self._shape(source, merge(benchmark.shape(model), asked), benchmark, where, varied)
+        placed = self._shape(source, laid(benchmark.shape(model), asked), benchmark, where, varied)
         if placed is None:
             return
         index, shape_model, shape_text = placed

@@ -6,7 +6,7 @@ shape may share pods. The keys and their meaning are in the JSON schema (`perfda
 
 import re
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
@@ -14,6 +14,7 @@ from perfdag.cpulist import CpuList
 from perfdag.units import Size
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?$")]
+_Text = TypeVar("_Text", bound=str)
 # the syntax of k8s.io/apimachinery/pkg/api/resource, without a sign
 _QUANTITY = re.compile(r"([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
 _LABEL = r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)"
@@ -58,6 +59,10 @@ def _whole(resources: dict[str, str | int | float]) -> dict[str, str | int | flo
         if "/" in name and amount(value) % 1:
             raise ValueError(f"{name}: {value}: a device is given whole; ask for 1 or more")
     return resources
+
+
+def _distinct(values: list[_Text]) -> list[_Text]:
+    return sorted(set(values))
 
 
 LABEL_KEY, LABEL_VALUE = rf"^([a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_LABEL}$", rf"^{_LABEL}?$"
@@ -163,9 +168,10 @@ class Shape(_Strict):
     node_selector: dict[LabelKey, LabelValue] = {}
     zones: list[LabelValue] = []
     tolerations: list[Toleration] = []
-    privileges: list[Literal["block", "mtu", "rdma"]] = Field(
+    privileges: Annotated[list[Literal["block", "mtu", "rdma"]], AfterValidator(_distinct)] = Field(
         [],
-        description="what the pods may do beyond `restricted`; only these pods run as uid 0 (block: to open a device that the node leaves to root)",
+        description="what the pods may do beyond `restricted`; only these pods run as uid 0 (block: to open a device that the node leaves to root)."
+        " RDMA adds rdma by itself, unless this is []",
     )
     scheduler: Literal["default", "volcano"] = "default"
     runtime_class: Name | None = None
@@ -207,3 +213,11 @@ def merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
         old = merged.get(key)
         merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return merged
+
+
+def laid(own: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
+    """A suite's keys over those that a benchmark asks for itself, whose privileges stay beside the suite's, unless that says `[]`."""
+    made, added = merge(own, asked), asked.get("privileges")
+    if added and isinstance(added, list):
+        made["privileges"] = [*added, *(each for each in own.get("privileges", ()) if each not in added)]
+    return made

@@ -351,6 +351,31 @@ def test_set_prefers_a_parameter_to_a_key_of_the_entry() -> None:
     assert point.timeout != 77
 
 
+@pytest.mark.parametrize(
+    ("benchmark", "params"),
+    [
+        ("rdma-bandwidth", {}),
+        ("rdma-latency", {}),
+        ("imb", {"transport": "rdma"}),
+        ("openfoam", {"transport": "rdma", "procs": 2, "nodes": 2}),
+    ],
+)
+def test_privileges_of_a_suite_leave_a_benchmark_its_own(benchmark: str, params: dict[str, Any]) -> None:
+    entry = {"benchmark": benchmark, "params": params, "network": {"name": "default/net"}}
+    jumbo = {**entry, "network": {"name": "default/net", "mtu": 9000}}
+
+    def granted(entry: dict[str, Any], **keys: Any) -> list[str]:
+        (shape,) = plan_of(entry, **keys).shapes
+        return list(shape.get("privileges", []))
+
+    assert granted(entry) == ["rdma"]
+    assert granted({**jumbo, "privileges": ["mtu"]}) == granted({**jumbo, "privileges": ["rdma", "mtu"]}) == ["mtu", "rdma"]
+    assert granted(jumbo, defaults={"privileges": ["mtu"]}) == ["mtu", "rdma"]
+    assert granted({**entry, "privileges": []}) == [], "what a node allows anyway need not be asked for"
+    iperf = {"benchmark": "iperf", "params": {}, "network": {"mtu": 9000}, "privileges": ["mtu"]}
+    assert granted(iperf) == ["mtu"], "no other benchmark gets it"
+
+
 def test_an_entry_and_its_defaults_may_each_have_a_part_of_what_belongs_together() -> None:
     plan = make_plan(
         suite.loads(
