@@ -49,7 +49,9 @@ class FioParams(Params):
     drop_caches: bool = Field(False, description="drop the hosts' page caches before measuring; needs root, else skipped")
     directory: FilePath | None = Field(None, description="folder to make files in; unset: the volume, else a scratch folder on a disk")
     file: FilePath | None = Field(None, description="one file or block device instead of files in a folder")
-    overwrite: bool = Field(False, description="allow writing over a `file` that exists: its data is lost")
+    overwrite: bool = Field(
+        False, description="allow writing over a `file` that exists, or over a block volume of an existing `claim`: its data is lost"
+    )
 
     @property
     def directions(self) -> tuple[str, ...]:
@@ -58,6 +60,11 @@ class FioParams(Params):
         if kind == "rw":
             return ("write",) if self.rwmixread == 0 else ("read",) if self.rwmixread == 100 else ("read", "write")
         return ("trim", "write") if kind == "trimwrite" else (kind,)
+
+    @property
+    def writes(self) -> bool:
+        """Whether data that is there before is lost."""
+        return self.prefill or self.directions != ("read",)
 
     @model_validator(mode="after")
     def _possible(self) -> "FioParams":
@@ -69,6 +76,9 @@ class FioParams(Params):
             raise ValueError(f"size / nrfiles is {self.size // self.nrfiles} B, less than one I/O of bs {self.bs} B")
         if self.iodepth > 1 and self.ioengine in _SYNCHRONOUS:
             raise ValueError(f"iodepth {self.iodepth}: {self.ioengine} has one I/O in flight; use libaio, io_uring or posixaio, or numjobs")
+        if self.iodepth > 1 and self.ioengine == "libaio" and not self.direct:
+            text = "through the page cache libaio has one I/O in flight; use direct: true, io_uring or posixaio, or numjobs"
+            raise ValueError(f"iodepth {self.iodepth}: {text}")
         if self.ioengine == "mmap" and self.direct:
             raise ValueError("ioengine mmap works through the page cache; set direct: false")
         if self.direct and self.bs % 512:
@@ -118,6 +128,10 @@ class Fio(Benchmark[FioParams]):
             wrong.append(f"rw {params.rw} needs a block device: volume.mode Block, or file /dev/...")
         if block and (params.directory or params.file or params.nrfiles > 1):
             wrong.append("volume.mode is Block; leave out directory, file and nrfiles, or use mode Filesystem")
+        if block and shape.volume.claim and params.writes and not params.overwrite:
+            wrong.append(
+                f"the claim {shape.volume.claim} exists, and the data of its device would be lost; use another, or set overwrite: true"
+            )
         if shape.volume is not None and not (params.directory or params.file):
             sharing = shape.hosts.count if shape.volume.access == "ReadWriteMany" else 1
             needed = params.size * (1 if block else params.numjobs * sharing)

@@ -69,7 +69,7 @@ def files(gang: Gang, params: "FioParams") -> Iterator[list[Place]]:
                 device,
                 described,
                 shared=len(gang.hosts) if gang.volume else 1,
-                ours=device is not None and device == gang.volume,
+                ours=device is not None and device == gang.volume and not (gang.shape.volume and gang.shape.volume.claim),
             )
             marker = mark(_STEPS * gang.timeout, isinstance(host, LocalHost))
             if device and described.get("type") != "block" and not _exists(host, device):
@@ -109,11 +109,11 @@ def _refuse(host: Host, params: "FioParams", device: str | None, described: dict
     kind, where = described.get("type"), device or described.get("mount")
     if params.direct and kind in _MEMORY:
         raise Skip(f"direct I/O: {where} on {host.name} is {kind}, memory; set direct: false, or directory to a folder on a disk")
-    writes = params.directions != ("read",)
     if device and kind == "block":
-        _allowed(host, device, writes)
-    if device and not ours and writes and not params.overwrite and _exists(host, device):
-        raise Failed(f"{device} on {host.name} exists and {params.rw} would destroy its data; name another, or set overwrite: true")
+        _allowed(host, device, params.writes)
+    if device and not ours and params.writes and not params.overwrite and _exists(host, device):
+        by = params.rw if params.directions != ("read",) else "prefill"
+        raise Failed(f"{device} on {host.name} exists and {by} would destroy its data; name another, or set overwrite: true")
     holds = _holds(host, device, described) if device else None
     if holds is not None and holds < params.size:
         # fio would make a file longer, and go round a device that is too short

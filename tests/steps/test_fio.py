@@ -292,6 +292,7 @@ def test_options_say_every_parameter() -> None:
         ({"directory": "relative"}, "pattern"),
         ({"directory": "/a\nrw=write"}, "pattern"),
         ({"ioengine": "psync", "iodepth": 8}, "one I/O in flight"),
+        ({"iodepth": 8, "direct": False}, "iodepth 8: through the page cache libaio has one I/O in flight; use direct: true, io_uring"),
         ({"ioengine": "mmap"}, "direct: false"),
         ({"bs": 1000}, "multiple of 512"),
         ({"size": "4KiB", "bs": "1MiB"}, "less than one I/O"),
@@ -321,6 +322,8 @@ def test_readwrite_is_rw() -> None:
         ({"size": "600MiB"}, {"volume": {"size": "1GiB", "access": "ReadWriteMany"}, "hosts": {"count": 2}}, "volume.size"),
         ({"nrfiles": 2}, {"volume": {"mode": "Block"}}, "Block"),
         ({"file": "/dev/sdz"}, {"hosts": {"count": 2}}, "several hosts"),
+        ({"rw": "randwrite"}, {"volume": {"mode": "Block", "claim": "precious"}}, "claim precious exists"),
+        ({"prefill": True}, {"volume": {"mode": "Block", "claim": "precious"}}, "or set overwrite: true"),
         ({}, {"hosts": {"cpus": {"server": "0"}}}, "pin client"),
         ({}, {"hosts": {"count": 2, "cpus": {"client": "0"}}}, "pin server"),
     ],
@@ -334,6 +337,9 @@ def test_what_cannot_be_is_refused_at_plan(params: dict[str, Any], shape: dict[s
 def test_what_can_be_is_not_refused() -> None:
     assert FIO.check(FioParams(), Shape()) == []
     assert FIO.check(FioParams(size="600MiB"), Shape.model_validate({"volume": {"size": "1GiB"}, "hosts": {"count": 2}})) == []
+    kept = Shape.model_validate({"volume": {"mode": "Block", "claim": "precious"}})
+    assert FIO.check(FioParams(), kept) == FIO.check(FioParams(rw="write", prefill=True, overwrite=True), kept) == []
+    assert FIO.check(FioParams(iodepth=8, direct=False, ioengine="io_uring"), Shape()) == []
     assert FIO.check(FioParams(rw="randtrim"), Shape.model_validate({"volume": {"mode": "Block", "size": "2GiB"}})) == []
 
 
@@ -398,6 +404,20 @@ def test_reads_of_a_block_device_meet_data_once_it_is_prefilled(here: Gang, devi
     filled = params.model_copy(update={"prefill": True})
     FIO.parse(FIO.run(volume, filled), filled)
     assert backing.stat().st_blocks * 512 >= filled.size
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("losetup") is None, reason="loop devices need root and losetup")
+@pytest.mark.parametrize(("given", "by"), [({"rw": "randwrite"}, "randwrite"), ({"rw": "read", "prefill": True}, "prefill")])
+def test_the_device_of_an_existing_claim_is_not_written_over(here: Gang, device: tuple[str, Path], given: dict[str, Any], by: str) -> None:
+    name, backing = device
+    claimed = Shape.model_validate({"volume": {"mode": "Block", "claim": "precious"}})
+    volume = dataclasses.replace(here, volume=name, shape=claimed)
+    with pytest.raises(Failed, match=f"{name} on .* exists and {by} would destroy its data"):
+        FIO.run(volume, FioParams(**given, **SMALL))
+    assert backing.stat().st_blocks == 0
+    params = FioParams(**given, **SMALL, overwrite=True)
+    FIO.parse(FIO.run(volume, params), params)
+    assert backing.stat().st_blocks > 0
 
 
 def test_files_of_several_hosts_are_laid_out_before_the_measured_run(here: Gang, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
