@@ -9,12 +9,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Output, Params, Skip, Tool
 from perfdag.hosts import Finished, Host
 from perfdag.shape import Shape
-from perfdag.steps import devices, gpu, gpu_watch, rdma_report
+from perfdag.steps import devices, gpu, gpu_watch, rdma_options, rdma_report
 from perfdag.units import PositiveDuration, Size
 
 Mode = Literal["read", "write", "send", "atomic"]
@@ -59,9 +59,16 @@ class RdmaParams(Params):
         None, description="buffers in the memory of this GPU (nvidia-smi's index); needs a perftest built with CUDA"
     )
     atomic: Literal["CMP_AND_SWAP", "FETCH_AND_ADD"] = Field("FETCH_AND_ADD", description="with mode: atomic")
-    extra_args: list[Annotated[str, Field(pattern=r"^-")]] = Field(
-        [], description="added to the command on both sides, for example --tclass=96"
+    extra_args: list[Annotated[str, Field(pattern=rdma_options.EXTRA)]] = Field(
+        [], description="added to the command on both sides, for example --tclass=96; options that parameters give are refused"
     )
+
+    @field_validator("extra_args")
+    @classmethod
+    def _not_ours(cls, given: list[str]) -> list[str]:
+        if wrong := next((said for each in given if (said := rdma_options.refused(each, cls.model_fields))), None):
+            raise ValueError(wrong)
+        return given
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -147,6 +154,10 @@ class Rdma(Benchmark[R], Generic[R]):
             argv.append(f"--use_cuda={params.cuda}")
         return argv + self.own_arguments(params) + params.extra_args
 
+    def queue_pairs(self, params: R) -> int:
+        """Queue pairs that the program says it has made: XRC and DC have one for each direction."""
+        return 2 if params.connection in ("XRC", "DC") else 1
+
     def messages(self, params: R) -> int:
         """Messages of each size on the wire, of all queue pairs and in both directions, where `iterations` count."""
         return 2 * params.iterations
@@ -166,6 +177,11 @@ class Rdma(Benchmark[R], Generic[R]):
                 raise Skip(f"{self.program(params)} cannot run on {host.name}: {lacking}")
         told = gang.hosts[0].run([self.program(params), "--help"], timeout=10)
         gang.notes["json"] = "--out_json_file" in told.stdout + told.stderr
+        if gang.shape.network.family == "ipv6":
+            if "--ipv6-addr" not in told.stdout + told.stderr:
+                said = "negotiates over IPv4 only; use a perftest of 23.07 or later, or network.family: ipv4"
+                raise Skip(f"{self.program(params)} on {gang.hosts[0].name} {said}")
+            gang.notes["family"] = ["--ipv6-addr", "--ipv6"]  # of the sides' socket (with rdma_cm: of the queue pairs), and of the GID
         if params.cuda is not None:
             lacking = next((said for host in gang.hosts if (said := gpu.problem(host))), None)
             if lacking:
@@ -196,7 +212,7 @@ class Rdma(Benchmark[R], Generic[R]):
         commands: list[list[str]] = []
         for number, size in enumerate(params.runs()):
             port, report = server.free_port(), f"{gang.scratch}/perftest.json"
-            argv = [*self.arguments(params, size), "-p", str(port)]
+            argv = [*self.arguments(params, size), *gang.notes.get("family", ()), "-p", str(port)]
             asked = [*argv, *(["--out_json", f"--out_json_file={report}"] if gang.notes.get("json") else []), server.address]
             commands += [argv, asked]
             # with rdma_cm the server listens in RDMA's own port space, which no socket table shows
@@ -232,10 +248,12 @@ class Rdma(Benchmark[R], Generic[R]):
     def series(self, output: Output) -> str:
         return output.tool
 
-    def judged(self, output: Output, made: list[Measurement]) -> list[Measurement]:
-        """The values, or Invalid where they are not those of the GPUs that held the buffers."""
-        if output.facts.get("against"):
-            raise Invalid(output.facts["against"], output.texts, made)
+    def judged(self, output: Output, params: R, made: list[Measurement]) -> list[Measurement]:
+        """The values, or Invalid where perftest measured another thing than was asked for, or the GPUs that held the buffers were at fault."""
+        asked = {"mtu": params.mtu and f"{params.mtu}[B]", "connection_type": params.connection, "device": params.device}
+        wrong = rdma_report.differs(output, {**asked, "number_of_qps": str(self.queue_pairs(params))}) or output.facts.get("against")
+        if wrong:
+            raise Invalid(wrong, output.texts, made)
         return made
 
 

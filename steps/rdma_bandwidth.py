@@ -46,6 +46,9 @@ class RdmaBandwidth(rdma.Rdma[BandwidthParams]):
         Metric("message_rate", "1/s", "higher", "messages a second by message size"),
     )
 
+    def queue_pairs(self, params: BandwidthParams) -> int:
+        return params.qps * (super().queue_pairs(params) if params.bidirectional else 1)
+
     def messages(self, params: BandwidthParams) -> int:
         return params.iterations * params.qps * (2 if params.bidirectional else 1)
 
@@ -66,7 +69,7 @@ class RdmaBandwidth(rdma.Rdma[BandwidthParams]):
             if peak > 0:  # 0: perftest leaves it out in duration mode and above 20,000 iterations
                 made.append(Measurement("bandwidth", peak * _unit(header), "max", coords, int(iterations)))
             made.append(Measurement("message_rate", rate * 1e6, "mean", coords, int(iterations)))
-        return self.judged(output, made)
+        return self.judged(output, params, made)
 
 
 def _unit(header: str) -> float:

@@ -41,14 +41,17 @@ class RdmaLatency(rdma.Rdma[LatencyParams]):
     suffix: ClassVar[str] = "lat"
     Params: ClassVar[type[LatencyParams]] = LatencyParams
     metrics: ClassVar[tuple[Metric, ...]] = (
-        Metric("lowest_latency", "s", "lower", "typical latency of the smallest message", headline=True),
+        Metric("lowest_latency", "s", "lower", "typical latency of the smallest message (with `duration` its mean)", headline=True),
         Metric("latency", "s", "lower", "latency by message size: min, p50 (perftest's typical), max, mean, stdev, p99, p99.9"),
         Metric("exchange_rate", "1/s", "higher", "exchanges a second by message size, with `duration`"),
     )
 
     def parse(self, output: Output, params: LatencyParams) -> list[Measurement]:
         timed = params.duration is not None
-        rows = [values for _, values in rdma_report.rows_of(output, params, _KEYS_TIMED if timed else _KEYS)]
+        table = rdma_report.rows_of(output, params, _KEYS_TIMED if timed else _KEYS)
+        if unknown := next((header for header, _ in table if header and "t_avg[usec]" not in header), None):
+            raise Failed(f"perftest's table has latencies in another unit than usec: {unknown.strip()}", output.texts)
+        rows = [values for _, values in table]
         rdma_report.check_sizes(params, [int(values[0]) for values in rows], output.texts)
         rows.sort()
         typical = rows[0][2 if timed else 4]
@@ -69,4 +72,4 @@ class RdmaLatency(rdma.Rdma[LatencyParams]):
             for stat, value in zip(_COLUMNS, values, strict=True):
                 if n >= _NEEDED.get(stat, 0):
                     made.append(Measurement("latency", value * 1e-6, stat, coords, n))
-        return self.judged(output, made)
+        return self.judged(output, params, made)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from perfdag.benchmark import Failed, Output
@@ -22,6 +22,16 @@ def read_info(text: str) -> dict[str, str]:
             if pair:
                 found[pair[1].lower().replace(" ", "_")] = pair[2]
     return found
+
+
+def differs(output: Output, asked: Mapping[str, str | None]) -> str | None:
+    """What the head of a run says that is not what was asked for (None: not asked for), or None. perftest lowers an MTU without an error."""
+    for name, text in output.texts.items():
+        told = read_info(text) if name.startswith("client") else {}
+        for key, value in asked.items():
+            if value is not None and told.get(key, value) != value:
+                return f"{value} was asked as {key.replace('_', ' ')}, perftest used {told[key]}"
+    return None
 
 
 def read_table(text: str, columns: int) -> list[tuple[str, list[float]]]:

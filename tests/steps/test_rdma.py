@@ -82,6 +82,21 @@ def test_every_parameter_reaches_the_command() -> None:
         ({"sizes": []}, "at least 1"),
         ({"mtu": 1500}, "4096"),
         ({"extra_args": ["; rm -rf /"]}, "pattern"),
+        ({"extra_args": ["--"]}, "pattern"),
+        ({"extra_args": ["--tclass=96", "--qp=8"]}, "--qp=8 is perftest's --qp: set the parameter qps instead"),
+        ({"extra_args": ["-q8"]}, "parameter qps"),
+        ({"extra_args": ["--iters=5"]}, "parameter iterations"),
+        ({"extra_args": ["--iter=5"]}, "--iter=5 is perftest's --iters: set the parameter iterations"),
+        ({"extra_args": ["-b"]}, "parameter bidirectional"),
+        ({"extra_args": ["-Nb"]}, "-Nb is perftest's --bidirectional"),
+        ({"extra_args": ["-R"]}, "parameter rdma_cm"),
+        ({"extra_args": ["--use_cuda_bus_id=0000:03:00.0"]}, "parameter cuda"),
+        ({"extra_args": ["-p1"]}, "--port, which would change what is measured or read here; leave it out"),
+        ({"extra_args": ["-C"]}, "--report-cycles, which"),
+        ({"extra_args": ["--run_infinitely"]}, "leave it out"),
+        ({"extra_args": ["--out_json_file=/tmp/x"]}, "leave it out"),
+        ({"extra_args": ["--output=latency"]}, "leave it out"),
+        ({"extra_args": ["-T"]}, "write both as one word, such as -T1"),
         ({"device": "mlx5_0 -x"}, "pattern"),
         ({"rdma_cm": True, "connection": "UC"}, "rdma_cm connects RC and UD only, not UC"),
         ({"gid_index": 65}, "less than or equal to 64"),
@@ -92,6 +107,13 @@ def test_every_parameter_reaches_the_command() -> None:
 def test_bad_parameters_are_refused(bad: dict[str, Any], says: str) -> None:
     with pytest.raises(ValidationError, match=says):
         BandwidthParams(**bad)
+
+
+def test_options_that_no_parameter_gives_are_free_and_those_of_bandwidth_are_no_parameters_of_latency() -> None:
+    free = "--tclass=96 -T96 -S1 -I64 -t512 -e --ipv6 --qp-timeout=14 --use_cuda_dmabuf --report-counters=x -N".split()
+    assert BandwidthParams(extra_args=free).extra_args == LatencyParams(extra_args=free).extra_args == free
+    with pytest.raises(ValidationError, match=r"-q2 is perftest's --qp, which would change .* leave it out"):
+        LatencyParams(extra_args=["-q2"])
 
 
 def test_buffers_in_a_gpu_cannot_be_polled_for_the_latency_of_a_write() -> None:
@@ -246,6 +268,71 @@ def test_cut_and_garbled_reports_are_failed() -> None:
 def test_an_unknown_unit_is_failed() -> None:
     with pytest.raises(Failed, match="no unit"):
         RdmaBandwidth().parse(output(text("constructed-write-bw-all-26.04.txt").replace("Gb/sec", "Tb/sec")), BandwidthParams())
+
+
+def test_cycles_are_no_microseconds() -> None:
+    whole = text("constructed-read-lat-all-26.04.txt").replace("[usec]", "[cycles]")
+    with pytest.raises(Failed, match=r"another unit than usec: #bytes .*t_typical\[cycles\]"):
+        RdmaLatency().parse(output(whole), LatencyParams(mode="read"))
+
+
+@pytest.mark.parametrize(
+    ("given", "old", "new", "says"),
+    [
+        ({"mtu": 4096}, "4096[B]", "1024[B]", "4096[B] was asked as mtu, perftest used 1024[B]"),
+        ({"qps": 2}, "", "", "2 was asked as number of qps, perftest used 1"),
+        ({"connection": "UC"}, "", "", "UC was asked as connection type, perftest used RC"),
+        ({"device": "mlx5_1"}, "", "", "mlx5_1 was asked as device, perftest used mlx5_0"),
+        ({"mtu": 4096, "qps": 1, "connection": "RC", "device": "mlx5_0"}, "", "", None),
+        ({"connection": "DC", "mode": "read", "qps": 2, "bidirectional": True}, "qps   : 1\t\t", "qps   : 4\t\t", None),
+        ({"connection": "XRC", "qps": 2}, "qps   : 1\t\t", "qps   : 2\t\t", None),
+    ],
+)
+def test_what_perftest_says_it_used_must_be_what_was_asked(given: dict[str, Any], old: str, new: str, says: str | None) -> None:
+    whole = text("constructed-write-bw-all-26.04.txt").replace(old, new) if old else text("constructed-write-bw-all-26.04.txt")
+    if says is None:
+        whole = whole.replace("Connection type : RC", f"Connection type : {given['connection']}")
+        assert RdmaBandwidth().parse(output(whole), BandwidthParams(**given))
+        return
+    with pytest.raises(Invalid, match=re.escape(says)) as wrong:
+        RdmaBandwidth().parse(output(whole), BandwidthParams(**given))
+    assert wrong.value.measurements
+
+
+def test_every_run_of_several_sizes_is_looked_at() -> None:
+    """A latency has two queue pairs with XRC and DC, which have one for each direction."""
+    one = text("constructed-send-lat-duration.txt").replace("type : RC", "type : XRC").replace("qps   : 1", "qps   : 2")
+    params = LatencyParams(mode="send", duration="10s", sizes=[2, 4], mtu=4096, connection="XRC")
+    two = one.replace("\n 2     ", "\n 4     ")
+    assert RdmaLatency().parse(Output({"client0": one, "client1": two}), params)
+    with pytest.raises(Invalid, match="perftest used 2048"):
+        RdmaLatency().parse(Output({"client0": one, "client1": two.replace("4096[B]", "2048[B]")}), params)
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_over_ipv6_both_sides_negotiate_over_it_or_the_sample_is_skipped(
+    knows: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = f"""case "$*" in
+*--help*) echo '{"--ipv6-addr (SYMMETRIC)" if knows else "--ipv6  Use IPv6 GID"}';;
+*--version*) echo 'Version: 6.20';;
+*) cat {RECORDED / "constructed-write-bw-all-26.04.txt"};;
+esac"""
+    (tmp_path / "ib_write_bw").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "ib_write_bw").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(rdma, "lacks", lambda host: None)
+    monkeypatch.setattr(LocalHost, "_await_listening", lambda *_: None)  # the tool here is a text
+    benchmark = RdmaBandwidth()
+    for family in ("ipv4", "ipv6"):
+        gang = Gang([LocalHost("::1"), LocalHost("::1")], Shape.model_validate({"network": {"family": family}}), 20, str(tmp_path))
+        if family == "ipv6" and not knows:
+            with pytest.raises(Skip, match=r"ib_write_bw on .* negotiates over IPv4 only; use a perftest of 23\.07 or later"):
+                benchmark.prepare(gang, BandwidthParams())
+            continue
+        benchmark.prepare(gang, BandwidthParams())
+        for argv in benchmark.run(gang, BandwidthParams()).argv:
+            assert ("--ipv6-addr" in argv, "--ipv6" in argv) == (family == "ipv6",) * 2
 
 
 def test_the_link_is_read_from_the_head() -> None:

@@ -1,0 +1,62 @@
+"""What a suite may not give perftest in `extra_args`: options that a parameter gives, and those that change what perfdag starts or reads.
+
+Names are those of `long_options` and the string of short ones in perftest's src/perftest_parameters.c, from 4.5-0.17 to 26.04.
+"""
+
+import re
+from collections.abc import Collection
+
+EXTRA = r"^--?[A-Za-z0-9]"
+_FLAGS = "aFegzRvhbNVCHUOZP"  # short options without a value: others may follow in the same word
+_OPTIONS = {
+    "iters": ("n", "iterations"),
+    "duration": ("D", "duration"),
+    "size": ("s", "sizes"),
+    "all": ("a", "sizes"),
+    "mtu": ("m", "mtu"),
+    "connection": ("c", "connection"),
+    "ib-dev": ("d", "device"),
+    "ib-port": ("i", "port"),
+    "gid-index": ("x", "gid_index"),
+    "rdma_cm": ("R", "rdma_cm"),
+    "comm_rdma_cm": ("z", "rdma_cm"),
+    "atomic_type": ("A", "atomic"),
+    "use_cuda": ("", "cuda"),
+    "use_cuda_bus_id": ("", "cuda"),
+    "qp": ("q", "qps"),
+    "bidirectional": ("b", "bidirectional"),
+    "port": ("p", ""),
+    "CPU-freq": ("F", ""),
+    "dualport": ("O", ""),
+    "report-cycles": ("C", ""),
+    "report-histogrm": ("H", ""),
+    "report-unsorted": ("U", ""),
+    "report_gbits": ("", ""),
+    "out_json": ("", ""),
+    "out_json_file": ("", ""),
+    "output": ("", ""),
+    "run_infinitely": ("", ""),
+    "help": ("h", ""),
+    "version": ("V", ""),
+}
+"""Long option -> its letter and the parameter that gives it; without one it is perfdag's own."""
+_LETTERS = {letter: name for name, (letter, _) in _OPTIONS.items() if letter}
+
+
+def refused(argument: str, parameters: Collection[str]) -> str | None:
+    """Why that word may not be in extra_args, or None; `parameters` are those of the benchmark."""
+    if argument.startswith("--"):
+        # getopt_long(3) takes any beginning of a name for the whole
+        given = argument[2:].partition("=")[0]
+        named = next((name for name in _OPTIONS if name.startswith(given)), None)
+    else:
+        flags, valued, value = re.findall(f"^([{_FLAGS}]*)(.?)(.*)", argument[1:])[0]
+        named = next((_LETTERS[letter] for letter in flags + valued if letter in _LETTERS), None)
+        if named is None and valued and not value:
+            return f"{argument} takes a value and would take the next word for it; write both as one word, such as {argument}1"
+    if named is None:
+        return None
+    parameter = _OPTIONS[named][1]
+    if parameter in parameters:
+        return f"{argument} is perftest's --{named}: set the parameter {parameter} instead"
+    return f"{argument} is perftest's --{named}, which would change what is measured or read here; leave it out"
