@@ -187,8 +187,8 @@ class Imb(Benchmark[ImbParams]):
 
     def _openmpi(self, gang: Gang, params: ImbParams) -> tuple[list[str], dict[str, str]]:
         if params.transport == "rdma":
-            argv = openmpi.mpirun(gang, params.ranks, "rdma", oversubscribe=params.oversubscribe)
-        else:  # one way only, or messages between ranks of one host would go through shared memory under the name of tcp
+            argv = openmpi.mpirun(gang, params.ranks, "rdma", oversubscribe=params.oversubscribe, tls=openmpi.WIRE)
+        else:  # one way only, as with rdma, or messages between ranks of one host would go through shared memory under the name of tcp
             way = {"tcp": "self,tcp", "shm": "self,vader"}[params.transport]
             interface = intelmpi.interface_of(gang) if params.transport == "tcp" else None
             argv = openmpi.mpirun(gang, params.ranks, "tcp", oversubscribe=params.oversubscribe, layers=way, interface=interface)

@@ -66,6 +66,10 @@ class OpenFoamParams(Params):
             raise ValueError(f"procs ({self.procs}) is not divisible by nodes ({self.nodes}); nodes may be {', '.join(map(str, near))}")
         if self.procs_per_node and self.procs_per_node * self.nodes != self.procs:
             raise ValueError(f"procs_per_node ({self.procs_per_node}) times nodes ({self.nodes}) is not procs ({self.procs})")
+        if self.transport == "rdma" and self.nodes == 1:
+            raise ValueError(
+                "transport rdma is between hosts, and nodes is 1: within a host all goes through shared memory; use more nodes, or tcp"
+            )
         if max(case.split(self.procs)) > self.cavity().cells:
             raise ValueError(
                 f"procs ({self.procs}) would cut {self.cavity().cells} cells an edge into {max(case.split(self.procs))} parts; use fewer"

@@ -19,7 +19,8 @@ _NODES = re.compile(r"send to \[\[\d+,1\],(\d+)\] on node (\S+)")
 _VERSION = re.compile(r"\(Open MPI\) (\S+)")
 _SHARED_MEMORY = {"vader", "sm"}  # one way by two names: sm from Open MPI 5.0 on, which still takes the older one on its command line
 _SELECTED = re.compile(r"select: component (\w+) selected")
-_RDMA_TLS = "rc,dc,ud,sm,self"  # no tcp: with a TCP fallback an `rdma` result could be one over Ethernet
+WIRE = "rc,dc,ud,self"
+"""UCX's transports over the wire. No tcp: with a TCP fallback an `rdma` result could be one over Ethernet."""
 
 
 def ranks_by_address(hosts: Sequence[Host], ranks: int) -> dict[str, int]:
@@ -70,12 +71,14 @@ def mpirun(
     oversubscribe: bool = False,
     export: Mapping[str, str] | None = None,
     layers: str = "self,vader,tcp",
+    tls: str = f"{WIRE},sm",
     interface: str | None = None,
 ) -> list[str]:
     """Arguments up to the program. `export` is set in every rank's environment.
 
     With tcp `layers` are the ways (BTLs) that messages may take: without vader those between ranks of one host take TCP too; `interface` is
-    the one that TCP uses (default: the shape's, else Open MPI's choice, which leaves out loopback).
+    the one that TCP uses (default: the shape's, else Open MPI's choice, which leaves out loopback). With rdma `tls` are UCX's transports:
+    with WIRE alone messages between ranks of one host take the device too.
     """
     placed = ranks_by_address(gang.hosts, ranks)
     # an IPv6 address in --host needs brackets, or its colons read as slot counts
@@ -94,7 +97,7 @@ def mpirun(
         if named:
             argv += ["--mca", "btl_tcp_if_include", named, "--mca", "oob_tcp_if_include", named]
     else:
-        argv += ["--mca", "pml", "ucx", "--mca", "osc", "ucx", "-x", f"UCX_TLS={_RDMA_TLS}"]
+        argv += ["--mca", "pml", "ucx", "--mca", "osc", "ucx", "-x", f"UCX_TLS={tls}"]
     for name, value in (export or {}).items():
         argv += ["-x", f"{name}={value}"]
     return argv

@@ -218,6 +218,12 @@ def test_commands_name_the_hosts_and_the_interface(tmp_path: Path) -> None:
     assert env["LD_LIBRARY_PATH"].startswith("/opt/impi/lib")
 
 
+def test_open_mpi_over_rdma_has_no_shared_memory_between_ranks_of_a_host(tmp_path: Path) -> None:
+    params = ImbParams(benchmark="Allreduce", ranks=4, transport="rdma", mpi="openmpi", program="/opt/IMB-MPI1")
+    argv, _ = IMB._openmpi(gang(params, tmp_path), params)
+    assert "UCX_TLS=rc,dc,ud,self" in argv
+
+
 def test_all_of_imbs_benchmarks_are_known(tmp_path: Path) -> None:
     params = ImbParams(transport="shm")
     here = gang(params, tmp_path)
