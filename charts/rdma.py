@@ -14,7 +14,10 @@ LINES = 12
 
 
 def over_sizes(rows: pa.Table, metric: str, headline: str, stats: Sequence[str], second: str | None = None) -> Iterable[tuple[str, Figure]]:
-    """`metric` over message size (the first of `stats`; all of them where there is a single point), and below it `second`."""
+    """`metric` over message size (the first of `stats`; all of them where there is a single point), and below it `second`.
+
+    Points without that statistic are drawn by their mean; lines then name theirs, and the title is of those that have it.
+    """
     cells, where = read(rows), runs_words(rows)
     measured = [cell for cell in cells if cell.series(metric)]
     if not cells:
@@ -23,18 +26,22 @@ def over_sizes(rows: pa.Table, metric: str, headline: str, stats: Sequence[str],
     if not measured:
         yield "points", dot_figure(cells, [headline], where, title=f"No {metric}: no sample")
         return
-    shown = stats if len(measured) == 1 else stats[:1]
-    panels = {metric: _lines(measured, metric, shown)}
+    drawn = measured[:LINES]
+    main = [cell for cell in drawn if cell.series(metric, stats[0])]
+    shown = (stats if len(measured) == 1 else stats[:1]) if main else ("mean",)
+    also = ("mean",) if main and len(main) < len(drawn) else ()
+    panels = {metric: _lines(drawn, metric, shown, also)}
     if second:
-        panels |= {second: made} if (made := _lines(measured, second, ("mean",))) else {}
+        panels |= {second: made} if (made := _lines(drawn, second, ("mean",))) else {}
     series = [each for made in panels.values() for line in made for each in line.series.values()]
     said = band_words(series).replace("dot", "line").replace("bar", "band")
-    what = f"lines: {', '.join(shown)}" if len(shown) > 1 else shown[0]
+    what = f"lines: {', '.join(shown)}" if len(shown) > 1 else " or ".join((*shown, *also))
+    cut = f"first {LINES} of {len(measured)} points" if len(measured) > LINES else ""
     fig, axes = style.figure(
         len(panels),
         [2.6] * len(panels),
-        title=_finding(measured, headline, metric),
-        subtitle="; ".join(x for x in (what, said, where) if x),
+        title=_finding(main or drawn, headline, metric, named=len(measured) > 1),
+        subtitle="; ".join(x for x in (what, said, cut, where) if x),
         sharex=True,
     )
     failed = [f"{cell.label}: {(cell.why or '').split(':')[0]}" for cell in cells if cell.why]
@@ -46,16 +53,20 @@ def over_sizes(rows: pa.Table, metric: str, headline: str, stats: Sequence[str],
     yield "sizes", fig
 
 
-def _lines(cells: Sequence[Cell], metric: str, stats: Sequence[str]) -> list[lines.Line]:
+def _lines(cells: Sequence[Cell], metric: str, stats: Sequence[str], otherwise: Sequence[str] = ()) -> list[lines.Line]:
+    """Lines of the points; of those with none of `stats` by `otherwise`."""
     pairs: list[tuple[str, Series]] = []
     for cell in cells:
+        name = cell.label or cell.state.entry
+        known = {each.stat for each in cell.series(metric)}
         for each in cell.series(metric):
-            if each.stat in stats:
-                pairs.append((each.stat if len(cells) == 1 and len(stats) > 1 else cell.label or cell.state.entry, each))
-    return lines.lines_of(pairs, "message_bytes")[:LINES]
+            if each.stat in (stats if known & set(stats) else otherwise):
+                said = f"{name} ({each.stat})" if otherwise else name
+                pairs.append((each.stat if len(cells) == 1 and len(stats) > 1 else said, each))
+    return lines.lines_of(pairs, "message_bytes")
 
 
-def _finding(cells: Sequence[Cell], headline: str, metric: str) -> str:
+def _finding(cells: Sequence[Cell], headline: str, metric: str, *, named: bool) -> str:
     best = min if metric == "latency" else max
     found = [(each.middle, cell.label, each) for cell in cells for each in cell.series(headline) if each.values]
     if not found:
@@ -63,4 +74,4 @@ def _finding(cells: Sequence[Cell], headline: str, metric: str) -> str:
     _, label, each = best(found, key=lambda row: row[0])
     size = each.coords.get("message_bytes")
     at = f" at {short(float(size), 'B')}" if isinstance(size, int | float) else ""
-    return f"RDMA {metric}: {headline.split('_')[0]} {value_words(each)}{at}" + (f" ({label})" if len(cells) > 1 and label else "")
+    return f"RDMA {metric}: {headline.split('_')[0]} {value_words(each)}{at}" + (f" ({label})" if named and label else "")

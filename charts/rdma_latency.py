@@ -10,5 +10,4 @@ from perfdag.charts.rdma import over_sizes
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     """One figure: typical latency; of a single point also min, p99 and p99.9. Timed runs have the mean alone."""
-    timed = "p50" not in rows["stat"].to_pylist() and "mean" in rows["stat"].to_pylist()
-    yield from over_sizes(rows, "latency", "lowest_latency", ("mean",) if timed else ("p50", "min", "p99", "p99.9"))
+    yield from over_sizes(rows, "latency", "lowest_latency", ("p50", "min", "p99", "p99.9"))

@@ -113,6 +113,34 @@ def test_rdma_latency_over_sizes() -> None:
     assert "1.62 us" in title(figure)
 
 
+def _latencies(params: dict[str, Any], stat: str, base: float) -> list[dict[str, Any]]:
+    values = [{"metric": "lowest_latency", "value": base, "unit": "s", "better": "lower", "headline": True, "coords": {"message_bytes": 2}}]
+    latency = {"metric": "latency", "unit": "s", "better": "lower", "stat": stat}
+    values += [{**latency, "value": base + size * 1e-9, "coords": {"message_bytes": size}} for size in (2, 4, 8)]
+    return sample("rdma-latency", params, 1, values)
+
+
+def test_rdma_latency_of_timed_and_untimed_points() -> None:
+    timed, whole = _latencies({"mtu": 1024, "duration": 10.0}, "mean", 1e-6), _latencies({"mtu": 4096}, "p50", 2e-6)
+    figure = drawn("rdma-latency", table(timed, whole))["sizes"]
+    names = [each.get_gid() for each in figure.axes[0].lines if (each.get_gid() or "").startswith("median")]
+    assert len(names) == 2
+    assert [name.rpartition(" ")[2] for name in names] == ["(mean)", "(p50)"]
+    assert "2 us" in title(figure), "the best of those that have a typical latency"
+    assert "mtu=4096" in title(figure)
+    alone = drawn("rdma-latency", table(timed))["sizes"]
+    assert [each.get_gid() for each in alone.axes[0].lines if each.get_gid() == "median rdma-latency"]
+    assert "1 us" in title(alone)
+
+
+def test_rdma_points_that_are_not_drawn_are_counted_and_not_in_the_title() -> None:
+    rows = [row for base in range(15, 0, -1) for row in _latencies({"gid_index": base}, "p50", base * 1e-6)]
+    figure = drawn("rdma-latency", table(rows))["sizes"]
+    assert len([each for each in figure.axes[0].lines if (each.get_gid() or "").startswith("median")]) == 12
+    assert "first 12 of 15 points" in " ".join(each.get_text() for each in figure.texts)
+    assert "4 us" in title(figure)
+
+
 def test_torchbench_over_batch_sizes() -> None:
     rows: list[dict[str, Any]] = []
     for batch in (1, 2):
