@@ -25,13 +25,13 @@ class Stage:
 
 
 def stages_of(rows: Iterable[Mapping[str, Any]]) -> list[Stage]:
-    """Stages from rows of stages.parquet (columns stage, since, status, index, seconds, submitted, receive_time, api_time)."""
+    """Stages from rows of stages.parquet (columns stage, since, status, index, seconds, submitted, reached)."""
     rows = list(rows)
     first = min((row["submitted"] for row in rows if row["submitted"]), default=0.0)
     found: dict[tuple[str, str], Stage] = {}
     for row in rows:
         stage = found.setdefault((row["stage"], row["since"]), Stage(row["stage"], row["since"]))
-        at = row["receive_time"] or row["event_time"] or row["api_time"]
+        at = row["reached"]
         if row["status"] == "ok" and at:
             stage.order.append(row["index"])
             stage.at.append(at - first)

@@ -6,7 +6,10 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Step:
-    """A stage of a chain: it is `stage` of the first or last object of `kind` below the workload, and follows `since`."""
+    """A stage of a chain: it is `stage` of the first or last object of `kind` below the workload, and follows `since`.
+
+    Steps that are not optional stand in the order in which their stages come: one that was not seen, and a later one was, happened unseen.
+    """
 
     name: str
     since: str
@@ -50,12 +53,12 @@ def _runai(kind: str, job: str) -> tuple[Step, ...]:
         Step("last_pod_created", "job_created", "Pod", "created", "last"),
         Step("pod_group_created", "first_pod_created", "PodGroup", "created"),
         Step("scheduled", "pod_group_created", "Pod", "scheduled", "last"),
+        Step("submission_to_scheduled", "submitted", "Pod", "scheduled", "last"),
         Step("evicted", "pod_group_created", "Pod", "evicted", optional=True),
         Step("pvc_requested", "pod_group_created", "PersistentVolumeClaim", "requested", optional=True),
         Step("first_pvc_bound", "pvc_requested", "PersistentVolumeClaim", "bound", optional=True),
         Step("pvc_bound", "pvc_requested", "PersistentVolumeClaim", "bound", "last", optional=True),
         Step("ready", "scheduled", "Pod", "ready", "last"),
-        Step("submission_to_scheduled", "submitted", "Pod", "scheduled", "last"),
     )
 
 
@@ -65,17 +68,24 @@ def _pods_of(kind: str) -> tuple[Step, ...]:
         Step("first_pod_created", "created", "Pod", "created"),
         Step("last_pod_created", "created", "Pod", "created", "last"),
         Step("scheduled", "last_pod_created", "Pod", "scheduled", "last"),
+        Step("submission_to_scheduled", "submitted", "Pod", "scheduled", "last"),
         Step("evicted", "created", "Pod", "evicted", optional=True),
         Step("pvc_bound", "created", "PersistentVolumeClaim", "bound", "last", optional=True),
         Step("ready", "scheduled", "Pod", "ready", "last"),
+    )
+
+
+def _ending(kind: str) -> tuple[Step, ...]:
+    return (
         Step("succeeded", "ready", kind, "succeeded", optional=True),
-        Step("submission_to_scheduled", "submitted", "Pod", "scheduled", "last"),
+        Step("submission_to_succeeded", "submitted", kind, "succeeded", optional=True),
     )
 
 
 def _any(kind: str) -> tuple[Step, ...]:
     return (
         *_pods_of(kind),
+        *_ending(kind),
         Step("workload_running", "created", kind, "running", optional=True),
         Step("workload_ready", "created", kind, "ready", optional=True),
         Step("deletion", "deleting", kind, "gone", optional=True),
@@ -93,20 +103,21 @@ CHAINS: dict[str, tuple[Step, ...]] = {
     "TrainingWorkload": _runai("TrainingWorkload", "RunaiJob"),
     "InteractiveWorkload": _runai("InteractiveWorkload", "RunaiJob"),
     "DistributedWorkload": _runai("DistributedWorkload", "PyTorchJob"),
-    "Job": _pods_of("Job"),
-    "PyTorchJob": _pods_of("PyTorchJob"),
+    "Job": (*_pods_of("Job"), *_ending("Job")),
+    "PyTorchJob": (*_pods_of("PyTorchJob"), *_ending("PyTorchJob")),
     "ReplicaSet": _pods_of("ReplicaSet"),
     "Pod": (
         Step("created", "submitted", "Pod", "created"),
         Step("released", "created", "Pod", "released", optional=True),
         Step("scheduled", "created", "Pod", "scheduled"),
+        Step("submission_to_scheduled", "submitted", "Pod", "scheduled"),
         Step("release_to_scheduled", "released", "Pod", "scheduled", optional=True),
         Step("sandbox", "scheduled", "Pod", "sandbox", optional=True),
         Step("ready", "scheduled", "Pod", "ready"),
         Step("evicted", "created", "Pod", "evicted", optional=True),
         Step("pvc_bound", "created", "PersistentVolumeClaim", "bound", "last", optional=True),
-        Step("submission_to_scheduled", "submitted", "Pod", "scheduled"),
         Step("submission_to_ready", "submitted", "Pod", "ready"),
+        *_ending("Pod"),
         Step("deletion", "deleting", "Pod", "gone", optional=True),
     ),
 }

@@ -84,9 +84,8 @@ def of_objects(rows: Sequence[Row], coords: dict[str, Any], stages: Sequence[str
             found.append(Measurement("object_missing", row.seconds, coords=here, subject=row.name))
         elif row.status == "ok":
             found.append(Measurement("object_latency", row.seconds, coords=here, subject=row.name))
-            at = row.receive_time or row.event_time or row.api_time
-            if at:
-                found.append(Measurement("object_time", at - first, coords=here, subject=row.name))
+            if row.reached:
+                found.append(Measurement("object_time", row.reached - first, coords=here, subject=row.name))
     return found
 
 

@@ -32,26 +32,39 @@ class Clocks:
     server_ahead_s: float = 0.0
     lag_s: float | None = None
 
+    @property
+    def ahead_ns(self) -> int:
+        """The server's clock minus ours in ns."""
+        return round(self.server_ahead_s * 1e9)
+
 
 @dataclass(frozen=True)
 class Moment:
-    """When a stage was reached: by receive time (0: not received), by the API and by an Event, Unix ns of our clock."""
+    """When a stage was reached, in Unix ns (0: not known): by receive time, which is of our clock, by the API and by an Event, as they say
+    it; theirs is `ahead` of ours."""
 
     received: int = 0
     api: int = 0
     event: int = 0
-    coarse: bool = False
+    ahead: int = 0
 
     @property
     def best(self) -> int:
-        """The most precise of the three."""
-        return self.received or self.event or self.api
+        """The most precise of the three, by our clock."""
+        told = self.event or self.api
+        return self.received or (told - self.ahead if told else 0)
+
+    @property
+    def served(self) -> int:
+        """The same by the server's clock: a whole second of the API stays one."""
+        return self.best + self.ahead if self.best else 0
 
 
 @dataclass
 class Row:
     """One workload (of a replica set: one VMI) and stage. Times are Unix seconds, `seconds` since the stage `since`, `resolution_s`
-    the error bar of `seconds`. The stage `submitted` is the time an object was due (`intended`); `submitted` is when it was sent."""
+    the error bar of `seconds`. The stage `submitted` is the time an object was due (`intended`); `submitted` is when it was sent. The API's
+    and the Event's time are the server's own; all others are of this machine's clock, also `reached`, the most precise of the three."""
 
     run: str
     index: int
@@ -68,6 +81,7 @@ class Row:
     api_time: float | None = None
     event_time: float | None = None
     receive_time: float | None = None
+    reached: float | None = None
     intended: float | None = None
     submitted: float | None = None
     retries: int = 0
@@ -102,14 +116,8 @@ def _moment(record: Record, stage: str, clocks: Clocks) -> Moment | None:
     times = record.times(stage)
     if times is None:
         return None
-    ahead = round(clocks.server_ahead_s * 1e9)
     api, event, received = times
-    return Moment(
-        received + clocks.mono_to_unix_ns if received else 0,
-        api - ahead if api else 0,
-        event - ahead if event else 0,
-        bool(api) and whole_second(api),
-    )
+    return Moment(received + clocks.mono_to_unix_ns if received else 0, api, event, clocks.ahead_ns)
 
 
 def _reached(step: Step, family: Mapping[str, list[Record]], expected: int | None, clocks: Clocks) -> Moment | None:
@@ -117,6 +125,8 @@ def _reached(step: Step, family: Mapping[str, list[Record]], expected: int | Non
     records = family.get(step.kind, [])
     if step.kind == VMI and step.stage != "failed":
         records = _lasting(records)
+    elif step.kind == "Pod":
+        records = _standing(records, step.stage, expected)
     moments = [found for record in records if (found := _moment(record, step.stage, clocks))]
     if not moments:
         return None
@@ -128,17 +138,22 @@ def _reached(step: Step, family: Mapping[str, list[Record]], expected: int | Non
 
 def difference(start: Moment, end: Moment, clocks: Clocks) -> tuple[float, float | None, str] | None:
     """Seconds from start to end on the best clock both have, its error bar in seconds, and the clock's name; None where there is none."""
-    lag = clocks.lag_s
     if start.received and end.received:
-        return (end.received - start.received) / 1e9, lag, "receive"
+        return (end.received - start.received) / 1e9, clocks.lag_s, "receive"
     if start.api and end.api:
-        fine = not (start.coarse or end.coarse)
-        return (end.api - start.api) / 1e9, 1e-6 if fine else 1.0, "api"
+        if whole_second(start.api) or whole_second(end.api):
+            return _cut(start.api, end.api), 1.0, "api"
+        return (end.api - start.api) / 1e9, 1e-6, "api"
     if start.best and end.best:
-        # one of them is cut to the second: cutting the other too keeps the mean unbiased (only one cut adds half a second)
-        second = 1_000_000_000
-        return float(end.best // second - start.best // second), 1.0, "mixed"
+        return _cut(start.served, end.served), 1.0, "mixed"
     return None
+
+
+def _cut(start: int, end: int) -> float:
+    """Whole seconds between two times of the clock that cut one of them: only one cut would add or take half a second, on the average,
+    and the seconds of another clock would add or take more."""
+    second = 1_000_000_000
+    return float(end // second - start // second)
 
 
 def rows_of(
@@ -203,6 +218,13 @@ def _lasting(vmis: list[Record]) -> list[Record]:
     return [each for each in vmis if "running" in each.stages or not {"failed", "gone"} & set(each.stages)] or vmis
 
 
+def _standing(pods: list[Record], stage: str, expected: int | None) -> list[Record]:
+    """Without those that ended before the stage, as long as the others make up what was `expected`: they were replaced."""
+    ended = {"gone"} if expected is None else {"gone", "failed"}  # where their number is not known nothing tells what replaces a failed one
+    others = [each for each in pods if stage in each.stages or not ended & set(each.stages)]
+    return others if len(others) >= (expected or 1) else pods
+
+
 def _rows_of_one(
     workload: Workload,
     clocks: Clocks,
@@ -220,7 +242,7 @@ def _rows_of_one(
     error = item.error or next((text for text in said if text), "") or None
     moments: dict[str, Moment | None] = {}
     if item.started_ns:  # from the time it was due: in a closed loop that is when it was sent
-        moments["submitted"] = Moment(received=(item.intended_ns or item.started_ns) + clocks.mono_to_unix_ns)
+        moments["submitted"] = Moment(received=(item.intended_ns or item.started_ns) + clocks.mono_to_unix_ns, ahead=clocks.ahead_ns)
     for step in steps:
         moments[step.name] = _reached(step, below, workload.expected, clocks)
     moments["deleting"] = _moment(record, "deleting", clocks) if record else None
@@ -239,7 +261,7 @@ def _rows_of_one(
             moments[step.name] = here = None  # it ended by itself, and was deleted later, or the other way round
         if here:
             row.api_time, row.event_time = here.api / 1e9 or None, here.event / 1e9 or None
-            row.receive_time = here.received / 1e9 or None
+            row.receive_time, row.reached = here.received / 1e9 or None, here.best / 1e9 or None
         span = difference(start, here, clocks) if start and here else None
         if item.error or not item.started_ns:
             row.status = "failed"

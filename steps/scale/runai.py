@@ -206,13 +206,18 @@ class Times:
 
 
 def read_times(folder: Path) -> list[Times]:
-    """Join submitted.json and sampled.json, in order of submission. Files of the original tool are read too. Raises SettingsError."""
+    """Join submitted.json and sampled.json, in order of submission. Files of the original tool are read too. Raises SettingsError.
+
+    A workload's time of submission is of our clock. Where the others are the API's whole seconds, it is put on the API server's clock, whose
+    lead is in the sample's summary.json (without one: none).
+    """
+    ahead = _server_ahead(folder)
     submitted = {(each["jobName"], each["projectName"]): each["submitTimestamp"] for each in _read(folder / "submitted.json")}
     found = []
     for item in _read(folder / "sampled.json"):
         key = (item["jobName"], item["projectName"])
         if key in submitted:
-            found.append(_times({**item, "submitTimestamp": submitted[key]}))
+            found.append(_times({**item, "submitTimestamp": submitted[key]}, ahead))
     return sorted(found, key=lambda each: str(each.info["submitTimestamp"]))
 
 
@@ -229,14 +234,24 @@ def _read(path: Path) -> list[dict[str, Any]]:
     return data
 
 
-def _times(info: dict[str, Any]) -> Times:
+def _server_ahead(folder: Path) -> float:
+    """The server's clock minus ours in seconds, as the sample measured it; 0 where nothing tells."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return float(orjson.loads((folder / "summary.json").read_bytes())["server_clock_ahead_s"])
+    return 0.0
+
+
+def _times(info: dict[str, Any], ahead: float) -> Times:
     def at(key: str) -> float | None:
         text = info.get(key)
         return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else None
 
+    created = at("workloadCreatedTimestamp")
+    shift = ahead if created is not None and created == int(created) else 0.0
     deltas: dict[str, float | None] = {}
     for name, (event, since) in REFERENCE.items():
         end, start = at(event), at(since)
+        start = start + shift if start is not None and since == "submitTimestamp" else start
         deltas[name] = _delta(start, end) if end is not None and start is not None else None
     group, pod, total = at("podGroupCreatedTimestamp"), at("firstPodCreatedTimestamp"), deltas["Total Pod Scheduling Decision"]
     excluded = ""
@@ -250,7 +265,7 @@ def _times(info: dict[str, Any]) -> Times:
 
 
 def _delta(start: float, end: float) -> float:
-    """Seconds between; where one of the two is a whole second, both are cut to it, as the tool does."""
+    """Seconds between two times of one clock; where one of them is a whole second, both are cut to it, as the tool does."""
     if start == int(start) or end == int(end):
         return float(int(end) - int(start))
     return end - start

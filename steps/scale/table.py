@@ -10,7 +10,7 @@ import orjson
 from perfdag.steps.scale.rows import Row
 from perfdag.steps.scale.vmi import Result
 
-_NUMBERS = {"seconds", "resolution_s", "api_time", "event_time", "receive_time", "intended", "submitted"}
+_NUMBERS = {"seconds", "resolution_s", "api_time", "event_time", "receive_time", "reached", "intended", "submitted"}
 _AUDIT = {
     "creation_to_running": "vmiCreationToRunningSeconds",
     "deletion_to_succeeded": "vmiDeletionToSucceededSeconds",

@@ -305,8 +305,7 @@ def figures_of(session: Session, rows: list[Row], stages: list[Summary]) -> dict
     for each in stages:
         found |= {f"{each.stage}_p50": each.p50, f"{each.stage}_p95": each.p95, f"{each.stage}_p99": each.p99}
     final = [row for row in rows if row.stage == "creation_to_running"]
-    reached = [row.receive_time or row.api_time for row in final if row.status == "ok"]
-    mean, best = throughput([each for each in reached if each])
+    mean, best = throughput([row.reached for row in final if row.reached and row.status == "ok"])
     created = sum(1 for each in session.submissions if each.answered_ns and not each.error)
     planned = len(final) or len(session.submissions)
     found |= {

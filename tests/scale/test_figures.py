@@ -374,7 +374,7 @@ class TestCharts:
 
         rows = [
             {"stage": stage, "since": "created", "index": i, "seconds": i / 10, "submitted": 1.0 + i}
-            | {"status": "ok" if i % 10 else "censored", "receive_time": 2.0 + i, "event_time": None, "api_time": None}
+            | {"status": "ok" if i % 10 else "censored", "reached": 2.0 + i}
             for stage in ("scheduled", "running")
             for i in range(60)
         ]
@@ -429,7 +429,7 @@ class TestCharts:
 
         rows = [
             {"run": run, "stage": "running", "since": "created", "index": i, "seconds": 1.0, "submitted": 1.0 + i, "status": "ok"}
-            | {"receive_time": 2.0 + i, "event_time": None, "api_time": None}
+            | {"reached": 2.0 + i}
             for run, count in (("r-1", 4), ("r-2", 6), ("r-3", 6))
             for i in range(count)
         ]

@@ -1,5 +1,6 @@
 """Stages of objects, the rows of workloads, percentiles and throughput."""
 
+import random
 from typing import Any
 
 import pytest
@@ -213,6 +214,58 @@ class TestRows:
         made.put("running", api_ns=BASE + 3 * SECOND)
         row = rows_for([made], own)["creation_to_running"]
         assert (row.seconds, row.resolution_s, row.source) == (3.0, 1.0, "api")
+
+    @pytest.mark.parametrize("ahead", [-0.5, -0.2, 0.0, 0.003, 0.02, 0.5])
+    @pytest.mark.parametrize("fine", [0, 1])
+    def test_whole_seconds_of_a_server_with_another_clock_are_unbiased(self, ahead: float, fine: int) -> None:
+        """One end is of our clock, the other of the server's, which shows whole seconds: each is a second off, the mean is not."""
+        chance, took, found = random.Random(7), round(0.3 * SECOND), []
+        for _ in range(1500):
+            sent = BASE + chance.randrange(SECOND)
+            made = Record("Pod", "root", "root", "ns", "")
+            done = sent + took + round(ahead * SECOND)
+            made.put("created", api_ns=done // SECOND * SECOND, received_ns=0)
+            made.put("scheduled", api_ns=(done + took) // SECOND * SECOND, received_ns=(sent + 2 * took) * fine)
+            item = Submission(0, "root", "ns", sent, sent, sent, "root")
+            rows = rows_of([item], {"root": made}, Clocks(0, ahead), run="r", kind="Pod", until_ns=BASE + 9 * SECOND)
+            found.append({row.stage: row for row in rows})
+        for stage in ("created", "scheduled"):
+            assert {each[stage].status for each in found} == {"ok"}
+            assert sum(each[stage].seconds or 0.0 for each in found) / len(found) == pytest.approx(0.3, abs=0.05), stage
+        assert {each["created"].source for each in found} == {"mixed"}
+        assert all((each["created"].api_time or 0.5) % 1 == 0 for each in found), "the API's own second"
+        apart = [(each["created"].reached or 0.0) - (each["created"].api_time or 0.0) for each in found]
+        assert apart == pytest.approx([-ahead] * len(apart), abs=1e-6), "by our clock"
+
+    @pytest.mark.parametrize("kind", ["Job", "Ours"])
+    def test_a_pod_that_was_replaced_before_it_was_scheduled_holds_nothing_up(self, kind: str) -> None:
+        first = record("Pod", "a", "root", created=10, gone=50)
+        second = record("Pod", "b", "root", created=60, scheduled=70, ready=90)
+        expected = 1 if kind == "Job" else None
+        rows = rows_for([record(kind, "root", "", created=5), first, second], kind, expected)
+        told = {name: (rows[name].status, rows[name].seconds) for name in ("scheduled", "ready", "submission_to_scheduled")}
+        assert told == {
+            "scheduled": ("ok", pytest.approx(0.01)),
+            "ready": ("ok", pytest.approx(0.02)),
+            "submission_to_scheduled": ("ok", pytest.approx(0.07)),
+        }
+        rows = rows_for([record(kind, "root", "", created=5), first], kind, expected)
+        assert rows["scheduled"].status == "censored", "nothing stands in for it"
+
+    def test_a_pod_that_failed_before_it_was_ready_is_left_out_where_its_successor_is_there(self) -> None:
+        pods = [
+            record("Pod", "a", "root", created=10, scheduled=20, failed=50),
+            record("Pod", "b", "root", created=60, scheduled=70, ready=90),
+        ]
+        job = record("Job", "root", "", created=5)
+        assert rows_for([job, *pods], "Job", 1)["ready"].status == "ok"
+        assert rows_for([job, *pods], "Job", 2)["ready"].status == "censored", "two were to be there"
+
+    @pytest.mark.parametrize(("kind", "owner"), [("Job", "root"), ("DistributedWorkload", "root"), ("Pod", "")])
+    def test_pods_that_were_scheduled_and_never_ready_are_censored(self, kind: str, owner: str) -> None:
+        pod = record("Pod", "p" if owner else "root", owner, created=10, scheduled=20)
+        row = rows_for([pod, *([record(kind, "root", "", created=5)] if owner else [])], kind, 1)["ready"]
+        assert (row.status, row.seconds) == ("censored", pytest.approx(59.98))
 
     def test_what_an_event_warned_of_is_the_error_of_a_row_unless_the_object_says_more(self) -> None:
         pod = record("Pod", "p", "root", created=1)

@@ -1,7 +1,10 @@
 """The files, settings and submitters of Run:ai's scale test tool."""
 
 import csv
+import random
 from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +70,28 @@ class TestRunaiFiles:
         rows = list(csv.reader((tmp_path / "times.csv").open()))
         assert len(rows[0]) == len(rows[1]) == len(set(rows[0]))
         assert rows[1][rows[0].index("First Eviction")] == ""
+
+    @pytest.mark.parametrize("ahead", [-0.45, 0.02, 0.45])
+    @pytest.mark.parametrize("watched", [False, True])
+    def test_the_time_of_submission_is_on_the_clock_of_the_others(self, tmp_path: Path, ahead: float, watched: bool) -> None:
+        """True: 0.3 s from the submission to each stage. Without a watch all but the submission are whole seconds of the server's clock."""
+        chance, base, rows, submitted = random.Random(5), 1_767_225_600, [], []
+        for i in range(2000):
+            sent = base + i + chance.random()
+            key = {"jobName": f"j-{i}", "projectName": "p", "jobNamespace": "n"}
+            submitted.append(key | {"submitTimestamp": datetime.fromtimestamp(sent, UTC).isoformat()})
+            api, received = float(int(sent + 0.3 + ahead)), sent + 0.3 if watched else None
+            for stage in ("workload_created", "first_pod_created", "scheduled"):
+                named = Row("r", i, f"j-{i}", "n", "TrainingWorkload", "", stage, "submitted", "ok", 0.3)
+                rows.append(replace(named, api_time=api, receive_time=received))
+        sampled, waiting = runai.sampled_json(rows, "p")
+        (tmp_path / "submitted.json").write_bytes(orjson.dumps(submitted))
+        (tmp_path / "sampled.json").write_bytes(orjson.dumps(sampled))
+        (tmp_path / "summary.json").write_bytes(orjson.dumps({"server_clock_ahead_s": ahead}))
+        totals = [each.deltas["Total Pod Scheduling Decision"] or 0.0 for each in runai.read_times(tmp_path)]
+        assert (len(totals), waiting) == (2000, 0)
+        assert sum(totals) / 2000 == pytest.approx(0.3, abs=0.05)
+        assert all(each == int(each) for each in totals) != watched
 
     def test_excluded_workloads_are_named_and_kept_in_the_table(self, tmp_path: Path) -> None:
         late_pod = self.item("late", firstPodCreatedTimestamp="08")
