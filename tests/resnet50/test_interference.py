@@ -1,17 +1,20 @@
 """Copies beside each other: fairness, overlap, and two stubs that share a lock."""
 
 import json
+import re
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perfdag.benchmark import Gang, Invalid, Measurement, Output
-from perfdag.hosts import LocalHost
+from perfdag.benchmark import Failed, Gang, Infrastructure, Invalid, Measurement, Output, SampleError
+from perfdag.hosts import Finished, LocalHost
 from perfdag.shape import Shape
 from perfdag.stats.fairness import jain
-from perfdag.steps.resnet50.interference import Resnet50Interference, measurements, overlap, reasons_against
+from perfdag.steps.resnet50.interference import Resnet50Interference, measurements, overlap, reasons_against, together
 from perfdag.steps.resnet50.params import InterferenceParams
 from perfdag.steps.resnet50.result import read
 
@@ -51,6 +54,95 @@ def test_two_copies_that_share_a_lock_get_half_each(tmp_path: Path) -> None:
     assert found[("aggregate", None)].value == pytest.approx(1.0, abs=0.2)
     assert found[("fairness", None)].value > 0.9
     assert not list(tmp_path.glob("copy-*"))
+
+
+@pytest.mark.slow
+def test_offline_gives_each_copy_as_many_samples_by_what_they_did_alone(tmp_path: Path) -> None:
+    found = run(tmp_path, scenario="offline", batch=4, stub={"base": 0.004, "each": 0.001, "lock": str(tmp_path / "device")})
+    assert found[("overlap", None)].value > 0.8
+    assert found[("rate_kept", None)].value == pytest.approx(0.5, abs=0.12)
+
+
+@pytest.mark.slow
+def test_copies_need_of_their_wrapper_the_standard_streams_alone_and_have_schedules_of_their_own(tmp_path: Path) -> None:
+    """A wrapper into a pod or a container: it refuses argv that names a file of ours."""
+    pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'")
+    code = "import subprocess, sys; assert not any(sys.argv[1] in each for each in sys.argv[2:]); sys.exit(subprocess.call(sys.argv[2:]))"
+    given = {"wrapper": [sys.executable, "-c", code, str(tmp_path)], "wrapper_env": {"HIDDEN": "1"}, "target_rate": 60, "min_duration": 0.5}
+    params = InterferenceParams.model_validate({"system": "stub", "scenario": "server", "fast": True, "stub": {"base": 0.002}, **given})
+    output = Resnet50Interference().run(Gang([LocalHost()], Shape(), 60, str(tmp_path)), params)
+    logs = {name: json.loads(text)["tests"][0]["logs"]["detail"] for name, text in output.texts.items()}
+    seeds = {name: re.findall(r'effective_schedule_rng_seed", "value": (\d+)', log) for name, log in logs.items()}
+    assert seeds == {"solo-0": ["1"], "solo-1": ["2"], "together-0": ["1"], "together-1": ["2"]}
+    assert Resnet50Interference().parse(output, params)
+    assert not list(tmp_path.glob("copy-*"))
+
+
+class Losing(LocalHost):
+    """A host whose second run ends as told."""
+
+    def __init__(self, end: Finished | SampleError) -> None:
+        super().__init__("127.0.0.1")
+        self.end, self.runs = end, 0
+
+    def run(self, argv: Sequence[str], **_: Any) -> Finished:
+        self.runs += 1
+        if self.runs == 2:
+            if isinstance(self.end, SampleError):
+                raise self.end
+            return self.end
+        return Finished(list(argv), 0, RECORDED.read_text(), "", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("end", "kind", "said"),
+    [
+        (Finished([], 1, "", "boom", 1.0), Failed, "copy 1 alone: the program exited 1 without a result: boom"),
+        (Infrastructure("the pod is gone"), Infrastructure, "copy 1 alone: the pod is gone"),
+    ],
+)
+def test_a_run_that_is_lost_keeps_the_texts_of_those_before_it(end: Any, kind: type[SampleError], said: str, tmp_path: Path) -> None:
+    params = InterferenceParams.model_validate({"system": "stub", "scenario": "single-stream"})
+    with pytest.raises(kind) as lost:
+        Resnet50Interference().run(Gang([Losing(end)], Shape(), 60, str(tmp_path)), params)
+    assert str(lost.value) == said
+    assert json.loads(lost.value.texts["solo-0"])["program"] == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"wrapper": ["no-such-tool"]}, ["no-such-tool"]),
+        ({"wrapper": ["env"], "python": "/nowhere/python"}, ["/nowhere/python (Python) behind env"]),
+        ({"wrapper": ["env", "-C", "/"], "python": sys.executable}, []),
+        ({"python": "/nowhere/python"}, ["/nowhere/python (Python)"]),
+    ],
+)
+def test_what_runs_behind_a_wrapper_is_looked_for_there(given: dict[str, Any], said: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'")
+    params = InterferenceParams.model_validate({"system": "stub", "scenario": "single-stream", **given})
+    assert [each.program for each in Resnet50Interference().missing(Gang([LocalHost()], Shape(), 60, str(tmp_path)), params)] == said
+
+
+def test_a_wrapper_that_ends_or_is_not_there_is_a_line(tmp_path: Path) -> None:
+    for wrapper, said in (["false"], "exited 1 without a result"), (["no-such-tool"], "no-such-tool: No such file"):
+        params = InterferenceParams.model_validate({"system": "stub", "scenario": "single-stream", "wrapper": wrapper})
+        with pytest.raises(Failed, match=said):
+            together([LocalHost()], Gang([LocalHost()], Shape(), 60, str(tmp_path)), params, {})
+
+
+def test_in_server_the_tail_is_the_headline_and_what_fairness_is_of() -> None:
+    """Completed rates are what arrived, whatever the others cost."""
+    params = InterferenceParams.model_validate({"scenario": "server", "target_rate": 100})
+    alone = read(RECORDED.with_name("server-overloaded.json").read_text())
+    assert alone.tested is not None
+    late = replace(alone, tested=replace(alone.tested, percentiles={each: 10 * value for each, value in alone.tested.percentiles.items()}))
+    made = measurements([alone, alone], [alone, late], params)
+    found = {each.metric: each.value for each in made if each.subject is None}
+    assert made[0].metric == "tail_inflation"
+    assert (found["rate_kept"], found["tail_inflation"]) == (1, 5.5)
+    assert found["fairness"] == pytest.approx(jain([1, 0.1]))
+    assert Resnet50Interference().metric("tail_inflation").headline
 
 
 @pytest.mark.slow
@@ -129,7 +221,9 @@ def test_without_the_p99_of_one_copy_there_is_none_over_the_copies() -> None:
 def test_copies_that_hardly_met_are_invalid() -> None:
     params = InterferenceParams.model_validate({"scenario": "single-stream"})
     reasons = reasons_against([], [with_memory(1, 0, 10), with_memory(1, 6, 16)], params)
-    assert "at once for 25 % of the time" in reasons[0]
+    assert reasons[0] == "the copies ran at once for 25 % of the time only: raise min_duration"
+    offline = params.model_copy(update={"scenario": "offline"})
+    assert "each does as many samples" in reasons_against([], [with_memory(1, 0, 10), with_memory(1, 6, 16)], offline)[-1]
 
 
 def test_beside_the_others_only_latency_is_excused() -> None:

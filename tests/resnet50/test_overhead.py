@@ -6,6 +6,7 @@ import re
 import statistics
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,22 @@ class Drifting(LocalHost):
         logs = raw["tests"][0]["logs"]
         logs["detail"] = P90.sub(rf"\g<1>{round(seconds * 1e9)}", logs["detail"])
         return Finished(list(argv), 0, json.dumps(raw), "", seconds)
+
+
+class Dying(Drifting):
+    """Its third run prints nothing."""
+
+    def run(self, argv: Sequence[str], **more: Any) -> Finished:
+        found = super().run(argv, **more)
+        return found if self.latency < 0.010 * 1.01**2.5 else replace(found, code=137, stdout="")
+
+
+def test_a_run_without_a_result_keeps_the_texts_of_those_before_it() -> None:
+    params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", "wrapper": ["treated"], "pairs": 2})
+    with pytest.raises(Failed, match=r"^run 3 of 4 \((treatment|baseline)\): the program was killed") as lost:
+        Resnet50Overhead().run(Gang([Dying(0.0)], Shape(), 60, "/"), params)
+    assert sum(text.startswith("{") for text in lost.value.texts.values()) == 2
+    assert lost.value.texts["order"]
 
 
 @pytest.mark.parametrize(("cost", "verdict"), [(0.0, 1), (0.02, 1), (0.08, 0), (0.3, 0)])
@@ -175,6 +192,8 @@ def test_the_treatment_may_have_an_interpreter_of_its_own() -> None:
         ({"wrapper": ["env"], "treatment_python": sys.executable}, []),
         ({"wrapper": ["env"], "treatment_python": "/nowhere/python"}, ["/nowhere/python (Python) behind env"]),
         ({"wrapper": ["false"], "treatment_python": sys.executable}, [f"{sys.executable} (Python) behind false"]),
+        ({"wrapper": ["false"]}, [f"{sys.executable} (Python) behind false"]),
+        ({"wrapper": ["no-such-tool"]}, ["no-such-tool"]),
         ({"wrapper_env": {"A": "b"}, "treatment_python": "/nowhere/python"}, ["/nowhere/python (Python) behind wrapper_env"]),
     ],
 )
