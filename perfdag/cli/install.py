@@ -1,16 +1,30 @@
 """`perfdag install`: templates and rights on a cluster."""
 
 import argparse
+import base64
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfdag.cli.prune import Found
+    from perfdag.kube import Kube
 
 EPILOG = """examples:
   perfdag install --namespace bench --store s3://bench/results --create-namespace
   perfdag install --namespace bench --store claim://results --images 'registry.example/bench/perfdag-{name}:1.0'
   perfdag install --namespace bench --store s3://bench/results --namespaced --dry-run
 """
-STORE_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_ENDPOINT_URL")
+STORE_KEYS = {
+    "AWS_ACCESS_KEY_ID": ("AWS_ACCESS_KEY_ID",),
+    "AWS_SECRET_ACCESS_KEY": ("AWS_SECRET_ACCESS_KEY",),
+    "AWS_SESSION_TOKEN": ("AWS_SESSION_TOKEN",),
+    "AWS_REGION": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+    "AWS_ENDPOINT_URL": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+}
+"""Keys of the Secret, and what of this shell is in each: the first that is set, as `perfdag.store` takes them."""
+
+Object = dict[str, Any]
 
 
 def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -21,7 +35,8 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         "install",
         help="put the templates and rights on a cluster",
         description="Apply the WorkflowTemplate, service accounts and Roles to the cluster of the current context (KUBECONFIG). Safe to run again:\n"
-        "give all options that are to hold, for one that is left out goes back to its default (images, pull secrets, lock, --allow ...).",
+        "give all options that are to hold, for one that is left out goes back to its default (images, pull secrets, lock, --allow ...), and\n"
+        "what it made before is deleted. Priority classes and a ClusterWorkflowTemplate, which other namespaces may use, stay.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -51,11 +66,11 @@ def run(args: argparse.Namespace) -> int:
     if args.create_namespace:
         objects.insert(0, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": args.namespace}})
     secret = store_secret(args)
-    if secret:
-        objects.append(secret)
-    kube.run(lambda client: _apply(client, objects, args.dry_run))
-    for each in objects:
-        print(f"{'checked' if args.dry_run else 'applied'}  {each['kind']} {each['metadata']['name']}")
+    left = kube.run(lambda client: _install(client, args, [*objects, *([secret] if secret else [])]))
+    for note in secret_notes(args, secret):
+        print(f"perfdag install: {note}", file=sys.stderr)
+    if left.unknown:
+        print(f"perfdag install: may not list {', '.join(left.unknown)}: what is left out of these may still be there", file=sys.stderr)
     found = kube.run(lambda client: claims.findings(client, args.namespace, args.store, args.parallel_batches))
     for finding in found:
         print(f"perfdag install: {finding.what}: {finding.do}", file=sys.stderr)
@@ -63,26 +78,63 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def store_secret(args: argparse.Namespace) -> dict[str, Any] | None:
+async def _install(client: "Kube", args: argparse.Namespace, objects: list[Object]) -> "Found":
+    """Apply the objects, delete what is left out of them, and say each; a dry run only says it. Raises KubeError."""
+    from perfdag.cli import prune
+
+    for each in objects:
+        await _apply(client, each, args.dry_run)
+        print(f"{'checked' if args.dry_run else 'applied'}  {each['kind']} {each['metadata']['name']}")
+    found = prune.Found(args.namespace, objects)
+    await found.look(client)
+    for each in found.left_out:
+        if not args.dry_run:
+            await prune.delete(client, each, args.namespace)
+        print(f"{'would delete' if args.dry_run else 'deleted'}  {each['kind']} {each['metadata']['name']}")
+    for name in await prune.other_scope(client, args.namespace, args.cluster_scope):
+        scope = "with" if args.cluster_scope else "without"
+        print(
+            f"perfdag install: schedule {name} uses templates of the other scope: render it again {scope} --cluster-scope", file=sys.stderr
+        )
+    return found
+
+
+async def _apply(client: "Kube", body: Object, dry_run: bool) -> None:
+    resource = await client.resource(body["apiVersion"], body["kind"])
+    name, namespace = body["metadata"]["name"], body["metadata"].get("namespace")
+    if dry_run:
+        params = {"fieldManager": "perfdag", "force": "true", "dryRun": "All"}
+        path = resource.path(namespace, name)
+        await client.request("PATCH", path, json=body, params=params, content_type="application/apply-patch+yaml")
+        return
+    await client.apply(body)
+    if (
+        body["kind"] == "Secret"
+    ):  # keys that somebody else put there, or an older version as `stringData`, are not this manager's to leave out
+        known = {each for names in STORE_KEYS.values() for each in names}
+        await client.patch(resource, name, {"data": dict.fromkeys(sorted(known - body["data"].keys()))}, namespace)
+
+
+def store_secret(args: argparse.Namespace) -> Object | None:
     """The Secret with the S3 keys of this shell; None where there are none, or it is somebody else's."""
-    keys = {name: os.environ[name] for name in STORE_KEYS if os.environ.get(name)}
-    if not args.store.startswith("s3://") or args.keep_secret or "AWS_SECRET_ACCESS_KEY" not in keys:
+    told = {key: next((os.environ[name] for name in names if os.environ.get(name)), None) for key, names in STORE_KEYS.items()}
+    if not args.store.startswith("s3://") or args.keep_secret or not (told["AWS_ACCESS_KEY_ID"] and told["AWS_SECRET_ACCESS_KEY"]):
         return None
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {"name": args.store_secret, "namespace": args.namespace},
         "type": "Opaque",
-        "stringData": keys,
+        "data": {key: base64.b64encode(value.encode()).decode() for key, value in told.items() if value},
     }
 
 
-async def _apply(client: Any, objects: list[dict[str, Any]], dry_run: bool) -> None:
-    for each in objects:
-        if dry_run:
-            resource = await client.resource(each["apiVersion"], each["kind"])
-            path = resource.path(each["metadata"].get("namespace"), each["metadata"]["name"])
-            params = {"fieldManager": "perfdag", "force": "true", "dryRun": "All"}
-            await client.request("PATCH", path, json=each, params=params, content_type="application/apply-patch+yaml")
-        else:
-            await client.apply(each)
+def secret_notes(args: argparse.Namespace, secret: Object | None) -> list[str]:
+    """What is to know of the store's Secret: that none was made, or that its keys end."""
+    if secret is None and args.store.startswith("s3://") and not args.keep_secret:
+        why = "this shell has no AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (those of ~/.aws are not copied)"
+        return [f"no Secret {args.store_secret} was made, for {why}; pods use the one that is there, or a role"]
+    if secret and "AWS_SESSION_TOKEN" in secret["data"]:
+        do = "for a schedule give keys that last, or a role and --keep-secret"
+        return [f"the keys in Secret {args.store_secret} are temporary (AWS_SESSION_TOKEN), and runs fail when they end; {do}"]
+    return []

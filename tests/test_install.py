@@ -1,0 +1,320 @@
+"""`perfdag install` again: what is left out goes, what is not of the installation stays; the Secret holds the keys of this shell alone."""
+
+import argparse
+import base64
+import json
+import os
+import threading
+import uuid
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import yaml
+
+from perfdag import kube
+from perfdag.cli import main
+from perfdag.cli.cluster_run import installed
+from perfdag.cli.install import STORE_KEYS, secret_notes, store_secret
+from perfdag.kube import Kube
+from perfdag.workflows import due, runs
+
+pytest.importorskip("hera")
+Object = dict[str, Any]
+RBAC, ARGO = "rbac.authorization.k8s.io/v1", "argoproj.io/v1alpha1"
+KINDS = {
+    "v1": ("Namespace", "Secret", "ServiceAccount", "ConfigMap", "PersistentVolumeClaim"),
+    RBAC: ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"),
+    "networking.k8s.io/v1": ("NetworkPolicy",),
+    "scheduling.k8s.io/v1": ("PriorityClass",),
+    ARGO: ("WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow"),
+}
+WIDE = ("Namespace", "PriorityClass", "ClusterRole", "ClusterRoleBinding", "ClusterWorkflowTemplate")
+
+
+class Server(BaseHTTPRequestHandler):
+    """An API server that keeps objects by path: apply, merge patch, delete and list by labels, and nothing else."""
+
+    objects: dict[str, Object]
+    forbidden: str
+    protocol_version = "HTTP/1.1"
+
+    def _served(self) -> Object | None:
+        path = urlsplit(self.path).path
+        api = path.removeprefix("/apis/").removeprefix("/api/")
+        if api in KINDS:
+            names = [{"name": f"{kind.lower()}s", "kind": kind, "namespaced": kind not in WIDE} for kind in KINDS[api]]
+            return {"resources": names}
+        if path in self.objects:
+            return self.objects[path]
+        if path.rpartition("/")[2] not in {f"{kind.lower()}s" for kinds in KINDS.values() for kind in kinds}:
+            return None
+        [wanted] = parse_qs(urlsplit(self.path).query).get("labelSelector", [""])
+        labels = [each.split("=") for each in wanted.split(",") if each]
+        items = [each for at, each in self.objects.items() if at.rpartition("/")[0] == path and self._has(each, labels)]
+        return {"metadata": {}, "items": items}
+
+    @staticmethod
+    def _has(each: Object, labels: list[list[str]]) -> bool:
+        own = each["metadata"].get("labels") or {}
+        return all(key in own and own[key] in (value or [own[key]]) for key, *value in labels)
+
+    def do_GET(self) -> None:
+        found = self._served()
+        refused = bool(self.forbidden) and f"/{self.forbidden}?" in self.path
+        self._answer(403 if refused else 200 if found is not None else 404, found)
+
+    def do_PATCH(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        path = urlsplit(self.path).path
+        if "merge" in self.headers["Content-Type"]:
+            told = self.objects[path]["data"] | body["data"]
+            body = self.objects[path] | {"data": {key: value for key, value in told.items() if value is not None}}
+        elif body["kind"] == "Secret":  # keys that another manager owns stay
+            body["data"] = (self.objects.get(path) or {}).get("data", {}) | body["data"]
+        if "dryRun" not in self.path:
+            self.objects[path] = body
+        self._answer(200, body)
+
+    def do_DELETE(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer(200 if self.objects.pop(self.path, None) else 404, {})
+
+    def _answer(self, status: int, body: Any) -> None:
+        data = json.dumps(body if status == 200 else {"kind": "Status", "message": "no"}).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Server]]:
+    """An API server of its own that KUBECONFIG names; no key of S3 in the environment."""
+    handler = type("Handler", (Server,), {"objects": {}, "forbidden": ""})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    document = {
+        "current-context": "one",
+        "clusters": [{"name": "one", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
+        "users": [{"name": "one", "user": {"token": "t"}}],
+        "contexts": [{"name": "one", "context": {"cluster": "one", "user": "one"}}],
+    }
+    (tmp_path / "config").write_text(yaml.safe_dump(document))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    no_keys(monkeypatch)
+    yield handler
+    server.shutdown()
+    server.server_close()
+
+
+def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in {each for names in STORE_KEYS.values() for each in names}:
+        monkeypatch.delenv(name, raising=False)
+
+
+def install(namespace: str, *options: str) -> int:
+    return main(["install", "--namespace", namespace, "--store", "s3://b/r", *options])
+
+
+def names(api: type[Server]) -> set[tuple[str, str]]:
+    return {(each["kind"], each["metadata"]["name"]) for each in api.objects.values()}
+
+
+EVERY = ("--network-policy", "--allow", "vmi-burst")
+OF_EVERY = {
+    ("NetworkPolicy", "perfdag-measuring"),
+    ("ServiceAccount", "perfdag-measure-vmi-burst"),
+    ("Role", "perfdag-measure-vmi-burst"),
+    ("RoleBinding", "perfdag-measure-vmi-burst"),
+}
+
+
+def wide(namespace: str) -> set[tuple[str, str]]:
+    return {(kind, f"perfdag-measure-vmi-burst-{namespace}") for kind in ("ClusterRole", "ClusterRoleBinding")}
+
+
+def test_what_is_left_out_goes_and_other_objects_stay(api: type[Server], capsys: pytest.CaptureFixture[str]) -> None:
+    api.objects["/api/v1/namespaces/bench/serviceaccounts/mine"] = {"kind": "ServiceAccount", "metadata": {"name": "mine"}}
+    assert install("bench") == 0
+    plain = names(api)
+    assert install("bench", *EVERY) == 0
+    assert install("a-bench", *EVERY) == 0  # whose cluster-wide names end in that of the other namespace
+    assert "delete" not in capsys.readouterr().out
+    whole = names(api)
+    assert install("bench", "--dry-run") == 0
+    assert names(api) == whole
+    said = capsys.readouterr().out.splitlines()
+    told = {tuple(line.split()[-2:]) for line in said if line.startswith("would delete ")}
+    assert told == OF_EVERY | wide("bench")
+    assert install("bench") == 0
+    said = capsys.readouterr().out.splitlines()
+    assert {tuple(line.split()[-2:]) for line in said if line.startswith("deleted ")} == told
+    here = {(each["kind"], each["metadata"]["name"]) for at, each in api.objects.items() if "/a-bench" not in at}
+    assert plain <= here
+    assert not OF_EVERY & here
+    assert wide("a-bench") <= names(api)
+    assert not wide("bench") & names(api)
+
+
+def test_without_rights_on_the_cluster_its_roles_go_and_the_classes_stay(api: type[Server], capsys: pytest.CaptureFixture[str]) -> None:
+    assert install("bench") == 0
+    assert install("bench", "--namespaced") == 0
+    assert not any(kind.startswith("ClusterRole") for kind, _ in names(api))
+    assert ("PriorityClass", "perfdag") in names(api)
+    api.forbidden = "clusterrolebindings"
+    capsys.readouterr()
+    assert install("bench", "--namespaced") == 0
+    assert "may not list ClusterRoleBinding: what is left out of these may still be there" in capsys.readouterr().err
+
+
+def test_templates_of_the_other_scope_go_and_its_schedules_are_named(api: type[Server], capsys: pytest.CaptureFixture[str]) -> None:
+    assert install("bench") == 0
+    for made in (
+        runs.cron("bench", "quick", ["0 2 * * *"]),
+        due.cron("bench", "quick", ["0 2 * * *"], 600.0),
+        runs.cron("bench", "wide", ["0 2 * * *"], cluster_scope=True),
+    ):
+        api.objects[f"/apis/{ARGO}/namespaces/bench/cronworkflows/{made['metadata']['name']}"] = made
+    capsys.readouterr()
+    assert install("bench", "--cluster-scope") == 0
+    assert installed("bench").everywhere, "what is looked for first is the namespace's own"
+    said = capsys.readouterr()
+    assert {line.split()[-1] for line in said.out.splitlines() if line.startswith("deleted")} == {"perfdag", "perfdag-due"}
+    scope = [line.split(":")[1] for line in said.err.splitlines() if "other scope" in line]
+    assert scope == [f" schedule {name} uses templates of the other scope" for name in ("perfdag-quick", "perfdag-quick-due")]
+    assert install("bench") == 0
+    assert "schedule perfdag-wide uses templates of the other scope: render it again without --cluster-scope" in capsys.readouterr().err
+    assert ("ClusterWorkflowTemplate", "perfdag") in names(api), "other namespaces may use it"
+
+
+def asked(**more: Any) -> argparse.Namespace:
+    return argparse.Namespace(**{"store": "s3://b/r", "keep_secret": False, "store_secret": "keys", "namespace": "bench", **more})
+
+
+def opened(secret: Object | None) -> dict[str, str]:
+    assert secret is not None
+    return {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
+
+
+@pytest.mark.parametrize(
+    ("shell", "told"),
+    [
+        ({"AWS_DEFAULT_REGION": "eu", "AWS_ENDPOINT_URL_S3": "http://s3"}, {"AWS_REGION": "eu", "AWS_ENDPOINT_URL": "http://s3"}),
+        ({"AWS_DEFAULT_REGION": "eu", "AWS_REGION": "us"}, {"AWS_REGION": "us"}),
+        ({"AWS_ENDPOINT_URL_S3": "http://s3", "AWS_ENDPOINT_URL": "http://all"}, {"AWS_ENDPOINT_URL": "http://s3"}),
+        ({"AWS_ENDPOINT_URL": "http://all", "AWS_REGION": ""}, {"AWS_ENDPOINT_URL": "http://all"}),
+    ],
+)
+def test_the_secret_has_what_the_store_takes_here(shell: dict[str, str], told: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    no_keys(monkeypatch)
+    keys = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "se cret"}
+    for name, value in (keys | shell).items():
+        monkeypatch.setenv(name, value)
+    secret = store_secret(asked())
+    assert opened(secret) == keys | told
+    assert secret_notes(asked(), secret) == []
+
+
+def test_that_no_secret_was_made_or_that_its_keys_end_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_keys(monkeypatch)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    assert store_secret(asked()) is None
+    [said] = secret_notes(asked(), None)
+    assert said.startswith("no Secret keys was made, for this shell has no AWS_ACCESS_KEY_ID")
+    assert secret_notes(asked(store="claim://c"), None) == secret_notes(asked(keep_secret=True), None) == []
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "token")
+    [said] = secret_notes(asked(), store_secret(asked()))
+    assert said.startswith("the keys in Secret keys are temporary (AWS_SESSION_TOKEN), and runs fail when they end")
+
+
+@pytest.fixture
+def namespace() -> Iterator[str]:
+    """A namespace of the cluster that KUBECONFIG names; what it has cluster-wide is deleted with it."""
+    if "KUBECONFIG" not in os.environ:
+        pytest.skip("KUBECONFIG is not set: no cluster to test against")
+    name = f"perfdag-install-{uuid.uuid4().hex[:6]}"
+    kube.run(lambda client: client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))
+
+    async def remove(client: Kube) -> None:
+        await client.delete(await client.resource("v1", "Namespace"), name)
+        for kind in ("ClusterRole", "ClusterRoleBinding"):
+            resource = await client.resource(RBAC, kind)
+            for each in await client.list(resource, labels="app.kubernetes.io/managed-by=perfdag"):
+                if name in each["metadata"]["name"]:
+                    await client.delete(resource, each["metadata"]["name"])
+
+    yield name
+    kube.run(remove)
+
+
+def listed(api: str, kind: str, namespace: str) -> dict[str, Object]:
+    async def work(client: Kube) -> dict[str, Object]:
+        return {each["metadata"]["name"]: each for each in await client.list(await client.resource(api, kind), namespace)}
+
+    return kube.run(work)
+
+
+@pytest.fixture
+def argo() -> None:
+    async def look(client: Kube) -> None:
+        await client.resource(ARGO, "WorkflowTemplate")
+
+    try:
+        kube.run(look, retries=0)
+    except kube.KubeError:
+        pytest.skip("no Argo Workflows on this cluster: its templates cannot be applied")
+
+
+@pytest.mark.argo
+def test_a_real_api_server_loses_what_is_left_out_and_keeps_what_runs_made(namespace: str, argo: None) -> None:
+    async def runs_made(client: Kube) -> None:
+        for body in (
+            {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "perfdag-ssh-1", "labels": {"perfdag/run": "1"}}},
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "perfdag-suite-quick", "labels": {"perfdag/suite": "quick"}}},
+            runs.cron(namespace, "quick", ["0 2 1 1 *"], suspend=True),
+        ):
+            await client.create(body, namespace)
+
+    assert install(namespace, *EVERY, "--keep-secret") == 0
+    kube.run(runs_made)
+    assert set(listed("networking.k8s.io/v1", "NetworkPolicy", namespace)) == {"perfdag-measuring"}
+    assert install(namespace, "--namespaced", "--keep-secret") == 0
+    assert listed("networking.k8s.io/v1", "NetworkPolicy", namespace) == {}
+    steps = {"perfdag-run", "perfdag-finish", "perfdag-measure"}
+    assert set(listed("v1", "ServiceAccount", namespace)) - {"default"} == steps
+    assert set(listed(RBAC, "RoleBinding", namespace)) == set(listed(RBAC, "Role", namespace)) == steps
+    for kind in ("ClusterRole", "ClusterRoleBinding"):
+        assert not [name for name in listed(RBAC, kind, "") if namespace in name]
+    assert {"perfdag", "perfdag-preempting"} <= set(listed("scheduling.k8s.io/v1", "PriorityClass", ""))
+    assert set(listed(ARGO, "WorkflowTemplate", namespace)) == {"perfdag", "perfdag-due"}
+    assert "perfdag-ssh-1" in listed("v1", "Secret", namespace)
+    assert "perfdag-suite-quick" in listed("v1", "ConfigMap", namespace)
+    assert set(listed(ARGO, "CronWorkflow", namespace)) == {"perfdag-quick"}
+
+
+@pytest.mark.argo
+@pytest.mark.parametrize("how", ["apply", "create"])
+def test_keys_of_before_are_not_in_the_secret(how: str, namespace: str, argo: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of an older version, which applied `stringData`, and those that somebody made."""
+    before = {"AWS_SESSION_TOKEN": "old", "AWS_ENDPOINT_URL_S3": "http://old", "AWS_ACCESS_KEY_ID": "old", "PERFDAG_WEBHOOK": "http://hook"}
+    body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "perfdag-store"}, "stringData": before}
+    kube.run(lambda client: getattr(client, how)(body, namespace))
+    no_keys(monkeypatch)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_REGION", "eu")
+    wanted = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret", "PERFDAG_WEBHOOK": "http://hook"}
+    assert install(namespace, "--namespaced") == 0
+    assert opened(listed("v1", "Secret", namespace)["perfdag-store"]) == wanted | {"AWS_REGION": "eu"}
+    monkeypatch.delenv("AWS_REGION")
+    assert install(namespace, "--namespaced") == 0
+    assert opened(listed("v1", "Secret", namespace)["perfdag-store"]) == wanted
