@@ -49,7 +49,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     suspect.add_argument("--out", type=Path, required=True, help="folder for the output parameters")
     suspect.set_defaults(run=_marked("suspect", _suspect))
     finish = steps.add_parser("finish", help="collect, report, check")
-    finish.add_argument("--phase", default="", help="the workflow's phase")
+    finish.add_argument("--phase", default="Succeeded", help="the workflow's phase")
     finish.set_defaults(run=_marked("finish", _finish))
     due = steps.add_parser("due", help="tell where the newest scheduled run of a suite on this cluster is too old")
     due.add_argument("--suite", required=True)
@@ -158,7 +158,7 @@ def _finish(args: argparse.Namespace) -> int:
     from perfdag.collect import collect
     from perfdag.kube import KubeError
     from perfdag.runs import load_plan
-    from perfdag.steps import budget
+    from perfdag.steps import budget, ended
     from perfdag.steps.place import here
     from perfdag.steps.sentry import hand_over
     from perfdag.store import NotStoredError
@@ -176,6 +176,7 @@ def _finish(args: argparse.Namespace) -> int:
             hand_over(place, store, plan)
         except KubeError as error:  # the reasons are lost then, and nothing that was measured
             print(f"why batches were given up, if any was, is not in the rows: {error}", file=sys.stderr)
+    ended.tell(place, store, plan, args.phase)
     if plan.trigger == "ab":
         code = ab_cluster.finish(store, plan)
         _tell(place, plan, store)

@@ -6,6 +6,7 @@ import pytest
 
 from perfdag.cases import Case
 from perfdag.cli import main
+from perfdag.results import load
 from perfdag.runs import load_plan
 from perfdag.store import Store, open_store
 
@@ -44,6 +45,15 @@ def test_it_leaves_the_report_with_the_history_beside_it(store: Store) -> None:
     scheduled(store)
     assert main(["step", "finish"]) == 0
     assert f"runs/{newest(store)}/check.xml" in store.list(f"runs/{newest(store)}")
+
+
+def test_the_rows_of_a_run_that_was_ended_say_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perfdag.steps.ended.run", lambda work: {"spec": {"shutdown": "Stop"}})
+    monkeypatch.setenv("PERFDAG_WORKFLOW", "wf-1")
+    run_id = newest(store)
+    store.delete(f"runs/{run_id}/parts")
+    assert main(["step", "finish", "--phase", "Failed"]) == 1
+    assert load(store, suites=["tiny"], runs=[run_id])["error"].to_pylist() == ["workflow wf-1 was ended by `argo stop`"]
 
 
 def test_a_gate_that_a_benchmark_holds_is_left_to_the_gate_of_the_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

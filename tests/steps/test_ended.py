@@ -1,0 +1,65 @@
+"""What a Workflow that did not succeed says of the samples that it left."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdag.collect import gather
+from perfdag.kube import KubeError
+from perfdag.parts import Part, note, part_key
+from perfdag.plan import make_plan
+from perfdag.steps import ended
+from perfdag.store import FolderStore
+from perfdag.suite import loads
+
+from .test_plan_step import place
+
+SUITE = "name: s\nrepetitions: 3\nisolation: pod\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"
+LIMITED = {"startedAt": "2026-01-01T00:00:00Z", "storedWorkflowTemplateSpec": {"activeDeadlineSeconds": 7200}}
+START = 1767225600.0
+
+
+@pytest.mark.parametrize(
+    ("workflow", "now", "said"),
+    [
+        ({"spec": {"shutdown": "Stop"}}, START, "was ended by `argo stop`"),
+        ({"spec": {}, "status": LIMITED}, START + 7200, "was ended by its deadline of 2 h 0 min (install --deadline)"),
+        (
+            {"spec": {"activeDeadlineSeconds": 60}, "status": LIMITED},
+            START + 60,
+            "was ended by its deadline of 1 min 0 s (install --deadline)",
+        ),
+        ({"spec": {}, "status": LIMITED}, START + 7199, None),
+        ({"spec": {}}, START, None),
+    ],
+)
+def test_what_ended_a_workflow(workflow: dict[str, Any], now: float, said: str | None) -> None:
+    assert ended.why(workflow, now) == said
+
+
+def test_what_has_no_part_and_no_other_reason_was_left_by_its_workflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(work: object) -> None:
+        raise KubeError(0, "Unreachable", "no")
+
+    monkeypatch.setattr(ended, "run", away)
+    store, plan = FolderStore(str(tmp_path)), make_plan(loads(SUITE))
+    ended.tell(place(), store, plan, "Succeeded")
+    assert gather(store, plan)[0]["error"].to_pylist() == ["planned, but no result was stored"] * 3
+    ended.tell(place(), store, plan, "Failed")
+    assert gather(store, plan)[0]["error"].to_pylist() == ["workflow wf ended Failed"] * 3
+    note(store, plan.run_id, "batch-1", "skipped", "no node has a GPU", [1])
+    store.put(part_key(plan.run_id, plan.key(0)), Part(plan.points[0].id, 1, "ok").dump())
+    rows = gather(store, plan)[0].to_pylist()
+    assert [(row["status"], row["error"]) for row in rows] == [
+        ("ok", None),
+        ("skipped", "no node has a GPU"),
+        ("missing", "workflow wf ended Failed"),
+    ]
+
+
+def test_a_run_that_it_was_not_let_go_on_with_is_none_of_its(tmp_path: Path) -> None:
+    store, plan = FolderStore(str(tmp_path)), make_plan(loads(SUITE))
+    store.put(part_key(plan.run_id, plan.key(0)), Part(plan.points[0].id, 1, "ok").dump())
+    ended.tell(place(), store, plan, "Failed")
+    assert store.list(f"runs/{plan.run_id}/notes") == []
