@@ -114,7 +114,7 @@ class Host(Protocol):
         ...
 
     def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        """Write a file, making its folder."""
+        """Write a file, making its folder. Raises Failed."""
         ...
 
     def get(self, path: str) -> bytes:
@@ -317,9 +317,12 @@ class LocalHost:
 
     def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
         target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(data)
-        target.chmod(mode)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+            target.chmod(mode)
+        except OSError as error:
+            raise Failed(f"writing {path} on {self.name}: {error.strerror}") from error
 
     def get(self, path: str) -> bytes:
         try:

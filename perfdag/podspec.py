@@ -54,6 +54,8 @@ class Context:
     """The ServiceAccount of a benchmark that is allowed rights; None: that of all measuring pods."""
     ranks: range | None = None
     """Ranks of the variant that the pod belongs to, where a batch holds the pods of two; None: the batch's pods are one gang."""
+    workflow_uid: str = ""
+    """The uid of the run's Workflow, which owns the claims that pods share."""
 
 
 def priority_class(priority: int) -> str:
@@ -214,14 +216,19 @@ def _source(volume: Volume, context: Context) -> Object:
         return {"emptyDir": {"medium": volume.medium, "sizeLimit": str(volume.size)}}
     if volume.claim:
         return {"persistentVolumeClaim": {"claimName": volume.claim}}
-    if volume.access == "ReadWriteMany":
-        return {"persistentVolumeClaim": {"claimName": shared_claim(context.run_id, BATCH)}}
+    if shares(volume):
+        return {"persistentVolumeClaim": {"claimName": shared_claim(context.workflow_uid, BATCH)}}
     return {"ephemeral": {"volumeClaimTemplate": {"spec": claim_spec(volume)}}}
 
 
-def shared_claim(run_id: str, batch: str) -> str:
-    """Name of the claim that all pods of a batch share."""
-    return f"perfdag-{run_id.lower()}-b{batch}"
+def shares(volume: Volume | None) -> bool:
+    """Whether the pods of a batch share a claim that is made for them."""
+    return volume is not None and volume.kind == "claim" and volume.access == "ReadWriteMany" and not volume.claim
+
+
+def shared_claim(workflow_uid: str, batch: str) -> str:
+    """Name of the claim that all pods of a batch share. A run that is resumed gets another: the old one goes with the Workflow that owns it."""
+    return f"perfdag-{workflow_uid}-b{batch}"
 
 
 def claim_spec(volume: Volume) -> Object:

@@ -133,9 +133,13 @@ class Volume(_Strict):
     size: Size = Field(1 << 30, description="bytes, or text such as 5GiB")
     access: Literal["ReadWriteOnce", "ReadWriteMany"] = "ReadWriteOnce"
     mode: Literal["Filesystem", "Block"] = "Filesystem"
-    path: str | None = Field(None, pattern=r"^/", description="hostPath: the folder on the node")
+    path: str | None = Field(
+        None,
+        pattern=r"^/",
+        description="hostPath: the folder on the node, writable for uid 1000 (one that is absent is made for root alone)",
+    )
     medium: Literal["", "Memory"] = Field("", description="emptyDir: Memory for a tmpfs")
-    claim: Name | None = Field(None, description="an existing claim, used and not deleted; recorded as reused")
+    claim: Name | None = Field(None, description="an existing claim, used and not deleted; recorded as reused (env.sample.volume_reused)")
 
 
 class Toleration(_Strict):

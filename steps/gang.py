@@ -5,7 +5,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ from perfdag.confirm import assigned
 from perfdag.hosts import Host, LocalHost
 from perfdag.kube import Kube, KubeError
 from perfdag.pairs import together
-from perfdag.parts import Part, note, stored_parts
+from perfdag.parts import Part, note, run_folder, stored_parts
 from perfdag.plan import Plan
-from perfdag.podspec import VOLUME
+from perfdag.podspec import USER, VOLUME, shares
 from perfdag.points import Point
 from perfdag.shape import Shape
 from perfdag.steps import budget, peer
@@ -29,7 +29,7 @@ from perfdag.steps.place import KEYS, Here, scratch_home
 from perfdag.steps.plan import ssh_port
 from perfdag.steps.pods import Pod, read, selector, told, troubles
 from perfdag.steps.ssh import SshHost
-from perfdag.store import Store
+from perfdag.store import NotStoredError, Store
 
 CONNECT_PATIENCE = 30.0
 
@@ -71,7 +71,8 @@ def lead(here: Here, store: Store, plan: Plan, number: int, attempt: int, last: 
         return 0
     try:
         with gathered(here, plan, shape, number, attempt) as gang:
-            _measure(here, store, plan, gang, index, in_turn(plan, batch.samples, left, attempt), said)
+            reused = shares(shape.volume) and used_before(here, store, number)
+            _measure(store, plan, place_for(here, shape, gang, reused), index, in_turn(plan, batch.samples, left, attempt), said)
         return 0
     except (Gone, GangLost, KubeError) as error:
         return fell_apart(store, [plan], index, f"batch {number}, attempt {attempt}", last, error)
@@ -103,23 +104,64 @@ def in_turn(plan: Plan, samples: Sequence[int], left: Collection[int], attempt: 
     return [position for group in groups for position in group]
 
 
-def _measure(here: Here, store: Store, plan: Plan, gang: Hosts, number: int, samples: Sequence[int], said: "Said") -> None:
-    measuring = Lead(plan, store, place_for(here, plan.shape_of(number), gang), said)
+def _measure(store: Store, plan: Plan, place: Place, number: int, samples: Sequence[int], said: "Said") -> None:
+    measuring = Lead(plan, store, place, said)
     if not measuring.measure(samples, batch=number, deadline=budget.deadline(store, plan.run_id, plan)):
         measuring.give_up(f"budget-{number}", "skipped", f"the budget of {plan.budget:g} s was spent", [number])
 
 
-def place_for(here: Here, shape: Shape, gang: Hosts) -> Place:
-    """Where a gang of that shape measures."""
+def used_before(here: Here, store: Store, batch: int) -> bool:
+    """Whether an earlier gang of this Workflow had the claim that the pods of that batch share; marks it as used. Raises StoreError."""
+    mark = f"{run_folder(here.run_id)}/volumes/{here.workflow_uid}-b{batch}"
+    try:
+        store.get(mark)
+    except NotStoredError:
+        store.put(mark, b"used\n")
+        return False
+    return True
+
+
+def place_for(here: Here, shape: Shape, gang: Hosts, reused: bool = False) -> Place:
+    """Where a gang of that shape measures. `reused`: its volume is one that an earlier gang wrote to."""
     own = gang.pods.get(here.pod)
-    where = {"image_digest": own.image_digest if own else None, "pods": sorted(gang.pods), "attempt": None}
+    where = {"image_digest": own.image_digest if own else None, "pods": sorted(gang.pods)}
+    given = shape.volume is not None and shape.volume.claim is not None
     return Place(
         hosts_for=lambda asked: gang.hosts if asked.hosts.count > 1 or shape.hosts.count == 1 else gang.hosts[:1],
         volume=VOLUME if shape.volume else None,
         where={**where, "store": here.store, "namespace": here.namespace, "workflow_uid": here.workflow_uid},
-        placed=wrong_place,
+        facts={"volume_reused": True} if given or reused else {},
+        placed=lambda asked, hosts: wrong_place(asked, hosts) or wrong_images(shape, own, gang.pods.values(), hosts),
+        advice=writable,
         lost=gang.lost,
     )
+
+
+def wrong_images(shape: Shape, own: Pod | None, pods: Iterable[Pod], hosts: Sequence[Host]) -> str | None:
+    """Why hosts are not of one image: a node holds another under its name. An image that was loaded may have the digest of its
+    configuration alone, which is not compared with that of a manifest. `own`: a pod of the gang; the other variant's have their own image."""
+    side, nodes = (own.rank or 0) // shape.hosts.count if own else 0, {host.name for host in hosts}
+    for of_manifest in (True, False):
+        found = {
+            pod.image_digest.rpartition("@")[2]: pod.node
+            for pod in pods
+            if (pod.rank or 0) // shape.hosts.count == side
+            and pod.node in nodes
+            and pod.image_digest
+            and ("@" in pod.image_digest) == of_manifest
+        }
+        if len(found) > 1:
+            said = ", ".join(f"{digest} on {node}" for digest, node in found.items())
+            return f"hosts ran different images: {said}; give the image by its digest, or pull it anew on all nodes"
+    return None
+
+
+def writable(shape: Shape, error: str) -> str | None:
+    """What to do where a folder of the node refuses its pods: the kubelet makes it for root, and no fsGroup is laid over it."""
+    volume = shape.volume
+    if volume is None or volume.kind != "hostPath" or shape.privileges or VOLUME not in error or "Permission denied" not in error:
+        return None
+    return f"volume.path: make it writable for uid {USER}, which pods run as: chown {USER} {volume.path} on the node"
 
 
 def wrong_place(shape: Shape, hosts: Sequence[Host]) -> str | None:

@@ -49,6 +49,10 @@ class Place:
     where: dict[str, Any] = field(default_factory=dict)
     placed: Callable[[Shape, Sequence[Host]], str | None] = lambda shape, hosts: None
     """Why the hosts are not where the shape asks (spread asked, one node used), or None."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Of each sample measured here."""
+    advice: Callable[[Shape, str], str | None] = lambda shape, error: None
+    """What to do about the error of a sample, or None."""
     lost: Callable[[], str | None] = lambda: None
     """Asked after a sample that failed: why that is no result (a peer is gone), or None."""
 
@@ -185,7 +189,7 @@ class Lead:
 
     def _attempt(self, point: Point, repetition: int) -> Part:
         shape = self._shapes[point.shape]
-        part = Part(point.id, repetition, "ok", started_at=now(), where=dict(self.place.where))
+        part = Part(point.id, repetition, "ok", started_at=now(), where=dict(self.place.where), facts=dict(self.place.facts))
         benchmark: Benchmark[Any] = registry.get(point.benchmark)
         part.benchmark_version = str(benchmark.version)
         guard = noise.Guard()
@@ -213,8 +217,8 @@ class Lead:
             # a benchmark of another package may raise anything; its fault is a row, never the end of the run
             part.status, part.error, part.rows = "failed", f"{type(error).__name__}: {error}", []
         part.noise = guard.disturbed(part.env.get("cpu_threads") or 1)
-        if part.error and (why := guard.starved()):
-            part.error = f"{part.error}; {why}"
+        if part.error:
+            part.error = "; ".join(each for each in (part.error, guard.starved(), self.place.advice(shape, part.error)) if each)
         if part.error:
             part.error = " ".join(part.error.split())
         part.finished_at = now()
@@ -230,7 +234,7 @@ class Lead:
             if absent:
                 raise Skip("; ".join(f"{tool.program} is not installed ({tool.advice or how_to_get(tool.packages)})" for tool in absent))
             benchmark.prepare(gang, params)
-            part.facts = benchmark.provenance(gang, params)
+            part.facts |= benchmark.provenance(gang, params)
             part.started_at = now()
             try:
                 output: Output = benchmark.run(gang, params)

@@ -13,7 +13,7 @@ from perfdag.confirm import ROUNDS
 from perfdag.kube import Kube, KubeError, run
 from perfdag.parts import forget_damaged, note, run_folder, stored_parts
 from perfdag.plan import Plan, make_plan, read_plan
-from perfdag.podspec import Context, account_of, claim_spec, host_port, patch, priority_class, shared_claim
+from perfdag.podspec import Context, account_of, claim_spec, host_port, patch, priority_class, shared_claim, shares
 from perfdag.runs import elsewhere, variants
 from perfdag.shape import Shape
 from perfdag.steps import budget
@@ -115,7 +115,7 @@ def _side_by_side(a: Plan, b: Plan, here: Here) -> tuple[list[Object], list[Obje
 
 def _described(shape: Shape, plan: Plan, here: Here, account: str | None, ranks: range | None = None) -> Object:
     priority = priority_class(plan.options.get("priority", 0))
-    context = Context(plan.run_id, here.images, here.store, here.pull_policy, priority, account, ranks)
+    context = Context(plan.run_id, here.images, here.store, here.pull_policy, priority, account, ranks, here.workflow_uid)
     ports = [ssh_port(shape, plan.run_id, rank) for rank in (0, 1)]
     described: Object = {"patch": patch(shape, context), "port": str(ports[0]), "step": str(ports[1] - ports[0])}
     if shape.network.name:
@@ -256,10 +256,9 @@ def secret(here: Here) -> Object:
 def batch_objects(shape: Shape, here: Here, plan: Plan, number: int) -> list[Object]:
     """The claim that the pods of a batch share, and its PodGroup; none for most shapes."""
     made: list[Object] = []
-    volume = shape.volume
-    if volume and volume.kind == "claim" and volume.access == "ReadWriteMany" and not volume.claim:
-        name = shared_claim(plan.run_id, str(number))
-        made.append({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": claim_spec(volume)})
+    if shape.volume and shares(shape.volume):
+        name = shared_claim(here.workflow_uid, str(number))
+        made.append({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": claim_spec(shape.volume)})
     if shape.scheduler == "volcano":
         pods = shape.hosts.count * (2 if plan.trigger == "ab" else 1)
         group = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "spec": {"minMember": pods}}

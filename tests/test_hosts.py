@@ -291,3 +291,8 @@ def test_only_the_head_of_a_tcp_table_is_read() -> None:
         raise AssertionError("read beyond the first connection")
 
     assert processes.listening_ports("".join(processes._listed(table())), "tcp") == {22, 8080}
+
+
+def test_a_file_that_cannot_be_written_is_named_with_its_host(tmp_path: Path) -> None:
+    with pytest.raises(Failed, match=f"writing {tmp_path} on here: Is a directory"):
+        LocalHost(name="here").put(str(tmp_path), b"")

@@ -11,9 +11,9 @@ from perfdag.hosts import LocalHost
 from perfdag.parts import stored_parts
 from perfdag.plan import Plan, make_plan
 from perfdag.steps import budget, gang
-from perfdag.steps.gang import Hosts, Said
+from perfdag.steps.gang import Said
 from perfdag.steps.lead import Place
-from perfdag.steps.place import Here, here
+from perfdag.steps.place import here
 from perfdag.store import FolderStore
 from perfdag.suite import loads
 
@@ -21,45 +21,41 @@ SUITE = "name: s\nbudget: 30m\nentries: [{benchmark: command, repetitions: 2, pa
 
 
 @pytest.fixture
-def queued(tmp_path: Path) -> tuple[FolderStore, Plan, Here]:
+def queued(tmp_path: Path) -> tuple[FolderStore, Plan]:
     """A run whose Workflow waited an hour for the lock of another."""
     created = (datetime.now(UTC) - timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
     place = here({"PERFDAG_WORKFLOW_CREATED": created, "PERFDAG_WORKFLOW_UID": "u", "PERFDAG_STORE": "s3://b"})
-    return FolderStore(str(tmp_path)), make_plan(loads(SUITE), run_id=place.run_id), place
+    return FolderStore(str(tmp_path)), make_plan(loads(SUITE), run_id=place.run_id)
 
 
-def measured(store: FolderStore, plan: Plan, place: Here) -> int:
-    gang._measure(place, store, plan, Hosts([LocalHost()], {}), 0, plan.batches[0].samples, Said(2))
+def measured(store: FolderStore, plan: Plan) -> int:
+    gang._measure(store, plan, Place(hosts_for=lambda _: [LocalHost()]), 0, plan.batches[0].samples, Said(2))
     return len([name for name in stored_parts(store, plan.run_id) if not name.startswith("canary")])
 
 
-def test_waiting_for_the_lock_is_not_counted(queued: tuple[FolderStore, Plan, Here], monkeypatch: pytest.MonkeyPatch) -> None:
-    store, plan, place = queued
-    monkeypatch.setattr(gang, "place_for", lambda *_: Place(hosts_for=lambda _: [LocalHost()]))
+def test_waiting_for_the_lock_is_not_counted(queued: tuple[FolderStore, Plan]) -> None:
+    store, plan = queued
     budget.begin(store, plan.run_id)
-    assert measured(store, plan, place) == 2
+    assert measured(store, plan) == 2
 
 
 def test_a_spent_budget_skips_and_a_run_that_ended_has_all_of_it_again(
-    queued: tuple[FolderStore, Plan, Here], monkeypatch: pytest.MonkeyPatch
+    queued: tuple[FolderStore, Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, plan, place = queued
-    monkeypatch.setattr(gang, "place_for", lambda *_: Place(hosts_for=lambda _: [LocalHost()]))
+    store, plan = queued
     monkeypatch.setattr(budget.time, "time", lambda now=time.time: now() - 1801)
     budget.begin(store, plan.run_id)
     monkeypatch.undo()
-    monkeypatch.setattr(gang, "place_for", lambda *_: Place(hosts_for=lambda _: [LocalHost()]))
-    assert measured(store, plan, place) == 0
+    assert measured(store, plan) == 0
     assert b"the budget of 1800 s was spent" in store.get(f"runs/{plan.run_id}/notes/budget-0.json")
     budget.end(store, plan.run_id)  # `argo retry` runs no plan step again
-    assert measured(store, plan, place) == 2
+    assert measured(store, plan) == 2
 
 
-def test_what_confirms_a_night_has_a_clock_of_its_own(queued: tuple[FolderStore, Plan, Here], monkeypatch: pytest.MonkeyPatch) -> None:
-    store, plan, place = queued
+def test_what_confirms_a_night_has_a_clock_of_its_own(queued: tuple[FolderStore, Plan], monkeypatch: pytest.MonkeyPatch) -> None:
+    store, plan = queued
     monkeypatch.setattr(budget.time, "time", lambda now=time.time: now() - 1801)
     budget.begin(store, plan.run_id)  # the night used all of its budget
     monkeypatch.undo()
-    monkeypatch.setattr(gang, "place_for", lambda *_: Place(hosts_for=lambda _: [LocalHost()]))
     confirming = again(plan, {plan.points[0].id})[0]
-    assert measured(store, confirming, place) == 2
+    assert measured(store, confirming) == 2

@@ -1,11 +1,14 @@
 """The order of a batch's samples on its first try and on a retry, and why a gang is not there."""
 
+import contextlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from perfdag.hosts import Host, LocalHost
 from perfdag.kube import KubeError
 from perfdag.parts import Part
 from perfdag.plan import make_plan
@@ -91,6 +94,84 @@ def test_want_of_rights_is_noted_and_not_tried_again(tmp_path: Path, error: Exce
     assert str(error) in store.get(f"runs/{plan.run_id}/notes/batch-0.json").decode()
     with pytest.raises(KubeError):  # an API server that is away may be back for the next attempt
         gang.fell_apart(store, [plan], 0, "batch 0, attempt 0", False, KubeError(503, "Unavailable", "no"))
+
+
+def gang_of(*digests: str | None) -> dict[str, Pod]:
+    """Running pods by name, one a node, the first of them the lead in `place()`."""
+    names = [place().pod, *(f"p{rank}" for rank in range(1, len(digests)))]
+    return {
+        name: Pod(name, 0, 0, rank, "Running", f"node-{rank}", "127.0.0.1", image_digest=digest)
+        for rank, (name, digest) in enumerate(zip(names, digests, strict=True))
+    }
+
+
+def hosts_on(*ranks: int) -> list[Host]:
+    return [LocalHost(name=f"node-{rank}") for rank in ranks]
+
+
+@pytest.mark.parametrize(
+    ("digests", "used", "why"),
+    [
+        (("a/i@sha256:aaa", "a/i@sha256:bbb"), (0, 1), "different images: sha256:aaa on node-0, sha256:bbb on node-1; "),
+        (("sha256:aaa", "sha256:bbb"), (0, 1), "different images: sha256:aaa on node-0, sha256:bbb on node-1; "),
+        (("a/i@sha256:aaa", "mirror/i@sha256:aaa"), (0, 1), None),
+        (("a/i@sha256:aaa", "sha256:ccc"), (0, 1), None),  # pulled here, loaded there
+        (("a/i@sha256:aaa", None), (0, 1), None),
+        (("a/i@sha256:aaa", "a/i@sha256:aaa", "a/i@sha256:bbb"), (0, 1), None),  # a pair of a gang
+        (("a/i@sha256:aaa", "a/i@sha256:aaa", "a/i@sha256:bbb"), (1, 2), "sha256:aaa on node-1, sha256:bbb on node-2"),
+    ],
+)
+def test_hosts_of_different_images_are_no_gang(digests: tuple[str | None, ...], used: tuple[int, ...], why: str | None) -> None:
+    shape = Shape.model_validate({"hosts": {"count": len(digests)}})
+    there = gang.place_for(place(), shape, gang.Hosts([], gang_of(*digests)))
+    found = there.placed(shape, hosts_on(*used))
+    assert found is None if why is None else why in str(found)
+
+
+def test_the_variants_of_an_ab_test_have_each_an_image() -> None:
+    shape = Shape.model_validate({"hosts": {"count": 2}})
+    pods = gang_of("i@sha256:aaa", "i@sha256:aaa", "i@sha256:bbb", "i@sha256:bbb")
+    beside = {name: replace(pod, node=f"node-{(pod.rank or 0) % 2}") for name, pod in pods.items()}
+    for name in (place().pod, "p2"):
+        assert gang.place_for(replace(place(), pod=name), shape, gang.Hosts([], beside)).placed(shape, hosts_on(0, 1)) is None
+
+
+@pytest.mark.parametrize(
+    ("volume", "facts"),
+    [
+        ({"claim": "mine"}, {"volume_reused": True}),
+        ({"access": "ReadWriteMany"}, {"volume_reused": True}),
+        ({"access": "ReadWriteOnce"}, {}),
+        ({"kind": "emptyDir"}, {}),
+    ],
+)
+def test_a_volume_that_was_written_to_before_is_called_reused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, volume: dict[str, str], facts: dict[str, bool]
+) -> None:
+    plan = make_plan(loads(f"name: s\nentries: [{{benchmark: command, volume: {json.dumps(volume)}, params: {{argv: ['true']}}}}]\n"))
+    store, seen = FolderStore(str(tmp_path)), []
+
+    @contextlib.contextmanager
+    def gathered(*_: Any) -> Any:
+        yield gang.Hosts(hosts_on(0), gang_of(None))
+
+    monkeypatch.setattr(gang, "gathered", gathered)
+    monkeypatch.setattr(gang, "_measure", lambda store, plan, place, *_: seen.append(place.facts))
+    ours, next_workflow = place(), replace(place(), workflow_uid="another")
+    for here, attempt in ((ours, 0), (ours, 1), (next_workflow, 0)):
+        assert gang.lead(here, store, plan, 0, attempt, False) == 0
+    fresh = facts if "claim" in volume else {}
+    assert seen == [fresh, facts, fresh], "a run that is resumed has claims of its own"
+
+
+def test_a_folder_of_the_node_that_only_root_may_write_to_says_what_to_do(tmp_path: Path) -> None:
+    shape = Shape.model_validate({"volume": {"kind": "hostPath", "path": "/mnt/data"}})
+    advice = gang.place_for(place(), shape, gang.Hosts([], {})).advice
+    wants = "volume.path: make it writable for uid 1000, which pods run as: chown 1000 /mnt/data on the node"
+    assert advice(shape, "writing /perfdag/volume/x on n: Permission denied") == wants
+    assert advice(shape, "writing /tmp/x on n: Permission denied") is None
+    of_root = shape.model_copy(update={"privileges": ["mtu"]})
+    assert advice(of_root, "writing /perfdag/volume/x on n: Permission denied") is None
 
 
 def test_pods_without_an_address_of_the_family_are_no_gang() -> None:

@@ -101,6 +101,13 @@ def test_any_fault_of_a_benchmark_is_a_row_and_the_run_goes_on(tmp_path: Path, f
     assert "odd" in str(watcher.parts[0].error)
 
 
+def test_a_place_says_what_to_do_and_what_is_true_of_all_its_samples(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
+    fake.script = [Failed("no room"), 2.0]
+    there = Place(hosts_for=local_hosts, facts={"volume_reused": True}, advice=lambda shape, error: f"{error}? make some")
+    _, watcher, _ = measure(tmp_path, ONE + "    repetitions: 2\n", there)
+    assert [(part.error, part.facts["volume_reused"]) for part in watcher.parts] == [("no room; no room? make some", True), (None, True)]
+
+
 def test_an_invalid_sample_keeps_its_values_and_says_why(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
     fake.script = [Invalid("tcp was asked, shm was used", {"said": "x"}, [Measurement("figure", 9.0)])]
     _, watcher, _ = measure(tmp_path, ONE)

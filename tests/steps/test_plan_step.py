@@ -11,11 +11,12 @@ from perfdag.document import BadDocument
 from perfdag.hosts import LocalHost
 from perfdag.parts import Part
 from perfdag.plan import make_plan
+from perfdag.podspec import BATCH
 from perfdag.shape import Shape
 from perfdag.steps.gang import wrong_place
 from perfdag.steps.given import suite_text
 from perfdag.steps.place import Here, here
-from perfdag.steps.plan import kept, outputs, plan_of, ssh_port
+from perfdag.steps.plan import batch_objects, kept, outputs, plan_of, ssh_port
 from perfdag.steps.size import check_size
 from perfdag.store import FolderStore
 from perfdag.suite import loads
@@ -189,3 +190,16 @@ def test_too_many_shapes_are_refused_before_anything_is_made() -> None:
 def test_a_store_that_no_other_pod_finds_is_refused(store: str) -> None:
     with pytest.raises(BadDocument, match="--store s3://bucket/prefix or claim://NAME"):
         replace(place(), store=store).open()
+
+
+def test_the_claim_that_pods_share_is_the_workflows_own() -> None:
+    """A run that is resumed would else measure on the claim of an earlier Workflow, which is deleted with that one."""
+    plan = make_plan(loads("name: s\nentries: [{benchmark: command, volume: {access: ReadWriteMany}, params: {argv: ['true']}}]\n"))
+    names = []
+    for told in (place(), replace(place(), workflow_uid="another")):
+        (claim,) = batch_objects(plan.shape_of(0), told, plan, 0)
+        (shape,) = outputs(plan, told, set())["shapes"]
+        names.append(claim["metadata"]["name"])
+        mounted = next(each for each in shape["patch"]["volumes"] if each["name"] == "measured")
+        assert mounted["persistentVolumeClaim"]["claimName"].replace(BATCH, "0") == names[-1]
+    assert names == ["perfdag-uid-b0", "perfdag-another-b0"]
