@@ -12,8 +12,9 @@ from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Met
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import measured, workloads
 from perfdag.steps.scale.gates import parse as parse_gate
+from perfdag.steps.scale.generator import connections
 from perfdag.steps.scale.rows import Row
-from perfdag.steps.scale.run_vmi import SLACK
+from perfdag.steps.scale.run_vmi import SLACK, say
 from perfdag.steps.scale.runai import WORKLOAD_TYPES
 from perfdag.steps.scale.schedule import Arrival, Schedule
 from perfdag.steps.scale.summary import Summary
@@ -165,7 +166,7 @@ class Scale(Benchmark[ScaleParams]):
         """See Benchmark."""
         try:
             spec = params.spec()
-            spec.deadline = time.monotonic() + gang.timeout
+            spec.deadline, spec.tell = time.monotonic() + gang.timeout, say
             result = signals.run(_measure(spec, params))
         except workloads.NotHereError as error:
             raise Skip(str(error)) from None
@@ -197,6 +198,8 @@ class Scale(Benchmark[ScaleParams]):
             found += [Measurement(name, value, stat) for stat, value in told.items() if value is not None]
         found += measured.of_gates(raw["verdicts"], {}) + measured.of_messages(rows, {})
         said = measured.failure_text(rows, raw["facts"]["notes"])
+        if raw["disturbed"]:
+            raise Invalid(f"{raw['disturbed']}; {said}".rstrip("; "), output.texts, found)
         if not any(each.metric == "submission_to_scheduled" for each in found):
             raise Invalid(f"nothing was scheduled: {said}", output.texts, found)
         if figures["left_behind"]:
@@ -211,5 +214,5 @@ class Scale(Benchmark[ScaleParams]):
 
 
 async def _measure(spec: workloads.Spec, params: ScaleParams) -> Result:
-    async with Kube(connections=max(100, spec.parallel)) as kube:
+    async with Kube(connections=connections(spec.parallel)) as kube:
         return await workloads.exclusive(kube, spec, params.scenario, params.lock_timeout)

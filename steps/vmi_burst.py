@@ -13,6 +13,7 @@ from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import measured, run_vmi, vmi
 from perfdag.steps.scale.gates import parse as parse_gate
 from perfdag.steps.scale.gates import with_slo
+from perfdag.steps.scale.generator import connections
 from perfdag.steps.scale.prometheus import Prometheus
 from perfdag.steps.scale.rows import Row
 from perfdag.steps.scale.schedule import Schedule
@@ -163,7 +164,7 @@ def run_scenario(name: str, params: VmiParams, ask: run_vmi.Ask, timeout: float)
     Raises Skip (no cluster, no KubeVirt), Failed (a bad request), Infrastructure."""
     try:
         spec = params.spec()
-        spec.deadline = time.monotonic() + timeout
+        spec.deadline, spec.tell = time.monotonic() + timeout, run_vmi.say
         outcome = signals.run(_measure(spec, ask))
     except ValueError as error:
         raise Failed(str(error)) from None
@@ -179,48 +180,56 @@ def run_scenario(name: str, params: VmiParams, ask: run_vmi.Ask, timeout: float)
 
 
 async def _measure(spec: vmi.Spec, ask: run_vmi.Ask) -> run_vmi.Outcome:
-    async with Kube() as kube:
+    async with Kube(connections=connections(spec.parallel)) as kube:
         return await run_vmi.measure(kube, spec, ask)
 
 
 def parse_results(output: Output, headline: str) -> list[Measurement]:
-    """Measurements of all results. Of a search for capacity the gates that ended it are its answer, no breach, unless nothing passed or
-    they had no data.
+    """Measurements of all results. Of a search for capacity what ended it is its answer, and no fault, unless nothing passed or a gate
+    had no data.
 
-    Raises Invalid where VMIs never ran, objects were left behind or an open loop was not held; what was seen is kept.
+    Raises Invalid where VMIs never ran, objects were left behind, a size was not measured, an open loop was not held or another run was
+    beside this one; what was seen of every size is kept.
     """
     raw = orjson.loads(output.texts["results"])
-    passed = raw["capacity"]["passed"] if raw["capacity"] else 0
+    search = raw["capacity"]
+    passed = search["passed"] if search else 0
     found: list[Measurement] = []
     notes: list[str] = []
     rows: list[Row] = []
+    late: list[str] = []
     for each in raw["results"]:
         each_rows = [Row(**row) for row in each["rows"]]
         stages = [Summary(**stage) for stage in each["stages"]]
-        coords = {"count": each["count"]}
+        coords, figures = {"count": each["count"]}, each["figures"]
         found += _headline(stages, headline, coords)
-        found += measured.of_stages(stages, coords) + measured.of_figures(each["figures"], coords, each["count"])
+        found += measured.of_stages(stages, coords) + measured.of_figures(figures, coords, each["count"])
         found += measured.of_calls(each["calls"], coords) + measured.of_objects(each_rows, coords)
-        ended_it = passed and not raw["capacity"]["no_data"] and each is raw["results"][-1]
+        ended_it = passed and not search["no_data"] and each["count"] > passed
         held = [verdict for verdict in each["verdicts"] if verdict["passed"] or not ended_it]
         found += measured.of_gates(held, coords) + measured.of_messages(each_rows, coords)
         notes += each["facts"]["notes"]
         rows += each_rows
-        if each["figures"]["left_behind"]:
-            notes.append(f"{each['figures']['left_behind']:g} objects were left behind")
-        if (each["figures"]["success_ratio"] or 0) < 1:
-            notes.append(f"{1 - (each['figures']['success_ratio'] or 0):.1%} of {each['count']} never ran")
-        if any(made["held"] is False for made in each["facts"]["generator"]):
-            raise Invalid("the open loop did not hold its rate", output.texts, found)
-    if raw["capacity"] is not None:
+        if figures["left_behind"]:
+            notes.append(f"{figures['left_behind']:g} objects were left behind")
+        if not each["error"] and (figures["success_ratio"] or 0) < 1:
+            notes.append(f"{1 - (figures['success_ratio'] or 0):.1%} of {each['count']} never ran")
+        if not ended_it and any(made["held"] is False for made in each["facts"]["generator"]):
+            late.append(str(each["count"]))
+    if search:
         found.append(Measurement("capacity", float(passed)))
-        notes += [f"capacity is a lower bound: {raw['capacity']['stopped']}"] if raw["capacity"]["stopped"] else []
-    if not any(each.metric == headline for each in found) and raw["capacity"] is None:
-        raise Invalid(f"no VMI ran: {measured.failure_text(rows, notes)}", output.texts, found)
+        notes += [f"capacity is a lower bound: {search['stopped']}"] if search["stopped"] else []
+    said = measured.failure_text(rows, notes)
+    if disturbed := next((each["disturbed"] for each in raw["results"] if each["disturbed"]), ""):
+        raise Invalid(f"{disturbed}; {said}".rstrip("; "), output.texts, found)
+    if not any(each.metric == headline for each in found) and not search:
+        raise Invalid(f"no VMI ran: {said}", output.texts, found)
     bad = [each for each in raw["results"] if (each["figures"]["success_ratio"] or 0) < 1 or each["figures"]["left_behind"]]
     if bad and not passed:  # kept, but not comparable with a run where all ran
-        raise Invalid(measured.failure_text(rows, notes), output.texts, found)
-    output.facts["notes"] = measured.failure_text(rows, notes)
+        raise Invalid(said, output.texts, found)
+    if late:
+        raise Invalid(f"the open loop did not hold its rate of {', '.join(late)} VMIs; {said}".rstrip("; "), output.texts, found)
+    output.facts["notes"] = said
     return found
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from perfdag.kube import Kube
     from perfdag.steps.scale.schedule import Schedule
-    from perfdag.steps.scale.vmi import Capacity, Result
+    from perfdag.steps.scale.sizes import Capacity
+    from perfdag.steps.scale.vmi import Result
 
 T = TypeVar("T")
 
@@ -85,6 +86,7 @@ def _tell_held(told: dict[str, Any]) -> None:
 def submit(args: argparse.Namespace) -> int:
     """Create the workloads; 1 where some were refused or not sent."""
     from perfdag.steps.scale.commands import Order, submit
+    from perfdag.steps.scale.generator import connections
     from perfdag.steps.scale.runai import check_submitter
 
     settings = settings_of(args)
@@ -109,7 +111,7 @@ def submit(args: argparse.Namespace) -> int:
         lock_timeout=args.lock_timeout,
         tell=_tell,
     )
-    file = _on_cluster(args, lambda kube: submit(kube, order), max(100, args.num_processes))
+    file = _on_cluster(args, lambda kube: submit(kube, order), connections(args.num_processes))
     told = file.generator
     print(f"run {file.run}: {told['created']} of {told['planned']} created in {told['seconds']:.1f} s", end="")
     print(f" ({told['create_rate_per_s']:.0f}/s)" if told["create_rate_per_s"] else "")
@@ -219,6 +221,7 @@ _OF_SCENARIO = {"step": "capacity", "churn": "steady", "pause": "steady", "durat
 def vmi(args: argparse.Namespace) -> int:
     """Run a VMI scenario and write its files; 3 for a gate, 1 where VMIs never ran or are left."""
     from perfdag.steps.scale import gates, vmi
+    from perfdag.steps.scale.generator import connections
     from perfdag.steps.scale.prometheus import Prometheus
     from perfdag.steps.scale.run_vmi import Ask, measure
 
@@ -228,6 +231,13 @@ def vmi(args: argparse.Namespace) -> int:
         if _OF_SCENARIO[name] != args.scenario:
             raise ValueError(f"--{name} goes with {_OF_SCENARIO[name]}, not {args.scenario}")
     own = [*map(gates.parse, args.gate)]
+    measured: list[Result] = []
+
+    def seen(result: "Result") -> None:
+        """A size that was measured is on disk whatever becomes of those after it."""
+        measured.append(result)
+        _write_results(args.output_dir, measured, None)
+
     spec = vmi.Spec(
         template=args.template,
         namespaces=args.namespace,
@@ -241,11 +251,18 @@ def vmi(args: argparse.Namespace) -> int:
         gates=own if args.no_api_gates else gates.with_slo(own),
         prometheus=Prometheus(args.prometheus, args.prometheus_token_file, args.prometheus_ca_file) if args.prometheus else None,
         tell=_tell,
+        seen=seen,
     )
     ask = Ask(args.scenario, args.count, lock_timeout=args.lock_timeout, **given)
-    outcome = _on_cluster(args, lambda kube: measure(kube, spec, ask))
+    try:
+        outcome = _on_cluster(args, lambda kube: measure(kube, spec, ask), connections(args.parallel))
+    except BaseException:
+        if measured:
+            _tell(f"measured before: {', '.join(str(each.count) for each in measured)} VMIs; their files are in {args.output_dir}")
+        raise
     _tell_results(args.output_dir, outcome.results, outcome.capacity)
-    if outcome.capacity is not None and outcome.capacity.passed and not outcome.capacity.no_data:
+    answered = outcome.capacity is not None and outcome.capacity.passed and not outcome.capacity.no_data
+    if answered and not any(each.disturbed for each in outcome.results):
         return 0  # what ended the search is its answer
     return _code(outcome.results)
 
@@ -253,6 +270,7 @@ def vmi(args: argparse.Namespace) -> int:
 def scenario(args: argparse.Namespace) -> int:
     """Run a scenario of GPUs, gangs or the scheduler alone and write its files; 3 for a gate, 1 where pods did not come or are left."""
     from perfdag.steps.scale import gates, workloads
+    from perfdag.steps.scale.generator import connections
 
     settings_of(args)
     spec = workloads.Spec(
@@ -268,7 +286,7 @@ def scenario(args: argparse.Namespace) -> int:
     )
     if min(spec.count, spec.workers, spec.parallel) < 1:
         raise ValueError("--count, --workers and --parallel are 1 or more")
-    result = _on_cluster(args, lambda kube: workloads.exclusive(kube, spec, args.scenario, args.lock_timeout), max(100, args.parallel))
+    result = _on_cluster(args, lambda kube: workloads.exclusive(kube, spec, args.scenario, args.lock_timeout), connections(args.parallel))
     _tell_results(args.output_dir, [result], None)
     for name in workloads.FIGURES:
         if (value := result.figures.get(name)) is not None:
@@ -277,11 +295,6 @@ def scenario(args: argparse.Namespace) -> int:
 
 
 def _tell_results(folder: Path, results: "list[Result]", capacity: "Capacity | None") -> None:
-    from dataclasses import asdict
-
-    from perfdag.steps.scale import table
-
-    folder.mkdir(parents=True, exist_ok=True)
     for result in results:
         print(f"{result.scenario} of {result.count}, run {result.run}")
         _print_stages(result.rows)
@@ -294,17 +307,28 @@ def _tell_results(folder: Path, results: "list[Result]", capacity: "Capacity | N
     if capacity is not None:
         bound = f" at least: {capacity.stopped}" if capacity.stopped else ""
         print(f"capacity: {capacity.passed} VMIs passed every gate{bound}")
+    _write_results(folder, results, capacity)
+
+
+def _write_results(folder: Path, results: "list[Result]", capacity: "Capacity | None") -> None:
+    from dataclasses import asdict
+
+    from perfdag.steps.scale import table
+
+    folder.mkdir(parents=True, exist_ok=True)
     table.write_rows(folder / "stages.parquet", [row for result in results for row in result.rows])
     table.write_json(folder / "perf-audit-results.json", table.audit(results))
     runs = [
         {"scenario": r.scenario, "count": r.count, "run": r.run, "figures": r.figures, "facts": r.facts, "calls": r.calls}
-        | {"verdicts": [{**asdict(each), "gate": str(each.gate)} for each in r.verdicts]}
+        | {"verdicts": [{**asdict(each), "gate": str(each.gate)} for each in r.verdicts], "error": r.error, "disturbed": r.disturbed}
         for r in results
     ]
     table.write_json(folder / "summary.json", {"runs": runs, "capacity": asdict(capacity) if capacity else None})
 
 
 def _code(results: "list[Result]") -> int:
+    if any(result.disturbed for result in results):
+        return 1  # another run measured beside it: a gate says nothing of either
     if any(result.breached for result in results):
         return 3
     return 1 if any(result.failed for result in results) else 0

@@ -28,6 +28,12 @@ LATE = 0.1
 """Seconds: where 99 of 100 objects went at most so late, the schedule was held. Of a single batch this is all that can be said."""
 
 
+def connections(parallel: int) -> int:
+    """Connections for so many creations in flight and for what goes beside them (heartbeat, lock, lists): a creation that waits for one of
+    ours would count it as the server's time."""
+    return max(100, parallel + 20)
+
+
 @dataclass(slots=True)
 class Submission:
     """One object. `started_ns`, `answered_ns` are 0 where it was never sent; `error` is empty where it was created."""

@@ -1,16 +1,22 @@
 """A VMI measurement from the lock to the verdict: one scenario, whichever was asked for."""
 
+import sys
 import time
 from dataclasses import dataclass, field
 
 from perfdag.kube import Kube
-from perfdag.steps.scale import vmi
+from perfdag.steps.scale import sizes, vmi
 from perfdag.steps.scale.lock import ExclusiveRun
 from perfdag.steps.scale.vmi import PRIMER
 
 SLACK = 60.0
 """Seconds for what nobody waits for: namespaces, scrapes, the clock."""
 SCENARIOS = ("burst", "ladder", "steady", "capacity")
+
+
+def say(text: str) -> None:
+    """Tell whoever reads the log of a benchmark's pod."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 @dataclass
@@ -28,8 +34,8 @@ class Ask:
 
     def limit(self, spec: vmi.Spec) -> float:
         """Seconds it may take where everything that it waits for takes as long as it may."""
-        sizes = range(self.step, max(self.counts) + 1, self.step) if self.scenario == "capacity" else self.counts
-        bursts = sum(spec.schedule.span(size) + (PRIMER + spec.timeout if spec.primer else 0.0) + 2 * spec.timeout for size in sizes)
+        counts = range(self.step, max(self.counts) + 1, self.step) if self.scenario == "capacity" else self.counts
+        bursts = sum(spec.schedule.span(size) + (PRIMER + spec.timeout if spec.primer else 0.0) + 2 * spec.timeout for size in counts)
         churn = self.duration + 2 * spec.timeout if self.scenario == "steady" else 0.0
         return self.lock_timeout + bursts + self.cooldown * (len(self.counts) - 1) + churn + SLACK
 
@@ -39,7 +45,7 @@ class Outcome:
     """Results in order; `capacity` for that scenario alone."""
 
     results: list[vmi.Result]
-    capacity: vmi.Capacity | None = None
+    capacity: sizes.Capacity | None = None
 
 
 async def measure(kube: Kube, spec: vmi.Spec, ask: Ask) -> Outcome:
@@ -54,13 +60,15 @@ async def measure(kube: Kube, spec: vmi.Spec, ask: Ask) -> Outcome:
     if spec.prometheus:
         await spec.prometheus.probe()
     patience = max(0.0, min(ask.lock_timeout, spec.deadline - time.monotonic()))
-    async with ExclusiveRun(kube, spec.run, patience, spec.tell):
+    async with ExclusiveRun(kube, spec.run, patience, spec.tell) as lock:
         spec.tell(f"run {spec.run}: {ask.scenario}")  # before anything is made: what a killed process leaves is deleted by this id
         if ask.scenario == "capacity":
-            passed, results = await vmi.capacity(kube, spec, ask.step, max(ask.counts))
+            passed, results = await sizes.capacity(kube, spec, ask.step, max(ask.counts))
             outcome = Outcome(results, passed)
         elif ask.scenario == "steady":
             outcome = Outcome([await vmi.steady(kube, spec, ask.counts[0], ask.churn, ask.pause, ask.duration)])
         else:
-            outcome = Outcome(await vmi.ladder(kube, spec, ask.counts, ask.cooldown))
+            outcome = Outcome(await sizes.ladder(kube, spec, ask.counts, ask.cooldown))
+    for each in outcome.results:
+        each.disturbed = lock.lost
     return outcome

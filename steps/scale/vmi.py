@@ -1,10 +1,10 @@
-"""VMI scenarios: burst, ladder of bursts, steady state with churn, and the search for capacity."""
+"""VMI scenarios: a burst, and a steady state with churn; several bursts are in `sizes`."""
 
 import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from perfdag.steps.scale.apimetrics import CREATION, DELETION
 from perfdag.steps.scale.chains import CHAINS
 from perfdag.steps.scale.completion import may_be_settled, settled
 from perfdag.steps.scale.generator import Submission
-from perfdag.steps.scale.kubevirt import TooDenseError, check_nodes, nested_note
+from perfdag.steps.scale.kubevirt import check_nodes, nested_note
 from perfdag.steps.scale.namespaces import own_namespaces
 from perfdag.steps.scale.observer import Record
 from perfdag.steps.scale.prometheus import Prometheus, component_figures
@@ -49,6 +49,8 @@ class Spec:
     deadline: float = math.inf
     """time.monotonic() from which on nothing is waited for but deletion: what has not come by then is censored."""
     tell: Tell = lambda text: None
+    seen: Callable[["Result"], None] = lambda result: None
+    """Gets the result of each size as soon as it is there."""
     run: str = field(default_factory=new_run)
     """The id that all it makes is labelled with; parts of it add to it (removal.belongs)."""
 
@@ -70,6 +72,10 @@ class Result:
     calls: list[dict[str, Any]] = field(default_factory=list)
     started: float = 0.0
     ended: float = 0.0
+    error: str = ""
+    """Why this size was not measured, where others were."""
+    disturbed: str = ""
+    """Who else measured on the cluster at the same time."""
 
     @property
     def breached(self) -> list[gating.Verdict]:
@@ -78,8 +84,8 @@ class Result:
 
     @property
     def failed(self) -> bool:
-        """Whether a gate was breached, a VMI never ran or one was left behind."""
-        return bool(self.breached or self.figures["left_behind"]) or self.figures["success_ratio"] != 1.0
+        """Whether a gate was breached, a VMI never ran, one was left behind, or another run was beside it."""
+        return bool(self.breached or self.disturbed or self.figures["left_behind"]) or self.figures["success_ratio"] != 1.0
 
     @property
     def undecided(self) -> list[gating.Verdict]:
@@ -121,25 +127,7 @@ async def burst(kube: Kube, spec: Spec, count: int) -> Result:
         rows = await session.rows()
         running, phases = session.reached(VMI, "running"), phase_counts(session.observer.of(VMI))
         spec.tell(f"{running} of {wanted} Running; deleting")
-        gone = await session.delete(session.submissions, spec.parallel, spec.timeout)
-        await session.scrape(DELETION)
-        left = 0 if gone else session.left(session.submissions)
-        return await _result("burst", count, session, spec, nodes, rows, {"left_behind": float(left), **phases})
-
-
-async def ladder(kube: Kube, spec: Spec, sizes: list[int], cooldown: float) -> list[Result]:
-    """Bursts of rising size with `cooldown` seconds between them; ends early where one leaves objects behind, and at the deadline."""
-    found: list[Result] = []
-    await check_nodes(kube, max(sizes) * spec.replicas, spec.per_node)
-    async with own_namespaces(kube, spec.namespaces, spec.run):
-        for number, size in enumerate(sizes):
-            if number:
-                spec.tell(f"cooling down for {cooldown:g} s")
-                await asyncio.sleep(max(0.0, min(cooldown, spec.deadline - time.monotonic())))
-            found.append(await burst(kube, spec if len(sizes) == 1 else _rung(spec, number), size))
-            if found[-1].figures["left_behind"] or time.monotonic() >= spec.deadline:
-                break
-    return found
+        return await _result("burst", count, session, spec, nodes, rows, {"left_behind": await _emptied(session, spec), **phases})
 
 
 async def steady(kube: Kube, spec: Spec, count: int, churn: int, pause: float, duration: float) -> Result:
@@ -157,64 +145,26 @@ async def steady(kube: Kube, spec: Spec, count: int, churn: int, pause: float, d
         note(_live(session))
         alive: list[Submission] = [each for each in session.submissions if not each.error]
         cycles, end = 0, min(spec.deadline, time.monotonic() + duration)
-        while time.monotonic() < end:
-            await asyncio.sleep(min(pause, max(0.0, end - time.monotonic())))
-            old, alive = alive[:churn], alive[churn:]
-            await session.delete(old, spec.parallel, spec.timeout)
-            note(_live(session))
-            made = await session.create(churn, spec.schedule, spec.parallel)
-            alive += made.created
-            await _settled(session, spec)
-            note(_live(session))
-            cycles += 1
+        try:
+            while time.monotonic() < end:
+                await asyncio.sleep(min(pause, max(0.0, end - time.monotonic())))
+                old, alive = alive[:churn], alive[churn:]
+                await session.delete(old, spec.parallel, spec.timeout)
+                note(_live(session))
+                made = await session.create(churn, spec.schedule, spec.parallel)
+                alive += made.created
+                await _settled(session, spec)
+                note(_live(session))
+                cycles += 1
+        except KubeError as error:
+            session.notes.append(f"the churn ended after {cycles} cycles: {error}")
         await session.scrape(CREATION)
         rows = await session.rows()
-        gone = await session.delete(session.submissions, spec.parallel, spec.timeout)
-        await session.scrape(DELETION)
+        left = await _emptied(session, spec)
         note(_live(session))
-        left = 0 if gone else session.left(session.submissions)
-        result = await _result("steady", count, session, spec, nodes, rows, {"left_behind": float(left), "churn_cycles": float(cycles)})
+        result = await _result("steady", count, session, spec, nodes, rows, {"left_behind": left, "churn_cycles": float(cycles)})
         result.trace = trace
         return result
-
-
-@dataclass(frozen=True)
-class Capacity:
-    """The last size that passed (0: none). `stopped` is empty where the next one failed, else why that is not known: then the size is
-    a lower bound. `no_data`: the next one was tried, and a gate had no data."""
-
-    passed: int
-    stopped: str = ""
-    no_data: bool = False
-
-
-async def capacity(kube: Kube, spec: Spec, step: int, limit: int) -> tuple[Capacity, list[Result]]:
-    """Grow by bursts of `step`, 2 `step` ... up to `limit` until the first gate fails or has no data, a VMI does not run or one is left
-    behind.
-
-    Returns what passed, and all results. Raises TooDenseError where not even the first step has room.
-    """
-    found: list[Result] = []
-    passed = 0
-    for number, size in enumerate(range(step, limit + 1, step)):
-        try:
-            found.append(await burst(kube, _rung(spec, number), size))
-        except TooDenseError as error:
-            if not found:
-                raise
-            return Capacity(passed, str(error)), found
-        if undecided := found[-1].undecided:
-            return Capacity(passed, "; ".join(map(str, undecided)), no_data=True), found
-        if found[-1].failed:
-            late = time.monotonic() >= spec.deadline
-            return Capacity(passed, "the sample's own time limit was reached" if late else ""), found
-        passed = size
-    return Capacity(passed, f"the limit of {limit} was reached"), found
-
-
-def _rung(spec: Spec, number: int) -> Spec:
-    """The spec of one size of several: what it makes is told from that of the others, and belongs to the same run."""
-    return replace(spec, run=f"{spec.run}-{number + 1}")
 
 
 def phase_counts(vmis: Iterable[Record]) -> dict[str, float]:
@@ -240,6 +190,21 @@ async def _settled(session: Session, spec: Spec) -> bool:
         return may_be_settled(session.observer, enough) and settled(session.live(VMI), spec.replicas) >= enough
 
     return await session.until(all_settled, spec.timeout)
+
+
+async def _emptied(session: Session, spec: Spec) -> float:
+    """Delete all, and say how many objects are left. What was measured before stands, whatever becomes of the deletion."""
+    try:
+        gone = await session.delete(session.submissions, spec.parallel, spec.timeout)
+        left = 0 if gone else session.left(session.submissions)
+    except KubeError as error:
+        session.notes.append(f"the deletion was not followed to its end: {error}")
+        left = session.left(session.submissions)
+        with suppress(KubeError):  # without the watch: by what is listed
+            kinds = [await session.kube.resource(each.api_version, each.kind) for each in session.template.documents[::-1]]
+            left = await removal.remove(session.kube, session.run, kinds, session.namespaces, spec.parallel, spec.timeout)
+    await session.scrape(DELETION)
+    return float(left)
 
 
 @asynccontextmanager
@@ -270,7 +235,12 @@ async def _result(
     before: list[Row],
     extra: dict[str, float],
 ) -> Result:
-    rows = with_deletion(before, await session.rows())
+    after: list[Row] = []
+    try:
+        after = await session.rows()
+    except KubeError as error:
+        session.notes.append(f"no times of the deletion: {error}")
+    rows = with_deletion(before, after)
     stages = summaries(rows)
     facts = session.facts() | nodes
     if note := nested_note(nodes):

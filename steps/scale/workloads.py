@@ -133,8 +133,10 @@ async def exclusive(kube: Kube, spec: Spec, scenario: Scenario, lock_timeout: fl
     """Run one scenario while no other performance run does. Raises NotHereError, TemplateError, LockTimeoutError, KubeError."""
     check(spec, scenario)
     patience = max(0.0, min(lock_timeout, spec.deadline - time.monotonic()))
-    async with ExclusiveRun(kube, new_run(), patience, spec.tell):
-        return await measure(kube, spec, scenario)
+    async with ExclusiveRun(kube, new_run(), patience, spec.tell) as lock:
+        result = await measure(kube, spec, scenario)
+    result.disturbed = lock.lost
+    return result
 
 
 async def measure(kube: Kube, spec: Spec, scenario: Scenario) -> Result:

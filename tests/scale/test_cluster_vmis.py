@@ -6,7 +6,7 @@ import uuid
 import pytest
 
 from perfdag.kube import Kube, KubeError
-from perfdag.steps.scale import gates, kubevirt, simulate, vmi
+from perfdag.steps.scale import gates, kubevirt, simulate, sizes, vmi
 from perfdag.steps.scale.lock import ExclusiveRun, LockTimeoutError
 from perfdag.steps.scale.measured import of_figures
 from perfdag.steps.scale.namespaces import ensure_namespace
@@ -105,7 +105,7 @@ async def test_a_steady_state_is_kept_and_ends_with_nothing(kube: Kube, nodes: N
 async def test_a_ladder_climbs_with_a_primer_and_cools_down(kube: Kube, nodes: None, namespace: str) -> None:
     await simulate.install(kube, "kubevirt")
     told: list[str] = []
-    results = await vmi.ladder(kube, vmi.Spec(namespaces=[namespace], timeout=60, tell=told.append), [2, 4], 1.0)
+    results = await sizes.ladder(kube, vmi.Spec(namespaces=[namespace], timeout=60, tell=told.append), [2, 4], 1.0)
     assert [each.count for each in results] == [2, 4]
     assert "cooling down for 1 s" in told
     assert results[1].started - results[0].ended >= 1.0
@@ -135,8 +135,8 @@ async def test_capacity_grows_until_the_first_size_that_fails(kube: Kube, nodes:
     await simulate.install(kube, "kubevirt")
     spec = vmi.Spec(namespaces=[namespace], primer=False, timeout=60, gates=[])
     async with refusing(kube, namespace, "kubevirt.io/virtualmachineinstances", f"int(object.metadata.labels['{INDEX_LABEL}']) < 25"):
-        passed, results = await vmi.capacity(kube, spec, 10, 100)
-    assert passed == vmi.Capacity(20)
+        passed, results = await sizes.capacity(kube, spec, 10, 100)
+    assert passed == sizes.Capacity(20)
     assert [each.count for each in results] == [10, 20, 30]
     assert [each.figures["success_ratio"] for each in results] == [1.0, 1.0, pytest.approx(25 / 30)]
     assert await left(kube, "kubevirt.io/v1", vmi.VMI, namespace) == 0

@@ -7,6 +7,8 @@ import shutil
 import socket
 import ssl
 import time
+from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from perfdag.benchmark import Invalid, Output, get
 from perfdag.gate import own_gates
 from perfdag.kube import KubeError
 from perfdag.kubeconfig import Cluster, Credentials
-from perfdag.steps.scale import apimetrics, apiservers, gates, kubevirt, measured, prometheus, run_vmi, table, vmi
+from perfdag.steps.scale import apimetrics, apiservers, gates, kubevirt, measured, prometheus, run_vmi, sizes, table, vmi
 from perfdag.steps.scale.rows import Row
 from perfdag.steps.scale.session import Session
 from perfdag.steps.vmi_burst import parse_results
@@ -56,7 +58,7 @@ class TestGates:
             return run_vmi.Outcome([])
 
         monkeypatch.setattr(run_vmi, "measure", measure)
-        monkeypatch.setattr(scale_verbs, "_on_cluster", lambda args, work: asyncio.run(work(None)))
+        monkeypatch.setattr(scale_verbs, "_on_cluster", lambda args, work, _: asyncio.run(work(None)))
         both = ["api_p99 < 1", "api_list_p99 < 30"]
         for given, api, want in (
             (["creation_to_running_p95 < 60"], True, [*both, "creation_to_running_p95 < 60"]),
@@ -149,8 +151,10 @@ class TestApiMetrics:
 
     def test_what_is_done_to_a_pod_s_subresource_creates_no_pod(self) -> None:
         """Each pod is created once and bound once; a server-side apply is a PATCH."""
-        lines = [series("pods", sub, verb, "resource", ("+Inf", 30)) for verb, sub in (("POST", ""), ("POST", "binding"), ("APPLY", "status"))]
-        found = apimetrics.counts(apimetrics.delta(apimetrics.Scrape(), scrape_of(*sum(lines, []))))
+        lines = [
+            series("pods", sub, verb, "resource", ("+Inf", 30)) for verb, sub in (("POST", ""), ("POST", "binding"), ("APPLY", "status"))
+        ]
+        found = apimetrics.counts(apimetrics.delta(apimetrics.Scrape(), scrape_of(*chain.from_iterable(lines))))
         assert found == {
             **{f"{verb}-pods-count": 30 for verb in ("POST", "CREATE")},
             **{f"{verb}-pods/binding-count": 30 for verb in ("POST", "CREATE")},
@@ -160,14 +164,17 @@ class TestApiMetrics:
 
     def test_probes_of_the_api_server_are_no_requests_of_objects(self) -> None:
         """100 slow creations of a kind, which alone are too few for a p99, beside 600 quick answers to /readyz."""
-        slow = [series(kind, "", "POST", "resource", ("0.1", 0), ("2", 100), ("+Inf", 100)) for kind in ("pods", "events", "leases", "jobs", "nodes")]
+        slow = [
+            series(kind, "", "POST", "resource", ("0.1", 0), ("2", 100), ("+Inf", 100))
+            for kind in ("pods", "events", "leases", "jobs", "nodes")
+        ]
         probes = [
             'apiserver_request_duration_seconds_bucket{component="",dry_run="",group="",resource="",scope="",'
             f'subresource="{path}",verb="GET",version="",le="{bound}"}} 600'
             for path in ("/readyz", "/livez")
             for bound in ("0.005", "0.1", "2", "+Inf")
         ]
-        calls = apimetrics.delta(apimetrics.Scrape(), scrape_of(*sum(slow, []), *probes))
+        calls = apimetrics.delta(apimetrics.Scrape(), scrape_of(*chain.from_iterable(slow), *probes))
         assert (apimetrics.worst(calls) or 0) > 1.8
         assert len(calls) == 5
 
@@ -485,8 +492,8 @@ class TestCapacity:
             return vmi.Result("burst", count, "r", [], [], figures, {}, gates.hold([gate], figures))
 
         monkeypatch.setattr(vmi, "burst", burst)
-        passed, results = await vmi.capacity(None, vmi.Spec(), step, 2000)  # type: ignore[arg-type]
-        assert passed == vmi.Capacity(found), "the next size failed: no lower bound"
+        passed, results = await sizes.capacity(None, vmi.Spec(), step, 2000)  # type: ignore[arg-type]
+        assert passed == sizes.Capacity(found), "the next size failed: no lower bound"
         assert 0 <= 700 - passed.passed < step
         assert [each.count for each in results] == [step * (i + 1) for i in range(tried)]
 
@@ -495,31 +502,35 @@ class TestCapacity:
             return vmi.Result("burst", count, "r", [], [], {"left_behind": 0.0, "success_ratio": 1.0}, {})
 
         monkeypatch.setattr(vmi, "burst", burst)
-        assert (await vmi.capacity(None, vmi.Spec(), 100, 450))[0] == vmi.Capacity(400, "the limit of 450 was reached")  # type: ignore[arg-type]
+        assert (await sizes.capacity(None, vmi.Spec(), 100, 450))[0] == sizes.Capacity(400, "the limit of 450 was reached")  # type: ignore[arg-type]
 
-    async def test_no_room_for_another_step_is_a_lower_bound_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("error", [kubevirt.TooDenseError("300 VMIs are too many"), KubeError(500, "Broken", "etcd is away")])
+    async def test_a_step_that_cannot_be_made_leaves_a_lower_bound(self, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
         async def burst(kube: Any, spec: vmi.Spec, count: int) -> vmi.Result:
             if count > 200:
-                raise kubevirt.TooDenseError("300 VMIs are too many")
+                raise error
             return vmi.Result("burst", count, "r", [], [], {"left_behind": 0.0, "success_ratio": 1.0}, {})
 
         monkeypatch.setattr(vmi, "burst", burst)
-        assert (await vmi.capacity(None, vmi.Spec(), 100, 450))[0] == vmi.Capacity(200, "300 VMIs are too many")  # type: ignore[arg-type]
-        with pytest.raises(kubevirt.TooDenseError):
-            await vmi.capacity(None, vmi.Spec(), 300, 450)  # type: ignore[arg-type]
+        seen: list[vmi.Result] = []
+        passed, found = await sizes.capacity(None, vmi.Spec(seen=seen.append), 100, 450)  # type: ignore[arg-type]
+        assert passed == sizes.Capacity(200, str(error))
+        assert [each.count for each in found] == [each.count for each in seen] == [100, 200]
+        with pytest.raises(type(error)):
+            await sizes.capacity(None, vmi.Spec(), 300, 450)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(
         ("figures", "found"),
         [
-            ({}, vmi.Capacity(100, "gate api_p99 < 1: no data for api_p99", no_data=True)),
-            ({"deletion_p50": 9.0}, vmi.Capacity(100)),
-            ({"success_ratio": 0.9}, vmi.Capacity(100)),
-            ({"left_behind": 1.0}, vmi.Capacity(100)),
+            ({}, sizes.Capacity(100, "gate api_p99 < 1: no data for api_p99", no_data=True)),
+            ({"deletion_p50": 9.0}, sizes.Capacity(100)),
+            ({"success_ratio": 0.9}, sizes.Capacity(100)),
+            ({"left_behind": 1.0}, sizes.Capacity(100)),
         ],
         ids=["no data alone", "another gate failed", "not all ran", "left behind"],
     )
     async def test_a_size_of_which_only_data_is_missing_has_not_failed(
-        self, figures: dict[str, float | None], found: vmi.Capacity, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+        self, figures: dict[str, float | None], found: sizes.Capacity, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         """At 200 VMIs the API server's metrics are absent, and `figures` are as they are there."""
         from perfdag.cli import main, scale_verbs
@@ -533,7 +544,7 @@ class TestCapacity:
             return vmi.Result("burst", count, "r", [], [], seen, facts, gates.hold(held, seen))
 
         monkeypatch.setattr(vmi, "burst", burst)
-        passed, results = await vmi.capacity(None, vmi.Spec(), 100, 450)  # type: ignore[arg-type]
+        passed, results = await sizes.capacity(None, vmi.Spec(), 100, 450)  # type: ignore[arg-type]
         assert (passed, len(results)) == (found, 2)
         monkeypatch.setattr(scale_verbs, "_on_cluster", lambda *_: run_vmi.Outcome(results, passed))
         assert main(["scale", "vmi", "capacity", "--count", "450", "-o", str(tmp_path)]) == (3 if found.no_data else 0)
@@ -552,15 +563,24 @@ class TestCapacity:
         breached = [(each.coords or {})["count"] for each in found if each.metric == "gates_failed" and each.value]
         assert breached == failed
 
+    def test_a_rate_that_only_the_step_which_ended_a_search_did_not_hold_is_its_answer_too(self) -> None:
+        found = parse_results(self.searched((10, 20, 30), 20, 1.0, late=(30,)), "creation_to_running")
+        assert [each.value for each in found if each.metric == "capacity"] == [20]
+        with pytest.raises(Invalid, match="the open loop did not hold its rate of 20 VMIs") as caught:
+            parse_results(self.searched((10, 20, 30), 20, 1.0, late=(20, 30)), "creation_to_running")
+        assert {(each.coords or {}).get("count") for each in caught.value.measurements} == {10, 20, 30, None}
+
     def test_a_search_whose_first_step_never_ran_is_invalid(self) -> None:
         with pytest.raises(Invalid, match="never ran"):
             parse_results(self.searched((10,), 0, 0.5), "creation_to_running")
 
-    def searched(self, sizes: tuple[int, ...], passed: int, ran: float, last: bool | None = False) -> Output:
-        """What a search leaves whose last size broke its gate (`last` None: had no data for it), of which a share of `ran` VMIs ran."""
+    def searched(self, sizes: tuple[int, ...], passed: int, ran: float, last: bool | None = False, late: tuple[int, ...] = ()) -> Output:
+        """What a search leaves whose last size broke its gate (`last` None: had no data for it), of which a share of `ran` VMIs ran, and of
+        whose sizes these did not hold their rate."""
         gate = {"metric": "api_p99", "op": "<", "value": 1.0, "other": None}
         results = [
-            {"count": size, "rows": [], "stages": [], "calls": [], "facts": {"notes": [], "generator": []}}
+            {"count": size, "rows": [], "stages": [], "calls": [], "error": "", "disturbed": ""}
+            | {"facts": {"notes": [], "generator": [{"held": size not in late}]}}
             | {"figures": {"left_behind": 0.0, "success_ratio": ran if size == sizes[-1] else 1.0}}
             | {"verdicts": [{"gate": gate, "value": 0.5, "threshold": 1.0, "passed": size != sizes[-1] or last}]}
             for size in sizes
@@ -578,6 +598,96 @@ class TestCapacity:
             patch.setenv("KUBECONFIG", str(tmp_path / "k"))
             assert main(["scale", "vmi", "capacity", "--count", "50", "--step", "100", "-o", str(tmp_path)]) == 2
         assert "the first step of 100 is over the limit of 50" in capsys.readouterr().err
+
+
+class TestLadder:
+    @pytest.fixture
+    def broken(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A cluster that takes 600 VMIs; at 800 its API server goes away."""
+
+        async def burst(kube: Any, spec: vmi.Spec, count: int) -> vmi.Result:
+            if count > 600:
+                raise KubeError(0, "Unreachable", "no answer from https://x")
+            facts: dict[str, Any] = {"generator": [], "notes": [], "simulated": False, "kubevirt_version": "v1.6"}
+            figures: dict[str, float | None] = {"api_p99": 0.1, "left_behind": 0.0, "success_ratio": 1.0}
+            return vmi.Result("burst", count, spec.run, [], [], figures, facts, gates.hold(spec.gates, figures))
+
+        async def check(*_: Any) -> None:
+            pass
+
+        @contextlib.asynccontextmanager
+        async def namespaces(*_: Any) -> Any:
+            yield
+
+        monkeypatch.setattr(vmi, "burst", burst)
+        monkeypatch.setattr(sizes, "check_nodes", check)
+        monkeypatch.setattr(sizes, "own_namespaces", namespaces)
+
+    async def test_sizes_before_one_that_broke_are_kept_and_it_is_a_size_without_data(self, broken: None) -> None:
+        spec = vmi.Spec(gates=[gates.parse("api_p99 < 1")])
+        results = await sizes.ladder(None, spec, [400, 600, 800, 1000], 0.0)  # type: ignore[arg-type]
+        assert [(each.count, each.failed, each.error) for each in results] == [
+            (400, False, ""),
+            (600, False, ""),
+            (800, True, "no answer from https://x"),
+        ]
+        texts = {"results": orjson.dumps({"capacity": None, "results": [asdict(each) for each in results]}).decode()}
+        with pytest.raises(Invalid, match="800 VMIs were not measured: no answer") as caught:
+            parse_results(Output(texts), "api_p99")
+        breached = {(each.coords or {})["count"]: each.value for each in caught.value.measurements if each.metric == "gates_failed"}
+        assert breached == {400: 0.0, 600: 0.0, 800: 1.0}
+        with pytest.raises(KubeError):
+            await sizes.ladder(None, spec, [800], 0.0)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("end", [KubeError(0, "Unreachable", "away"), KeyboardInterrupt()], ids=["error", "Ctrl-C"])
+    def test_the_files_of_sizes_before_are_written_however_it_ends(
+        self, end: BaseException, broken: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        from perfdag.cli import main, scale_verbs
+
+        async def measure(kube: Any, spec: vmi.Spec, ask: Any) -> None:
+            await sizes.ladder(kube, spec, [400, 600], 0.0)
+            raise end
+
+        monkeypatch.setattr(run_vmi, "measure", measure)
+        monkeypatch.setattr(scale_verbs, "_on_cluster", lambda args, work, _: asyncio.run(work(None)))
+        assert main(["scale", "vmi", "ladder", "--count", "400", "600", "-o", str(tmp_path)]) in (4, 130)
+        assert [each["count"] for each in orjson.loads((tmp_path / "summary.json").read_bytes())["runs"]] == [400, 600]
+        assert f"measured before: 400, 600 VMIs; their files are in {tmp_path}" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("scenario", ["ladder", "capacity"])
+    def test_a_run_that_was_not_alone_is_told_and_fails(
+        self, scenario: str, broken: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Another run takes the Lease while this one measures."""
+        from perfdag.cli import main, scale_verbs
+
+        class Taken:
+            lost = ""
+
+            def __init__(self, *_: Any) -> None:
+                pass
+
+            async def __aenter__(self) -> "Taken":
+                return self
+
+            async def __aexit__(self, *_: object) -> None:
+                self.lost = "performance run x took the cluster meanwhile"
+
+        outcomes: list[run_vmi.Outcome] = []
+
+        def on_cluster(args: Any, work: Any, connections: int) -> run_vmi.Outcome:
+            outcomes.append(asyncio.run(work(None)))
+            return outcomes[-1]
+
+        monkeypatch.setattr(run_vmi, "ExclusiveRun", Taken)
+        monkeypatch.setattr(scale_verbs, "_on_cluster", on_cluster)
+        words = ["--count", "200", "--step", "100"] if scenario == "capacity" else ["--count", "100"]
+        assert main(["scale", "vmi", scenario, *words, "-o", str(tmp_path)]) == 1
+        (outcome,) = outcomes
+        texts = {"capacity": outcome.capacity and asdict(outcome.capacity), "results": [asdict(each) for each in outcome.results]}
+        with pytest.raises(Invalid, match="performance run x took the cluster meanwhile"):
+            parse_results(Output({"results": orjson.dumps(texts).decode()}), "capacity")
 
 
 class TestAudit:
