@@ -2,7 +2,7 @@
 
 Source: `nvidia-smi --query-gpu` (its fields are listed by `nvidia-smi --help-query-gpu`). A value that a device does not have reads
 `[Not Supported]` or `[N/A]` and is left out; a field that a version does not know makes it refuse the whole query, so the rest is asked again.
-Clocks in Hz, power in W, temperature in degrees Celsius, memory in bytes.
+Clocks in Hz, power in W, temperature in degrees Celsius, memory in bytes, times in seconds since the epoch.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ import io
 import re
 import statistics
 from collections.abc import Collection, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from perfdag.hosts import Finished, Host
@@ -43,6 +44,7 @@ DYNAMIC = {
     "utilisation": "utilization.gpu",
     "memory_used": "memory.used",
     "reasons": "clocks_throttle_reasons.active",
+    "time": "timestamp",
 }
 _RENAMED = {"clocks_throttle_reasons.active": "clocks_event_reasons.active"}  # drivers from 535 on have both
 _REFUSED = re.compile(r'Field "([^"]+)" is not a valid field to query')
@@ -65,6 +67,9 @@ REASONS = {
 """Bits of clocks_throttle_reasons.active (nvml.h, nvmlClocksThrottleReasons)."""
 SLOWED = ("hardware slowdown", "software thermal slowdown", "hardware thermal slowdown", "hardware power brake")
 """Reasons for which a figure is not the device's own; the power cap is how a loaded GPU normally runs, so it is recorded only."""
+_IDLE = 0x1
+Span = tuple[float, float]
+"""Start and end of a run in seconds since the epoch, by its host's clock."""
 PERIOD = 0.5
 MARGIN = 0.05
 """Part of the samples that may show a slowdown before it is held against the figure."""
@@ -93,6 +98,8 @@ def _value(name: str, cell: str) -> Any:
     try:
         if name == "reasons":
             return int(cell, 16)
+        if name == "time":
+            return datetime.strptime(cell, "%Y/%m/%d %H:%M:%S.%f").replace(tzinfo=UTC).timestamp()
         number = float(cell)
     except ValueError:
         return None
@@ -145,15 +152,17 @@ def by_name(hosts: Sequence[Host]) -> dict[str, Host]:
 
 
 @contextlib.contextmanager
-def watched(host: Host) -> Iterator[dict[str, Any]]:
+def watched(host: Host, spans: Sequence[Span] = ()) -> Iterator[dict[str, Any]]:
     """Sample clocks, power and throttle reasons twice a second in the block; after it the dictionary has `during`, a summary a GPU, and
-    `slowed`, why the figure is not the device's own. `untold` names what the driver did not say, `error` why it said nothing."""
+    `slowed`, why the figure is not the device's own. `spans`, which may fill in the block, are the runs that count: set-up is none of them.
+    `untold` names what the driver did not say, `error` why it said nothing."""
     found: dict[str, Any] = {}
     fields, answered = known(host, DYNAMIC)
-    with host.serve([*query(fields), f"--loop-ms={round(PERIOD * 1000)}"]) as sampling:
+    # in its times there is no zone
+    with host.serve([*query(fields), f"--loop-ms={round(PERIOD * 1000)}"], env={"TZ": "UTC0"}) as sampling:
         yield found
         ended = sampling.stop()
-    found["during"] = during(ended.stdout, fields)
+    found["during"] = during(ended.stdout, fields, spans)
     found["slowed"] = slowed(found["during"])
     untold = sorted(DYNAMIC.keys() - fields.keys())
     found |= {"untold": untold} if untold else {}
@@ -161,24 +170,47 @@ def watched(host: Host) -> Iterator[dict[str, Any]]:
         found["error"] = (answered if answered.code != 0 else ended).tail(200) or "nvidia-smi said nothing"
 
 
-def during(text: str, fields: dict[str, str]) -> list[dict[str, Any]]:
-    """Summary a GPU of the samples of these fields: lowest, median and highest of each, throttle reasons with their share."""
+def during(text: str, fields: dict[str, str], spans: Sequence[Span] = ()) -> list[dict[str, Any]]:
+    """Summary a GPU of the samples of these fields in the runs that count (of all, where none is in one): lowest, median and highest of each
+    while the GPU was not idle, throttle reasons with their share, and of several runs with the share in the run that had most of it."""
     by_index: dict[int, list[dict[str, Any]]] = {}
     for sample in parse(text, fields):
         by_index.setdefault(int(sample.get("index", 0)), []).append(sample)
-    return [{"index": index, "samples": len(samples), **_summary(samples)} for index, samples in sorted(by_index.items())]
+    return [_of_one(index, samples, spans) for index, samples in sorted(by_index.items())]
+
+
+def _of_one(index: int, samples: Sequence[dict[str, Any]], spans: Sequence[Span]) -> dict[str, Any]:
+    # a sample stands for half a period before and after it
+    within = [[each for each in samples if start - PERIOD / 2 <= each.get("time", 0.0) <= end + PERIOD / 2] for start, end in spans]
+    runs = [_working(each) for each in within if each] or [_working(samples)]
+    counted = list({id(each): each for run in runs for each in run}.values())  # runs beside each other share theirs
+    found = {"index": index, "samples": len(counted), **_summary(counted)}
+    if len(runs) > 1:
+        shares = [_throttled(each) for each in runs]
+        found["throttled_most"] = {
+            text: max(each.get(text, 0.0) for each in shares) for text in sorted({t for each in shares for t in each})
+        }
+    return found
+
+
+def _working(samples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those in which the GPU was not idle; all where it was in each, as when another device writes into its memory."""
+    return [each for each in samples if not each.get("reasons", 0) & _IDLE] or list(samples)
 
 
 def _summary(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in DYNAMIC:
         values = [each[name] for each in samples if name in each]
-        if values and name not in ("index", "reasons"):
+        if values and name not in ("index", "reasons", "time"):
             found[name] = {"low": min(values), "median": statistics.median(values), "high": max(values)}
+    return {**found, "throttled": _throttled(samples)}
+
+
+def _throttled(samples: Sequence[dict[str, Any]]) -> dict[str, float]:
     masks = [each["reasons"] for each in samples if "reasons" in each]
-    shares = {text: sum(bool(mask & bit) for mask in masks) / len(masks) for bit, text in REASONS.items() if masks}
-    found["throttled"] = {text: share for text, share in shares.items() if share > 0 and text != "idle"}
-    return found
+    shares = {text: sum(bool(mask & bit) for mask in masks) / len(masks) for bit, text in REASONS.items() if masks and bit != _IDLE}
+    return {text: share for text, share in shares.items() if share > 0}
 
 
 def used(found: Sequence[dict[str, Any]], uuids: Collection[str]) -> list[dict[str, Any]]:
@@ -187,10 +219,12 @@ def used(found: Sequence[dict[str, Any]], uuids: Collection[str]) -> list[dict[s
 
 
 def slowed(summaries: Sequence[dict[str, Any]]) -> str | None:
-    """Why the figure is not the device's own: a slowdown in more than 5 % of the samples; None otherwise."""
+    """Why the figure is not the device's own: a slowdown in more than 5 % of the samples, of a run where there are several; None otherwise."""
     for each in summaries:
-        bad = {text: share for text, share in each.get("throttled", {}).items() if text in SLOWED and share > MARGIN}
+        shares = each.get("throttled_most", each.get("throttled", {}))
+        bad = {text: share for text, share in shares.items() if text in SLOWED and share > MARGIN}
         if bad:
             text, share = max(bad.items(), key=lambda item: item[1])
-            return f"GPU {each['index']} was slowed down ({text}) in {share * 100:.0f} % of the sample: mend cooling or power"
+            what = "one of its runs" if "throttled_most" in each else "the sample"
+            return f"GPU {each['index']} was slowed down ({text}) in {share * 100:.0f} % of {what}: mend cooling or power"
     return None

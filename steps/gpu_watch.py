@@ -17,10 +17,12 @@ PCI_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 class Watch:
     """`hosts`: by the host's name (gpu.by_name) its `gpus`, and after the block what they did and `against`, why the figures are not their own.
 
-    `used` takes the uuids of the GPUs that the tool used; empty: not known, and all of a host are judged."""
+    `used` takes the uuids of the GPUs that the tool used; empty: not known, and all of a host are judged. `spans` takes when the tool measured;
+    empty: not known, and all of the block is judged."""
 
     hosts: dict[str, dict[str, Any]] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
+    spans: list[gpu.Span] = field(default_factory=list)
 
     @property
     def against(self) -> str | None:
@@ -43,7 +45,7 @@ def watched(hosts: Sequence[Host], before: Mapping[str, list[dict[str, Any]]] | 
     one_each = gpu.by_name(hosts)
     watch = Watch({name: {"gpus": before[name] if before else gpu.facts(host)} for name, host in one_each.items()})
     with contextlib.ExitStack() as stack:
-        seen = {name: stack.enter_context(gpu.watched(host)) for name, host in one_each.items()}
+        seen = {name: stack.enter_context(gpu.watched(host, watch.spans)) for name, host in one_each.items()}
         yield watch
     for name, host in one_each.items():
         here, during = watch.hosts[name], seen[name]["during"]

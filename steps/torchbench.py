@@ -137,7 +137,9 @@ class Torchbench(Benchmark[TorchbenchParams]):
         with gpu_watch.watched([host], before) if params.device == "cuda" else nullcontext(gpu_watch.Watch()) as watch:
             finished = host.run(argv, timeout=gang.timeout, env=env, cwd=gang.scratch)
             if finished.code == 0:
-                watch.used |= set(read_report(finished.stdout).get("gpu_uuids", ()))
+                said = read_report(finished.stdout)
+                watch.used |= set(said.get("gpu_uuids", ()))
+                watch.spans += [(said["began"], said["ended"])] if "ended" in said else []
         if finished.timed_out:
             raise Failed(f"{params.model} did not end within {gang.timeout:g} s", finished.texts())
         if finished.code != 0:

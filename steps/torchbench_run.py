@@ -70,7 +70,10 @@ def run(checkout: str, warmup: int, iterations: int, arguments: list[str]) -> in
         if cuda:
             torch.cuda.synchronize()
         kept["first_call_s"] = time.monotonic() - before
-        return measure(func, *args, **{**named, "nwarmup": warmup, "num_iter": iterations})
+        kept["began"] = time.time()
+        found = measure(func, *args, **{**named, "nwarmup": warmup, "num_iter": iterations})
+        kept["ended"] = time.time()
+        return found
 
     def summarised(result: Any, model: Any, *args: Any, **named: Any) -> Any:
         column = 0 if module.args.device != "cuda" else 1

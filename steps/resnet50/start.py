@@ -87,10 +87,12 @@ class Watch:
     facts: dict[str, Any] = field(default_factory=dict)
     used: list[str | None] = field(default_factory=list)
     _gpus: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    _spans: dict[int, list[gpu.Span]] = field(default_factory=dict)
 
     def ran(self, host: Host, finished: Finished) -> str:
-        """As `ran`, with a note of the GPU that the program used on the host."""
+        """As `ran`, with a note of the GPU that the program used on the host, and when."""
         text = ran(finished, self.params)
+        self._spans.setdefault(id(host), []).extend(_spans(text))
         found = gpu.used(self._gpus.get(id(host), []), {_uuid(text)})
         # a MIG slice has a uuid of its own: a pod that sees one GPU used that one
         self.used.append(found[0].get("uuid") if len(found) == 1 else None)
@@ -102,6 +104,14 @@ def _uuid(text: str) -> str:
         return str(json.loads(text)["device"]["uuid"])
     except (ValueError, KeyError, TypeError):
         return ""
+
+
+def _spans(text: str) -> list[gpu.Span]:
+    """When LoadGen's tests of a result ran."""
+    try:
+        return [(float(each["started"]), float(each["ended"])) for each in json.loads(text)["tests"]]
+    except (ValueError, KeyError, TypeError):
+        return []
 
 
 @contextlib.contextmanager
@@ -120,7 +130,7 @@ def watched(hosts: Sequence[Host], params: Workload) -> Iterator[Watch]:
         found.append({"gpus": gpu.facts(host)})
         watch._gpus[id(host)] = found[-1]["gpus"]
     with contextlib.ExitStack() as stack:
-        seen = [stack.enter_context(gpu.watched(host)) for host in distinct]
+        seen = [stack.enter_context(gpu.watched(host, watch._spans.setdefault(id(host), []))) for host in distinct]
         watch.facts |= found[0]
         yield watch
     reasons, uuids = [], {each for each in watch.used if each}

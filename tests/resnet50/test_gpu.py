@@ -2,6 +2,7 @@
 
 import json
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -32,16 +33,53 @@ def test_an_error_text_in_place_of_a_table_is_no_gpu() -> None:
     assert gpu.parse(text, gpu.STATIC) == []
 
 
+NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
+
+
 def samples(*masks: int) -> str:
-    return "".join(f"0, {1500 - 10 * i}, 5000, {60 + i}.50, 7{i}, 99, 1024, 0x{mask:016x}\n" for i, mask in enumerate(masks))
+    """Two a second from NOON on, the clock 10 MHz lower in each."""
+    times = [f"{NOON + i * timedelta(seconds=0.5):%Y/%m/%d %H:%M:%S.%f}"[:-3] for i in range(len(masks))]
+    return "".join(
+        f"0, {1500 - 10 * i}, 5000, {60 + i}.50, 7{i}, 99, 1024, 0x{mask:016x}, {time}\n"
+        for i, (mask, time) in enumerate(zip(masks, times, strict=True))
+    )
+
+
+def span(start: float, end: float) -> gpu.Span:
+    return NOON.timestamp() + start, NOON.timestamp() + end
 
 
 def test_what_the_gpu_did_meanwhile() -> None:
-    (found,) = gpu.during(samples(4, 4, 0, 1), gpu.DYNAMIC)
+    (found,) = gpu.during(samples(4, 4, 0, 0), gpu.DYNAMIC)
     assert found["samples"] == 4
     assert found["sm_clock"] == {"low": 1.47e9, "median": pytest.approx(1.485e9), "high": 1.5e9}
     assert found["utilisation"]["high"] == pytest.approx(0.99)
     assert found["throttled"] == {"software power cap": 0.5}
+
+
+def test_set_up_and_idle_time_are_no_part_of_it() -> None:
+    """58 samples before the run and two in it: as one, a slowdown throughout would be 3 % of the samples."""
+    text = samples(*[1] * 29, *[0] * 29, 0x40, 0x41, 0x40)
+    whole = gpu.during(text, gpu.DYNAMIC)
+    assert (whole[0]["samples"], gpu.slowed(whole)) == (
+        31,
+        "GPU 0 was slowed down (hardware thermal slowdown) in 6 % of the sample: mend cooling or power",
+    )
+    (found,) = gpu.during(text, gpu.DYNAMIC, [span(29, 30)])
+    assert (found["samples"], found["throttled"], found["sm_clock"]["high"]) == (2, {"hardware thermal slowdown": 1.0}, 0.92e9)
+    assert "in 100 % of the sample" in str(gpu.slowed([found]))
+    # a driver without times, and a run between two samples, are judged by all that there is
+    assert gpu.during(text, gpu.DYNAMIC, [span(900, 901)]) == whole
+    assert gpu.during(samples(1, 1), gpu.DYNAMIC)[0]["samples"] == 2
+
+
+def test_each_run_is_judged_by_itself() -> None:
+    runs = [span(10 * number + 1, 10 * number + 9) for number in range(24)]
+    text = samples(*[0x40 if 20 < at < 40 else 0 for at in range(480)])
+    assert gpu.slowed(gpu.during(text, gpu.DYNAMIC)) is None
+    (found,) = gpu.during(text, gpu.DYNAMIC, runs)
+    assert found["throttled"]["hardware thermal slowdown"] == pytest.approx(1 / 24)
+    assert gpu.slowed([found]) == "GPU 0 was slowed down (hardware thermal slowdown) in 100 % of one of its runs: mend cooling or power"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +122,8 @@ def test_a_driver_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert "does not answer: NVIDIA-SMI has failed" in (gpu.problem(LocalHost()) or "")
 
 
-LINE = "0, 1500, 5000, 60, 70, 99, 1024, 0x4"
+TIME = "2026/11/22 12:00:00.000"
+LINE = f"0, 1500, 5000, 60, 70, 99, 1024, 0x4, {TIME}"
 SAMPLING = f"while :; do echo '{LINE}'; case \"$*\" in *loop*) sleep 0.05;; *) exit 0;; esac; done"
 
 
@@ -107,7 +146,7 @@ case "$*" in
 *vbios*) echo '0, Tesla T4, GPU-1, 550.90, 90.04, 15360, 70.00, 1590, 5001, Enabled, Default, Enabled, 2, 3, 16'; exit 0;;
 esac
 """
-    fake_smi(tmp_path, monkeypatch, refusal + SAMPLING.replace(LINE, "0, 1500, 5000, 60, 70, 1024, 0x40"))
+    fake_smi(tmp_path, monkeypatch, refusal + SAMPLING.replace(LINE, f"0, 1500, 5000, 60, 70, 1024, 0x40, {TIME}"))
     (found,) = gpu.facts(LocalHost())
     assert (found["name"], found["ecc_uncorrected"], found["pcie_width"]) == ("Tesla T4", 2, 16)
     assert found.keys().isdisjoint({"ecc_corrected", "mig", "error"})
@@ -159,7 +198,7 @@ def test_only_the_gpu_that_the_program_used_is_judged(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, uuid: str, against: str | None, used: str | None
 ) -> None:
     (tmp_path / "static").write_text(T4)
-    (tmp_path / "sampled").write_text(f"{LINE}\n1, 1500, 5000, 60, 70, 99, 1024, 0x40\n")
+    (tmp_path / "sampled").write_text(f"{LINE}\n1, 1500, 5000, 60, 70, 99, 1024, 0x40, {TIME}\n")
     loop = f"while :; do cat {tmp_path}/sampled; sleep 0.05; done"
     answers = f"*loop*) {loop};; *uuid*) cat {tmp_path}/static;; *) cat {tmp_path}/sampled;;"
     fake_smi(tmp_path, monkeypatch, f'case "$*" in -L) echo "GPU 0: T4";; {answers} esac')
@@ -172,6 +211,29 @@ def test_only_the_gpu_that_the_program_used_is_judged(
     assert said is None if against is None else said.startswith(against)
     assert watch.used == [used]
     assert len(watch.facts["gpus"]) == 2
+
+
+@pytest.mark.parametrize("hot", ["set-up", "run"])
+def test_the_gpu_is_judged_while_loadgen_ran(hot: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By the times of the program's result, on a host whose clock shows another zone."""
+    line = f"0, 1500, 5000, 60, 70, 99, 1024, $([ -e {tmp_path}/hot ] && echo 0x40 || echo 0x0), $(date +'%Y/%m/%d %H:%M:%S.%3N')"
+    loop = f'while :; do echo "{line}"; case "$*" in *loop*) sleep 0.02;; *) exit;; esac; done'
+    fake_smi(tmp_path, monkeypatch, f'case "$*" in -L) echo "GPU 0: T4"; exit;; *uuid*) echo "{T4.splitlines()[0]}"; exit;; esac; {loop}')
+    monkeypatch.setattr(gpu, "PERIOD", 0.02)
+    monkeypatch.setenv("TZ", "UTC-12")
+    host, began = LocalHost(), {}
+    with start.watched([host], Workload(device="cuda", system="stub")) as watch:
+        for what in ("set-up", "run", "checks"):
+            (tmp_path / "hot").touch() if what == hot else (tmp_path / "hot").unlink(missing_ok=True)
+            time.sleep(0.1)  # a sample on its way
+            began[what] = time.time()
+            time.sleep(0.3)
+        tests = [{"started": began["run"], "ended": began["run"] + 0.25}]
+        watch.ran(host, Finished([], 0, json.dumps({"program": 1, "device": {"uuid": "GPU-1b2c"}, "tests": tests}), "", 0.3))
+    assert 1 <= watch.facts["during"][0]["samples"] <= 14
+    assert watch.facts["against"] == (
+        "GPU 0 was slowed down (hardware thermal slowdown) in 100 % of the sample: mend cooling or power" if hot == "run" else None
+    )
 
 
 @pytest.mark.parametrize(

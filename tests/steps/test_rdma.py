@@ -392,7 +392,7 @@ SMI = """case "$*" in
 *-L*) echo 'GPU 0: Tesla T4 (UUID: GPU-1)';;
 *vbios*) echo "0, Tesla T4, GPU-1, 550.90, 90.04, 15360, 70.00, 1590, 5001, Enabled, Default, Enabled, 0, $(cat BROKEN || echo 0), [N/A], 3, 16"
 echo "1, Tesla T4, GPU-2, 550.90, 90.04, 15360, 70.00, 1590, 5001, Enabled, Default, Enabled, 0, 0, [N/A], 3, 16";;
-*) while :; do echo '0, 900, 5000, 60, 90, 99, 1024, MASK'; echo '1, 900, 5000, 60, 90, 99, 1024, 0x4'; case "$*" in *loop*) sleep 0.05;; *) exit 0;; esac; done;;
+*) while :; do t='2026/11/22 12:00:00.000'; echo "0, 900, 5000, 60, 90, 99, 1024, MASK, $t"; echo "1, 900, 5000, 60, 90, 99, 1024, 0x4, $t"; case "$*" in *loop*) sleep 0.05;; *) exit 0;; esac; done;;
 esac"""
 CUDA_TOOL = """case "$*" in
 *--help*) echo '--use_cuda=<id>';;

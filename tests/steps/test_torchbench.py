@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from perfdag.benchmark import Failed, Gang, Invalid, Output, Skip
 from perfdag.hosts import LocalHost
 from perfdag.shape import Shape
+from perfdag.steps import torchbench
 from perfdag.steps.torchbench import Torchbench, arguments
 from perfdag.steps.torchbench_params import COMMIT, TorchbenchParams
 from perfdag.steps.torchbench_run import MARK
@@ -260,7 +261,7 @@ SMI = """case "$*" in
 *-L*) echo 'GPU 0: H200 (UUID: GPU-a)';;
 *vbios*) for i in '0, H200, GPU-a' '1, H200, GPU-b'; do
   echo "$i, 550.90, 90.04, 15360, 70.00, 1590, 5001, Enabled, Default, Enabled, 0, 0, [N/A], 3, 16"; done;;
-*) echo '0, 900, 5000, 60, 40, 99, 1024, 0x0'; echo '1, 900, 5000, 60, 90, 99, 1024, 0x40'; case "$*" in *loop*) exec sleep 9;; esac;;
+*) t='2026/11/22 12:00:00.000'; echo "0, 900, 5000, 60, 40, 99, 1024, 0x0, $t"; echo "1, 900, 5000, 60, 90, 99, 1024, 0x40, $t"; case "$*" in *loop*) exec sleep 9;; esac;;
 esac"""
 
 
@@ -285,6 +286,46 @@ def test_the_gpu_that_was_used_is_held_against_the_figures(
     found = benchmark.run(gang, params).facts
     assert [each["index"] for each in found["during"]] == [0, 1]
     assert (found["against"] or "").partition(" in ")[0] == (against or "")
+
+
+def test_the_gpu_is_judged_while_batches_were_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Composed: cold for half a minute of imports, then slowed down in both samples of the batches."""
+    bench = checkout(tmp_path, monkeypatch)
+    run_py = f"""
+import argparse, datetime, pathlib, sys, time
+args = argparse.Namespace(device="cpu")
+run_one_step = lambda func, **named: time.sleep(0.6)
+printResultSummaryTime = None
+def main():
+    model = argparse.Namespace(ttfb=1.0)
+    run_one_step(lambda: None, model=model)
+    lines, now = [], datetime.datetime.now(datetime.UTC)
+    for i in range(60):
+        mask, at = ("0x40" if i >= 58 else "0x0"), now - datetime.timedelta(seconds=(59 - i) / 2)
+        lines.append(f"0, 900, 5000, 60, 40, 99, 1024, {{mask}}, {{at:%Y/%m/%d %H:%M:%S.%f}}"[:-3])
+    pathlib.Path({str(tmp_path)!r}, "sampled").write_text(chr(10).join(lines) + chr(10))
+    time.sleep(0.3)
+"""
+    (bench / "run.py").write_text(run_py)
+    answered = f"*loop*) while [ ! -e {tmp_path}/sampled ]; do sleep 0.05; done; cat {tmp_path}/sampled; exec sleep 9;;"
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{SMI.replace('*vbios*', answered + chr(10) + '*vbios*')}\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    report = json.loads(recorded(NAMES[0]).texts["stdout"].rpartition(MARK)[2])
+    (tmp_path / "runner.py").write_text(f"""
+import sys
+from perfdag.steps import torchbench_run
+torchbench_run._after = lambda module: {report!r}
+sys.exit(torchbench_run.main(sys.argv[1:]))
+""")
+    monkeypatch.setattr(torchbench, "RUNNER", tmp_path / "runner.py")
+    monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}:{Path(__file__).parents[2]}")
+    benchmark, params = Torchbench(), TorchbenchParams(model="vgg16", path=str(bench), device="cuda")
+    gang = Gang([LocalHost()], Shape(), 20, str(tmp_path))
+    benchmark.prepare(gang, params)
+    found = benchmark.run(gang, params).facts
+    assert found["during"][0]["samples"] == 2
+    assert "GPU 0 was slowed down (hardware thermal slowdown) in 100 %" in found["against"]
 
 
 @pytest.mark.slow
