@@ -3,7 +3,7 @@
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from perfdag.cli.cluster_run import Counter, NotInstalled, Standing, View, insta
 from perfdag.cli.step import _tell
 from perfdag.cli.submit import describe, follow
 from perfdag.kube import Kube, KubeError
+from perfdag.parts import Part
 from perfdag.plan import make_plan
 from perfdag.steps.plan import step
 from perfdag.steps.pods import Pod
@@ -439,3 +440,71 @@ def test_nothing_is_submitted_to_an_installation_of_another_version(monkeypatch:
     monkeypatch.setattr("perfdag.kube.run", lambda work: found)
     with pytest.raises(NotInstalled, match="another version: perfdag install --namespace bench"):
         installed("bench")
+
+
+UNTIL = """name: s
+entries:
+  - {benchmark: command, name: nap, repetitions: 6, params: {argv: ['true'], expected: 2.7}, until: {relative_spread: 0.02, max_repetitions: 50}}
+  - {benchmark: command, name: once, repetitions: 1, params: {argv: ['false'], expected: 2.7}}
+"""
+
+
+@pytest.mark.parametrize("precise", [True, False])
+def test_samples_that_until_does_not_need_are_done_and_those_it_may_need_take_no_expected_time(precise: bool, tmp_path: Path) -> None:
+    store, plan = open_store(str(tmp_path)), make_plan(loads(UNTIL))
+    store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+
+    def measured(position: int) -> None:
+        index, repetition = plan.order[position]
+        value = 1.0 if precise else float(repetition)
+        rows = [{"metric": "wall_time", "value": value, "unit": "s", "headline": True}]
+        part = Part(plan.points[index].id, repetition, "ok", rows=rows)
+        store.put(f"runs/{plan.run_id}/parts/{plan.key(position)}.json", part.dump())
+
+    certain = [at for at, (index, repetition) in enumerate(plan.order) if repetition <= plan.points[index].repetitions]
+    nap, once = ([at for at in certain if plan.points[plan.order[at][0]].entry == name] for name in ("nap", "once"))
+    for at in nap:
+        measured(at)
+    counter = Counter(str(tmp_path))
+    standing = counter.count(plan.run_id, [0])
+    assert standing is not None
+    assert (standing.total, standing.done) == (51, 50 if precise else 6)
+    assert standing.left == pytest.approx(3.0), "of the other point alone"
+    measured(once[0])
+    counter._at = 0.0
+    standing = counter.count(plan.run_id, [0])
+    assert standing is not None
+    assert (standing.done, standing.left) == (51 if precise else 7, 0)
+    workflow = {"metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z", "labels": {"perfdag/run": plan.run_id}}, "spec": {}}
+    line = describe(View({**workflow, "status": {"phase": "Running"}}), counter, 5.0)
+    assert ("51/51 samples" if precise else "7/51 samples, repeating until it is precise") in line
+
+
+@pytest.mark.parametrize(("planned", "finished", "said"), [("0", "1", ["finish"]), ("4", "1", ["plan", "finish"]), ("2", "1", ["plan"])])
+async def test_a_plan_step_that_failed_says_why_before_the_table(
+    planned: str, finished: str, said: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    codes = {"plan": planned, "finish": finished}
+    nodes = {
+        step: {"type": "Pod", "id": f"w-{step}1", "templateName": f"{step}-pod", "outputs": {"exitCode": code}}
+        for step, code in codes.items()
+    }
+    ended: dict[str, Any] = {"metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}}
+    seen = View(
+        {**ended, "status": {"phase": "Failed", "nodes": nodes}},
+        [Pod(f"w-{step}-pod-{step}1", None, 0, None, "Succeeded", "n", None) for step in codes],
+    )
+
+    async def view(*told: Any) -> View:
+        return seen
+
+    async def logs(self: Client, pod: str, namespace: str, container: str) -> AsyncIterator[str]:
+        yield f"log of {pod}"
+
+    monkeypatch.setattr("perfdag.cli.cluster_run.view", view)
+    monkeypatch.setattr("perfdag.kube.Kube", Client)
+    monkeypatch.setattr(Client, "logs", logs, raising=False)
+    assert await follow("w", "bench") == int(planned if planned == "2" else finished)
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("log")] == [
+        f"log of w-{each}-pod-{each}1" for each in said
+    ]

@@ -90,8 +90,12 @@ class View:
 
     def exit_code(self) -> int | None:
         """What finish (or a plan that refused) ended with; None where neither did."""
-        codes = {name: ((self.last(name) or {}).get("outputs") or {}).get("exitCode") for name in ("plan", "finish")}
-        said = codes["plan"] if codes["plan"] == "2" else codes["finish"]
+        planned = self.code_of("plan")
+        return planned if planned == 2 else self.code_of("finish")
+
+    def code_of(self, step: str) -> int | None:
+        """The exit code of a step's last attempt; None where it has none yet, or was lost."""
+        said = ((self.last(step) or {}).get("outputs") or {}).get("exitCode")
         return None if said is None else int(said)
 
     def last(self, step: str) -> Object | None:
@@ -173,48 +177,6 @@ def installed(namespace: str) -> Installed:
     return Installed(namespace, found["kind"] == "ClusterWorkflowTemplate", given)
 
 
-@dataclass(frozen=True)
-class Continued:
-    """Where a run that is continued has its store, and what its first Workflow was called and ranked."""
-
-    store: str
-    suite: str
-    priority: int
-
-
-def continued(run_id: str, namespace: str, root: str | None, given: str) -> Continued:
-    """What is known of a run that is to go on: from its Workflow, where that is still there, and from its plan, where the store is reached.
-
-    `root` is the store that was asked for, `given` that of the installation. Raises NotStoredError where the store has no such run,
-    KubeError.
-    """
-    import sys
-
-    from perfdag import kube
-    from perfdag.runs import load_plan
-    from perfdag.store import NotStoredError, StoreError, open_store
-
-    async def first(client: "Kube") -> View | None:
-        try:
-            return View((await of_run(client, run_id, namespace))[0])
-        except NoRun:
-            return None
-
-    seen = kube.run(first)
-    store = root or (seen.parameter("store") if seen else "") or given
-    suite = (seen.workflow["metadata"].get("labels") or {}).get(SUITE_LABEL) if seen else None
-    priority = int(seen.workflow["spec"].get("priority") or 0) if seen else 0
-    if store.startswith("s3://"):
-        try:
-            plan = load_plan(open_store(store), run_id)
-            suite, priority = plan.suite, int(plan.options.get("priority", 0))
-        except NotStoredError:
-            raise
-        except StoreError as error:
-            print(f"the store is not reached from here ({error}); whether it has run {run_id} is not known", file=sys.stderr)
-    return Continued(store, suite or "resumed", priority)
-
-
 def argos(line: str) -> bool:
     """Whether a line of a log is the executor's own."""
     return line.startswith("time=") and "argo=true" in line
@@ -283,6 +245,7 @@ class Counter:
         self._store: Store | None = None
         self._plan: Plan | None = None
         self._at, self._stored = 0.0, set[str]()
+        self._heard: dict[str, tuple[int, float | None]] = {}
 
     def count(self, run_id: str | None, batches: Sequence[int] = ()) -> Standing | None:
         """Where it stands while those batches have pods; None where the store is out of reach."""
@@ -298,17 +261,51 @@ class Counter:
             if time.monotonic() - self._at > 3:
                 self._at = time.monotonic()
                 self._stored = {name for name in stored_parts(store, run_id) if not name.startswith("canary")}
-            return _standing(plan, self._stored, batches)
+                self._hear(store, plan)
+            return _standing(plan, self._stored, self._precise(plan), batches)
         return None
 
+    def _hear(self, store: "Store", plan: "Plan") -> None:
+        """Take up the headlines of new samples of points that `until` repeats, each once. Raises StoreError."""
+        from perfdag.parts import headline, part_key, read_part
 
-def _standing(plan: "Plan", stored: Collection[str], batches: Sequence[int]) -> Standing:
-    absent = [[at for at in batch.samples if plan.key(at) not in stored] for batch in plan.batches]
+        repeated = {plan.key(at): index for at, (index, repetition) in enumerate(plan.order) if plan.points[index].until and repetition > 0}
+        new = sorted(self._stored.intersection(repeated).difference(self._heard))
+        for name, (_, data) in zip(new, store.get_many([part_key(plan.run_id, name) for name in new]), strict=True):
+            with contextlib.suppress(ValueError):  # a damaged one is measured again
+                part = read_part(data)
+                self._heard[name] = (repeated[name], headline(part.rows) if part.status == "ok" else None)
+
+    def _precise(self, plan: "Plan") -> set[int]:
+        """The points (by index) that `until` repeats no more."""
+        from perfdag.parts import relative_precision
+
+        values: dict[int, list[float]] = {}
+        for index, value in self._heard.values():
+            if value is not None:
+                values.setdefault(index, []).append(value)
+        reached = {index: relative_precision(each) for index, each in values.items()}
+        asked = {index: until.relative_spread for index in reached if (until := plan.points[index].until)}
+        return {index for index, limit in asked.items() if (found := reached[index]) is not None and found <= limit}
+
+
+def _standing(plan: "Plan", stored: Collection[str], precise: Collection[int], batches: Sequence[int]) -> Standing:
+    """Samples that `until` does not need are as good as done; those that it may yet need take no expected time, as in Plan.seconds."""
+
+    def added(at: int) -> bool:
+        index, repetition = plan.order[at]
+        return repetition > plan.points[index].repetitions
+
+    def done(at: int) -> bool:
+        return plan.key(at) in stored or (added(at) and plan.order[at][0] in precise)
+
+    absent = [[at for at in batch.samples if not done(at)] for batch in plan.batches]
     under_way = next((absent[number][0] for number in batches if number < len(absent) and absent[number]), None)
     current = None
     if under_way is not None:
         index, repetition = plan.order[under_way]
         current = plan.points[index].sample(repetition)
-    todo = [positions for number, positions in enumerate(absent) if positions and number not in batches]
-    left = sum(plan.group_seconds([at]) for positions in absent for at in positions) + BATCH_SECONDS * len(todo)
+    certain = [[at for at in positions if not added(at)] for positions in absent]
+    todo = [positions for number, positions in enumerate(certain) if positions and number not in batches]
+    left = sum(plan.group_seconds([at]) for positions in certain for at in positions) + BATCH_SECONDS * len(todo)
     return Standing(len(plan.order) - sum(map(len, absent)), len(plan.order), current, left)

@@ -41,14 +41,19 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     )
     parser.add_argument("--namespace", "-n", default="perfdag", help="namespace of the installation (default: perfdag)")
     parser.add_argument("--watch", action="store_true", help="follow the run, then print its table and end with its exit code")
-    parser.add_argument("--resume", metavar="RUN", help="continue this run: measure only what is not stored yet")
+    parser.add_argument(
+        "--resume",
+        metavar="RUN",
+        help="continue this run (a run id, the name of its Workflow, or `last`): measure only what is not stored yet",
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Submit, and with --watch follow to the end."""
     from perfdag.cli import EXIT_INPUT, EXIT_REACH
-    from perfdag.cli.cluster_run import NotInstalled, continued, installed
+    from perfdag.cli.cluster_run import NotInstalled, installed
+    from perfdag.cli.resume import NotContinued, Run, continued
     from perfdag.cli.run import beside_resume
     from perfdag.store import on_cluster
 
@@ -58,24 +63,31 @@ def run(args: argparse.Namespace) -> int:
     if why := beside_resume(args):
         print(f"perfdag submit: {why}", file=sys.stderr)
         return EXIT_INPUT
-    loaded, plan = _check(args) if args.suite else (None, None)
+    made = _check(args) if args.suite else None
     try:
         place = installed(args.namespace)
     except NotInstalled as error:
         print(f"perfdag submit: {error}", file=sys.stderr)
         return EXIT_REACH
     given = place.given.get("store") or ""
-    goes_on = None if plan else continued(args.resume, args.namespace, args.store, given)
-    root = goes_on.store if goes_on else _root(args, loaded, given)
-    if not on_cluster(root):
-        print(
-            f"perfdag submit: {root or 'no store'}: pods share no folder; give --store s3://bucket/prefix or claim://NAME", file=sys.stderr
-        )
+    if made:
+        loaded, plan = made
+        known = Run(plan.run_id, _root(args, loaded, given), plan.suite, int(plan.options.get("priority", 0)))
+    else:
+        try:
+            known = continued(args.resume, args.namespace, args.store, given)
+        except NotContinued as error:
+            print(f"perfdag submit: {error}", file=sys.stderr)
+            return EXIT_INPUT
+    if not on_cluster(known.store):
+        why = f"{known.store or 'no store'}: pods share no folder; give --store s3://bucket/prefix or claim://NAME"
+        print(f"perfdag submit: {why}", file=sys.stderr)
         return EXIT_INPUT
-    told = _told(args, loaded, plan, root)
-    suite, priority = (plan.suite, plan.options.get("priority", 0)) if plan else (goes_on.suite, goes_on.priority) if goes_on else ("", 0)
-    name = place.start(suite, told, int(priority))
-    print(f"run {plan.run_id if plan else args.resume}, workflow {name} in namespace {args.namespace}", flush=True)
+    told = {"run": known.id, "store": known.store}
+    if made and not _stored(made[1], known.store):
+        told |= _in_parameters(args, made[0])
+    name = place.start(known.suite, told, known.priority)
+    print(f"run {known.id}, workflow {name} in namespace {args.namespace}", flush=True)
     if not args.watch:
         print(f"follow it: perfdag status {name} --namespace {args.namespace}")
         return 0
@@ -104,20 +116,12 @@ def warn(plan: "Plan") -> None:
         print(f"entry {name}: {why}, but its pods ask for no GPU; add resources: {{nvidia.com/gpu: 1}}", file=sys.stderr)
 
 
-def _root(args: argparse.Namespace, loaded: "Loaded | None", given: str) -> str:
+def _root(args: argparse.Namespace, loaded: "Loaded", given: str) -> str:
     """The store of a new run; `given` is that of the installation. A suite's own is used where pods can."""
     from perfdag.store import on_cluster
 
-    of_suite = loaded.suite.store if loaded else None
+    of_suite = loaded.suite.store
     return args.store or (of_suite if of_suite and on_cluster(of_suite) else given)
-
-
-def _told(args: argparse.Namespace, loaded: "Loaded | None", plan: "Plan | None", root: str) -> dict[str, str]:
-    """Parameters of the Workflow."""
-    told = {"run": plan.run_id if plan else args.resume, "store": root}
-    if plan is not None and loaded is not None and not _stored(plan, root):
-        told |= _in_parameters(args, loaded)
-    return told
 
 
 def _stored(plan: "Plan", root: str) -> bool:
@@ -221,7 +225,7 @@ def describe(view: "View", counter: "Counter", seconds: float, heard: str | None
     if standing:
         parts.append(f"{standing.done}/{standing.total} samples")
         if standing.done < standing.total and view.phase not in DONE:
-            parts[-1] += f", about {short_seconds(standing.left)} left"
+            parts[-1] += f", about {short_seconds(standing.left)} left" if standing.left else ", repeating until it is precise"
         if standing.current:
             parts.append(standing.current)
     elif view.progress:
@@ -240,21 +244,27 @@ def describe(view: "View", counter: "Counter", seconds: float, heard: str | None
     return " | ".join([text, *parts[1:], *view.troubles()[:5]])
 
 
-async def _end(kube: "Kube", view: "View", namespace: str, why: list[str]) -> int:
+async def _log(kube: "Kube", view: "View", step: str, namespace: str) -> None:
+    """Print what the pod of a step said last; nothing where it has none."""
     from perfdag.cli.cluster_run import argos
     from perfdag.kube import KubeError
 
-    code = view.exit_code()
-    wanted = "plan" if code == 2 else "finish"
-    if node := view.last(wanted):
-        pod = next((each for each in view.pods if each.name.endswith(node["id"].rpartition("-")[2]) and wanted in each.name), None)
-        if pod is not None:
-            try:
-                async for line in kube.logs(pod.name, namespace, container="main"):
-                    if not argos(line):
-                        print(line)
-            except KubeError as error:
-                print(f"the log of {pod.name} is not there any more: {error}", file=sys.stderr)
+    node = view.last(step)
+    pod = next((each for each in view.pods if node and each.name.endswith(node["id"].rpartition("-")[2]) and step in each.name), None)
+    if pod is None:
+        return
+    try:
+        async for line in kube.logs(pod.name, namespace, container="main"):
+            if not argos(line):
+                print(line)
+    except KubeError as error:
+        print(f"the log of {pod.name} is not there any more: {error}", file=sys.stderr)
+
+
+async def _end(kube: "Kube", view: "View", namespace: str, why: list[str]) -> int:
+    code, planned = view.exit_code(), view.code_of("plan")
+    for step in (["plan"] if planned != 0 else []) + (["finish"] if planned != 2 else []):
+        await _log(kube, view, step, namespace)
     if code is None:
         print(f"workflow {view.name} {view.phase}: {'; '.join([view.message] if view.message else why[:3])}", file=sys.stderr)
         return 1

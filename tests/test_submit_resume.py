@@ -1,0 +1,163 @@
+"""`perfdag submit --resume` before a cluster that is played: which run goes on, and which cannot."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdag.abtest import on_cluster, prepare
+from perfdag.cli import main
+from perfdag.cli.cluster_run import Installed
+from perfdag.confirm import begin
+from perfdag.kube import KubeError
+from perfdag.parts import Part, part_key
+from perfdag.plan import Plan, make_plan
+from perfdag.store import FolderStore, StoreError
+from perfdag.suite import loads
+
+SUITE = "name: s\npriority: 7\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"
+ID = "20260101T020000Z-0a1b2c3d"
+ROOT = "s3://bench/results"
+
+
+def workflow(name: str, run_id: str, at: str, store: str) -> dict[str, Any]:
+    labels = {"perfdag/suite": "s", **({"perfdag/run": run_id} if run_id else {})}
+    spec = {"priority": 3, "arguments": {"parameters": [{"name": "store", "value": store}]}}
+    return {"metadata": {"name": name, "labels": labels, "creationTimestamp": f"2026-01-01T0{at}:00:00Z"}, "spec": spec}
+
+
+class Cluster:
+    """What `perfdag.kube.Kube` answers, and the runs that were started."""
+
+    workflows: list[dict[str, Any]]
+    started: list[tuple[str, dict[str, str], int]]
+
+    def __init__(self, **options: Any) -> None: ...
+
+    async def __aenter__(self) -> "Cluster":
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def resource(self, api: str, kind: str) -> str:
+        return kind
+
+    async def list(self, kind: str, namespace: str) -> list[dict[str, Any]]:
+        return self.workflows
+
+    async def request(self, method: str, path: str) -> dict[str, Any]:
+        if not path.endswith("kube-system"):
+            raise KubeError(404, "NotFound", path)
+        return {"metadata": {"uid": "k8s-1"}}
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> type[Cluster]:
+    class Played(Cluster):
+        workflows: list[dict[str, Any]] = []
+        started: list[tuple[str, dict[str, str], int]] = []
+
+    def start(self: Installed, suite: str, told: dict[str, str], priority: int) -> str:
+        Played.started.append((suite, told, priority))
+        return "perfdag-s-new"
+
+    monkeypatch.setattr("perfdag.kube.Kube", Played)
+    monkeypatch.setattr("perfdag.cli.cluster_run.installed", lambda namespace: Installed(namespace, False, {"store": ROOT}))
+    monkeypatch.setattr(Installed, "start", start)
+    return Played
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
+    """The store of the installation, which is reached from here."""
+    made = FolderStore(str(tmp_path / "store"))
+    monkeypatch.setattr("perfdag.store.open_store", lambda root, patience=0.0: made)
+    return made
+
+
+@pytest.fixture
+def unreached(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(root: str, patience: float = 0.0) -> None:
+        raise StoreError("no route to it")
+
+    monkeypatch.setattr("perfdag.store.open_store", away)
+
+
+def put(store: FolderStore, run_id: str, where: dict[str, Any] | None = None, measured: bool = True) -> Plan:
+    plan = make_plan(loads(SUITE), run_id=run_id)
+    plan.where = {"namespace": "bench", "cluster": "k8s-1"} if where is None else where
+    store.put(f"runs/{run_id}/plan.json", plan.dump())
+    if measured:
+        store.put(part_key(run_id, plan.key(0)), Part(plan.points[0].id, 1, "ok").dump())
+    return plan
+
+
+def resume(wanted: str, *more: str) -> int:
+    return main(["submit", "--resume", wanted, "--namespace", "bench", *more])
+
+
+@pytest.mark.parametrize("wanted", ["last", "perfdag-s-b", ID])
+def test_a_run_is_named_by_last_its_workflow_or_its_id(
+    wanted: str, cluster: type[Cluster], store: FolderStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.workflows = [workflow("perfdag-s-b", ID, "3", ROOT), workflow("perfdag-s-a", "20260101T010000Z-00000000", "2", ROOT)]
+    put(store, ID)
+    assert resume(wanted) == 0
+    assert cluster.started == [("s", {"run": ID, "store": ROOT}, 7)]
+    assert capsys.readouterr().out.startswith(f"run {ID}, workflow perfdag-s-new ")
+
+
+@pytest.mark.parametrize("wanted", ["last", "perfdag-s-b"])
+def test_on_a_claim_its_workflow_tells_the_run(wanted: str, cluster: type[Cluster]) -> None:
+    cluster.workflows = [workflow("perfdag-s-b", ID, "3", "claim://results")]
+    assert resume(wanted) == 0
+    assert cluster.started == [("s", {"run": ID, "store": "claim://results"}, 3)]
+
+
+def test_where_no_workflow_is_left_the_store_knows_the_last_run(cluster: type[Cluster], store: FolderStore) -> None:
+    plan = put(store, ID)
+    assert resume("last") == 0
+    begin(store, plan, {plan.points[0].id})
+    assert resume("last") == 0, "what confirms a run is measured with it"
+    duel = on_cluster(prepare(loads(SUITE), loads(SUITE), ("a", "b"), 8))
+    for each in (duel.a, duel.b):
+        store.put(f"runs/{each.run_id}/plan.json", each.dump())
+    assert resume(duel.b.run_id) == 0
+    assert [told["run"] for _, told, _ in cluster.started] == [ID, ID, duel.a.run_id]
+
+
+@pytest.mark.parametrize("more", [["--store", "claim://results"], []])
+@pytest.mark.usefixtures("unreached")
+def test_what_is_no_run_id_is_refused_where_neither_workflow_nor_store_knows_it(
+    more: list[str], cluster: type[Cluster], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for wanted in ("last", "perfdag-s-b"):
+        assert resume(wanted, *more) == 2
+        assert f"namespace bench has no Workflow of run {wanted}" in capsys.readouterr().err
+    assert resume(ID, *more) == 0
+    assert [told["run"] for _, told, _ in cluster.started] == [ID]
+
+
+def test_a_workflow_without_a_plan_has_no_run(cluster: type[Cluster], capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.workflows = [workflow("perfdag-x", "", "3", ROOT)]
+    assert resume("perfdag-x") == 2
+    assert capsys.readouterr().err == "perfdag submit: workflow perfdag-x has made no plan, so there is nothing to go on with\n"
+    assert cluster.started == []
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ({}, f"was measured by `perfdag run`, and samples of a cluster are not its; continue it there: perfdag run --resume {ID} --store "),
+        ({"cluster": "k8s-2"}, "was measured on another cluster (uid of its kube-system k8s-2, here k8s-1)"),
+    ],
+)
+def test_samples_of_two_places_are_no_run(
+    where: dict[str, Any], said: str, cluster: type[Cluster], store: FolderStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(store, ID, where)
+    assert resume(ID) == 2
+    assert said in capsys.readouterr().err
+    assert cluster.started == []
+    store.delete(f"runs/{ID}/parts")
+    assert resume(ID) == 0
