@@ -128,10 +128,9 @@ class Fio(Benchmark[FioParams]):
             wrong.append(f"rw {params.rw} needs a block device: volume.mode Block, or file /dev/...")
         if block and (params.directory or params.file or params.nrfiles > 1):
             wrong.append("volume.mode is Block; leave out directory, file and nrfiles, or use mode Filesystem")
-        if block and shape.volume.claim and params.writes and not params.overwrite:
-            wrong.append(
-                f"the claim {shape.volume.claim} exists, and the data of its device would be lost; use another, or set overwrite: true"
-            )
+        claim = shape.volume.claim if block and shape.volume else None
+        if claim and params.writes and not params.overwrite:
+            wrong.append(f"the claim {claim} exists, and the data of its device would be lost; use another, or set overwrite: true")
         if shape.volume is not None and not (params.directory or params.file):
             sharing = shape.hosts.count if shape.volume.access == "ReadWriteMany" else 1
             needed = params.size * (1 if block else params.numjobs * sharing)

@@ -179,8 +179,8 @@ class Rdma(Benchmark[R], Generic[R]):
         gang.notes["json"] = "--out_json_file" in told.stdout + told.stderr
         if gang.shape.network.family == "ipv6":
             if "--ipv6-addr" not in told.stdout + told.stderr:
-                said = "negotiates over IPv4 only; use a perftest of 23.07 or later, or network.family: ipv4"
-                raise Skip(f"{self.program(params)} on {gang.hosts[0].name} {said}")
+                advice = "use a perftest of 23.07 or later, or network.family: ipv4"
+                raise Skip(f"{self.program(params)} on {gang.hosts[0].name} negotiates over IPv4 only; {advice}")
             gang.notes["family"] = ["--ipv6-addr", "--ipv6"]  # of the sides' socket (with rdma_cm: of the queue pairs), and of the GID
         if params.cuda is not None:
             lacking = next((said for host in gang.hosts if (said := gpu.problem(host))), None)

@@ -110,7 +110,7 @@ def test_bad_parameters_are_refused(bad: dict[str, Any], says: str) -> None:
 
 
 def test_options_that_no_parameter_gives_are_free_and_those_of_bandwidth_are_no_parameters_of_latency() -> None:
-    free = "--tclass=96 -T96 -S1 -I64 -t512 -e --ipv6 --qp-timeout=14 --use_cuda_dmabuf --report-counters=x -N".split()
+    free = ["--tclass=96", "-T96", "-S1", "-t512", "-e", "-N", "--ipv6", "--qp-timeout=14", "--use_cuda_dmabuf", "--report-counters=x"]
     assert BandwidthParams(extra_args=free).extra_args == LatencyParams(extra_args=free).extra_args == free
     with pytest.raises(ValidationError, match=r"-q2 is perftest's --qp, which would change .* leave it out"):
         LatencyParams(extra_args=["-q2"])
