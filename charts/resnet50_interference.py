@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +10,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from perfdag.charts import style
+from perfdag.charts.resnet50_marks import marked
 from perfdag.charts.series import read, runs_words
 from perfdag.units import short
 
@@ -37,8 +38,8 @@ def columns(scenario: str, p99: bool) -> list[Column]:
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     """A matrix a point; a point without a valid sample is a picture that says why."""
     where = runs_words(rows)
-    values = _by_copy(rows)
     cells = read(rows)
+    values, coords = _by_copy(rows, {cell.state.point for cell in cells if cell.why})
     if not cells:
         yield "matrix", style.no_data()
     for number, cell in enumerate(cells):
@@ -48,22 +49,30 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
             yield slug, style.no_data(f"{cell.label}: {cell.why or 'no copy was measured'}")
             continue
         over_all = {each.metric: each.middle for each in cell.series("fairness") + cell.series("aggregate") if each.values}
-        yield slug, _matrix(cell.label, str(cell.state.params.get("scenario", "offline")), found, over_all, cell.why, where)
+        label, scenario = marked(cell.label, coords[cell.state.point]), str(cell.state.params.get("scenario", "offline"))
+        yield slug, _matrix(label, scenario, found, over_all, cell.why, where)
 
 
-def _by_copy(rows: pa.Table) -> dict[str, dict[str, dict[tuple[str, str | None], float]]]:
-    """point -> copy -> (metric, when) -> median over the samples."""
-    table = rows.select(["point", "subject", "metric", "coords", "value", "phase"]).to_pylist()
+def _by_copy(
+    rows: pa.Table, without: Collection[str]
+) -> tuple[dict[str, dict[str, dict[tuple[str, str | None], float]]], dict[str, dict[str, Any]]]:
+    """point -> copy -> (metric, when) -> median over the valid samples (over the others of points `without` a valid one), and point ->
+    coordinates of those."""
+    table = rows.select(["point", "subject", "metric", "coords", "value", "phase", "status"]).to_pylist()
     lists: dict[str, dict[str, dict[tuple[str, str | None], list[float]]]] = {}
+    coords: dict[str, dict[str, Any]] = {}
     for row in table:
-        if row["subject"] and row["value"] is not None and row["phase"] == "measure":
-            when = json.loads(row["coords"] or "{}").get("when")
-            key = (row["metric"], when)
+        counts = row["phase"] == "measure" and (row["status"] == "ok" or row["point"] in without)
+        if counts and row["subject"] and row["value"] is not None:
+            found = json.loads(row["coords"] or "{}")
+            coords.setdefault(row["point"], {}).update(found)
+            key = (row["metric"], found.get("when"))
             lists.setdefault(row["point"], {}).setdefault(row["subject"], {}).setdefault(key, []).append(row["value"])
-    return {
+    values = {
         point: {copy: {key: statistics.median(found) for key, found in keys.items()} for copy, keys in sorted(copies.items())}
         for point, copies in lists.items()
     }
+    return values, coords
 
 
 def _matrix(
@@ -74,11 +83,8 @@ def _matrix(
     why: str | None,
     where: str,
 ) -> Figure:
-    kept = [found[("rate_kept", None)] for found in copies.values() if ("rate_kept", None) in found]
-    fairness, together = over_all.get("fairness"), over_all.get("aggregate")
-    title = f"{label}: each of {len(copies)} copies keeps {_range(kept)} of its rate"
-    if together is not None:
-        title += f"; all together do {together:.2f} times one alone"
+    fairness = over_all.get("fairness")
+    title = f"{label}: {_finding(scenario, copies, over_all.get('aggregate'))}"
     late = [copy for copy, found in copies.items() if found.get(("valid", "together")) == 0]
     notes = [
         f"fairness (Jain) {fairness:.3f}" if fairness is not None else "",
@@ -107,6 +113,15 @@ def _matrix(
     return fig
 
 
+def _finding(scenario: str, copies: Mapping[str, Mapping[tuple[str, str | None], float]], together: float | None) -> str:
+    metric = "tail_inflation" if scenario == "server" else "rate_kept"
+    found = [each[(metric, None)] for each in copies.values() if (metric, None) in each]
+    if scenario == "server":  # its rates are those of the schedule, whatever the others cost
+        return f"p99 of each of {len(copies)} copies is {_range(found, 1, '.2f', 'times')} that alone"
+    said = f"each of {len(copies)} copies keeps {_range(found, 100, '.0f', '%')} of its rate"
+    return said if together is None else f"{said}; all together do {together:.2f} times one alone"
+
+
 def _shade(metric: str, value: float | None) -> Any:
     """Colour of a ratio: blue where nothing is lost, vermilion where half is; other cells stay white."""
     if value is None or metric not in _SHADED or value <= 0:
@@ -121,8 +136,8 @@ def _square(column: int, row: int, colour: Any) -> Any:
     return Rectangle((column, row), 1, 1, facecolor=colour, edgecolor=style.PAPER, linewidth=2)
 
 
-def _range(kept: list[float]) -> str:
-    if not kept:
-        return "an unknown part"
-    low, high = min(kept) * 100, max(kept) * 100
-    return f"{high:.0f} %" if round(low) == round(high) else f"{low:.0f} to {high:.0f} %"
+def _range(values: list[float], factor: float, form: str, unit: str) -> str:
+    if not values:
+        return f"an unknown number of {unit}" if unit == "times" else "an unknown part"
+    low, high = (format(each * factor, form) for each in (min(values), max(values)))
+    return f"{high} {unit}" if low == high else f"{low} to {high} {unit}"

@@ -1,11 +1,13 @@
 """resnet50-overhead: the interval of the treatment's cost against the limit, a row a point, with its verdict."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import pyarrow as pa
 from matplotlib.figure import Figure
 
 from perfdag.charts import style
+from perfdag.charts.resnet50_marks import marked
 from perfdag.charts.series import Cell, read, runs_words
 
 LIMIT = 0.05
@@ -23,6 +25,7 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     words = [verdict(low, high, limit_of(cell)) for cell, _, low, high in judged]
     _, mean, low, high = judged[0]
     title = f"Overhead {mean * 100:.1f} % ({low * 100:.1f} to {high * 100:.1f} %): {words[0]}"
+    title = marked(title, _coords(judged[0][0]))
     if len(judged) > 1:
         title = f"{words.count('passes')} of {len(judged)} treatments pass"
     subtitle = f"dot: mean; bar: 95 % interval, paired runs in ABBA order; dashed: the limit; {where}"
@@ -61,7 +64,11 @@ def limit_of(cell: Cell) -> float:
 def _words(cell: Cell, word: str) -> str:
     needed = next((each.middle for each in cell.series("pairs_needed") if each.values), None)
     said = f"{word}: about {needed:.0f} pairs would tell" if word == "inconclusive" and needed is not None else word
-    return f"{said} (no valid sample)" if cell.why else said
+    return marked(f"{said} (no valid sample)" if cell.why else said, _coords(cell))
+
+
+def _coords(cell: Cell) -> Mapping[str, Any]:
+    return cell.series("overhead")[0].coords
 
 
 def _interval(cell: Cell) -> tuple[float, float, float] | None:

@@ -100,20 +100,57 @@ def test_overhead_says_its_verdict(low: float, high: float, said: str) -> None:
     assert said in words(found["overhead"])
 
 
-@pytest.mark.parametrize(("scenario", "headings"), [("server", "p99 inflation"), ("single-stream", "p90 inflation p99 inflation")])
-def test_interference_is_a_matrix_of_copies(scenario: str, headings: str) -> None:
+@pytest.mark.parametrize(
+    ("scenario", "headings", "finding"),
+    [
+        ("server", "p99 inflation", "p99 of each of 2 copies is 2.50 times that alone"),
+        (
+            "single-stream",
+            "p90 inflation p99 inflation",
+            "each of 2 copies keeps 40 to 60 % of its rate; all together do 1.00 times one alone",
+        ),
+    ],
+)
+def test_interference_is_a_matrix_of_copies(scenario: str, headings: str, finding: str) -> None:
+    inflated = [value(f"{name}_inflation", 2.5, "1") for name in ("tail", "p99")]
     values = [value("rate_kept", 0.5, "1", stat="p50"), value("fairness", 0.99, "1"), value("aggregate", 1.0, "1")]
     params = {"copies": 2, "scenario": scenario}
     rows = sample("resnet50-interference", params, 1, values)
     for number, kept in enumerate((0.4, 0.6)):
         late = value("valid", number, "1", coords={"when": "together"})
-        for each in sample("resnet50-interference", params, 1, [value("rate_kept", kept, "1"), value("p99_inflation", 2.5, "1"), late]):
+        for each in sample("resnet50-interference", params, 1, [value("rate_kept", kept, "1"), *inflated, late]):
             rows.append({**each, "subject": f"copy {number}"})
     said = words(drawn(resnet50_interference, table(rows))["matrix"])
-    assert "each of 2 copies keeps 40 to 60 % of its rate; all together do 1.00 times one alone" in said
+    assert finding in said
     assert "copy 1" in said
     assert "fairness (Jain) 0.990; LoadGen says INVALID together of copy 0;" in said
     assert f"together {headings} copy" in said
+
+
+def test_one_invalid_sample_does_not_move_the_medians_of_the_valid() -> None:
+    rows = []
+    for repetition, status, kept in ((1, "ok", 0.9), (2, "invalid", 0.1)):
+        error = None if status == "ok" else "the copies ran at once for 46 % of the time only"
+        found = sample("resnet50-interference", {"copies": 2}, repetition, [value("rate_kept", kept, "1")], status=status, error=error)
+        rows += [{**each, "subject": f"copy {number}"} for each in found for number in range(2)]
+    assert "each of 2 copies keeps 90 % of its rate" in words(drawn(resnet50_interference, table(rows))["matrix"])
+    said = words(drawn(resnet50_interference, table([row for row in rows if row["status"] == "invalid"]))["matrix"])
+    assert "each of 2 copies keeps 10 % of its rate" in said
+    assert "no valid sample: invalid: the copies ran at once" in said
+
+
+MARKS = {"fast": "not comparable", "loadgen": "INVALID", "logits_checked": False, "weights": "unverified"}
+
+
+def test_marks_stand_in_the_titles_of_comparisons() -> None:
+    said = "(smoke test: not comparable; LoadGen says INVALID; logits not checked; weights not verified)"
+    costs = [("overhead", 0.03, "mean"), ("overhead_bound", 0.02, "low"), ("overhead_bound", 0.04, "high")]
+    values = [value(metric, number, "1", stat=stat, coords=MARKS) for metric, number, stat in costs]
+    samples = [sample("resnet50-overhead", {"limit": limit}, 1, values) for limit in (0.05, 0.06)]
+    assert f"passes {said}" in words(drawn(resnet50_overhead, table(samples[0]))["overhead"])
+    assert words(drawn(resnet50_overhead, table(*samples))["overhead"]).count(said) == 2
+    rows = sample("resnet50-interference", {"copies": 2}, 1, [value("rate_kept", 0.5, "1", coords=MARKS)])
+    assert said in words(drawn(resnet50_interference, table([{**each, "subject": "copy 0"} for each in rows]))["matrix"])
 
 
 @pytest.mark.parametrize("module", [resnet50, resnet50_overhead, resnet50_interference])

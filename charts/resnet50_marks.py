@@ -1,0 +1,17 @@
+"""What coordinates say of figures that are not comparable or were not checked, in words for a title."""
+
+from collections.abc import Mapping
+from typing import Any
+
+_WORDS = {
+    "fast": "smoke test: not comparable",
+    "loadgen": "LoadGen says INVALID",
+    "logits_checked": "logits not checked",
+    "weights": "weights not verified",
+}
+
+
+def marked(title: str, coords: Mapping[str, Any]) -> str:
+    """The title, with the marks of these coordinates in brackets where there are some."""
+    marks = "; ".join(words for name, words in _WORDS.items() if name in coords)
+    return f"{title} ({marks})" if marks else title
