@@ -21,8 +21,9 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = sub.add_parser(
         "render",
         help="the manifests, for kubectl or GitOps",
-        description="Print manifests: with --base what `perfdag install` puts on a cluster, with SUITE a Workflow (or with "
-        "--schedule a CronWorkflow, and one that tells where its newest scheduled run is too old).",
+        description="Print manifests: with --base what `perfdag install` puts on a cluster, with SUITE a Workflow, for "
+        "`kubectl create` (its name is made then), or with --schedule a CronWorkflow, and one that tells where its newest scheduled run is "
+        "too old, for `kubectl apply`.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -165,11 +166,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _suite(args: argparse.Namespace) -> list[dict[str, Any]]:
     from perfdag import suite
-    from perfdag.cli.submit import warn
+    from perfdag.cli.submit import parameter, warn
     from perfdag.plan import make_plan
     from perfdag.steps.size import check_size
     from perfdag.store import on_cluster
-    from perfdag.workflows import due, runs
+    from perfdag.workflows import due, lint, runs
 
     if args.store and not on_cluster(args.store):
         raise ValueError(f"--store {args.store}: pods share no folder with this machine; s3://bucket/prefix or claim://NAME is needed")
@@ -177,16 +178,19 @@ def _suite(args: argparse.Namespace) -> list[dict[str, Any]]:
     plan = make_plan(loaded)
     check_size(plan)  # a suite that the plan step would refuse is refused here
     warn(plan)
-    name, text = loaded.suite.name, inline(loaded)
+    name, priority = loaded.suite.name, loaded.suite.priority
     of_suite = loaded.suite.store or ""
     store = args.store or (of_suite if on_cluster(of_suite) else "")
-    carried = runs.config_map(args.namespace, name, text)
-    if args.schedule:
-        told = {"store": store, "priority": loaded.suite.priority, "cluster_scope": args.cluster_scope}
-        nightly = runs.cron(args.namespace, name, args.schedule, **told)
-        return [carried, due.cron(args.namespace, name, args.schedule, plan.seconds(), store, args.cluster_scope), nightly]
-    parameters = {"configmap": carried["metadata"]["name"]} | ({"store": store} if store else {})
-    return [carried, runs.workflow(args.namespace, name, parameters, "", loaded.suite.priority, args.cluster_scope)]
+    if not args.schedule:
+        told = {"suite": parameter(args.suite, loaded)} | ({"store": store} if store else {})
+        return [runs.workflow(args.namespace, name, told, "", priority, args.cluster_scope)]
+    carried = runs.config_map(args.namespace, name, inline(loaded))
+    if wrong := lint.problems(carried):
+        advice = "split the suite, or put the file into the store and give the CronWorkflow its key, as the parameter url"
+        raise ValueError(f"{args.suite}: {wrong[0]}; {advice}")
+    watch = due.cron(args.namespace, name, args.schedule, plan.seconds(), store, args.cluster_scope)
+    nightly = runs.cron(args.namespace, name, args.schedule, store=store, priority=priority, cluster_scope=args.cluster_scope)
+    return [carried, watch, nightly]
 
 
 def inline(loaded: "Loaded") -> str:

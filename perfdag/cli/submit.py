@@ -141,19 +141,23 @@ def _stored(plan: "Plan", root: str) -> bool:
 def _in_parameters(args: argparse.Namespace, loaded: "Loaded") -> dict[str, str]:
     import orjson
 
+    told = {"suite": parameter(args.suite, loaded)}
+    if args.settings or args.only:
+        told["options"] = base64.b64encode(orjson.dumps({"settings": args.settings, "only": args.only})).decode()
+    return told
+
+
+def parameter(file: str, loaded: "Loaded") -> str:
+    """The suite as a parameter of its Workflow: base64. Raises BadDocument where it is too long for one."""
     from perfdag.cli.render import inline
     from perfdag.document import BadDocument, Problem
     from perfdag.workflows.runs import SUITE_BYTES
 
     encoded = base64.b64encode(inline(loaded).encode()).decode()
     if len(encoded) > SUITE_BYTES:
-        raise BadDocument(
-            [Problem(args.suite, 1, "", f"{len(encoded):,} bytes are too many for a parameter; use an s3:// store, or a ConfigMap")]
-        )
-    told = {"suite": encoded}
-    if args.settings or args.only:
-        told["options"] = base64.b64encode(orjson.dumps({"settings": args.settings, "only": args.only})).decode()
-    return told
+        more = "submit it with an s3:// store that is reached from here, or put it there and argo submit -p url=KEY"
+        raise BadDocument([Problem(file, 1, "", f"{len(encoded):,} bytes in base64 are more than a parameter may have; {more}")])
+    return encoded
 
 
 async def follow(name: str, namespace: str) -> int:

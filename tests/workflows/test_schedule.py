@@ -1,11 +1,14 @@
 """Schedules of cron: refused where Argo would, the longest wait between runs, and what `render --schedule` makes of them."""
 
+import base64
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
 from perfdag.cli import main
+from perfdag.workflows import lint, runs
 from perfdag.workflows.schedule import longest_gap, parse
 
 SUITE = "name: nightly\npriority: 7\nstore: s3://bench/own\nentries:\n  - benchmark: command\n    params: {argv: [ls]}\n"
@@ -72,9 +75,10 @@ def test_a_schedule_carries_the_store_and_the_priority_and_is_watched(tmp_path: 
     assert given(due) == {"suitename": "nightly", "hours": "27", "store": "s3://bench/other"}
     _, due, nightly = rendered(tmp_path, capsys, *schedule)
     assert given(due)["store"] == given(nightly)["store"] == "s3://bench/own"
-    _, once = rendered(tmp_path, capsys)
-    assert given(once)["store"] == "s3://bench/own"
+    [once] = rendered(tmp_path, capsys)
+    assert given(once) == {"suite": base64.b64encode(SUITE.encode()).decode(), "store": "s3://bench/own"}
     assert once["spec"]["priority"] == 7  # type: ignore[index]
+    assert "name" not in once["metadata"], "kubectl create makes it, each time another"  # type: ignore[operator]
 
 
 def test_a_bad_schedule_or_store_renders_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,3 +88,22 @@ def test_a_bad_schedule_or_store_renders_nothing(tmp_path: Path, capsys: pytest.
         captured = capsys.readouterr()
         assert captured.out == ""
         assert said in captured.err
+
+
+def test_a_suite_that_no_object_may_hold_renders_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    points = "".join(f"        - {{expected: 0.1, env: {{A_VARIABLE_OF_THIS_POINT: '{number:06}'}}}}\n" for number in range(4500))
+    (tmp_path / "nightly.yaml").write_text(f"{SUITE}    permutations:\n      explicit:\n{points}")
+    for words, said in (
+        (["--schedule", "0 2 * * *"], "ConfigMap perfdag-suite-nightly has .* bytes, more than 262,144; .*its key, as the parameter url"),
+        ([], "bytes in base64 are more than a parameter may have; .*-p url=KEY"),
+    ):
+        assert main(["render", "nightly.yaml", *words]) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert re.search(said, captured.err), captured.err
+
+
+def test_the_json_that_kubectl_keeps_of_an_object_may_be_what_is_too_large() -> None:
+    quoted = runs.config_map("bench", "s", '"' * 200_000)
+    assert len(yaml.safe_dump(quoted)) < lint.MAX_BYTES
+    assert lint.problems(quoted) == ["ConfigMap perfdag-suite-s has 400,166 bytes, more than 262,144"]
