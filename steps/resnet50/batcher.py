@@ -45,8 +45,13 @@ class Batcher:
         self._closed = False
         self._errand: tuple[Callable[[], object], threading.Event] | None = None
         self.batches = Batches()
+        self.warm = False  # set by who warmed the worker's thread
         self._worker = threading.Thread(target=self._work, name="batcher", daemon=True)
         self._worker.start()
+
+    def begin(self, complete: Callable[[Sequence[int], Sequence[int]], None]) -> None:
+        """Begin another test, nothing being queued: results go to `complete`, and batches are counted anew."""
+        self._complete, self.batches = complete, Batches()
 
     def put(self, samples: Sequence[Any]) -> None:
         """Queue LoadGen's samples (each has an `id` and an `index`); returns at once, as LoadGen's issuing thread must."""

@@ -10,6 +10,7 @@ from perfdag.benchmark import Benchmark, Gang, Invalid, Measurement, Output, Too
 from perfdag.shape import Shape
 from perfdag.steps.resnet50 import result, start
 from perfdag.steps.resnet50.params import Workload
+from perfdag.steps.resnet50.program import MARGIN
 from perfdag.steps.resnet50.seed import documents, seed_json
 
 if TYPE_CHECKING:
@@ -87,14 +88,17 @@ def expected(params: Workload) -> float:
     """Seconds of one measurement: set-up, warm-up, LoadGen."""
     if params.scenario == "find-peak":
         search = min(params.search_duration, params.duration())
-        return start.SETUP + 14 * 1.3 * search + 4 * params.duration()
+        return start.SETUP + 14 * 1.3 * params.lasts(search) + 4 * params.lasts(params.duration())
     setup = 5.0 if params.system == "stub" else 60.0 if params.fast else start.SETUP
-    return setup + 1.2 * params.duration()
+    return setup + 1.2 * params.lasts(params.duration()) * (MARGIN if params.scenario == "offline" and not params.fast else 1.0)
 
 
 def shortest(params: Workload) -> float:
-    """Seconds that LoadGen runs on any machine; 0 where a number of queries may end it, or the rate of Offline is a guess."""
-    return params.duration() if params.scenario in ("server", "single-stream") and params.max_queries is None else 0.0
+    """Seconds that LoadGen runs on any machine, or in Offline has to; 0 where a number of queries may end it."""
+    if params.max_queries is not None or params.scenario == "accuracy" or (params.fast and params.scenario == "offline"):
+        return 0.0
+    # a peak is a rate that a full trial held and one above it that a full trial did not
+    return 2 * params.duration() if params.scenario == "find-peak" else params.lasts(params.duration())
 
 
 def missing(gang: Gang, params: Workload, wrapped: bool = True) -> list[Tool]:

@@ -1,20 +1,50 @@
 """A folder of ImageNet validation images that the user has: files with their classes, and top-1 from LoadGen's accuracy log."""
 
 import json
+import re
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 TOP1_FP32 = 0.76456
 """Top-1 of the reference model on all 50,000 validation images, fp32 (mlcommons/inference, vision/classification_and_detection)."""
-TARGET = 0.99 * TOP1_FP32
+SHARE = 0.99
+"""Part of a reference that MLPerf asks."""
+IMAGES, CLASSES = 50_000, 1000
+"""Of the validation set; a published figure is of all of them."""
+_WORDNET = re.compile(r"n\d{8}").fullmatch
 _SUFFIXES = {".jpeg", ".jpg", ".png"}
+
+
+@dataclass(frozen=True)
+class Published:
+    """Top-1 (0 to 1) on all validation images, and pixels of the shorter side before the middle 224 x 224 is taken."""
+
+    top1: float
+    resize: int
+
+
+KNOWN = {"0676ba61": Published(0.7613, 256), "11ad3fa6": Published(0.80858, 232), "19c8e357": Published(0.7615, 256)}
+"""By how the SHA-256 of torchvision's own files begins, resnet50-0676ba61.pth and so on (torchvision.models.ResNet50_Weights and, the last,
+the table of torchvision 0.8)."""
+
+
+def published(sha256: str | None) -> Published:
+    """What weights of this digest are published with; of others the reference model's."""
+    return KNOWN.get((sha256 or "")[:8], Published(TOP1_FP32, 256))
+
+
+def reached(top1: float, images: int, reference: float) -> bool | None:
+    """Whether a top-1 is MLPerf's share of the reference; None of fewer images, for which nothing is published."""
+    return top1 >= SHARE * reference if images == IMAGES else None
 
 
 def labelled(folder: str) -> list[tuple[Path, int]]:
     """Files and classes, sorted: `val_map.txt` (lines `FILE CLASS`) or one folder a class in sorted order (torchvision's ImageFolder).
 
-    Raises ValueError where there is neither, a line is not of that form, or a listed file is not there.
+    Raises ValueError where there is neither, the folders are not those of all 1000 classes, a line is not of that form, or a listed file is not
+    there.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -22,12 +52,18 @@ def labelled(folder: str) -> list[tuple[Path, int]]:
     listing = root / "val_map.txt"
     if listing.is_file():
         return [_entry(root, line, number) for number, line in enumerate(listing.read_text().splitlines(), 1) if line.strip()]
-    classes = sorted(each for each in root.iterdir() if each.is_dir())
+    classes = sorted((each for each in root.iterdir() if each.is_dir()), key=lambda each: (each.name.zfill(4), each.name))
     found = [(file, label) for label, each in enumerate(classes) for file in sorted(each.iterdir()) if file.suffix.lower() in _SUFFIXES]
     if not found:
         raise ValueError(f"imagenet {folder}: neither val_map.txt nor folders of .jpeg files, one a class")
-    if len(classes) > 1000:
-        raise ValueError(f"imagenet {folder}: {len(classes)} folders, but ImageNet has 1000 classes")
+    names = [each.name for each in classes]
+    if len(names) != CLASSES or not (
+        all(map(_WORDNET, names)) or [*map(str, range(CLASSES))] == [name.lstrip("0") or "0" for name in names]
+    ):
+        raise ValueError(
+            f"imagenet {folder}: {len(names)} folders ({names[0]} to {names[-1]}), from which the classes follow where they are all {CLASSES}, named "
+            "n01440764 to n15075141 or 0 to 999; else name them in val_map.txt, a line `FILE CLASS` each"
+        )
     return found
 
 

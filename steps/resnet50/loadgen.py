@@ -5,9 +5,11 @@ takes the samples and returns at once, so that the schedule is never held up.
 """
 
 import array
+import contextlib
+import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,8 +27,8 @@ _SCENARIOS = {"offline": "Offline", "server": "Server", "single-stream": "Single
 class Load:
     """What LoadGen is asked for. Times in seconds, rates in 1/s.
 
-    `expected_rate` sizes Offline's one query and SingleStream's schedule; a wrong one makes a run longer, never wrong: LoadGen itself says
-    INVALID where the minimum duration was not met.
+    `expected_rate` sizes Offline's one query and SingleStream's schedule; a wrong one makes a run longer or, where Offline's query is done
+    before the minimum duration, INVALID by LoadGen's own word; never wrong.
     """
 
     scenario: str
@@ -61,14 +63,14 @@ def settings(load: Load) -> Any:
     made = lg.TestSettings()
     made.scenario = getattr(lg.TestScenario, _SCENARIOS[load.scenario])
     made.mode = getattr(lg.TestMode, _MODES[load.mode])
-    made.min_duration_ms = round(load.min_duration * 1000)
+    made.min_duration_ms = max(1, math.ceil(load.min_duration * 1000))
     made.min_query_count = load.min_queries
     made.max_query_count = load.max_queries
     made.qsl_rng_seed = made.sample_index_rng_seed = made.schedule_rng_seed = load.seed + 1
     if load.scenario == "offline":
         # one query of ceil(1.1 * expected * duration) samples; min_query_count counts queries there, so the samples are asked for by rate
         made.min_query_count = 1
-        made.offline_expected_qps = max(load.expected_rate, load.min_queries / 1.1 / max(load.min_duration, 1e-3))
+        made.offline_expected_qps = max(load.expected_rate, load.min_queries / 1.1 / (made.min_duration_ms / 1000))
     elif load.scenario == "single-stream":
         made.single_stream_expected_latency_ns = max(1, round(1e9 / load.expected_rate))
         made.single_stream_target_latency_percentile = 0.9
@@ -79,9 +81,26 @@ def settings(load: Load) -> Any:
     return made
 
 
-def measure(system: System, load: Load, failed: Callable[[BaseException], None], begin: Callable[[], None] = lambda: None) -> Tested:
+@contextlib.contextmanager
+def batching(system: System, load: Load, failed: Callable[[BaseException], None]) -> Iterator[Batcher]:
+    """A batcher for tests of one system that differ in their rate and duration only."""
+    made = Batcher(system.infer, lambda ids, results: None, load.batch, load.max_delay if load.scenario == "server" else 0.0, failed)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def measure(
+    system: System,
+    load: Load,
+    failed: Callable[[BaseException], None],
+    begin: Callable[[], None] = lambda: None,
+    batcher: Batcher | None = None,
+) -> Tested:
     """Run one LoadGen test to its end. `failed` is called in another thread where the system raises: LoadGen cannot be
-    stopped from outside, so it must end the process. `begin` is called when samples are loaded and the thread that answers is warm."""
+    stopped from outside, so it must end the process. `begin` is called when samples are loaded and the thread that answers is warm.
+    `batcher`: one of `batching` for several tests in turn, whose thread is warmed by the first of them."""
     import mlperf_loadgen as lg
 
     keep: list[Any] = []
@@ -105,30 +124,31 @@ def measure(system: System, load: Load, failed: Callable[[BaseException], None],
         except BaseException as error:
             failed(error)
 
-    warm: list[bool] = []
+    begun: list[bool] = []
 
     def bring(indices: Sequence[int]) -> None:
         # LoadGen calls this before its clock starts; an exception would end the process without a word
         nonlocal began
         try:
             system.load(indices)
-            if not warm and load.scenario != "single-stream":  # a thread's first batch pays for its arena and its handles
+            if not answering.warm and load.scenario != "single-stream":  # a thread's first batch pays for its arena and its handles
                 sizes = system.buckets(load.batch)
-                batcher.errand(lambda: [system.infer([indices[at % len(indices)] for at in range(s)], time.monotonic()) for s in sizes])
-            if not warm:
+                answering.errand(lambda: [system.infer([indices[at % len(indices)] for at in range(s)], time.monotonic()) for s in sizes])
+                answering.warm = True
+            if not begun:
                 begin()
                 began = time.time()
-            warm.append(True)
+            begun.append(True)
         except BaseException as error:
             failed(error)
 
-    delay = load.max_delay if load.scenario == "server" else 0.0
-    batcher = Batcher(system.infer, complete, load.batch, delay, failed)
-    with TemporaryDirectory(prefix="loadgen-") as folder:
+    lent = batching(system, load, failed) if batcher is None else contextlib.nullcontext(batcher)
+    with TemporaryDirectory(prefix="loadgen-") as folder, lent as answering:
+        answering.begin(complete)
         logs = lg.LogSettings()
         logs.enable_trace = False
         logs.log_output.outdir = folder
-        sut = lg.ConstructSUT(answer if load.scenario == "single-stream" else batcher.put, lambda: None)
+        sut = lg.ConstructSUT(answer if load.scenario == "single-stream" else answering.put, lambda: None)
         qsl = lg.ConstructQSL(load.total or load.samples, load.samples, bring, system.unload)
         try:
             # an audit configuration lying in the working directory would change the test
@@ -136,9 +156,9 @@ def measure(system: System, load: Load, failed: Callable[[BaseException], None],
         finally:
             lg.DestroyQSL(qsl)
             lg.DestroySUT(sut)
-            batcher.close()
+        answering.errand(lambda: None)  # it counts a batch after its answers are out
         texts = {
             name: (Path(folder) / f"mlperf_log_{name}.{'json' if name == 'accuracy' else 'txt'}").read_text(errors="replace")
             for name in LOGS
         }
-    return Tested(texts, dict(batcher.batches.sizes), (began, ended))
+        return Tested(texts, dict(answering.batches.sizes), (began, ended))

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torchvision
 
+from perfdag.steps.resnet50.imagenet import KNOWN
 from perfdag.steps.resnet50.timing import ClockCheck, check_clock
 
 IMAGE = (224, 224, 3)
@@ -22,8 +23,6 @@ CHECKED = 4
 """Images of the fixed set on which logits are checked; a larger batch repeats them, and each place in it is compared."""
 STEPS = 32
 """Most sizes of an eager batch."""
-KNOWN = ("0676ba61", "11ad3fa6", "19c8e357")
-"""How the SHA-256 of torchvision's own files begins: resnet50-0676ba61.pth, resnet50-11ad3fa6.pth and resnet50-19c8e357.pth."""
 _TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -68,17 +67,24 @@ def build(weights: str, seed: int, sha256: str | None = None) -> tuple[torch.nn.
     except OSError as error:
         raise UnusableError("weights", f"weights {weights}: {error.strerror}; give a file of torchvision's ResNet-50 or `random`") from None
     digest = hashlib.sha256(data).hexdigest()
-    named = re.search(r"-([0-9a-f]{8,64})\.pth$", path.name)
+    named = re.fullmatch(r"resnet50-([0-9a-f]{8,64})\.pth", path.name)
     wanted = sha256 or (named[1] if named else "")
     if not digest.startswith(wanted):
-        raise UnusableError("weights", f"weights {weights} are not what they claim: sha256 {digest[:16]}..., {wanted[:16]} expected")
-    try:
-        net.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-    except Exception as error:
+        mend = "correct weights_sha256" if sha256 else "rename it, or set weights_sha256"
         raise UnusableError(
-            "weights", f"weights {weights} are no state dict of torchvision's ResNet-50: {str(error).splitlines()[0][:200]}"
-        ) from None
-    verified = bool(wanted) or digest.startswith(KNOWN)
+            "weights",
+            f"weights {weights} are not what they claim: sha256 {digest[:16]}..., {wanted[:16]} expected; get the file again, or {mend}",
+        )
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        if isinstance(state, dict) and "state_dict" in state:
+            raise ValueError("it is a checkpoint; save what its `state_dict` holds alone")
+        net.load_state_dict(state)
+    except Exception as error:
+        # the first line of load_state_dict's says only that there are errors
+        said = " ".join(" ".join(str(error).splitlines()[:2]).split())
+        raise UnusableError("weights", f"weights {weights} are no state dict of torchvision's ResNet-50: {said[:200]}") from None
+    verified = bool(wanted) or digest[:8] in KNOWN
     return net.eval(), {"weights": str(path), "weights_sha256": digest, "weights_verified": verified, "trained": True}
 
 
@@ -96,6 +102,7 @@ class Resnet50:
         self._store, self._row = torch.empty(0), {}  # type: tuple[torch.Tensor, dict[int, int]]
         self._events: list[Any] = []
         self.files: Sequence[Path] | None = None
+        self.resize = 256
 
     def load(self, indices: Sequence[int]) -> None:
         """Preprocessed images in host memory."""
@@ -106,7 +113,7 @@ class Resnet50:
     def _raw(self, indices: Sequence[int]) -> np.ndarray:
         if self.files is None:
             return images(self._seed, indices)
-        return np.stack([decode(self.files[index]) for index in indices])
+        return np.stack([decode(self.files[index], self.resize) for index in indices])
 
     def unload(self, indices: Sequence[int]) -> None:
         """Let the images go."""
@@ -261,8 +268,8 @@ def reference(net: torch.nn.Module, seed: int) -> torch.Tensor:
         return out
 
 
-def decode(file: Path) -> np.ndarray:
-    """An image file as ImageNet is evaluated: shorter side 256 bilinear, the middle 224 x 224, uint8. Raises UnusableError."""
+def decode(file: Path, resize: int = 256) -> np.ndarray:
+    """An image file as ImageNet is evaluated: shorter side `resize` pixels, bilinear, the middle 224 x 224, uint8. Raises UnusableError."""
     from PIL import Image
 
     try:
@@ -270,7 +277,7 @@ def decode(file: Path) -> np.ndarray:
             image = opened.convert("RGB")
     except Exception as error:  # Pillow's decoders raise whatever they meet in a broken file
         raise UnusableError("images", f"{file}: not an image: {error}") from None
-    scale = 256 / min(image.size)
+    scale = resize / min(image.size)
     width, height = (round(side * scale) for side in image.size)
     left, top = (width - 224) // 2, (height - 224) // 2
     pixels = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR), dtype=np.uint8)

@@ -1,5 +1,6 @@
 """What a user may set: of one measurement (`Params`), of an overhead comparison, of an interference run."""
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
@@ -42,7 +43,10 @@ class Workload(benchmark.Params):
     )
     batch: int = Field(1, ge=1, le=65536, description="samples a batch; in server the most a batch may hold")
     target_rate: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="server: queries/s that arrive; find-peak: where the search starts"
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="server: queries/s that arrive; find-peak: where the search starts; offline: samples/s expected, unset: as in the warm-up",
     )
     latency_bound: PositiveDuration = Field(0.015, description="server: seconds that p99 must hold")
     max_delay: Duration = Field(0.002, description="server: seconds the oldest query waits for a batch to fill")
@@ -64,7 +68,9 @@ class Workload(benchmark.Params):
     max_queries: int | None = Field(None, ge=1, description="server, single-stream, find-peak: stop after so many queries; unset: no limit")
     fast: bool = Field(False, description="a smoke test of seconds: its rows say that they are not comparable")
     precision_of_peak: float = Field(0.01, gt=0, lt=0.5, description="find-peak: relative width of the last bracket")
-    search_duration: PositiveDuration = Field(10.0, description="find-peak: seconds of a trial before the full ones at the edge")
+    search_duration: PositiveDuration = Field(
+        10.0, description="find-peak: seconds of a trial before the full ones at the edge, more where 662 queries take longer"
+    )
     check_logits: bool = Field(True, description="false: logits are not checked, and every row says so")
     imagenet: Text | None = Field(None, description="accuracy: a folder of validation images, one folder a class, or with val_map.txt")
     price_per_hour: float | None = Field(None, gt=0, allow_inf_nan=False, description="of the machine; gives the cost of a million samples")
@@ -89,13 +95,18 @@ class Workload(benchmark.Params):
             raise ValueError(
                 "scenario server needs target_rate, queries/s that arrive; find-peak finds the highest that holds latency_bound"
             )
+        if self.target_rate is not None and self.scenario in ("single-stream", "accuracy"):
+            raise ValueError(f"target_rate does nothing in scenario {self.scenario}, which sends as fast as it is answered: leave it out")
         if self.max_queries is not None and self.scenario in ("offline", "accuracy"):
             raise ValueError(f"max_queries does nothing in scenario {self.scenario}, whose one query holds all samples: use min_duration")
-        needed = max(self.queries(), VERDICT_QUERIES.get(self.scenario, 0))
-        if self.max_queries is not None and self.max_queries < needed and not self.fast:
-            raise ValueError(
-                f"max_queries {self.max_queries} ends a run before the {needed} queries of a verdict: raise it, or say fast: true"
+        needed = self.queries() if self.fast else max(self.queries(), VERDICT_QUERIES.get(self.scenario, 0))
+        if self.max_queries is not None and self.max_queries < needed:
+            of = (
+                f"its {needed} queries: raise it, or lower min_queries"
+                if self.fast
+                else f"the {needed} queries of a verdict: raise it, or say fast: true"
             )
+            raise ValueError(f"max_queries {self.max_queries} ends a run before {of}")
         if self.precision == "tf32" and self.device != "cuda":
             raise ValueError("precision tf32 is a mode of NVIDIA GPUs: device: cuda, or precision fp32, bf16 or fp16")
         if self.scenario == "accuracy" and self.imagenet is None:
@@ -111,12 +122,19 @@ class Workload(benchmark.Params):
         return min(FAST_DURATION, self.min_duration) if self.fast else self.min_duration
 
     def queries(self) -> int:
-        """Fewest queries, samples in Offline."""
-        if self.min_queries is not None:
-            return self.min_queries
-        least = (FAST_QUERIES if self.fast else QUERIES)[self.scenario]
+        """Fewest queries, samples in Offline; in find-peak of a trial, with which early stopping can say yes though one is late."""
+        least = (FAST_QUERIES if self.fast else QUERIES)[self.scenario] if self.min_queries is None else self.min_queries
+        if self.scenario == "find-peak" and not self.fast:
+            return max(least, VERDICT_QUERIES["find-peak"])
         # an Offline query shorter than a few batches would measure a batch that is never full
-        return max(least, FEWEST_BATCHES * self.batch) if self.scenario == "offline" else least
+        return max(least, FEWEST_BATCHES * self.batch) if self.scenario == "offline" and self.min_queries is None else least
+
+    def lasts(self, duration: float) -> float:
+        """Seconds of a LoadGen test of at least `duration`: its fewest queries may take longer to arrive at target_rate."""
+        if self.scenario not in ("server", "find-peak") or self.target_rate is None:
+            return duration
+        most = math.inf if self.max_queries is None else self.max_queries / self.target_rate
+        return min(max(duration, self.queries() / self.target_rate), most)
 
     def spec(self) -> dict[str, Any]:
         """What the program is told: everything but how it is started."""

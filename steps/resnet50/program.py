@@ -1,4 +1,5 @@
-"""The program that measures, in a process of its own: reads what to do as JSON, prints one JSON object with LoadGen's logs verbatim.
+"""The program that measures, in a process of its own: reads what to do as JSON, prints one JSON object with LoadGen's logs verbatim, and
+before it, in a search, each trial as a line of its own when it ends.
 
     python -m perfdag.steps.resnet50 [--wait]
 
@@ -15,15 +16,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from perfdag.steps.resnet50 import imagenet, loadgen, peak, summary
+from perfdag.steps.resnet50.batcher import Batcher
 from perfdag.steps.resnet50.relay import READY
 from perfdag.steps.resnet50.system import Stub, System
 from perfdag.steps.resnet50.timing import STRETCH, Warmup, largest_fitting, warm_up
 
 PROGRAM = 1
 WARM_LIMIT, WARM_LIMIT_FAST = 60.0, 2.0
+WARM_LEAST_CUDA = 1.0
+"""Seconds that a GPU is kept busy before its rate is believed: its clocks rise meanwhile."""
+MARGIN = 1.25
+"""Of Offline's expected rate over the warm-up's: with LoadGen's own tenth on top, a warm-up that was a quarter too slow is long enough."""
 PHASE_REPETITIONS, PHASE_REPETITIONS_FAST = 7, 2
 _FATAL = 3
 _NO_MEMORY = re.compile("out of memory|can't allocate memory|_STATUS_ALLOC_FAILED|Unable to allocate")
@@ -76,8 +83,11 @@ class Program:
         self._doing = "while the model was set up, before any batch: stop what else uses {device}, or raise the memory limit"
 
     def emit(self) -> None:
-        """Print the result, once."""
-        data = json.dumps(self.result, default=str).encode() + b"\n"
+        """Print the result, once, as the last line."""
+        self._print(self.result)
+
+    def _print(self, what: Mapping[str, Any]) -> None:
+        data = json.dumps(what, default=str).encode() + b"\n"
         while data:
             data = data[os.write(self._out, data) :]
 
@@ -115,7 +125,9 @@ class Program:
         elif self.spec["scenario"] == "find-peak":
             self._find_peak(system, rate)
         else:
-            self.result["answer"] = self._test(system, self._load(rate), begin=subject.arm)
+            expected = self.spec["target_rate"] or (rate if self.spec["fast"] else MARGIN * rate)
+            load = self._load(expected if self.spec["scenario"] == "offline" else rate)
+            self.result["answer"] = self._test(system, load, begin=subject.arm)
         if self.spec["check_logits"]:
             # memory that was corrupted while it ran shows only now
             self.result["logits_after"] = subject.check_logits()
@@ -142,8 +154,9 @@ class Program:
         indices = [at % (1 if self.spec["scenario"] == "accuracy" else self.spec["samples"]) for at in range(size)]
         fast = self.spec["fast"]
         limit, stretch = (WARM_LIMIT_FAST if fast else WARM_LIMIT, 0 if fast else STRETCH) if settle else (0.0, 0)
+        least = WARM_LEAST_CUDA if settle and not fast and self.spec["device"] == "cuda" else 0.0
         try:
-            return warm_up(lambda: system.infer(indices, time.monotonic()), limit, stretch=stretch)
+            return warm_up(lambda: system.infer(indices, time.monotonic()), limit, stretch=stretch, least=least)
         except Exception as error:
             if classify(error)[0] != "memory":
                 raise
@@ -170,9 +183,9 @@ class Program:
         }
         return loadgen.Load(**(base | changes))
 
-    def _test(self, system: System, load: loadgen.Load, begin: Callable[[], None] = lambda: None) -> int:
+    def _test(self, system: System, load: loadgen.Load, begin: Callable[[], None] = lambda: None, batcher: Batcher | None = None) -> int:
         """Run one LoadGen test; its place in `tests`."""
-        tested = loadgen.measure(system, load, self.fail, begin)
+        tested = loadgen.measure(system, load, self.fail, begin, batcher)
         started, ended = tested.span
         record = {"started": started, "ended": ended, "rate": load.target_rate, "batches": tested.batches, "logs": dict(tested.logs)}
         self.result["tests"].append(record)
@@ -182,25 +195,27 @@ class Program:
         """Short trials to search, full ones around the answer; capacity is what a closed loop reached."""
         spec = self.spec
         search = min(spec["search_duration"], spec["duration"])
+        server = self._load(capacity, scenario="server")
 
         def held(rate: float, seconds: float) -> bool:
-            # enough queries that early stopping can say yes with some violations among them
-            queries = spec["queries"] if spec["fast"] else max(spec["queries"], 662)
-            load = self._load(capacity, scenario="server", target_rate=rate, min_duration=seconds, min_queries=queries)
-            logs = self.result["tests"][self._test(system, load)]["logs"]
+            load = replace(server, target_rate=rate, min_duration=seconds)
+            test = self.result["tests"][self._test(system, load, batcher=batcher)]
+            self._print({"test": test})  # at once: a search that is killed leaves those that ended
+            logs = test["logs"]
             found = summary.read(logs["summary"], logs["detail"])
             # a smoke test has too few queries for early stopping to ever say yes; its row says so
             return found.valid or (spec["fast"] and found.keys.get("result_perf_constraints_met") is True)
 
         try:
-            found = peak.find_peak(
-                lambda rate: held(rate, search),
-                lambda rate: held(rate, spec["duration"]),
-                spec["target_rate"] or 0.7 * capacity,
-                precision=spec["precision_of_peak"],
-                lowest=capacity / 1000,
-                highest=capacity * 2,
-            )
+            with loadgen.batching(system, server, self.fail) as batcher:
+                found = peak.find_peak(
+                    lambda rate: held(rate, search),
+                    lambda rate: held(rate, spec["duration"]),
+                    spec["target_rate"] or 0.7 * capacity,
+                    precision=spec["precision_of_peak"],
+                    lowest=capacity / 1000,
+                    highest=capacity * 2,
+                )
         except peak.NoPeak as error:
             self.result["error"] = {"kind": "peak", "text": str(error)}
             return
@@ -210,12 +225,13 @@ class Program:
 
     def _accuracy(self, subject: Any, rate: float) -> None:
         found = imagenet.labelled(self.spec["imagenet"])
-        subject.system.files = [file for file, _ in found]
+        published = imagenet.published(self.result["model"].get("weights_sha256"))
+        subject.system.files, subject.system.resize = [file for file, _ in found], published.resize
         held = min(len(found), 1024)
         self._test(subject.system, self._load(rate, scenario="offline", mode="accuracy", samples=held, total=len(found)))
         log = self.result["tests"][-1]["logs"]["accuracy"]
         share, count = imagenet.top1(log, [label for _, label in found])
-        self.result["accuracy"] = {"top1": share, "images": count, "reference": imagenet.TOP1_FP32, "target": imagenet.TARGET}
+        self.result["accuracy"] = {"top1": share, "images": count, "reference": published.top1, "resize": published.resize}
 
 
 class OutOfMemoryError(Exception):

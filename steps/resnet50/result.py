@@ -20,6 +20,10 @@ METRICS = (
     Metric("tail_latency", "s", "lower", "the scenario's own result: p99 in Server, p90 in SingleStream", headline=True),
     Metric("peak_rate", "1/s", "higher", "highest Poisson rate that holds the latency bound, validated", headline=True),
     Metric("top1", "1", "higher", "share of the images whose first class is right", headline=True),
+    Metric("images", "1", "none", "images that top1 is a share of; published figures are of 50,000"),
+    Metric(
+        "top1_reference", "1", "none", "published for these weights on all images; of weights of another digest MLPerf's fp32 reference"
+    ),
     Metric("latency", "s", "lower", "from the scheduled time to the answer, by percentile and mean"),
     Metric("estimated_latency", "s", "lower", "SingleStream's p90 at 99 % confidence (early stopping)"),
     Metric("completed_rate", "1/s", "none", "queries completed a second"),
@@ -125,9 +129,20 @@ def wrong(result: Result, params: Workload) -> str | None:
         if warm.get("few"):
             return f"too few batches fit into the warm-up to tell whether their time is steady: the last took {warm['steady']:.3g} s"
         return "batch times were still moving by more than 10 % when the warm-up's time was over: something else uses the device"
-    if result.tested is not None and not result.tested.valid and not _merely_short(result.tested, params):
-        return "LoadGen says INVALID: " + "; ".join(result.tested.reasons)
+    tested = result.tested
+    if tested is not None and not tested.valid and not _merely_short(tested, params):
+        return invalid(tested, params)
+    if tested is not None and params.scenario == "offline" and tested.queries < params.queries():
+        return f"LoadGen asked {tested.queries} samples, fewer than the {params.queries()} of min_queries"
     return None
+
+
+def invalid(tested: summary.Summary, params: Workload) -> str:
+    """LoadGen's reasons for INVALID, and what sets the rate that it expects in Offline."""
+    said = "LoadGen says INVALID: " + "; ".join(tested.reasons)
+    if params.scenario == "offline" and tested.keys.get("result_min_duration_met") is False and tested.rate:
+        said += f"; target_rate is the expected QPS: set it to {tested.rate:.4g} or more"
+    return said
 
 
 def _differ(found: Mapping[str, Any]) -> str:
@@ -185,6 +200,8 @@ def _all(result: Result, params: Workload) -> Iterator[Measurement]:
     raw, tested = result.raw, result.tested
     if accuracy := raw.get("accuracy"):
         yield Measurement("top1", accuracy["top1"], n=accuracy["images"])
+        yield Measurement("images", accuracy["images"])
+        yield Measurement("top1_reference", accuracy["reference"])
     if tested is not None:
         yield from _of_test(tested, result, params)
     for phase, seconds in raw.get("phases", {}).items():
@@ -214,7 +231,7 @@ def _of_test(tested: summary.Summary, result: Result, params: Workload) -> Itera
     else:
         if params.scenario == "find-peak":
             # without a rate that failed the search ended at its own limit: the peak is this or more
-            bound = {} if result.raw["peak"]["above"] is not None else {"bound": "lower"}
+            bound = {} if result.raw["peak"]["above"] is not None else {"bound": "at least"}
             yield Measurement("peak_rate", result.raw["peak"]["rate"], coords=bound, n=queries)
         tail = TAIL[params.scenario]
         if queries >= needed(PERCENTILES[tail]) and params.scenario != "find-peak":

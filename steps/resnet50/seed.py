@@ -7,12 +7,13 @@ from typing import Any
 
 from perfdag.stats.percentiles import needed
 from perfdag.steps import gpu
+from perfdag.steps.resnet50.imagenet import TOP1_FP32, reached
 from perfdag.steps.resnet50.params import Workload
-from perfdag.steps.resnet50.result import Result
+from perfdag.steps.resnet50.result import Result, invalid, marks, wrong
 
 
 def seed_json(found: Result, params: Workload, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """One measurement as that document; times in ms, rates in 1/s, memory in 10^9 bytes, as its field names say."""
+    """One measurement as that document; times in ms, rates in 1/s, memory in 10^9 bytes, as its field names say. `facts`: what the GPUs did."""
     device = found.raw.get("device", {})
     gpus = gpu.used(facts.get("gpus") or [{}], {str(device.get("uuid"))})
     memory = device.get("memory")
@@ -25,28 +26,28 @@ def seed_json(found: Result, params: Workload, facts: Mapping[str, Any]) -> dict
             "total_memory_gb": round(memory / 1e9, 1) if memory else None,
             "driver": gpus[0].get("driver"),
         },
-        "benchmarks": [entry(found, params)],
+        "benchmarks": [entry(found, params, facts.get("against"))],
     }
 
 
-def entry(found: Result, params: Workload) -> dict[str, Any]:
-    """One element of `benchmarks`."""
+def entry(found: Result, params: Workload, against: str | None = None) -> dict[str, Any]:
+    """One element of `benchmarks`; `against` is why figures are not the device's own."""
     start, end = found.span
     made: dict[str, Any] = {
         "scenario": params.scenario.replace("-", "_"),
         "batch_size": params.batch,
         "duration_sec": round(end - start, 3),
     }
-    tested = found.tested
+    tested, reason = found.tested, wrong(found, params) or against
+    if tested is not None and not tested.valid:
+        reason = reason or invalid(tested, params)  # of a smoke test, whose row is marked in place of invalid
+    made |= {"valid": reason is None, "reason": reason, "precision": params.precision, "backend": params.backend}
+    made |= marks([found], params) | {"fast": params.fast}
     if tested is None:
         accuracy = found.raw["accuracy"]
-        reached = accuracy["top1"] >= accuracy["target"]
-        return (
-            made
-            | {f"{name}_top1" if name in ("reference", "target") else name: value for name, value in accuracy.items()}
-            | {"reached": reached}
-        )
-    made |= {"valid": tested.valid, "precision": params.precision, "backend": params.backend, "fast": params.fast}
+        top1, images, reference = (accuracy[name] for name in ("top1", "images", "reference"))
+        verdict = {"reference_top1": reference, "mlperf_top1": TOP1_FP32, "reached": reached(top1, images, reference)}
+        return made | {"top1": top1, "images": images, "resize": accuracy["resize"]} | verdict
     if params.scenario in ("offline", "find-peak", "server"):
         made["throughput_samples_per_sec"] = round(found.rate, 3)
     if params.scenario != "offline":

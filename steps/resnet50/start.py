@@ -54,10 +54,14 @@ def absent(host: Host, params: Workload, python: str | None = None, wrapper: Seq
 
 def ran(finished: Finished, params: Workload) -> str:
     """The result that a program printed; Failed where it ended without one, with what that means for a kill."""
-    if finished.stdout.strip().startswith("{"):
-        return finished.stdout
+    trials, rest = 0, finished.stdout.lstrip()
+    while rest.startswith('{"test"') and "\n" in rest:
+        trials, rest = trials + 1, rest.partition("\n")[2]
+    if rest.startswith("{") and not rest.startswith('{"test"'):
+        return rest
     if finished.timed_out:
-        raise Failed(f"the program did not end within {finished.seconds:.0f} s: raise timeout or lower min_duration", finished.texts())
+        kept = f" ({trials} finished trials are kept with the sample)" if trials else ""
+        raise Failed(f"the program did not end within {finished.seconds:.0f} s{kept}: {_sooner(params)}", finished.texts())
     if finished.code in (-9, 137):
         raise Failed(
             f"the program was killed, as the kernel does when memory runs out: batch {params.batch} with {params.samples} samples took too much; "
@@ -65,6 +69,18 @@ def ran(finished: Finished, params: Workload) -> str:
             finished.texts(),
         )
     raise Failed(f"the program exited {finished.code} without a result: {finished.tail()}", finished.texts())
+
+
+def _sooner(params: Workload) -> str:
+    """What to change where a run takes too long."""
+    lasts, queries = params.lasts(params.duration()), params.queries()
+    if params.scenario == "find-peak":
+        return (
+            f"raise timeout, or lower min_duration or search_duration; each trial takes {queries} queries, however long they take to arrive"
+        )
+    if lasts > params.duration():
+        return f"{queries} queries at {params.target_rate:g}/s arrive in {lasts:.0f} s: raise timeout or target_rate, or lower min_queries"
+    return "raise timeout" if params.scenario == "accuracy" else "raise timeout or lower min_duration"
 
 
 @contextlib.contextmanager

@@ -28,9 +28,15 @@ class Warmup:
     few: bool = False
 
 
-def warm_up(call: Callable[[], object], limit: float, clock: Callable[[], float] = time.perf_counter, stretch: int = STRETCH) -> Warmup:
-    """Call until three windows of five agree within 10 %, at most `limit` seconds after the first call, or `stretch` times what the second
-    took where that is more (then not stable)."""
+def warm_up(
+    call: Callable[[], object],
+    limit: float,
+    clock: Callable[[], float] = time.perf_counter,
+    stretch: int = STRETCH,
+    least: float = 0.0,
+) -> Warmup:
+    """Call until three windows of five agree within 10 %, at least `least` and at most `limit` seconds after the first call, or `stretch` times
+    what the second took where that is more (then not stable)."""
 
     def timed() -> float:
         start = clock()
@@ -48,7 +54,7 @@ def warm_up(call: Callable[[], object], limit: float, clock: Callable[[], float]
         medians.append(statistics.median(seconds[-window:]))
         last = medians[-WINDOWS:]
         stable = len(last) == WINDOWS and max(last) <= (1 + TOLERANCE) * min(last)
-        if stable or clock() - begun > limit:
+        if (stable and clock() - begun >= least) or clock() - begun > limit:
             return Warmup(first, medians[-1], 1 + len(seconds), stable, len(last) < WINDOWS)
 
 

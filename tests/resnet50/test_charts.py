@@ -42,15 +42,37 @@ def test_offline_says_what_was_published_and_that_it_is_unverified() -> None:
 
 
 def test_accuracy_is_held_against_the_reference() -> None:
+    given = (("fp32", 0.7646, 50000, 0.7613), ("bf16", 0.75, 50000, 0.7613), ("tf32", 0.79, 50000, 0.80858), ("fp16", 0.9, 1000, 0.7613))
     samples = [
-        sample("resnet50", {"scenario": "accuracy", "precision": precision}, 1, [value("top1", top1, "1", headline=True)])
-        for precision, top1 in (("fp32", 0.7646), ("bf16", 0.75))
+        sample(
+            "resnet50",
+            {"scenario": "accuracy", "precision": precision},
+            1,
+            [value("top1", top1, "1", headline=True), value("images", images, "1"), value("top1_reference", reference, "1")],
+        )
+        for precision, top1, images, reference in given
     ]
     figure = drawn(resnet50, table(*samples))["accuracy"]
     said = words(figure)
     assert "76.46 % of the fp32 reference" in said
-    assert said.count("NOT reached") == 1
+    assert "precision=fp32 reached (76.13 %), precision=bf16 NOT reached (76.13 %), precision=tf32 NOT reached (80.86 %)" in said
+    assert "precision=fp16 of 1,000 images: no verdict" in said
     assert any(list(line.get_xdata()) == [0.76456] * 2 for line in figure.axes[0].lines)
+
+
+def test_a_peak_above_which_no_rate_failed_is_said_as_a_bound() -> None:
+    def title(*peaks: tuple[float, dict[str, Any]]) -> str:
+        samples = [
+            sample("resnet50", {"scenario": "find-peak", "batch": at}, 1, [value("peak_rate", rate, "1/s", headline=True, coords=coords)])
+            for at, (rate, coords) in enumerate(peaks, 1)
+        ]
+        return words(drawn(resnet50, table(*samples))["find-peak"])
+
+    bound = {"bound": "at least"}
+    assert "Peak rate: at least 80 /s" in title((80.0, bound))
+    assert "Peak rate not comparable: at least 80 /s" in title((80.0, {**bound, "fast": "not comparable"}))
+    assert "Highest peak rate: batch=2, at least 80 /s" in title((60.0, {}), (80.0, bound))
+    assert "Highest peak rate: batch=2, 80 /s" in title((60.0, bound), (80.0, {}))
 
 
 def test_server_shows_percentiles_and_the_point_that_failed() -> None:

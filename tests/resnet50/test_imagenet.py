@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.steps.resnet50.imagenet import labelled, top1
+from perfdag.steps.resnet50.imagenet import Published, labelled, published, reached, top1
 
 
 def touch(root: Path, *names: str) -> None:
@@ -15,9 +15,56 @@ def touch(root: Path, *names: str) -> None:
         (root / name).touch()
 
 
+def folders(root: Path, *names: str) -> str:
+    for name in names:
+        (root / name).mkdir()
+    return str(root)
+
+
+WORDNET = [f"n{number:08}" for number in range(1000)]
+
+
 def test_a_folder_a_class(tmp_path: Path) -> None:
-    touch(tmp_path, "n02/b.JPEG", "n01/a.JPEG", "n01/notes.txt", "n02/c.jpg")
+    folders(tmp_path, *WORDNET)
+    touch(tmp_path, f"{WORDNET[1]}/b.JPEG", f"{WORDNET[0]}/a.JPEG", f"{WORDNET[0]}/notes.txt", f"{WORDNET[1]}/c.jpg")
     assert [(file.name, label) for file, label in labelled(str(tmp_path))] == [("a.JPEG", 0), ("b.JPEG", 1), ("c.jpg", 1)]
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_folders_with_the_numbers_of_the_classes(tmp_path: Path, width: int) -> None:
+    folders(tmp_path, *(f"{number:0{width}}" for number in range(1000)))
+    touch(tmp_path, f"{9:0{width}}/a.JPEG", f"{10:0{width}}/b.JPEG", "999/c.JPEG")
+    assert [label for _, label in labelled(str(tmp_path))] == [9, 10, 999]
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["n01440764", "n02102040"], r"2 folders \(n01440764 to n02102040\)"),
+        (WORDNET[:999], "999 folders"),
+        ([*WORDNET, "n99999999"], "1001 folders"),
+        ([str(number) for number in range(1, 1001)], r"1000 folders \(1 to 1000\)"),
+        ([f"dog {number}" for number in range(1000)], r"1000 folders \(dog 0 to dog 999\)"),
+    ],
+)
+def test_folders_that_do_not_tell_the_classes_are_refused(tmp_path: Path, names: list[str], said: str) -> None:
+    touch(Path(folders(tmp_path, *names)), f"{names[0]}/a.JPEG")
+    with pytest.raises(ValueError, match=f"{said}.* else name them in val_map.txt, a line `FILE CLASS` each"):
+        labelled(str(tmp_path))
+
+
+def test_weights_are_held_against_what_they_are_published_with() -> None:
+    assert published("11ad3fa6" + 56 * "0") == Published(0.80858, 232)
+    assert published("0676ba61" + 56 * "0") == Published(0.7613, 256)
+    assert published("a" * 64) == published(None) == Published(0.76456, 256)
+
+
+@pytest.mark.parametrize(
+    ("top1", "images", "reference", "expected"),
+    [(0.7537, 50000, 0.7613, True), (0.7536, 50000, 0.7613, False), (0.76, 50000, 0.80858, False), (0.99, 5000, 0.7613, None)],
+)
+def test_a_verdict_is_of_all_images(top1: float, images: int, reference: float, expected: bool | None) -> None:
+    assert reached(top1, images, reference) is expected
 
 
 def test_val_map(tmp_path: Path) -> None:

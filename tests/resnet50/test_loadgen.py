@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark import Gang, Invalid
+from perfdag.benchmark import Failed, Gang, Invalid
 from perfdag.hosts import LocalHost
 from perfdag.shape import Shape
 from perfdag.steps.resnet50 import loadgen, result, summary
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.params import Workload
+from perfdag.steps.resnet50.program import Program
 from perfdag.steps.resnet50.system import Stub
 from tests.resnet50.harness import server_p50
 from tests.resnet50.plain_loadgen import p50
@@ -121,6 +122,38 @@ class Slow(Stub):
         time.sleep(0.4)
 
 
+@pytest.mark.parametrize("duration", [0.0001, 0.0014, 0.0037])
+@pytest.mark.parametrize("queries", [1, 16, 333])
+def test_offline_asks_min_queries_however_short_the_duration(duration: float, queries: int) -> None:
+    tested = loadgen.measure(Stub(1e-6), loadgen.Load("offline", 64, duration, queries, 8, 1.0), pytest.fail)
+    found = summary.read(tested.logs["summary"], tested.logs["detail"]).queries
+    assert queries <= found <= queries + 2
+
+
+@pytest.mark.parametrize(("more", "rate"), [({}, 1.25 * 500), ({"fast": True}, 500), ({"target_rate": 2000}, 2000)])
+def test_offline_is_sized_by_target_rate_or_the_warm_up_with_a_margin(
+    monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], rate: float
+) -> None:
+    asked: list[loadgen.Load] = []
+    monkeypatch.setattr(Program, "_test", lambda self, system, load, begin: asked.append(load))
+    monkeypatch.setattr(Program, "_warm", lambda self, system, woken: 500.0)
+    made = Workload(system="stub", scenario="offline", min_queries=16, min_duration=0.01, **more)
+    Program(made.spec(), 1).measure()
+    assert asked[0].expected_rate == rate
+
+
+def test_several_tests_of_one_batcher_are_warmed_once() -> None:
+    cold, warmed = Cold(), []
+    load = loadgen.Load("server", 2, 0.01, 16, 8, 500, target_rate=500, latency_bound=1.0, max_queries=16)
+    with loadgen.batching(cold, load, pytest.fail) as batcher:
+        for _ in range(2):
+            start = time.monotonic()
+            tested = loadgen.measure(cold, load, pytest.fail, batcher=batcher)
+            warmed.append(time.monotonic() - start > 1.0)
+            assert sum(size * count for size, count in tested.batches.items()) == 16
+    assert warmed == [True, False]
+
+
 @pytest.mark.parametrize("scenario", ["offline", "single-stream"])
 def test_the_span_of_a_test_is_loadgens_own(scenario: str) -> None:
     tested = loadgen.measure(Slow(0.002), loadgen.Load(scenario, 1, 0.1, 64, 8, 500), pytest.fail)
@@ -165,6 +198,18 @@ def test_the_logs_are_kept_verbatim(tmp_path: Path) -> None:
     assert output.facts["seed_json"]["benchmarks"][0]["scenario"] == "single_stream"
 
 
+def test_a_search_that_is_killed_leaves_the_trials_that_ended(tmp_path: Path) -> None:
+    params = {"target_rate": 331.0, "search_duration": 0.1, "stub": {"base": 0.0001}}
+    made = Workload(system="stub", scenario="find-peak", **params)  # two seconds a trial
+    with pytest.raises(
+        Failed, match=r"did not end within 5 s \([1-9] finished trials are kept with the sample\): .* 662 queries"
+    ) as caught:
+        Resnet50().run(Gang([LocalHost()], Shape(), 5.0, str(tmp_path)), made)
+    first = json.loads(caught.value.texts["stdout"].splitlines()[0])["test"]
+    assert "Result is" in first["logs"]["summary"]
+    assert first["rate"] == 331.0
+
+
 @pytest.mark.slow
 def test_find_peak_runs_loadgen_for_every_trial_and_validates(tmp_path: Path) -> None:
     params = {"target_rate": 200.0, "latency_bound": 0.1, "precision_of_peak": 0.4, "search_duration": 0.1, "min_duration": 0.2}
@@ -174,6 +219,7 @@ def test_find_peak_runs_loadgen_for_every_trial_and_validates(tmp_path: Path) ->
     found = result.read(output.texts["result"])
     peak = found.raw["peak"]
     assert len(found.raw["tests"]) == len(peak["probes"])
+    assert not output.texts["result"].startswith('{"test"')
     assert all({"summary", "detail"} <= each["logs"].keys() for each in found.raw["tests"])
     assert all('"loaded_qsl_set"' in each["logs"]["detail"] for each in found.raw["tests"])  # of the trials too, as LoadGen wrote it
     assert [peak["rate"], True, True] in peak["probes"]

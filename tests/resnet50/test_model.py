@@ -173,20 +173,45 @@ def test_weights_from_a_file_and_its_digest(tmp_path: Path, net: Any) -> None:
     data = bytearray(named.read_bytes())
     data[len(data) // 2] ^= 1
     named.write_bytes(data)
-    with pytest.raises(model.UnusableError, match="not what they claim"):
+    with pytest.raises(model.UnusableError, match=r"not what they claim: .*; get the file again, or rename it, or set weights_sha256"):
         model.build(str(named), 0)
+    dated = tmp_path / "mymodel-20240131.pth"  # no digest
+    torch.save(net.state_dict(), dated)
+    assert not model.build(str(dated), 0)[1]["weights_verified"]
 
 
-def test_weights_that_are_missing_or_of_another_model(tmp_path: Path) -> None:
+def test_weights_that_are_missing_or_of_another_model(tmp_path: Path, net: Any) -> None:
     with pytest.raises(model.UnusableError, match="No such file or directory; give a file"):
         model.build(str(tmp_path / "gone.pth"), 0)
     other = tmp_path / "other.pth"
     torch.save({"conv.weight": torch.zeros(3)}, other)
-    with pytest.raises(model.UnusableError, match="no state dict of torchvision's ResNet-50"):
+    with pytest.raises(
+        model.UnusableError, match=r"no state dict of torchvision's ResNet-50: .* Missing key\(s\) in state_dict: \"conv1.weight"
+    ):
+        model.build(str(other), 0)
+    torch.save({**net.state_dict(), "fc.bias": torch.zeros(10)}, other)
+    with pytest.raises(model.UnusableError, match=r"size mismatch for fc\.bias"):
+        model.build(str(other), 0)
+    torch.save({"epoch": 3, "state_dict": net.state_dict()}, other)
+    with pytest.raises(model.UnusableError, match="it is a checkpoint; save what its `state_dict` holds alone"):
         model.build(str(other), 0)
     other.write_text("not a file of torch")
     with pytest.raises(model.UnusableError, match="no state dict"):
         model.build(str(other), 0)
+
+
+def test_an_image_is_resized_as_the_weights_were_evaluated(tmp_path: Path) -> None:
+    from PIL import Image
+
+    file = tmp_path / "wide.png"
+    columns = np.zeros((232, 464, 3), dtype=np.uint8)
+    columns[:, 120:344] = 255  # the middle 224
+    Image.fromarray(columns).save(file)
+    assert model.decode(file, 232).min() == 255
+    assert model.decode(file).shape == (224, 224, 3)
+    made = system(model.build("random", 0)[0])
+    made.files, made.resize = [file], 232
+    assert made._raw([0]).min() == 255
 
 
 def test_a_cut_image_is_named(tmp_path: Path) -> None:

@@ -43,6 +43,12 @@ from perfdag.steps.resnet50.system import Stub
         ({"scenario": "find-peak", "max_queries": 661}, "before the 662 queries"),
         ({"scenario": "server", "target_rate": float("inf")}, "finite number"),
         ({"price_per_hour": float("inf")}, "finite number"),
+        ({"scenario": "single-stream", "target_rate": 5}, "target_rate does nothing in scenario single-stream"),
+        (
+            {"scenario": "server", "target_rate": 5, "fast": True, "max_queries": 10},
+            "before its 64 queries: raise it, or lower min_queries",
+        ),
+        ({"scenario": "single-stream", "fast": True, "min_queries": 9, "max_queries": 8}, "before its 9 queries"),
     ],
 )
 def test_refused(params: dict[str, Any], said: str) -> None:
@@ -52,6 +58,7 @@ def test_refused(params: dict[str, Any], said: str) -> None:
 
 def test_a_smoke_test_may_stop_early() -> None:
     assert Workload(scenario="find-peak", max_queries=50, fast=True).max_queries == 50
+    assert Workload(scenario="server", target_rate=5, max_queries=10, min_queries=10, fast=True).max_queries == 10
     assert Workload(scenario="find-peak", max_queries=662).max_queries == 662
 
 
@@ -86,6 +93,26 @@ def test_defaults_are_mlperfs() -> None:
 def test_fast_is_seconds() -> None:
     assert Workload(fast=True).duration() == 2.0
     assert Workload(fast=True, batch=32).queries() == 64
+
+
+@pytest.mark.parametrize(
+    ("params", "least", "expected"),
+    [
+        ({"scenario": "server", "target_rate": 0.5, "min_queries": 662, "min_duration": 60}, 1324, 90 + 1.2 * 1324),
+        ({"scenario": "server", "target_rate": 20, "min_duration": 60}, 60, 90 + 72),
+        ({"scenario": "server", "target_rate": 0.5, "max_queries": 662, "min_duration": 60}, 0, 90 + 1.2 * 200),
+        ({"scenario": "server", "target_rate": 2, "fast": True}, 32, 60 + 1.2 * 32),
+        ({"scenario": "find-peak", "target_rate": 2, "min_duration": 60}, 120, 90 + 18.2 * 331 + 4 * 331),
+        ({"scenario": "find-peak", "min_duration": 60}, 120, 90 + 182 + 240),
+        ({"scenario": "single-stream", "min_duration": 60}, 60, 90 + 72),
+        ({"scenario": "offline", "min_duration": 60}, 60, 90 + 90),
+        ({"scenario": "offline", "fast": True}, 0, 60 + 2.4),
+    ],
+)
+def test_a_run_takes_what_its_queries_take_to_arrive(params: dict[str, Any], least: float, expected: float) -> None:
+    made = Workload.model_validate(params)
+    assert get("resnet50").least_seconds(made) == pytest.approx(least)
+    assert get("resnet50").seconds(made) == pytest.approx(expected)
 
 
 def test_a_gpu_asked_of_the_cluster_but_not_used_is_refused() -> None:

@@ -60,8 +60,9 @@ def said_by(system: type[Stub], folder: Path, monkeypatch: pytest.MonkeyPatch, *
                 measured.fail(error)
         else:
             measured.emit()
+    printed = start.ran(Finished([], 0, (folder / "out").read_text(), "", 1.0), made)
     with pytest.raises(Failed) as caught:
-        Resnet50().parse(Output({"result": (folder / "out").read_text()}), made)
+        Resnet50().parse(Output({"result": printed}), made)
     return str(caught.value)
 
 
@@ -109,6 +110,30 @@ def test_a_search_without_a_peak_is_a_failed_row_that_says_what_was_tried(tmp_pa
     assert (
         said_by(Stub, tmp_path, monkeypatch, batch=1, target_rate=900.0, **params) == "2 trials gave no answer: 900/s failed, 600/s failed"
     )
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        (
+            {"scenario": "server", "target_rate": 0.5, "min_queries": 662, "min_duration": 60, "fast": False},
+            "did not end within 9 s: 662 queries at 0.5/s arrive in 1324 s: raise timeout or target_rate, or lower min_queries",
+        ),
+        ({"scenario": "find-peak", "fast": False}, r"\(1 finished trials .*\): .* search_duration; each trial takes 662 queries"),
+        ({"scenario": "server", "target_rate": 500}, "within 9 s: raise timeout or lower min_duration"),
+        ({"scenario": "accuracy", "imagenet": "/x"}, "within 9 s: raise timeout$"),
+    ],
+)
+def test_a_program_that_takes_too_long_says_what_makes_it_so(params: dict[str, Any], said: str) -> None:
+    trials = '{"test": {}}\n{"test": {"logs": ' if params["scenario"] == "find-peak" else ""
+    with pytest.raises(Failed, match=said):
+        start.ran(Finished([], -9, trials, "", 9.0, timed_out=True), Workload.model_validate({**SMALL, **params}))
+
+
+def test_the_result_is_the_last_line() -> None:
+    made = Workload.model_validate(SMALL)
+    for before in ("", '{"test": {}}\n', '{"test": {}}\n{"test": {}}\n'):
+        assert start.ran(Finished([], 0, before + '{"program": 1}\n', "", 1.0), made) == '{"program": 1}\n'
 
 
 @pytest.mark.parametrize(

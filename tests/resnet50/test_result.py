@@ -23,6 +23,7 @@ def recorded(name: str) -> dict[str, Any]:
 
 
 def params(scenario: str, **more: Any) -> Workload:
+    more = {"min_queries": 640, **more} if scenario == "offline" else more  # as recorded
     return Workload.model_validate({"system": "stub", "scenario": scenario, "target_rate": 400 if scenario == "server" else None, **more})
 
 
@@ -261,7 +262,7 @@ def test_unverified_weights_and_a_peak_without_an_upper_end_are_in_the_coordinat
     raw = recorded("single-stream")
     raw["model"]["weights_verified"] = False
     assert all(each.coords["weights"] == "unverified" for each in parse(raw, params("single-stream")))
-    for above, bound in ((None, "lower"), (130.0, None)):
+    for above, bound in ((None, "at least"), (130.0, None)):
         raw = recorded("server-overloaded")
         raw["tests"][0]["logs"] = {name: text.replace("INVALID", "VALID") for name, text in raw["tests"][0]["logs"].items()}
         raw |= {"answer": 0, "peak": {"rate": 123.0, "above": above}}
@@ -269,9 +270,68 @@ def test_unverified_weights_and_a_peak_without_an_upper_end_are_in_the_coordinat
         assert found.coords.get("bound") == bound
 
 
-def test_accuracy_in_the_seeds_document_has_its_reference_and_verdict() -> None:
-    for top1, reached in ((0.7646, True), (0.75, False)):
-        raw = recorded("offline")
-        raw["accuracy"] = {"top1": top1, "images": 50000, "reference": 0.76456, "target": 0.7569144}
-        (entry,) = seed_json(result.read(json.dumps(raw)), params("accuracy", imagenet="/x"), {})["benchmarks"]
-        assert (entry["top1"], entry["reference_top1"], entry["images"], entry["reached"]) == (top1, 0.76456, 50000, reached)
+@pytest.mark.parametrize(("top1", "images", "reached"), [(0.8086, 50000, True), (0.7646, 50000, False), (0.99, 200, None)])
+def test_accuracy_has_its_reference_and_verdict(top1: float, images: int, reached: bool | None) -> None:
+    raw = recorded("offline")
+    raw["accuracy"] = {"top1": top1, "images": images, "reference": 0.80858, "resize": 232}
+    given = params("accuracy", imagenet="/x")
+    (entry,) = seed_json(result.read(json.dumps(raw)), given, {})["benchmarks"]
+    found = {"top1": top1, "images": images, "reference_top1": 0.80858, "mlperf_top1": 0.76456, "resize": 232, "reached": reached}
+    assert found.items() <= entry.items()
+    assert entry["valid"] is True
+    values = {each.metric: each.value for each in parse(raw, given)}
+    assert (values["top1"], values["images"], values["top1_reference"]) == (top1, images, 0.80858)
+    raw["logits_after"] = WRONG
+    (entry,) = seed_json(result.read(json.dumps(raw)), given, {})["benchmarks"]
+    assert entry["valid"] is False
+
+
+WRONG = {"ok": False, "error": 0.7, "tolerance": 0.001, "finite": True, "images": 4}
+
+
+def entry_of(raw: dict[str, Any], given: Workload, **facts: Any) -> dict[str, Any]:
+    found: dict[str, Any] = seed_json(result.read(json.dumps(raw)), given, facts)["benchmarks"][0]
+    return found
+
+
+def test_the_seed_document_calls_valid_what_the_rows_do() -> None:
+    assert entry_of(recorded("offline"), params("offline", batch=8)).items() >= {"valid": True, "reason": None, "fast": False}.items()
+    for more, facts, said in (
+        ({"logits": WRONG}, {}, "logits differ by 0.7"),
+        ({"clock": {"honest": False, "words": "the clock stopped"}}, {}, "the clock stopped"),
+        ({"warmup": {**recorded("offline")["warmup"], "stable": False}}, {}, "still moving"),
+        ({}, {"against": "GPU 0 was slowed"}, "GPU 0 was slowed"),
+    ):
+        found = entry_of({**recorded("offline"), **more}, params("offline", batch=8), **facts)
+        assert found["valid"] is False
+        assert said in found["reason"]
+
+
+def test_the_seed_document_has_the_marks_of_the_rows() -> None:
+    raw = recorded("server-overloaded")
+    logs = raw["tests"][0]["logs"]
+    logs["detail"] = logs["detail"].replace('"result_perf_constraints_met", "value": false', '"result_perf_constraints_met", "value": true')
+    logs["detail"] = logs["detail"].replace('"result_query_count", "value": 500', '"result_query_count", "value": 20')
+    raw["model"]["weights_verified"] = False
+    found = entry_of(raw, params("server", fast=True, check_logits=False))
+    assert found.items() >= {"fast": True, "loadgen": "INVALID", "logits_checked": False, "weights": "unverified", "valid": False}.items()
+    assert found["reason"].startswith("LoadGen says INVALID")
+
+
+def test_offline_that_was_done_early_names_the_parameter_and_a_rate() -> None:
+    raw = recorded("offline")
+    logs = raw["tests"][0]["logs"]
+    logs["summary"] = logs["summary"].replace("VALID", "INVALID").replace("Min duration satisfied : Yes", "Min duration satisfied : NO")
+    logs["detail"] = (
+        logs["detail"].replace('"VALID"', '"INVALID"').replace('min_duration_met", "value": true', 'min_duration_met", "value": false')
+    )
+    with pytest.raises(Invalid, match=r"Min duration satisfied: NO.*; target_rate is the expected QPS: set it to \d+ or more"):
+        parse(raw, params("offline", batch=8))
+
+
+def test_offline_of_fewer_samples_than_asked_is_invalid() -> None:
+    asked = result.read(json.dumps(recorded("offline"))).tested
+    assert asked is not None
+    assert parse(recorded("offline"), params("offline", batch=8, min_queries=asked.queries))
+    with pytest.raises(Invalid, match=f"LoadGen asked {asked.queries} samples, fewer than the {asked.queries + 1} of min_queries"):
+        parse(recorded("offline"), params("offline", batch=8, min_queries=asked.queries + 1))

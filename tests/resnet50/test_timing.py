@@ -68,6 +68,13 @@ def test_a_smoke_test_does_not_stretch() -> None:
     assert fake.calls == 2
 
 
+def test_a_gpu_is_kept_busy_until_its_clocks_have_risen() -> None:
+    fake = Fake(lambda call: 0.0133 if call < 40 else 0.01)  # steady at each clock
+    assert warm_up(fake, 60.0, fake.clock).steady == pytest.approx(0.0133)
+    fake = Fake(lambda call: 0.0133 if call < 40 else 0.01)
+    assert warm_up(fake, 60.0, fake.clock, least=1.0).steady == pytest.approx(0.01)
+
+
 class Device:
     """Work that runs on beside the host, as CUDA kernels do: a launch returns at once."""
 
