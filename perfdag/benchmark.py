@@ -175,6 +175,10 @@ class Benchmark(ABC, Generic[P]):
         """
         return max(MIN_TIMEOUT, 5 * self.seconds(params))
 
+    def longest(self, params: P, timeout: float) -> float:
+        """Seconds that one attempt at a sample may take where each command may take `timeout` seconds."""
+        return timeout
+
     def missing(self, gang: Gang, params: P) -> list[Tool]:
         """Tools that are not on the gang's hosts."""
         return [tool for tool in self.tools if any(host.which(tool.program) is None for host in gang.hosts)]

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from perfdag import benchmark as registry
 from perfdag import signals
 from perfdag.abtest import Duel, positions, recall
 from perfdag.benchmark import Infrastructure
@@ -28,7 +29,7 @@ from perfdag.store import Store
 IDLE_LIMIT = 0.1
 """CPUs that a pod may use while it should be idle: reading its counters and an idle sshd need less than 0.05."""
 ORDERS, ANSWERS = "orders", "answers"
-SLACK = 120.0  # seconds beyond the timeouts of a round's samples
+SLACK = 120.0  # seconds beyond the longest that a round's samples may take
 _COUNTERS = ["sh", "-c", "cat /sys/fs/cgroup/cpu.stat /sys/fs/cgroup/cpuacct/cpuacct.usage 2>/dev/null; true"]
 
 
@@ -150,12 +151,20 @@ def _rounds(here: Here, store: Store, duel: Duel, number: int, mine: Hosts, othe
         if letter == "A":
             measuring.measure(asked, batch=number)
         else:
-            seconds = sum(plan.points[plan.order[each][0]].timeout for each in asked) + SLACK
-            answer = second.ask(str(repetition), seconds)
+            answer = second.ask(str(repetition), patience(plan, asked))
             if answer != "measured":
                 raise GangLost(f"variant B: {answer}")
             said.count(len(asked))
         mark(store, plan, asked, idle.most())
+
+
+def patience(plan: Plan, samples: Sequence[int]) -> float:
+    """Seconds after which samples, each tried as often as it may be, have ended or never will."""
+    seconds = SLACK
+    for point in (plan.points[plan.order[each][0]] for each in samples):
+        benchmark = registry.get(point.benchmark)
+        seconds += (1 + point.retries) * benchmark.longest(benchmark.Params.model_validate(point.params), point.timeout)
+    return seconds
 
 
 def follow(here: Here, plan: Plan, number: int, attempt: int, home: Path) -> None:

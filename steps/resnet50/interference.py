@@ -97,7 +97,10 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
         return (params.copies + (params.copies if params.scenario == "offline" else 1.5)) * expected(params)
 
     def least_seconds(self, params: InterferenceParams) -> float:
-        return shortest(params)  # each run has the whole timeout
+        return shortest(params)
+
+    def longest(self, params: InterferenceParams, timeout: float) -> float:
+        return (params.copies + 1) * timeout  # each run has the whole timeout
 
     def missing(self, gang: Gang, params: InterferenceParams) -> list[Tool]:
         return missing(gang, params)

@@ -172,6 +172,22 @@ def test_a_spent_budget_ends_both_variants_between_two_rounds(tmp_path: Path, mo
         assert b"the budget of 1000 s was spent" in store.get(f"runs/{plan.run_id}/notes/budget-0.json")
 
 
+def test_a_round_of_the_second_variant_is_waited_for_as_long_as_its_samples_may_take() -> None:
+    common = "{system: stub, scenario: single-stream, min_queries: 100, min_duration: 1s"
+    found = made(f"""\
+name: s
+entries:
+  - {{benchmark: command, name: one, timeout: 60s, retries: 2, params: {{argv: ['true']}}}}
+  - {{benchmark: resnet50-overhead, timeout: 100s, retries: 0, params: {common}, wrapper: [env], pairs: 6}}}}
+  - {{benchmark: resnet50-interference, timeout: 100s, retries: 0, params: {common}, copies: 3}}}}
+""")
+    waits = {
+        found.b.points[found.b.order[each][0]].benchmark: duel.patience(found.b, [each]) - duel.SLACK for each in range(len(found.b.order))
+    }
+    assert waits == {"command": 180, "resnet50-overhead": 1200, "resnet50-interference": 400}
+    assert duel.patience(found.b, range(3)) > duel.patience(found.b, range(2))
+
+
 def test_what_was_not_marked_or_cannot_be_read_is_measured_again(tmp_path: Path) -> None:
     store = FolderStore(str(tmp_path))
     found = made()
