@@ -40,7 +40,7 @@ class VmiParams(Params):
     variables: dict[str, str | int | float] = Field({}, description="placeholders of a template of your own")
     replicas: int = Field(1, ge=1, description="VMIs of one object (template vmirs)")
     namespace: str | list[str] = Field("perfdag-vmi", description="namespace of the VMIs, or several in turn, made where missing")
-    parallel: int = Field(20, ge=1, le=1000, description="creations in flight")
+    parallel: int = Field(20, ge=1, le=run_vmi.MOST, description="creations in flight")
     arrival: Literal["closed", "constant", "poisson", "burst", "ramp"] = Field(
         "closed", description="closed (as fast as it goes), constant, poisson, burst or ramp"
     )
@@ -86,10 +86,10 @@ class VmiParams(Params):
             prometheus=Prometheus(self.prometheus, self.prometheus_token_file, self.prometheus_ca_file) if self.prometheus else None,
         )
 
-    def problems(self) -> list[str]:
+    def problems(self, ask: run_vmi.Ask) -> list[str]:
         """Why they cannot be measured together (empty: they can)."""
         try:
-            self.spec()
+            run_vmi.check(self.spec(), ask)
         except ValueError as error:
             return [str(error)]
         return []
@@ -126,15 +126,11 @@ class VmiBurst(Benchmark[VmiBurstParams]):
 
     def check(self, params: VmiBurstParams, shape: Any) -> list[str]:
         """See Benchmark."""
-        if params.scenario != "ladder" and len(params.counts) > 1:
-            return [f"{params.scenario} takes one count; several are a ladder: set scenario: ladder"]
         if params.scenario != "ladder" and params.cooldown != VmiBurstParams.model_fields["cooldown"].default:
             return [f"{params.scenario} has no cooldown; it goes with scenario: ladder"]
         if params.scenario != "capacity" and params.step != VmiBurstParams.model_fields["step"].default:
             return [f"{params.scenario} has no step; it goes with scenario: capacity"]
-        if params.scenario == "capacity" and params.step > params.counts[0]:
-            return [f"the first step of {params.step} is over the limit of {params.counts[0]}; take a smaller step"]
-        return params.problems()
+        return params.problems(_ask(params))
 
     def seconds(self, params: VmiBurstParams) -> float:
         """A guess of 10 s and 60 ms a VMI, twice, and the cool-downs."""

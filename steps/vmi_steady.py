@@ -39,7 +39,7 @@ class VmiSteady(Benchmark[VmiSteadyParams]):
 
     def check(self, params: VmiSteadyParams, shape: Any) -> list[str]:
         """See Benchmark."""
-        return ["churn is at most count"] if params.churn > params.count else params.problems()
+        return params.problems(_ask(params))
 
     def seconds(self, params: VmiSteadyParams) -> float:
         """The churn, and a guess of 60 ms a VMI for the ramps."""

@@ -1,9 +1,13 @@
-"""CPU, memory and work queues of KubeVirt's components and the nodes, from Prometheus (HTTP API /api/v1/query_range).
+"""CPU, memory, work queues and API requests of KubeVirt's components, and the nodes, from Prometheus (HTTP API /api/v1/query_range).
 
-Direct queries over the run's own window. No data is None: it is never taken for 0, and a gate on it is a breach.
+Direct queries over the run's own window, once a scrape after its end is there. No data is None: it is never taken for 0, and a gate on
+it is a breach.
 """
 
+import asyncio
 import math
+import re
+import time
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,28 +21,55 @@ from perfdag.steps.scale.apimetrics import quantile
 LONGEST_STEP, POINTS = 15.0, 20
 """Seconds between points, and how many points a short run has at least."""
 RATE_WINDOW = 60.0
+LOOK_BACK = 300
+"""Seconds of samples that tell how often is scraped."""
+LATEST = 150.0
+"""Seconds after a run in which its last scrape must come."""
+REQUESTS = "virt_requests"
 Point = tuple[float, float]
 """Unix seconds and value."""
 _POD = 'pod=~"%s-.*",container!=""'
 COMPONENTS = ("virt-api", "virt-controller", "virt-handler", "virt-operator")
 
 
+_ANY = f'pod=~"({"|".join(COMPONENTS)})-.*"'
+_CONTAINERS = f'container_memory_working_set_bytes{{{_ANY},container!=""}}'
+_WORK = 'kubevirt_workqueue_adds_total{name=~"virt-controller.*"}'
+_SENT = f'{{__name__=~"(kubevirt_)?rest_client_requests_total",{_ANY}}}'
+SOURCES = {"virt": _CONTAINERS, "workqueue": _WORK, "node": "node_memory_MemTotal_bytes", REQUESTS: _SENT}
+"""What is scraped together: the beginning of its figures' names, and a metric of it."""
+_SUFFIXES = {"growth": ("",), "requests": ()}
+_SPREAD = ("_avg", "_min", "_max")
+
+
 def queries() -> dict[str, tuple[str, str]]:
     """Figure prefix -> (PromQL, how to fold its series: range and rate give avg, min and max of the sum, share those of the part of the
-    growth that has the label `rest` empty, p99 those of the growth of a histogram; growth gives the increase)."""
+    growth that has the label `rest` empty, p99 those of the growth of a histogram; growth gives the increase, requests that by verb and
+    resource)."""
     found: dict[str, tuple[str, str]] = {}
     for component in COMPONENTS:
         name, pods = component.replace("-", "_"), _POD % component
         found[f"{name}_cpu_cores"] = (f"container_cpu_usage_seconds_total{{{pods}}}", "rate")
         found[f"{name}_memory_bytes"] = (f"sum(container_memory_working_set_bytes{{{pods}}})", "range")
     queue = 'name=~"virt-controller.*"'
-    found["workqueue_adds"] = (f"kubevirt_workqueue_adds_total{{{queue}}}", "growth")
+    found["workqueue_adds"] = (_WORK, "growth")
     found["workqueue_depth"] = (f"sum(kubevirt_workqueue_depth{{{queue}}})", "range")
     found["workqueue_p99_s"] = (f"sum by (le) (kubevirt_workqueue_queue_duration_seconds_bucket{{{queue}}})", "p99")
     by_idle = 'label_replace(node_cpu_seconds_total, "rest", "idle", "mode", "idle")'
     found["node_cpu_ratio"] = (f"sum by (instance, rest) ({by_idle})", "share")
     found["node_memory_ratio"] = ("1 - avg(node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes)", "range")
+    found[REQUESTS] = (_SENT, "requests")
     return found
+
+
+def names() -> set[str]:
+    """The figures that `component_figures` can give, but for those of `is_count`."""
+    return {f"{name}{suffix}" for name, (_, how) in queries().items() for suffix in _SUFFIXES.get(how, _SPREAD)}
+
+
+def is_count(name: str) -> bool:
+    """Whether it is a figure of requests of KubeVirt's components: `virt_requests/<VERB>-<resource>`."""
+    return re.fullmatch(rf"{REQUESTS}/[A-Z]+-[\w./-]+", name) is not None
 
 
 def fold(series: list[list[Point]], how: str) -> dict[str, float | None]:
@@ -137,21 +168,68 @@ class Prometheus:
         await self.ask({"a probe": {"query": "vector(1)"}}, "query")
 
 
-async def component_figures(prometheus: Prometheus, start: float, end: float) -> dict[str, float | None]:
-    """All figures of a window (Unix seconds). Raises KubeError where Prometheus does not answer."""
-    step = min(LONGEST_STEP, max(1.0, (end - start) / POINTS))
-    window = {"start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
+async def scraped(prometheus: Prometheus, end: float) -> dict[str, float]:
+    """Seconds between the scrapes of each of SOURCES that there is, once each series has one after `end` (Unix seconds) or has ended.
+
+    Gives up after two intervals, and after LATEST at most. Raises KubeError.
+    """
+    while True:
+        now = time.time()
+        asked = {name: {"query": f"{metric}[{LOOK_BACK}s]", "time": f"{now:.3f}"} for name, metric in SOURCES.items()}
+        moments = {
+            name: [[at for at, _ in points] for points in _series(data)] for name, data in (await prometheus.ask(asked, "query")).items()
+        }
+        gaps = {name: gap for name, series in moments.items() if (gap := _gap(series))}
+        late = [name for name, gap in gaps.items() if any(end - 2 * gap <= ats[-1] < end for ats in moments[name] if ats)]
+        if not late or now >= end + min(LATEST, 2 * max(gaps[name] for name in late)):
+            return gaps
+        await asyncio.sleep(min(1.0, min(gaps[name] for name in late) / 4))
+
+
+def _gap(series: list[list[float]]) -> float | None:
+    """The median of the seconds between samples."""
+    found = sorted(after - before for moments in series for before, after in pairwise(moments))
+    return found[len(found) // 2] if found else None
+
+
+async def component_figures(prometheus: Prometheus, start: float, end: float, gaps: Mapping[str, float]) -> dict[str, float | None]:
+    """All figures of a window (Unix seconds), of which `gaps` tells how often was scraped; None where that was not at least twice in it.
+
+    A counter's growth is read from the last scrape before the window to the first one after it; what has a level, from scrapes in it.
+    Raises KubeError where Prometheus does not answer.
+    """
     wanted = queries()
-    data = await prometheus.ask({name: {"query": query, **window} for name, (query, _) in wanted.items()})
-    found: dict[str, float | None] = {}
-    for name, (_, how) in wanted.items():
-        every = _series(data[name])
+    found: dict[str, float | None] = dict.fromkeys(names())
+    asked = {}
+    for name, (query, how) in wanted.items():
+        gap = gaps.get(_source(name), math.inf)
+        if end - start >= 2 * gap:
+            first, last = (start + gap, end) if how == "range" else (start, end + gap)
+            step = min(LONGEST_STEP, max(1.0, (last - first) / POINTS))
+            asked[name] = {"query": query, "start": f"{first:.3f}", "end": f"{last:.3f}", "step": f"{step:.3f}"}
+    data = await prometheus.ask(asked)
+    for name in asked:
+        how, every = wanted[name][1], _series(data[name])
         if how == "p99":
             figures = p99(dict(zip((float(each["metric"]["le"]) for each in data[name]["result"]), every, strict=True)))
+        elif how == "requests":
+            figures = _requests([each["metric"] for each in data[name]["result"]], every)
         else:
             figures = share(_series(data[name], "rest"), every) if how == "share" else fold(every, how)
         found |= {f"{name}{suffix}": value for suffix, value in figures.items()}
     return found
+
+
+def _source(name: str) -> str:
+    return next(each for each in sorted(SOURCES, key=len, reverse=True) if name.startswith(each))
+
+
+def _requests(metrics: list[dict[str, str]], every: list[list[Point]]) -> dict[str, float | None]:
+    """The growth of each verb and resource."""
+    groups: dict[str, list[list[Point]]] = defaultdict(list)
+    for metric, points in zip(metrics, every, strict=True):
+        groups[f"/{metric.get('verb', metric.get('method', ''))}-{metric.get('resource', '')}"].append(points)
+    return {name: fold(series, "growth")[""] for name, series in groups.items()}
 
 
 def _series(data: dict[str, Any], label: str = "") -> list[list[Point]]:

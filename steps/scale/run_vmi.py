@@ -1,17 +1,20 @@
 """A VMI measurement from the lock to the verdict: one scenario, whichever was asked for."""
 
+import math
 import sys
 import time
 from dataclasses import dataclass, field
 
 from perfdag.kube import Kube
-from perfdag.steps.scale import sizes, vmi
+from perfdag.steps.scale import names, sizes, vmi
 from perfdag.steps.scale.lock import ExclusiveRun
+from perfdag.steps.scale.prometheus import LATEST
 from perfdag.steps.scale.vmi import PRIMER
 
 SLACK = 60.0
 """Seconds for what nobody waits for: namespaces, scrapes, the clock."""
-SCENARIOS = ("burst", "ladder", "steady", "capacity")
+MOST = 1000
+"""Creations in flight."""
 
 
 def say(text: str) -> None:
@@ -35,7 +38,8 @@ class Ask:
     def limit(self, spec: vmi.Spec) -> float:
         """Seconds it may take where everything that it waits for takes as long as it may."""
         counts = range(self.step, max(self.counts) + 1, self.step) if self.scenario == "capacity" else self.counts
-        bursts = sum(spec.schedule.span(size) + (PRIMER + spec.timeout if spec.primer else 0.0) + 2 * spec.timeout for size in counts)
+        each = (PRIMER + spec.timeout if spec.primer else 0.0) + 2 * spec.timeout + (LATEST if spec.prometheus else 0.0)
+        bursts = sum(spec.schedule.span(size) + each for size in counts)
         churn = self.duration + 2 * spec.timeout if self.scenario == "steady" else 0.0
         return self.lock_timeout + bursts + self.cooldown * (len(self.counts) - 1) + churn + SLACK
 
@@ -48,15 +52,32 @@ class Outcome:
     capacity: sizes.Capacity | None = None
 
 
-async def measure(kube: Kube, spec: vmi.Spec, ask: Ask) -> Outcome:
-    """Wait for the cluster to be ours, measure, hold the gates. Raises ValueError for a bad request, KubeError, LockTimeoutError."""
-    if min(ask.counts) < 1 or ask.step < 1:
-        raise ValueError("counts and step are 1 or more")
+def check(spec: vmi.Spec, ask: Ask) -> None:
+    """Raises ValueError for what cannot be, or cannot be together: whoever asks is told so before anything is waited for."""
+    numbers = {"counts": min(ask.counts), "step": ask.step, "churn": ask.churn, "replicas": spec.replicas, "per_node": spec.per_node}
+    for name, least in {**numbers, "parallel": spec.parallel}.items():
+        if least < 1:
+            raise ValueError(f"{name}: {least} is too few; it is 1 or more")
+    if spec.parallel > MOST:
+        raise ValueError(f"parallel: {spec.parallel} is too many; it is {MOST} or less")
+    for name, seconds in {"timeout": spec.timeout, "duration": ask.duration}.items():
+        if not 0 < seconds < math.inf:
+            raise ValueError(f"{name}: {seconds:g} s is no time to wait; it is above 0")
+    for name, seconds in {"pause": ask.pause, "cooldown": ask.cooldown, "lock_timeout": ask.lock_timeout}.items():
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"{name}: {seconds:g} s cannot be waited; it is 0 or more")
     if ask.scenario != "ladder" and len(ask.counts) > 1:
-        raise ValueError(f"{ask.scenario} takes one count; several are a ladder")
+        raise ValueError(f"{ask.scenario} takes one count; several are a ladder (scenario: ladder)")
     if ask.scenario == "capacity" and ask.step > max(ask.counts):
         raise ValueError(f"capacity: the first step of {ask.step} is over the limit of {max(ask.counts)}; take a smaller step")
-    vmi.template_of(spec, "check")  # a bad template is told before waiting for the lock
+    if ask.scenario == "steady" and ask.churn > ask.counts[0]:
+        raise ValueError(f"churn: {ask.churn} is too many of {ask.counts[0]}; it is at most count")
+    names.check(spec.gates, vmi.template_of(spec, "check"), names.VMIS, components=spec.prometheus is not None)
+
+
+async def measure(kube: Kube, spec: vmi.Spec, ask: Ask) -> Outcome:
+    """Wait for the cluster to be ours, measure, hold the gates. Raises ValueError for a bad request, KubeError, LockTimeoutError."""
+    check(spec, ask)
     if spec.prometheus:
         await spec.prometheus.probe()
     patience = max(0.0, min(ask.lock_timeout, spec.deadline - time.monotonic()))

@@ -18,7 +18,7 @@ from perfdag.steps.scale.generator import Submission
 from perfdag.steps.scale.kubevirt import check_nodes, nested_note
 from perfdag.steps.scale.namespaces import own_namespaces
 from perfdag.steps.scale.observer import Record
-from perfdag.steps.scale.prometheus import Prometheus, component_figures
+from perfdag.steps.scale.prometheus import Prometheus, component_figures, scraped
 from perfdag.steps.scale.rows import SET, VMI, Row, with_deletion
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import Session, new_run, open_session
@@ -251,7 +251,8 @@ async def _result(
     started, ended = session.batches[0][0].started_wall, time.time()
     if spec.prometheus:
         try:
-            figures |= await component_figures(spec.prometheus, started, ended)
+            facts["prometheus_scrapes_s"] = gaps = await scraped(spec.prometheus, ended)
+            figures |= await component_figures(spec.prometheus, started, ended, gaps)
         except KubeError as error:
             session.notes.append(f"no figures of the components: {error}")
     return Result(
@@ -275,7 +276,9 @@ def figures_of(session: Session, rows: list[Row], stages: list[Summary]) -> dict
     for each in stages:
         found |= {f"{each.stage}_p50": each.p50, f"{each.stage}_p95": each.p95, f"{each.stage}_p99": each.p99}
     final = [row for row in rows if row.stage == "creation_to_running"]
-    mean, best = throughput([row.reached for row in final if row.reached and row.status == "ok"])
+    every, first = len(session.submissions), len(session.batches[0][0].submissions) if session.batches else 0
+    ramp = [row for row in final if row.index * every < first * len(final)]  # the churn after it goes at a pace of its own
+    mean, best = throughput([row.reached for row in ramp if row.reached and row.status == "ok"])
     created = sum(1 for each in session.submissions if each.answered_ns and not each.error)
     planned = len(final) or len(session.submissions)
     found |= {

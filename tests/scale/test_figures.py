@@ -10,6 +10,7 @@ import time
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -21,7 +22,9 @@ from perfdag.gate import own_gates
 from perfdag.kube import KubeError
 from perfdag.kubeconfig import Cluster, Credentials
 from perfdag.steps.scale import apimetrics, apiservers, gates, kubevirt, measured, prometheus, run_vmi, sizes, table, vmi
+from perfdag.steps.scale.generator import Submission, Submitted
 from perfdag.steps.scale.rows import Row
+from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import Session
 from perfdag.steps.vmi_burst import parse_results
 
@@ -481,6 +484,49 @@ class TestCharts:
         assert "3 unseen" in figure.axes[0].get_title(loc="left")
 
 
+class TestAsked:
+    @pytest.mark.parametrize(
+        ("words", "told"),
+        [
+            ("steady --churn 500 --count 100", "churn: 500 is too many of 100; it is at most count"),
+            ("steady --churn -1", "churn: -1 is too few"),
+            ("burst --per-node 0", "per_node: 0 is too few"),
+            ("burst --parallel 0", "parallel: 0 is too few"),
+            ("burst --parallel 1001", "parallel: 1001 is too many; it is 1000 or less"),
+            ("burst --timeout -1", "timeout: -1 s is no time to wait"),
+            ("burst --timeout nan", "timeout: nan s"),
+            ("burst --replicas 0 --template vmirs", "replicas: 0 is too few"),
+            ("steady --pause -1", "pause: -1 s cannot be waited"),
+            ("ladder --cooldown inf --count 1 2", "cooldown: inf s cannot be waited"),
+            (
+                "burst --gate creation_to_runing_p95<60",
+                "no figure is called creation_to_runing_p95; the nearest is creation_to_running_p95",
+            ),
+            ("burst --gate create-pods-count<60", "no figure is called create-pods-count; the nearest is CREATE-pods-count"),
+            ("burst --gate CREATE-pods-count<=2*CREATE-pod", "no figure is called CREATE-pod; "),
+            ("burst --gate virt_api_cpu_cores_avg<1", "the gate on virt_api_cpu_cores_avg wants a Prometheus"),
+        ],
+    )
+    def test_what_cannot_be_is_told_before_anything_is_waited_for(
+        self, words: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        from perfdag.cli import main, scale_verbs
+
+        monkeypatch.setattr(scale_verbs, "_on_cluster", lambda args, work, _: asyncio.run(work(None)))
+        assert main(["scale", "vmi", *words.split(), "-o", str(tmp_path)]) == 2
+        assert told in capsys.readouterr().err
+
+    def test_every_figure_that_there_is_may_be_gated(self) -> None:
+        params: Any = get("vmi-steady").Params.model_validate({"prometheus": "http://x", "api_gates": False})
+        spec, ask = params.spec(), run_vmi.Ask("steady")
+        calls = apimetrics.delta(apimetrics.Scrape(), scrape_of(*series("pods", "binding", "POST", "resource", ("+Inf", 9))))
+        figures = {*prometheus.names(), *apimetrics.named(calls), *vmi.phase_counts([]), *apimetrics.of_deletion({"deletion": calls})}
+        figures |= {"virt_requests/PATCH-virtualmachineinstances", "deletion_p95", "churn_cycles", "left_behind"}
+        for name in figures:
+            spec.gates = [gates.parse(f"{name} < 1")]
+            run_vmi.check(spec, ask)
+
+
 class TestCapacity:
     @pytest.mark.parametrize(("step", "found", "tried"), [(100, 700, 8), (150, 600, 5), (50, 700, 15)])
     async def test_a_knee_is_found_within_a_step(self, step: int, found: int, tried: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -600,6 +646,35 @@ class TestCapacity:
         assert "the first step of 100 is over the limit of 50" in capsys.readouterr().err
 
 
+class TestThroughput:
+    def test_of_a_steady_state_it_is_the_ramp_s_and_not_that_of_its_pauses(self) -> None:
+        """20 VMIs run within a second; then one is replaced each 100 s."""
+        items = [Submission(i, f"r-{i}", "ns", 1, 1, 2) for i in range(25)]
+        batches = [items[:20], *([each] for each in items[20:])]
+        at = [1000.0 + (i / 19 if i < 20 else 100 * (i - 18)) for i in range(25)]
+        rows = [
+            Row("r", i, f"r-{i}", "ns", vmi.VMI, "", "creation_to_running", "created", "ok", 1.0, receive_time=at[i], reached=at[i])
+            for i in range(25)
+        ]
+        session: Any = SimpleNamespace(
+            submissions=items,
+            batches=[(Submitted("r", batch, 0.0, 1), Schedule()) for batch in batches],
+            clocks=lambda: SimpleNamespace(lag_s=0.001),
+            phases={},
+            notes=[],
+        )
+        figures = vmi.figures_of(session, rows, [])
+        assert figures["throughput_mean"] == pytest.approx(19.0)
+        assert figures["success_ratio"] == 1.0
+        made = measured.of_figures(figures, {}, 20)
+        assert [each.value for each in made if each.metric == "throughput"] == [pytest.approx(19.0)]
+
+    def test_of_an_open_loop_it_is_no_merit_of_the_system(self) -> None:
+        made = measured.of_figures({"throughput_mean": 5.0, "submit_lag": 0.001, "schedule_held": 1.0}, {}, 20)
+        better = {each.name: each.better for each in measured.METRICS}
+        assert [(each.metric, better[each.metric]) for each in made if each.value == 5.0] == [("paced_throughput", "none")]
+
+
 class TestLadder:
     @pytest.fixture
     def broken(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -717,6 +792,8 @@ class TestAudit:
 
 
 EXPORTED = """container_cpu_usage_seconds_total{{pod="virt-api-1",container="virt-api"}} {cpu}
+rest_client_requests_total{{pod="virt-api-1",verb="PATCH",resource="virtualmachineinstances",code="200"}} {adds}
+rest_client_requests_total{{pod="virt-controller-1",verb="PATCH",resource="virtualmachineinstances",code="200"}} {adds}
 container_memory_working_set_bytes{{pod="virt-api-1",container="virt-api"}} 1.5e+08
 container_memory_working_set_bytes{{pod="virt-api-2",container="virt-api"}} 0.5e+08
 kubevirt_workqueue_adds_total{{name="virt-controller-vmi"}} {adds}
@@ -734,20 +811,21 @@ node_memory_MemTotal_bytes 4e+09
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs Prometheus (Debian: prometheus)")
 async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
-    """A counter of 0.25 CPU seconds a second and 40 additions a second, scraped each second; what no pod exports has no data."""
-    start = time.monotonic()
+    """A counter of 0.25 CPU seconds a second and 40 additions a second, and 500 more in the last moment, scraped each 2 seconds; what no pod
+    exports has no data."""
+    start, more = time.monotonic(), 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         since = time.monotonic() - start
-        body = EXPORTED.format(cpu=0.25 * since, adds=40 * since, idle=0.6 * since, busy=0.4 * since).encode()
+        body = EXPORTED.format(cpu=0.25 * since, adds=40 * since + more, idle=0.6 * since, busy=0.4 * since).encode()
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nConnection: close\r\n\r\n" + body)
         await writer.drain()
         writer.close()
 
     exporter = await asyncio.start_server(serve, "127.0.0.1", 0)
     target = f"127.0.0.1:{exporter.sockets[0].getsockname()[1]}"
-    scrapes = f"scrape_configs: [{{job_name: x, scrape_interval: 1s, static_configs: [{{targets: ['{target}']}}]}}]\n"
+    scrapes = f"scrape_configs: [{{job_name: x, scrape_interval: 2s, static_configs: [{{targets: ['{target}']}}]}}]\n"
     (tmp_path / "p.yml").write_text(scrapes)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -756,24 +834,31 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
     server = await asyncio.create_subprocess_exec(*argv, f"--web.listen-address=127.0.0.1:{port}", stdout=said, stderr=said)
     try:
         url = prometheus.Prometheus(f"http://127.0.0.1:{port}")
+        gaps: dict[str, float] = {}
         for _ in range(60):
             await asyncio.sleep(0.5)
             with contextlib.suppress(KubeError):
-                if (await prometheus.component_figures(url, time.time() - 5, time.time()))["virt_api_memory_bytes_avg"] is not None:
+                if len(gaps := await prometheus.scraped(url, time.time())) == len(prometheus.SOURCES):
                     break
+        assert gaps == dict.fromkeys(prometheus.SOURCES, pytest.approx(2.0, abs=0.1))
         began = time.time()
         await asyncio.sleep(8.0)
-        found = await prometheus.component_figures(url, began, time.time())
+        more, ended = 500, time.time()
+        seconds = ended - began
+        gaps = await prometheus.scraped(url, ended)
+        found = await prometheus.component_figures(url, began, ended, gaps)
         assert found["virt_api_cpu_cores_avg"] == pytest.approx(0.25, rel=0.25)
         assert found["virt_api_memory_bytes_avg"] == pytest.approx(2e8)
         assert found["workqueue_depth_max"] == 3
-        seconds = time.time() - began
-        assert found["workqueue_adds"] == pytest.approx(40 * seconds, abs=100), "the increase of a short run, good to a scrape at each end"
+        for name, most in (("workqueue_adds", 1), ("virt_requests/PATCH-virtualmachineinstances", 2)):
+            assert 40 * seconds + 500 <= (found[name] or 0) / most <= 40 * (seconds + 6) + 500, "to the first scrape after the end"
         assert found["workqueue_p99_s_max"] == pytest.approx(0.1 + 0.9 * 0.99)
         assert found["node_cpu_ratio_avg"] == pytest.approx(0.4, abs=0.02), "of the run alone, however short"
         assert found["node_memory_ratio_avg"] == pytest.approx(0.75)
         assert found["virt_handler_cpu_cores_avg"] is None
         assert gates.hold([gates.parse("virt_handler_cpu_cores_avg < 1")], found)[0].passed is None
+        short = await prometheus.component_figures(url, ended - 3.0, ended, gaps)
+        assert short == dict.fromkeys(prometheus.names()), "one scrape or two tell nothing of 3 s"
     finally:
         server.terminate()
         await server.wait()
@@ -783,7 +868,7 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
 
 async def test_no_prometheus_is_said() -> None:
     with pytest.raises(KubeError, match=r"no answer from Prometheus at http://127\.0\.0\.1:9"):
-        await prometheus.component_figures(prometheus.Prometheus("http://127.0.0.1:9"), 0.0, 60.0)
+        await prometheus.component_figures(prometheus.Prometheus("http://127.0.0.1:9"), 0.0, 60.0, {"virt": 15.0})
 
 
 async def test_a_token_is_sent_and_a_refusal_names_its_option(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def refused(benchmark: str, **params: Any) -> str:
 @pytest.mark.parametrize(
     ("benchmark", "params", "told"),
     [
-        ("vmi-burst", {"counts": [100, 400]}, "set scenario: ladder"),
+        ("vmi-burst", {"counts": [100, 400]}, "several are a ladder"),
         ("vmi-burst", {"rate": 5}, "arrival closed has no rate"),
         ("vmi-burst", {"arrival": "poisson"}, "needs a rate above 0"),
         ("vmi-burst", {"arrival": "constant", "rate": 5, "seed": 1}, "arrival constant has no seed"),
@@ -36,6 +36,8 @@ def refused(benchmark: str, **params: Any) -> str:
         ("vmi-burst", {"step": 5}, "burst has no step"),
         ("vmi-burst", {"cooldown": 5}, "burst has no cooldown"),
         ("vmi-burst", {"scenario": "capacity", "counts": [50]}, "first step of 100 is over the limit of 50"),
+        ("vmi-steady", {"count": 100, "churn": 500}, "churn: 500 is too many of 100"),
+        ("vmi-steady", {"gates": ["creation_to_runing_p95 < 60"]}, "the nearest is creation_to_running_p95"),
         ("vmi-steady", {"template": "job"}, "Job brings up no VMI"),
         ("scale", {"rate": 5}, "arrival closed has no rate"),
         ("scale", {"delay": 5}, "arrival closed has no delay"),
