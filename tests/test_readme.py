@@ -45,7 +45,7 @@ def test_only_what_needs_a_cluster_is_not_executed_here() -> None:
         "perfdag delete last --namespace bench",
         "perfdag scale vmi burst --count 100 -o out0",
         "perfdag scale submit -t training -n 2000 -p 5 --delay 1 -o out1",
-        "perfdag doctor suites/ml.yaml --cluster --namespace bench",
+        "perfdag doctor suites/ml-gpu.yaml --cluster --namespace bench",
     ]
 
 

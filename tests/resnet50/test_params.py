@@ -136,10 +136,29 @@ def test_each_benchmark_says_when_its_clock_runs(name: str) -> None:
     assert found.metrics[0].headline
 
 
-def test_the_entries_of_the_suite_that_wait_for_a_users_own_can_be_switched_on(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "suites/ml.yaml").read_text()
-    file = tmp_path / "ml.yaml"
-    file.write_text(re.sub(r"^  #(?=- name|  )", "  ", text, flags=re.M))
-    plan = make_plan(suite.load(str(file)))
-    names = {point.entry for point in plan.points}
-    assert names >= {"offline-compiled", "offline-cost", "accuracy", "two-copies-server"}
+SUITES = Path(__file__).parents[2] / "suites"
+
+
+@pytest.mark.parametrize(
+    ("name", "entries"),
+    [
+        ("ml", {"offline-compiled", "offline-cost", "accuracy", "two-copies-server"}),
+        ("ml-gpu", {"overhead-of-vgpu", "offline-cost", "accuracy", "server-compiled"}),
+    ],
+)
+def test_the_entries_of_the_suites_that_wait_for_a_users_own_can_be_switched_on(name: str, entries: set[str], tmp_path: Path) -> None:
+    file = tmp_path / "suite.yaml"
+    file.write_text(re.sub(r"^  #(?=- name|  |resources)", "  ", (SUITES / f"{name}.yaml").read_text(), flags=re.M))
+    assert {point.entry for point in make_plan(suite.load(str(file))).points} >= entries
+
+
+def test_the_suite_of_a_gpu_asks_what_it_says_of_every_point() -> None:
+    plan = make_plan(suite.load(str(SUITES / "ml-gpu.yaml")))
+    bounds = [point.params["latency_bound"] for point in plan.points if point.params["scenario"] in ("server", "find-peak")]
+    assert bounds == [0.015] * 11
+    assert {(point.params["device"], point.params["fast"], point.params["samples"]) for point in plan.points} == {("cuda", False, 1024)}
+    tried = {(point.params["precision"], point.params["backend"]) for point in plan.points}
+    assert tried == {("fp32", "eager"), ("tf32", "eager"), ("fp16", "eager"), ("fp32", "compile"), ("fp16", "compile")}
+    for point in plan.points:
+        found = get(point.benchmark)
+        assert point.timeout > 2 * found.seconds(found.Params.model_validate(point.params)), point.entry
