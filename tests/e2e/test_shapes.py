@@ -1,6 +1,7 @@
 """Pod shapes that ask for more than a pod: claims as store and as what is measured, and what only a suite's privileges allow."""
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -193,6 +194,38 @@ def test_mtu_host_network_and_host_path_where_the_namespace_allows_them(tmp_path
         rows = bench.rows(bench.run_id(name))
         assert said.returncode == 0, [(row["entry"], row["error"]) for row in rows if row["error"]]
         assert {row["entry"] for row in rows} == {"mtu", "plain", "host", "path"}
+
+
+def test_an_mtu_that_cannot_be_set_and_a_folder_of_root_say_so_in_the_row(tmp_path: Path) -> None:
+    with installed("privileged") as bench, tempfile.TemporaryDirectory(prefix="perfdag-e2e-", dir="/var/tmp") as node_folder:
+        absent = str(Path(node_folder) / "made-by-the-kubelet")
+        large = {"benchmark": "command", "params": {"argv": ["true"]}, "privileges": ["mtu"]}
+        suite = _suite(
+            tmp_path,
+            "refused",
+            {**large, "name": "mtu", "network": {"mtu": 9000, "interface": "absent0"}},
+            {**large, "name": "mtus", "network": {"mtu": 9000, "interface": "absent0"}, "hosts": {"count": 2}},
+            {
+                "benchmark": "fio",
+                "name": "path",
+                "params": {"rw": "write", "size": "4MiB", "runtime": "1s", "direct": False},
+                "volume": {"kind": "hostPath", "path": absent},
+            },
+        )
+        name = bench.submit(suite)
+        said = bench.watch(name, timeout=400)
+        errors = {row["entry"]: str(row["error"]) for row in bench.rows(bench.run_id(name))}
+        assert said.returncode == 1, said.stdout + said.stderr
+        for entry in ("mtu", "mtus"):
+            assert re.search(r"network\.mtu: mtu ended with exit code \d+: .*absent0", errors[entry]), errors
+        assert f"chown 1000 {absent} on the node" in errors["path"], errors
+        pods = bench.objects("Pod", labels=f"workflows.argoproj.io/workflow={name},perfdag/measuring=true")
+        tried = {
+            pod["metadata"]["labels"]["perfdag/attempt"]
+            for pod in pods
+            if any(each["name"] == "mtu" for each in pod["spec"]["initContainers"])
+        }
+        assert tried <= {"0", "1"}, "Argo may begin a second attempt before the sentry says that none is of use"
 
 
 def test_fio_on_a_block_device_that_the_node_leaves_to_root(tmp_path: Path) -> None:
