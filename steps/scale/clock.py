@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
 from perfdag.kube import MERGE_PATCH, Kube, KubeError
+from perfdag.steps.scale.observer import PATIENCE
 from perfdag.steps.scale.templates import RUN_LABEL
 
 
@@ -91,7 +92,7 @@ class Heartbeat:
 
     async def _listen(self) -> None:
         maps = await self._kube.resource("v1", "ConfigMap")
-        async for event in self._kube.watch(maps, self._namespace, fields=f"metadata.name={self._name}"):
+        async for event in self._kube.watch(maps, self._namespace, fields=f"metadata.name={self._name}", patience=PATIENCE):
             beat = (event.object.get("data") or {}).get("beat", "")
             sent = self._sent.pop(beat, 0)
             if sent and not event.listed:

@@ -19,13 +19,17 @@ _COUNT = re.compile(rf"({DELETION}/)?({'|'.join(VERBS)})-[a-z0-9.]+(/[a-z]+)?-co
 _EXAMPLES = ("CREATE-pods-count", "PATCH-virtualmachineinstances-count")
 
 
-def check(gates: Iterable[Gate], template: Template, extra: Iterable[str], *, components: bool | None = None) -> None:
+def check(
+    gates: Iterable[Gate], template: Template, extra: Iterable[str], *, beside: Iterable[str] = (), components: bool | None = None
+) -> None:
     """Raises ValueError for a gate on a figure that no run of this template has, with the nearest name of one.
 
-    `extra` are the figures of the scenario; `components` tells whether those of KubeVirt's components are asked for (None: never here).
+    `extra` are the figures of the scenario, `beside` kinds that it makes besides the template's; `components` tells whether those of
+    KubeVirt's components are asked for (None: never here).
     """
     last = template.documents[-1]
-    stages = {f"{step.name}_{stat}" for step in chain(last.api_version, last.kind) for stat in ("p50", "p95", "p99")}
+    steps = [*chain(last.api_version, last.kind), *(step for kind in beside for step in chain("v1", kind))]
+    stages = {f"{step.name}_{stat}" for step in steps for stat in ("p50", "p95", "p99")}
     calls = latencies([])
     known = {*RUN, *stages, *calls, *(f"{DELETION}/{name}" for name in calls), *extra}
     theirs = prometheus.names() if components is not None else set()

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Literal
 
 from perfdag.kube import JSON_PATCH, Kube
+from perfdag.steps.scale import names
 from perfdag.steps.scale.chains import without_pods
 from perfdag.steps.scale.completion import wanted
 from perfdag.steps.scale.gangs import gang, reclaim
@@ -99,6 +100,8 @@ FIGURES = (
     "evicted",
 )
 """Figures that one scenario alone has, by the names of the benchmark's metrics."""
+_WAITS = tuple(f"{name}_{stat}" for name in ("preemptor_wait", "reclaim_wait") for stat in ("p50", "max"))
+_GATED = (*FIGURES, *_WAITS, "whole_nodes_ideal", "whole_nodes_placed")
 SCENARIOS: dict[Scenario, Callable[[Kube, Spec], Awaitable[Result]]] = {
     "submit": submit,
     "gated": gated,
@@ -127,6 +130,7 @@ def check(spec: Spec, scenario: Scenario) -> None:
         raise TemplateError(f"{scenario} makes its own pods; leave template out, or say {' or '.join(_OWN_PODS[scenario])}")
     if found.kind.startswith("VirtualMachine"):
         raise TemplateError(f"{found.kind} is measured by vmi-burst and vmi-steady, not here")
+    names.check(spec.gates, found, _GATED, beside=["Pod"])
 
 
 async def exclusive(kube: Kube, spec: Spec, scenario: Scenario, lock_timeout: float) -> Result:

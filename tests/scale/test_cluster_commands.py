@@ -154,19 +154,19 @@ class TestCommands:
     def test_a_breached_gate_is_exit_3_and_named(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert self.cli("nodes", "--count", "20") == 0
         assert self.cli("simulate", "kubevirt") == 0
-        gate = ["--gate", "creation_to_running_p50 < 0.000001", "--gate", "virt_api_cpu_cores_avg < 9"]
+        gate = ["--gate", "creation_to_running_p50 < 0.000001", "--gate", "creation_to_failed_p50 < 9"]
         assert self.cli("vmi", "burst", "--count", "5", "--no-primer", "-o", str(tmp_path), *gate) == 3
         said = capsys.readouterr().out
         assert "gate creation_to_running_p50 < 1e-06" in said
         assert "BREACHED" in said
-        assert "no data for virt_api_cpu_cores_avg" in said
+        assert "no data for creation_to_failed_p50" in said
         values: dict[str, Any] = orjson.loads((tmp_path / "perf-audit-results.json").read_bytes())["Values"]
         assert values["creation_to_running_p50"]["thresholdResult"]["thresholdExceeded"] is True
         assert values["vmiCreationToRunningSecondsP50"]["value"] > 0
         told = orjson.loads((tmp_path / "summary.json").read_bytes())
         assert told["capacity"] is None
         assert [(each["scenario"], each["count"]) for each in told["runs"]] == [("burst", 5)]
-        assert {each["gate"]: each["passed"] for each in told["runs"][0]["verdicts"]}["virt_api_cpu_cores_avg < 9"] is None
+        assert {each["gate"]: each["passed"] for each in told["runs"][0]["verdicts"]}["creation_to_failed_p50 < 9"] is None
 
     @pytest.mark.slow
     def test_a_gate_in_a_suite_is_exit_3_with_no_check_for_it(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,6 +38,7 @@ def refused(benchmark: str, **params: Any) -> str:
         ("vmi-burst", {"scenario": "capacity", "counts": [50]}, "first step of 100 is over the limit of 50"),
         ("vmi-steady", {"count": 100, "churn": 500}, "churn: 500 is too many of 100"),
         ("vmi-steady", {"gates": ["creation_to_runing_p95 < 60"]}, "the nearest is creation_to_running_p95"),
+        ("scale", {"gates": ["shedule_rate > 1"], "scenario": "gated"}, "no figure is called shedule_rate; the nearest is schedule_rate"),
         ("vmi-steady", {"template": "job"}, "Job brings up no VMI"),
         ("scale", {"rate": 5}, "arrival closed has no rate"),
         ("scale", {"delay": 5}, "arrival closed has no delay"),
@@ -74,6 +75,7 @@ def test_what_can_be_is_not_refused() -> None:
     assert refused("scale", template=JOB.format("completions: 6, parallelism: 2")) == ""
     assert refused("scale", template="apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: '${name}'}\n") == ""
     assert refused("scale", scenario="gang") == ""
+    assert refused("scale", scenario="gated", gates=["schedule_rate > 9", "submission_to_scheduled_p95 < 9", "preemptor_wait_max < 9"]) == ""
     assert refused("scale", arrival="batch", delay="1s", template="training") == ""
 
 
