@@ -159,7 +159,15 @@ def test_fio_on_a_claim_of_each_pod_and_on_one_that_all_share(bench: Namespace, 
     run_id = bench.run_id(name)
     rows = bench.rows(run_id)
     assert said.returncode == 0, [row["error"] for row in rows]
-    assert {row["entry"] for row in rows} == {"own", "shared"}
+    for entry in ("own", "shared"):
+        own_rows = [row for row in rows if row["entry"] == entry]
+        found = {row["subject"]: row["value"] for row in own_rows if row["metric"] == "iops"}
+        total = found.pop(None)
+        assert len(found) == 2, "a worker each"
+        assert 0.8 * sum(found.values()) < total < 1.2 * sum(found.values())
+        assert [row["n"] for row in own_rows if row["metric"] == "start_skew"] == [2]
+        late = {row["subject"] for row in own_rows if (row["metric"], row["stat"]) == ("latency", "p99")}
+        assert late == {None, *found}, "of all together from their histograms"
     for folder in (*own, shared):
         assert not [path for path in folder.rglob("*") if path.is_file()], "fio's files were left"
     assert bench.perfdag("delete", run_id).returncode == 0
