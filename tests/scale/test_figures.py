@@ -26,6 +26,7 @@ from perfdag.steps.scale.generator import Submission, Submitted
 from perfdag.steps.scale.rows import Row
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import Session
+from perfdag.steps.scale.templates import load
 from perfdag.steps.vmi_burst import parse_results
 
 
@@ -644,6 +645,40 @@ class TestCapacity:
             patch.setenv("KUBECONFIG", str(tmp_path / "k"))
             assert main(["scale", "vmi", "capacity", "--count", "50", "--step", "100", "-o", str(tmp_path)]) == 2
         assert "the first step of 100 is over the limit of 50" in capsys.readouterr().err
+
+
+class TestDeletion:
+    @pytest.mark.parametrize(("answers", "left"), [(True, 0.0), (False, 7.0)], ids=["it can be listed", "it cannot"])
+    async def test_one_that_fails_costs_its_own_figures_alone(self, answers: bool, left: float) -> None:
+        """The watch is broken: what is left is what can be listed, or else what was seen last."""
+
+        class Listed:
+            async def resource(self, *_: str) -> str:
+                return "vmis"
+
+            async def list(self, *_: Any, **__: Any) -> list[Any]:
+                if not answers:
+                    raise KubeError(503, "Unavailable", "no answer")
+                return []
+
+        class Broken:
+            run, namespaces, submissions, kube, template = "r", ["ns"], list[Any](), Listed(), load("vmi", "r")
+
+            def __init__(self) -> None:
+                self.notes: list[str] = []
+
+            async def delete(self, *_: Any) -> bool:
+                raise KubeError(0, "Unreachable", "the watch is gone")
+
+            def left(self, _: Any) -> int:
+                return 7
+
+            async def scrape(self, phase: str) -> None:
+                pass
+
+        session: Any = Broken()
+        assert await vmi._emptied(session, vmi.Spec()) == left
+        assert session.notes == ["the deletion was not followed to its end: the watch is gone"]
 
 
 class TestThroughput:

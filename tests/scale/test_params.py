@@ -75,7 +75,8 @@ def test_what_can_be_is_not_refused() -> None:
     assert refused("scale", template=JOB.format("completions: 6, parallelism: 2")) == ""
     assert refused("scale", template="apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: '${name}'}\n") == ""
     assert refused("scale", scenario="gang") == ""
-    assert refused("scale", scenario="gated", gates=["schedule_rate > 9", "submission_to_scheduled_p95 < 9", "preemptor_wait_max < 9"]) == ""
+    gates = ["schedule_rate > 9", "submission_to_scheduled_p95 < 9", "preemptor_wait_max < 9"]
+    assert refused("scale", scenario="gated", gates=gates) == ""
     assert refused("scale", arrival="batch", delay="1s", template="training") == ""
 
 

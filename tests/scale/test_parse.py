@@ -1,6 +1,7 @@
 """What the benchmarks vmi-burst, vmi-steady and scale make of a result: measurements, verdicts, and what is kept whole."""
 
 from dataclasses import asdict
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -89,6 +90,33 @@ def test_what_never_came_is_invalid_and_kept(benchmark: str, kind: str, told: st
         parsed(benchmark, result(kind, 100, stuck=5, churn_cycles=1.0))
     missing = {each.subject for each in caught.value.measurements if each.metric == "object_missing"}
     assert missing == {f"r-{i}" for i in range(5)}
+
+
+@pytest.mark.parametrize("benchmark", ["vmi-burst", "vmi-steady", "scale"])
+def test_what_was_not_alone_on_the_cluster_is_invalid_and_kept(benchmark: str) -> None:
+    told = result("Pod" if benchmark == "scale" else vmi.VMI, 9, churn_cycles=1.0) | {
+        "disturbed": "performance run x took the cluster meanwhile"
+    }
+    with pytest.raises(Invalid, match="performance run x took the cluster meanwhile") as caught:
+        parsed(benchmark, told)
+    assert caught.value.measurements
+
+
+@pytest.mark.parametrize("name", ["vmi-burst", "scale"])
+def test_what_a_run_says_is_in_the_log_of_its_pod(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Among it who else measures on the cluster, and the id by which a killed run is deleted."""
+
+    class Refused(Exception):
+        pass
+
+    async def measure(spec: Any, _: Any) -> None:
+        spec.tell("waiting for performance run x to end")
+        raise Refused
+
+    monkeypatch.setattr(f"perfdag.steps.{'scale_workloads' if name == 'scale' else 'vmi_burst'}._measure", measure)
+    with pytest.raises(Refused):
+        get(name).run(SimpleNamespace(timeout=60.0), get(name).Params())  # type: ignore[arg-type]
+    assert capsys.readouterr().err == "waiting for performance run x to end\n"
 
 
 @pytest.mark.parametrize("benchmark", ["vmi-burst", "scale"])
