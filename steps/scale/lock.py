@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from perfdag.kube import Kube, KubeError
+from perfdag.steps.scale.templates import RUN_LABEL
 
 NAME = "perfdag-performance-run"
 LIFE = 30
@@ -68,7 +69,8 @@ class ExclusiveRun:
     def _body(self) -> dict[str, Any]:
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         spec = {"holderIdentity": self._run, "leaseDurationSeconds": LIFE, "renewTime": now}
-        return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": NAME}, "spec": spec}
+        metadata = {"name": NAME, "labels": {RUN_LABEL: self._run}}  # deleted with all else of a run that was killed
+        return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
 
     def _ours(self, lease: dict[str, Any]) -> bool:
         """Whether we still hold it; told once where another took it."""

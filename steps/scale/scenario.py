@@ -48,6 +48,8 @@ class Spec:
     deadline: float = math.inf
     """time.monotonic() from which on nothing is waited for but deletion: what has not come by then is censored."""
     tell: Callable[[str], None] = lambda text: None
+    run: str = field(default_factory=new_run)
+    """The id that all it makes is labelled with, the lock of performance runs too."""
 
 
 def template_of(spec: Spec, run: str, *, gated: bool = False, name: str | None = None, **variables: Any) -> Template:
@@ -58,9 +60,8 @@ def template_of(spec: Spec, run: str, *, gated: bool = False, name: str | None =
 
 def begin(spec: Spec, scenario: str) -> str:
     """A run's id, told before anything is made: what a killed process leaves is deleted by it."""
-    run = new_run()
-    spec.tell(f"run {run}: {scenario}")
-    return run
+    spec.tell(f"run {spec.run}: {scenario}")
+    return spec.run
 
 
 @asynccontextmanager

@@ -17,7 +17,6 @@ from perfdag.steps.scale.gangs import gang, reclaim
 from perfdag.steps.scale.gpus import fill, fragmentation, preemption
 from perfdag.steps.scale.lock import ExclusiveRun
 from perfdag.steps.scale.scenario import NotHereError, Spec, begin, finish, session_of, template_of
-from perfdag.steps.scale.session import new_run
 from perfdag.steps.scale.summary import throughput
 from perfdag.steps.scale.templates import TemplateError
 from perfdag.steps.scale.vmi import Result
@@ -137,7 +136,7 @@ async def exclusive(kube: Kube, spec: Spec, scenario: Scenario, lock_timeout: fl
     """Run one scenario while no other performance run does. Raises NotHereError, TemplateError, LockTimeoutError, KubeError."""
     check(spec, scenario)
     patience = max(0.0, min(lock_timeout, spec.deadline - time.monotonic()))
-    async with ExclusiveRun(kube, new_run(), patience, spec.tell) as lock:
+    async with ExclusiveRun(kube, spec.run, patience, spec.tell) as lock:
         result = await measure(kube, spec, scenario)
     result.disturbed = lock.lost
     return result

@@ -9,8 +9,10 @@ import pytest
 
 from perfdag.benchmark import get
 from perfdag.kube import KubeError, Resource
-from perfdag.steps.scale import gpus, kubevirt, lock, measured, nodes, rights
+from perfdag.steps.scale import gpus, kubevirt, lock, measured, nodes, rights, run_vmi, vmi, workloads
 from perfdag.steps.scale.chains import kinds_of
+from perfdag.steps.scale.removal import belongs
+from perfdag.steps.scale.scenario import begin
 from perfdag.steps.scale.templates import built_in, load
 
 
@@ -123,6 +125,27 @@ async def test_a_holder_is_gone_when_it_does_not_renew_while_we_look_whatever_it
     now[0] += lock.LIFE + 1
     assert await run._take() is None
     assert server.lease["spec"]["holderIdentity"] == "me"
+
+
+@pytest.mark.parametrize("scenario", [True, False], ids=["a scenario", "VMIs"])
+async def test_the_lease_of_a_run_that_was_killed_is_deleted_with_all_else_of_it(scenario: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is labelled with the id that the run said."""
+    server: Any = Leases()
+    server.deadline, told, seen = float("inf"), list[str](), list[Any]()
+
+    async def measure(*asked: Any) -> Any:
+        if scenario:
+            begin(asked[1], "submit")
+        seen.append(server.lease)
+        return SimpleNamespace(disturbed="") if scenario else []
+
+    if scenario:
+        monkeypatch.setattr(workloads, "measure", measure)
+        await workloads.exclusive(server, workloads.Spec(tell=told.append), "submit", 1.0)
+    else:
+        monkeypatch.setattr(run_vmi.sizes, "ladder", measure)
+        await run_vmi.measure(server, vmi.Spec(tell=told.append), run_vmi.Ask(lock_timeout=1.0))
+    assert belongs(told[0].split()[1].rstrip(":"), seen[0]["metadata"])
 
 
 async def test_who_took_the_cluster_meanwhile_is_told_once_and_kept() -> None:
