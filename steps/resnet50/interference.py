@@ -16,6 +16,7 @@ from perfdag.stats.fairness import jain
 from perfdag.steps.resnet50 import result, start
 from perfdag.steps.resnet50.benchmark import check, expected, missing, said, shortest, versions
 from perfdag.steps.resnet50.params import InterferenceParams
+from perfdag.steps.resnet50.program import MARGIN
 
 OVERLAP = 0.8
 """Part of the time that all copies must have run at once, or what is measured is not co-running."""
@@ -145,10 +146,10 @@ def own(params: InterferenceParams, number: int) -> dict[str, Any]:
 
 def size(solo: Mapping[str, str], params: InterferenceParams) -> dict[str, Any]:
     """What sizes Offline's query alike for all copies beside each other, by what they did alone: each would find another rate in a warm-up
-    beside the others, and end at another time. Of the highest, so that none has done its share before min_duration."""
+    beside the others, and end at another time. Of the highest and the warm-up's margin, so that none is done before min_duration."""
     if params.scenario != "offline":
         return {}
-    return {"expected_rate": max(result.read(text).rate for text in solo.values())}
+    return {"expected_rate": MARGIN * max(result.read(text).rate for text in solo.values())}
 
 
 @dataclass

@@ -68,7 +68,7 @@ def test_copies_need_of_their_wrapper_the_standard_streams_alone_and_have_schedu
     """A wrapper into a pod or a container: it refuses argv that names a file of ours."""
     pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'")
     code = "import subprocess, sys; assert not any(sys.argv[1] in each for each in sys.argv[2:]); sys.exit(subprocess.call(sys.argv[2:]))"
-    given = {"wrapper": [sys.executable, "-c", code, str(tmp_path)], "wrapper_env": {"HIDDEN": "1"}, "target_rate": 60, "min_duration": 0.5}
+    given = {"wrapper": [sys.executable, "-c", code, str(tmp_path)], "wrapper_env": {"HIDDEN": "1"}, "target_rate": 60, "latency_bound": 30}
     params = InterferenceParams.model_validate({"system": "stub", "scenario": "server", "fast": True, "stub": {"base": 0.002}, **given})
     output = Resnet50Interference().run(Gang([LocalHost()], Shape(), 60, str(tmp_path)), params)
     logs = {name: json.loads(text)["tests"][0]["logs"]["detail"] for name, text in output.texts.items()}

@@ -294,14 +294,16 @@ def test_the_gpu_is_judged_while_batches_were_timed(tmp_path: Path, monkeypatch:
     run_py = f"""
 import argparse, datetime, pathlib, sys, time
 args = argparse.Namespace(device="cpu")
-run_one_step = lambda func, **named: time.sleep(0.6)
+began = []
+def run_one_step(func, **named):
+    began.append(datetime.datetime.now(datetime.UTC))
+    time.sleep(0.6)
 printResultSummaryTime = None
 def main():
-    model = argparse.Namespace(ttfb=1.0)
-    run_one_step(lambda: None, model=model)
-    lines, now = [], datetime.datetime.now(datetime.UTC)
+    run_one_step(lambda: None, model=argparse.Namespace(ttfb=1.0))
+    lines = []
     for i in range(60):
-        mask, at = ("0x40" if i >= 58 else "0x0"), now - datetime.timedelta(seconds=(59 - i) / 2)
+        mask, at = ("0x40" if i >= 58 else "0x0"), began[0] + datetime.timedelta(seconds=(i - 58) / 2 + (0.1 if i >= 58 else -0.1))
         lines.append(f"0, 900, 5000, 60, 40, 99, 1024, {{mask}}, {{at:%Y/%m/%d %H:%M:%S.%f}}"[:-3])
     pathlib.Path({str(tmp_path)!r}, "sampled").write_text(chr(10).join(lines) + chr(10))
     time.sleep(0.3)
