@@ -202,8 +202,9 @@ def by_order(stages: Sequence[Stage]) -> Figure:
 
 
 @_housed
-def api_calls(counts: Mapping[int, Mapping[str, float]], most: int = 6) -> Figure:
-    """Requests by the number of VMs: a line a kind of request (the most frequent), per VM on the right scale of thought: slope."""
+def api_calls(counts: Mapping[int, Mapping[str, float]], of: str = "vms", most: int = 6) -> Figure:
+    """Requests by the number of VMs (or `of` objects): a line a kind of request (the most frequent); its slope is requests for each one."""
+    what = {"vms": "VM", "objects": "object"}[of]
     sizes = sorted(counts)
     if not sizes:
         return style.no_data("no API calls were counted")
@@ -214,13 +215,13 @@ def api_calls(counts: Mapping[int, Mapping[str, float]], most: int = 6) -> Figur
     names = sorted(total, key=lambda name: -total[name])[:most]
     top = names[0]
     per = counts[sizes[-1]].get(top, 0.0) / sizes[-1]
-    title = f"{per:.3g} x {top} for each VM at {sizes[-1]} VMs"
+    title = f"{per:.3g} x {top} for each {what} at {sizes[-1]} {what}s"
     if len(sizes) == 1:
         return _calls_of_one(counts[sizes[0]], names, title)
     fig, (ax,) = style.figure(heights=(3.4,), title=title)
     for k, name in enumerate(names):
         ax.plot(sizes, [counts[size].get(name, 0.0) for size in sizes], label=name, **style.look(k))
-    ax.set_xlabel("VMs")
+    ax.set_xlabel(f"{what}s")
     ax.set_ylabel("requests")
     ax.set_ylim(bottom=0)
     ax.legend(loc="upper left")
@@ -246,8 +247,8 @@ def drawings(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         caption = f"{group.entry}: {group.count} objects" + (f", the last of {group.samples} samples" if group.samples > 1 else "")
         for name, draw in (("lifecycle", timeline), ("s-curves", s_curves), ("ecdf", ecdf), ("order", by_order)):
             yield f"{name}{own}", _captioned(draw(group.stages), caption, fake)
-    for entry, counted in calls.items():
-        yield f"api-calls-{entry}" if len(calls) > 1 else "api-calls", _captioned(api_calls(counted), entry, fake)
+    for (entry, of), counted in calls.items():
+        yield f"api-calls-{entry}" if len(calls) > 1 else "api-calls", _captioned(api_calls(counted, of), entry, fake)
 
 
 def _captioned(figure: Figure, caption: str, fake: bool) -> Figure:

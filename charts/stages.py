@@ -112,12 +112,14 @@ def _stages(rows: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]], subject
     return list(found.values())
 
 
-def calls_of(rows: pa.Table) -> dict[str, dict[int, dict[str, float]]]:
-    """API requests by entry, number of VMs and kind, from the metric `api_calls`; of several samples the last."""
-    found: dict[str, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+def calls_of(rows: pa.Table) -> dict[tuple[str, str], dict[int, dict[str, float]]]:
+    """API requests from the metric `api_calls`: by entry and what is counted there (vms, objects), by how many of them, and by kind; of
+    several samples the last."""
+    found: dict[tuple[str, str], dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     for row in rows.filter(pa.compute.equal(rows["metric"], "api_calls")).select(["entry", "coords", "value"]).to_pylist():
         if row["value"] is not None:
             coords = orjson.loads(row["coords"] or "{}")
             phase = f"{coords['phase']}: " if "phase" in coords else ""
-            found[row["entry"]][int(coords["vms"])][phase + coords["call"]] = row["value"]
-    return {entry: dict(calls) for entry, calls in found.items()}
+            of = "vms" if "vms" in coords else "objects"
+            found[row["entry"], of][int(coords[of])][phase + coords["call"]] = row["value"]
+    return {key: dict(calls) for key, calls in found.items()}

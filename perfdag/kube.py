@@ -26,7 +26,6 @@ __all__ = ["Event", "Kube", "KubeError", "Resource", "run"]
 T = TypeVar("T")
 
 MERGE_PATCH = "application/merge-patch+json"
-JSON_PATCH = "application/json-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 FIELD_MANAGER = "perfdag"

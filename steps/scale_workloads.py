@@ -185,7 +185,7 @@ class Scale(Benchmark[ScaleParams]):
         rows = [Row(**row) for row in raw["rows"]]
         stages = [Summary(**stage) for stage in raw["stages"]]
         figures = raw["figures"]
-        found = measured.of_stages(stages, {}) + measured.of_figures(figures, {}, raw["count"])
+        found = measured.of_stages(stages, {}) + measured.of_figures(figures, {}, raw["count"], "objects")
         found += measured.of_calls(raw["calls"], {}) + measured.of_objects(rows, {})
         for each in stages:
             if each.stage == "submission_to_scheduled":

@@ -199,7 +199,8 @@ def parse_results(output: Output, headline: str) -> list[Measurement]:
         stages = [Summary(**stage) for stage in each["stages"]]
         coords, figures = {"count": each["count"]}, each["figures"]
         found += _headline(stages, headline, coords)
-        found += measured.of_stages(stages, coords) + measured.of_figures(figures, coords, each["count"])
+        vms = each["count"] * (each["facts"].get("members") or 1)
+        found += measured.of_stages(stages, coords) + measured.of_figures(figures, coords, vms)
         found += measured.of_calls(each["calls"], coords) + measured.of_objects(each_rows, coords)
         ended_it = passed and not search["no_data"] and each["count"] > passed
         held = [verdict for verdict in each["verdicts"] if verdict["passed"] or not ended_it]

@@ -62,6 +62,7 @@ def _plot_calls(args: argparse.Namespace) -> int:
     from perfdag.charts.style import to_bytes
     from perfdag.steps.scale.apimetrics import DELETION
     from perfdag.steps.scale.measured import call_of
+    from perfdag.steps.scale.workloads import SCENARIOS
 
     if args.head or args.tail:
         raise ValueError("--head and --tail choose objects; API calls are counted of all")
@@ -70,15 +71,17 @@ def _plot_calls(args: argparse.Namespace) -> int:
     if not runs:
         raise ValueError(f"no API calls in {source}; `perfdag scale vmi` and the scenarios count them, for example a ladder")
     counts: dict[int, dict[str, float]] = {}
+    of = "objects" if any(run["scenario"] in SCENARIOS for run in runs) else "vms"
     for run in runs:
+        size = run["count"] * (1 if of == "objects" else run["facts"].get("members") or 1)
         for figure, value in run["figures"].items():
             phase, _, name = figure.rpartition("/")
             if (call := call_of(name)) and value is not None:
-                counts.setdefault(run["count"], {})[f"{DELETION}: {call}" if phase else call] = value
+                counts.setdefault(size, {})[f"{DELETION}: {call}" if phase else call] = value
     if not counts:
         print("no data to plot: no API calls were counted", file=sys.stderr)
         return 1
     path = args.output_dir / "api-calls.png"
-    path.write_bytes(to_bytes(charts.api_calls(counts))[1])
+    path.write_bytes(to_bytes(charts.api_calls(counts, of))[1])
     print(path)
     return 0

@@ -1,20 +1,28 @@
 """How far the clocks are apart, and how late the watch is.
 
 The API server's clock is read from its HTTP Date header, which has whole seconds: the moment it ticks over is caught within a
-few ms. The lag of the watch is measured with an object of our own that is changed at a steady pace: from sending the change to
-receiving it.
+few ms. The lag of the watch is measured with an object of our own that is changed on a fixed schedule, whether or not the change before
+came back: from the time a change is due to receiving it.
 """
 
 import asyncio
+import itertools
 import math
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 from perfdag.kube import MERGE_PATCH, Kube, KubeError
 from perfdag.steps.scale.observer import PATIENCE
 from perfdag.steps.scale.templates import RUN_LABEL
+
+DRIFT = 0.1
+"""Seconds that the server's clock may have moved against ours during a run before it is noted: API times have whole seconds."""
+
+IN_FLIGHT = 20
+"""Changes on their way at once; where the server does not answer, more would keep requests that are measured from it."""
 
 
 @dataclass(frozen=True)
@@ -43,21 +51,36 @@ async def server_offset(kube: Kube) -> Offset:
     raise KubeError(0, "Clock", "the API server's Date header does not tick", "is a proxy answering for it?")
 
 
+async def drift(kube: Kube, start: Offset) -> tuple[dict[str, float], str]:
+    """How far the clocks have moved apart since `start`, for a run's facts (seconds, and the bound of that), and what to note of it (mostly
+    nothing). Takes as long as server_offset, and raises nothing."""
+    try:
+        end = await server_offset(kube)
+    except KubeError as error:
+        return {}, f"whether the API server's clock moved against ours is not known: {error}"
+    moved, bound = end.seconds - start.seconds, end.bound + start.bound
+    note = f"the API server's clock moved by {moved:+.3f} s against ours in the meantime: times of the API's own are off by as much"
+    return {"server_clock_drift_s": moved, "server_clock_drift_bound_s": bound}, note if abs(moved) - bound > DRIFT else ""
+
+
 class Heartbeat:
-    """A ConfigMap changed every `interval` seconds; `lags` are the seconds from sending a change to its arrival on the watch.
+    """A ConfigMap changed every `interval` seconds; `lags` are the seconds from when a change was due to its arrival on the watch.
 
     The server's own time for the change is in them, so they are an upper bound; `after_answer` is the lower one: from the answer to the
-    arrival, 0 where the watch was first.
+    arrival, 0 where the watch was first. A change that was told by a list alone, or whose answer never came, is `lost`: its lag is at
+    least its age at that moment. So is that of what is still on its way. `stopped` says why there are none from some moment on.
     """
 
     def __init__(self, kube: Kube, run: str, namespace: str, interval: float = 0.5) -> None:
         self._kube, self._namespace, self._interval = kube, namespace, interval
         self._run, self._name = run, f"perfdag-heartbeat-{run}"
-        self._sent: dict[str, int] = {}
+        self._due: dict[str, int] = {}
         self._answered: dict[str, int] = {}
         self._arrived: dict[str, int] = {}
-        self.lags: list[float] = []
-        self.lost = 0
+        self._lags: list[float] = []
+        self._lost = 0
+        self.stopped = ""
+        self._standing, self._room = asyncio.Event(), asyncio.Semaphore(IN_FLIGHT)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "Heartbeat":
@@ -68,36 +91,93 @@ class Heartbeat:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        for late in self._late():
+            self._lose(late, time.monotonic_ns())
+        self._due.clear()
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:
-            with suppress(asyncio.CancelledError, KubeError):
+            with suppress(asyncio.CancelledError):
                 await task
-        self.lost = len(self._sent)
         with suppress(KubeError):
             await self._kube.delete(await self._kube.resource("v1", "ConfigMap"), self._name, self._namespace)
 
     async def _beat(self) -> None:
         maps = await self._kube.resource("v1", "ConfigMap")
         path = maps.path(self._namespace, self._name)
-        await asyncio.sleep(min(1.0, self._interval))  # the watch must stand first
-        number = 0
-        while True:
-            number += 1
-            self._sent[str(number)] = time.monotonic_ns()
-            with suppress(KubeError):
-                await self._kube.request("PATCH", path, json={"data": {"beat": str(number)}}, content_type=MERGE_PATCH)
-                self._answered[str(number)] = time.monotonic_ns()
-            await asyncio.sleep(self._interval)
+        await self._standing.wait()
+        start = time.monotonic_ns()
+        async with asyncio.TaskGroup() as beats:
+            for number in itertools.count(1):
+                due = start + round(number * self._interval * 1e9)
+                await asyncio.sleep((due - time.monotonic_ns()) / 1e9)
+                if self.stopped:
+                    return
+                self._due[str(number)] = due
+                beats.create_task(self._send(path, str(number)))
+
+    async def _send(self, path: str, beat: str) -> None:
+        async with self._room:
+            while True:
+                try:
+                    await self._kube.request("PATCH", path, json={"data": {"beat": beat}}, content_type=MERGE_PATCH)
+                    self._answered[beat] = time.monotonic_ns()
+                except KubeError as error:
+                    if error.status == 409:
+                        continue  # with another beat: each is a change of its own
+                    if error.status in (0, 429) or error.status >= 500:
+                        self._lose(beat, time.monotonic_ns())
+                    else:
+                        self._stop(error)
+                return
 
     async def _listen(self) -> None:
-        maps = await self._kube.resource("v1", "ConfigMap")
-        async for event in self._kube.watch(maps, self._namespace, fields=f"metadata.name={self._name}", patience=PATIENCE):
-            beat = (event.object.get("data") or {}).get("beat", "")
-            sent = self._sent.pop(beat, 0)
-            if sent and not event.listed:
-                self.lags.append((event.received_ns - sent) / 1e9)
-                self._arrived[beat] = event.received_ns
+        try:
+            maps = await self._kube.resource("v1", "ConfigMap")
+            async for event in self._kube.watch(maps, self._namespace, fields=f"metadata.name={self._name}", patience=PATIENCE):
+                self._standing.set()
+                beat = (event.object.get("data") or {}).get("beat", "")
+                if event.listed:
+                    for each in [each for each in self._due if each in self._answered]:
+                        self._lose(each, event.received_ns)
+                elif due := self._due.pop(beat, 0):
+                    self._lags.append((event.received_ns - due) / 1e9)
+                    self._arrived[beat] = event.received_ns
+        except KubeError as error:
+            self._stop(error)
+
+    def _lose(self, beat: str, now: int) -> None:
+        if due := self._due.pop(beat, 0):
+            self._lags.append((now - due) / 1e9)
+            self._lost += 1
+
+    def _stop(self, error: KubeError) -> None:
+        self.stopped = self.stopped or str(error)
+        for late in self._late():
+            self._lose(late, time.monotonic_ns())
+        self._due.clear()
+        self._standing.set()
+
+    def _late(self) -> list[str]:
+        """What is on its way for longer than usual: what is not may be quick."""
+        now, usual = time.monotonic_ns(), sorted(self._lags)[len(self._lags) // 2] if self._lags else 0.0
+        return [beat for beat, due in self._due.items() if (now - due) / 1e9 > usual]
+
+    @property
+    def lags(self) -> list[float]:
+        """Seconds of each change, at least: also of those that are late, and of those that were lost."""
+        now = time.monotonic_ns()
+        return [*self._lags, *((now - self._due[beat]) / 1e9 for beat in self._late())]
+
+    @property
+    def lost(self) -> int:
+        """Changes whose arrival was not seen, those that are late now included."""
+        return self._lost + len(self._late())
+
+    @property
+    def note(self) -> str:
+        """What to note where the lag of a part of the run is not known; mostly nothing."""
+        return f"the lag of the watch is that of the first {len(self._lags)} heartbeats: {self.stopped}" if self.stopped else ""
 
     @property
     def after_answer(self) -> list[float]:
@@ -105,12 +185,14 @@ class Heartbeat:
         both = self._arrived.keys() & self._answered.keys()
         return [max(0.0, (self._arrived[beat] - self._answered[beat]) / 1e9) for beat in both]
 
-    def summary(self) -> dict[str, float | int | None]:
-        """Seconds: median, p99 (nearest rank; None below 100 beats) and maximum, the p99 after the answer, and how many beats there were."""
+    def summary(self) -> dict[str, Any]:
+        """Seconds: median, p99 (nearest rank; None below 100 beats) and maximum, the p99 after the answer; how many beats there were, and how
+        many of them were lost."""
         ordered = sorted(self.lags)
         n = len(ordered)
         return {
             "beats": n,
+            "lost": self.lost,
             "median_s": ordered[n // 2] if n else None,
             "p99_s": _p99(ordered),
             "max_s": ordered[-1] if n else None,

@@ -13,10 +13,11 @@ from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import rights, runai, table
 from perfdag.steps.scale.attach import follow
 from perfdag.steps.scale.chains import kinds_of
-from perfdag.steps.scale.clock import Heartbeat, server_offset
+from perfdag.steps.scale.clock import Heartbeat, drift, server_offset
 from perfdag.steps.scale.completion import reached, wanted
 from perfdag.steps.scale.files import RunFile, prefix_of, read_run, write_run
 from perfdag.steps.scale.generator import ApiSubmitter, CommandSubmitter, Submitted, Submitter, generate
+from perfdag.steps.scale.harness import Harness
 from perfdag.steps.scale.lock import ExclusiveRun
 from perfdag.steps.scale.namespaces import ensure_namespace
 from perfdag.steps.scale.observer import Observer
@@ -126,18 +127,22 @@ async def _submit(kube: Kube, order: Order, template: Template, namespaces: list
             said = time.monotonic()
 
     try:
-        made = await generate(
-            submitter,
-            template,
-            order.count,
-            namespaces,
-            order.schedule,
-            order.parallel,
-            run=run,
-            prefix=prefix_of(run),
-            on_submit=on_submit,
-        )
-        file.submissions, file.generator, file.finished = made.submissions, made.summary(order.schedule), True
+        async with Harness() as harness:
+            made = await generate(
+                submitter,
+                template,
+                order.count,
+                namespaces,
+                order.schedule,
+                order.parallel,
+                run=run,
+                prefix=prefix_of(run),
+                on_submit=on_submit,
+            )
+            if harness.note:
+                order.tell(harness.note)
+            generator = made.summary(order.schedule) | {"harness_cpu": harness.share}
+        file.submissions, file.generator, file.finished = made.submissions, generator, True
         done = made
     finally:
         finished.set()
@@ -234,10 +239,11 @@ async def sample(kube: Kube, look: Look) -> Sample:
     offset = await server_offset(kube)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(observer)
-        lags: list[float] = []
+        heart: Heartbeat | None = None
         if watch is not None:
             with suppress(KubeError):  # without the right to change a ConfigMap there is no error bar
-                lags = (await stack.enter_async_context(Heartbeat(kube, f"{file.run}-{SAMPLE}", file.namespaces[0]))).lags
+                heart = await stack.enter_async_context(Heartbeat(kube, f"{file.run}-{SAMPLE}", file.namespaces[0]))
+        harness = await stack.enter_async_context(Harness())
         complete = not file.attached and _complete(observer, file)
         if watch is not None:
             deadline = time.monotonic() + watch
@@ -250,19 +256,27 @@ async def sample(kube: Kube, look: Look) -> Sample:
                 observer.save(state)
                 look.tell(f"{min(*_ready(observer, file))} of {_ready(observer, file)[1]} are there")
         observer.save(state)
+        apart, moved = await drift(kube, offset) if watch is not None else ({}, "")
+        busy, notes = harness.share, [note for note in (moved, heart.note if heart else "", harness.note) if note]
         fake = await simulated_nodes(kube)
-    rows = _rows(observer, file, Clocks(shift, offset.seconds, p99(lags)), fake)
+    rows = _rows(observer, file, Clocks(shift, offset.seconds, p99(heart.lags) if heart else None), fake)
     if file.attached:
         _write(folder, file, Submitted(file.run, file.submissions, time.time(), time.time_ns() - shift))
     backend = runai.backend_times(settings, file.project, file.namespaces)
     sampled, waiting = runai.sampled_json(rows, file.project, backend)
     table.write_json(folder / "sampled.json", sampled)
     table.write_rows(folder / "stages.parquet", rows)
+    for note in notes:
+        look.tell(note)
     facts = {
         "run": file.run,
         "simulated": any(row.simulated for row in rows),
         "server_clock_ahead_s": offset.seconds,
         "server_clock_bound_s": offset.bound,
+        **apart,
+        "watch_lag": heart.summary() if heart else None,
+        "harness_cpu": busy,
+        "notes": notes,
         "generator": file.generator,
         "stages": [each.as_dict() for each in summaries(rows)],
         "failure_reasons": dict(observer.reasons.most_common(20)),

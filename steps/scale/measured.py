@@ -30,7 +30,7 @@ METRICS = (
     Metric("left_behind", "1", "lower", "objects still there after deletion"),
     Metric("api_latency", "s", "lower", "p99 of API requests of one kind (coords: call; phase: deletion)"),
     Metric("api_p99", "s", "lower", "p99 of the slowest kind of single-object API request (coords of the deletion: phase)"),
-    Metric("api_calls", "1", "none", "API requests of one kind (coords: call, vms; phase: deletion)"),
+    Metric("api_calls", "1", "none", "API requests of one kind (coords: call, vms or objects; phase: deletion)"),
     Metric("failures", "1", "lower", "objects that were refused or did not get there and of which this is said (coords: message)"),
     Metric("watch_lag", "s", "lower", "from sending a change to its arrival on the watch: the error bar of all times"),
     Metric("component", "1", "none", "figures from Prometheus (coords: figure; the unit is in its name)"),
@@ -90,11 +90,12 @@ def of_objects(rows: Sequence[Row], coords: dict[str, Any], stages: Sequence[str
     return found
 
 
-def of_figures(figures: dict[str, float | None], coords: dict[str, Any], count: int) -> list[Measurement]:
-    """Named figures of a run: rates, ratios, API latency and calls (those of the deletion with coords of their own), components."""
+def of_figures(figures: dict[str, float | None], coords: dict[str, Any], count: int, of: str = "vms") -> list[Measurement]:
+    """Named figures of a run of `count` VMs (or what `of` says): rates, ratios, API latency and calls (those of the deletion with coords of
+    their own), components."""
     deletion = {key.removeprefix(f"{DELETION}/"): value for key, value in figures.items() if key.startswith(f"{DELETION}/")}
     figures = {key: value for key, value in figures.items() if not key.startswith(f"{DELETION}/")}
-    found = of_figures(deletion, {**coords, "phase": DELETION}, count) if deletion else []
+    found = of_figures(deletion, {**coords, "phase": DELETION}, count, of) if deletion else []
 
     def put(metric: str, key: str, stat: str = "value", **more: Any) -> None:
         value = figures.get(key)
@@ -109,7 +110,7 @@ def of_figures(figures: dict[str, float | None], coords: dict[str, Any], count: 
     put("watch_lag", "watch_lag_p99", "p99")
     for key in figures:
         if call := call_of(key):
-            put("api_calls", key, call=call, vms=count)
+            put("api_calls", key, "value", **{"call": call, of: count})
         elif key.startswith(("virt_", "workqueue_", "node_")):
             put("component", key, figure=key)
     return found

@@ -22,6 +22,9 @@ from perfdag.steps.scale.vmi import Result, figures_of
 
 ONLY_SCHEDULED = ("gated", "fill", "fragmentation", "preemption", "gang", "reclaim")
 """Scenarios whose pods need not become ready."""
+Goal = Literal["scheduled", "ready", "succeeded"]
+STAGES: dict[Goal, str] = {"scheduled": "submission_to_scheduled", "ready": "ready", "succeeded": "submission_to_succeeded"}
+"""What a workload must reach for a goal: one that succeeds too fast for Ready has succeeded."""
 
 
 class NotHereError(Exception):
@@ -42,7 +45,7 @@ class Spec:
     pvc: bool = False
     storage_class: str | None = None
     timeout: float = 900.0
-    goal: Literal["scheduled", "ready", "succeeded"] = "ready"
+    goal: Goal = "ready"
     variables: dict[str, Any] = field(default_factory=dict)
     gates: list[gating.Gate] = field(default_factory=list)
     deadline: float = math.inf
@@ -88,10 +91,9 @@ async def finish(
     """
     await session.scrape(CREATION)
     rows = await session.rows()
-    goal = "scheduled" if spec.goal == "scheduled" or scenario in ONLY_SCHEDULED else "ready"
-    final = [row for row in rows if row.stage == ("submission_to_scheduled" if goal == "scheduled" else goal)]
-    reached = [row.receive_time or row.api_time for row in final if row.status == "ok"]
-    mean, best = throughput([at for at in reached if at])
+    goal = "scheduled" if scenario in ONLY_SCHEDULED else spec.goal
+    final = [row for row in rows if row.stage == STAGES[goal]]
+    mean, best = throughput([row.reached for row in final if row.reached and row.status == "ok"])
     if among is not None:
         planned_misses = min(planned_misses, sum(row.status != "ok" and row.uid in among for row in final))
     gone = await session.delete(session.submissions, spec.parallel, spec.timeout)
@@ -105,12 +107,14 @@ async def finish(
     figures |= extra
     figures |= apimetrics.of_deletion(session.phases) | {"left_behind": float(left)}
     generator = [made.summary(schedule) for made, schedule in session.batches]
+    started, ended = session.batches[0][0].started_wall, time.time()
+    await session.doubts()
+    if {True, False} <= {row.simulated for row in rows}:
+        session.notes.append("pods were placed on simulated and on real nodes: the figures are of both together")
     facts = session.facts() | {"generator": generator, "simulated": any(row.simulated for row in rows), "goal": goal}
     if session.template.documents[-1].api_version.startswith("run.ai/"):
         facts["runai_version"] = await runai_version(session.kube)
-    started = session.batches[0][0].started_wall
     verdicts = gating.hold(spec.gates, figures | session.judged())
     calls = apimetrics.told(session.phases)
-    return Result(
-        scenario, spec.count, session.run, rows, stages, figures, facts, verdicts, calls=calls, started=started, ended=time.time()
-    )
+    count = len(session.submissions)
+    return Result(scenario, count, session.run, rows, stages, figures, facts, verdicts, calls=calls, started=started, ended=ended)

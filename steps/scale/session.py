@@ -14,9 +14,10 @@ from typing import Any
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import apimetrics, apiservers, rights
 from perfdag.steps.scale.chains import kinds_of
-from perfdag.steps.scale.clock import Heartbeat, Offset, server_offset
+from perfdag.steps.scale.clock import Heartbeat, Offset, drift, server_offset
 from perfdag.steps.scale.completion import reached, wanted
 from perfdag.steps.scale.generator import ApiSubmitter, Submission, Submitted, Submitter, generate
+from perfdag.steps.scale.harness import Harness
 from perfdag.steps.scale.namespaces import own_namespaces
 from perfdag.steps.scale.observer import Observer, Record
 from perfdag.steps.scale.removal import remove
@@ -55,6 +56,9 @@ class Session:
     notes: list[str] = field(default_factory=list)
     phases: dict[str, list[apimetrics.Calls]] = field(default_factory=dict)
     """API calls by phase; a phase whose books could not be closed is absent."""
+    harness: Harness = field(default_factory=Harness)
+    drift: dict[str, float] = field(default_factory=dict)
+    """How far the server's clock moved against ours until the end, and its bound, in seconds."""
     _deleted: set[str] = field(default_factory=set)
 
     async def create(self, count: int, schedule: Schedule, parallel: int, stop: asyncio.Event | None = None) -> Submitted:
@@ -210,13 +214,21 @@ class Session:
             )
         )
 
+    async def doubts(self) -> None:
+        """At the end: look at the clocks again, and note what makes times doubtful. Takes 1 to 2 s."""
+        self.drift, moved = await drift(self.kube, self.offset)
+        self.notes += [note for note in (moved, self.heartbeat.note, self.harness.note) if note]
+
     def facts(self) -> dict[str, Any]:
         """What a reader must know to believe the figures."""
         return {
             "run": self.run,
+            "members": self.expected_pods,
             "watch_lag": self.heartbeat.summary(),
             "server_clock_ahead_s": self.offset.seconds,
             "server_clock_bound_s": self.offset.bound,
+            **self.drift,
+            "harness_cpu": self.harness.share,
             "kube": dict(self.kube.counts),
             "absent_kinds": self.observer.absent,
             "failure_reasons": dict(self.observer.reasons.most_common(20)),
@@ -270,6 +282,7 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
             observer = await self._stack.enter_async_context(Observer(kube, self._run, kinds, self._namespaces, primary=primary))
             heartbeat = await self._stack.enter_async_context(Heartbeat(kube, self._run, self._namespaces[0], self._interval))
             offset = await server_offset(kube)
+            harness = await self._stack.enter_async_context(Harness())
         except BaseException:
             await self._close()
             raise
@@ -286,6 +299,7 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
             self._expected,
             servers,
             notes=notes,
+            harness=harness,
         )
         self._session.deadline = self._deadline
         return self._session

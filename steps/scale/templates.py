@@ -16,6 +16,8 @@ import orjson
 
 FOLDER = Path(__file__).parent / "templates"
 RUN_LABEL, INDEX_LABEL, SUBMIT_ANNOTATION = "perfdag/run", "perfdag/index", "perfdag/intended"
+HOLD = "perfdag/hold"
+"""The scheduling gate of pods that are released together."""
 _NAME, _NAMESPACE, _INDEX, _INTENDED = "perfdag-0name0", "perfdag-0namespace0", 918273645, "perfdag-0intended0"
 _PLACEHOLDER = re.compile(r"\$\{([A-Za-z_]\w*)\}")
 _POD_TEMPLATES: dict[str, list[tuple[str, ...]]] = {
@@ -159,7 +161,7 @@ def load(
             if pvc:
                 _add_claim(spec, storage_class)
             if gated:
-                spec["schedulingGates"] = [{"name": "perfdag/hold"}]
+                spec["schedulingGates"] = [*(spec.get("schedulingGates") or []), {"name": HOLD}]
         if pvc and str(body["apiVersion"]).startswith("run.ai/"):
             body["spec"]["pvcs"] = {"items": {"pvc-new-0": {"value": _runai_claim(storage_class)}}}
         elif pvc and body is parsed[-1] and not _pod_specs(body):

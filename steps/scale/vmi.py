@@ -242,13 +242,14 @@ async def _result(
         session.notes.append(f"no times of the deletion: {error}")
     rows = with_deletion(before, after)
     stages = summaries(rows)
+    started, ended = session.batches[0][0].started_wall, time.time()
+    await session.doubts()
     facts = session.facts() | nodes
     if note := nested_note(nodes):
         session.notes.append(note)
     facts["generator"] = [made.summary(schedule) for made, schedule in session.batches]
     facts["simulated"] = any(row.simulated for row in rows)
     figures = figures_of(session, rows, stages) | apimetrics.of_deletion(session.phases) | extra
-    started, ended = session.batches[0][0].started_wall, time.time()
     if spec.prometheus:
         try:
             facts["prometheus_scrapes_s"] = gaps = await scraped(spec.prometheus, ended)

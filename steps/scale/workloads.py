@@ -6,19 +6,20 @@ is exercised.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
-from perfdag.kube import JSON_PATCH, Kube
+from perfdag.kube import STRATEGIC_PATCH, Kube, KubeError
 from perfdag.steps.scale import names
-from perfdag.steps.scale.chains import without_pods
+from perfdag.steps.scale.chains import chain, without_pods
 from perfdag.steps.scale.completion import wanted
 from perfdag.steps.scale.gangs import gang, reclaim
 from perfdag.steps.scale.gpus import fill, fragmentation, preemption
 from perfdag.steps.scale.lock import ExclusiveRun
-from perfdag.steps.scale.scenario import NotHereError, Spec, begin, finish, session_of, template_of
+from perfdag.steps.scale.observer import Record
+from perfdag.steps.scale.scenario import STAGES, NotHereError, Spec, begin, finish, session_of, template_of
 from perfdag.steps.scale.summary import throughput
-from perfdag.steps.scale.templates import TemplateError
+from perfdag.steps.scale.templates import HOLD, TemplateError
 from perfdag.steps.scale.vmi import Result
 
 __all__ = ["NotHereError", "Spec", "fill", "fragmentation", "gang", "gated", "measure", "preemption", "reclaim", "submit"]
@@ -35,10 +36,10 @@ async def submit(kube: Kube, spec: Spec) -> Result:
     async with session_of(kube, spec, run, template_of(spec, run)) as session:
         await session.create(spec.count, spec.schedule, spec.parallel)
         kind = session.template.kind
-        if spec.goal == "succeeded" and kind in ("Job", "PyTorchJob"):
+        if spec.goal == "succeeded":
             done = await session.wait(kind, wanted(session.submissions, 1), spec.timeout, "succeeded", "failed")
         else:
-            done = await session.all_there(spec.timeout, "ready" if spec.goal != "scheduled" else "scheduled")
+            done = await session.all_there(spec.timeout, spec.goal)
         if not done:
             session.notes.append(f"not all pods {spec.goal} {session.ended(spec.timeout)}")
             if not session.observer.counts["Pod", "created"]:
@@ -57,18 +58,13 @@ async def gated(kube: Kube, spec: Spec) -> Result:
     async with session_of(kube, spec, run, template) as session:
         await session.create(spec.count, spec.schedule, spec.parallel)
         pods_made = wanted(session.submissions, template.members)
-        await session.wait("Pod", pods_made, spec.timeout, "gated")
-        pods = await kube.resource("v1", "Pod")
-        queue = iter(list(session.observer.of("Pod")))
-        patch = [{"op": "remove", "path": "/spec/schedulingGates"}]
-
-        async def release() -> None:
-            for record in queue:
-                record.put("released", received_ns=time.monotonic_ns())
-                await kube.patch(pods, record.name, patch, record.namespace, content_type=JSON_PATCH)
-
+        if not await session.wait("Pod", pods_made, spec.timeout, "gated"):
+            held = session.reached("Pod", "gated")
+            session.notes.append(
+                f"{held} of {pods_made} pods were gated {session.ended(spec.timeout)}: any that came later were not released"
+            )
         start = time.monotonic_ns()
-        await asyncio.gather(*(release() for _ in range(spec.parallel)))
+        await release(kube, list(session.observer.of("Pod")), spec.parallel)
         released = time.monotonic_ns()
         done = await session.wait("Pod", pods_made, spec.timeout, "scheduled")
         if not done:
@@ -81,6 +77,26 @@ async def gated(kube: Kube, spec: Spec) -> Result:
             session.notes.append(f"the release took {(released - start) / 1e9:.1f} s and the scheduler kept up: its rate is at least this")
         extra["schedule_rate_best_5s"] = throughput(at)[1]
         return await finish("gated", spec, session, extra)
+
+
+async def release(kube: Kube, held: Sequence[Record], parallel: int) -> None:
+    """Remove our gate from pods (others may have theirs), `parallel` at a time. Raises KubeError.
+
+    A pod that is gone is no error, and neither is one that was released: an answer was lost, and the request sent again.
+    """
+    pods, queue = await kube.resource("v1", "Pod"), iter(held)
+    patch = {"spec": {"schedulingGates": [{"$patch": "delete", "name": HOLD}]}}
+
+    async def worker() -> None:
+        for record in queue:
+            record.put("released", received_ns=time.monotonic_ns())
+            try:
+                await kube.patch(pods, record.name, patch, record.namespace, content_type=STRATEGIC_PATCH)
+            except KubeError as error:
+                if error.status not in (404, 422):
+                    raise
+
+    await asyncio.gather(*(worker() for _ in range(parallel)))
 
 
 FIGURES = (
@@ -127,6 +143,11 @@ def check(spec: Spec, scenario: Scenario) -> None:
         raise TemplateError(f"a {found.kind} brings up no pods to be scheduled; it may stand before a workload in the same file")
     if scenario not in ("submit", "gated") and spec.template not in _OWN_PODS[scenario]:
         raise TemplateError(f"{scenario} makes its own pods; leave template out, or say {' or '.join(_OWN_PODS[scenario])}")
+    last = found.documents[-1]
+    if spec.goal == "succeeded" and scenario != "submit":
+        raise TemplateError(f"{scenario} is over when its pods are scheduled; goal succeeded goes with scenario submit")
+    if spec.goal == "succeeded" and STAGES[spec.goal] not in {each.name for each in chain(last.api_version, last.kind)}:
+        raise TemplateError(f"a {found.kind} does not end by itself: goal succeeded goes with Job, PyTorchJob and Pod")
     if found.kind.startswith("VirtualMachine"):
         raise TemplateError(f"{found.kind} is measured by vmi-burst and vmi-steady, not here")
     names.check(spec.gates, found, _GATED, beside=["Pod"])

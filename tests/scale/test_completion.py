@@ -374,6 +374,9 @@ def test_gates_go_to_the_pods_of_any_kind_that_holds_them() -> None:
     body = orjson.loads(document.body)
     assert body["spec"]["template"]["spec"]["schedulingGates"] == [{"name": "perfdag/hold"}]
     assert "suspend" not in body["spec"]
+    text = "apiVersion: v1\nkind: Pod\nmetadata: {name: '${name}'}\nspec: {schedulingGates: [{name: theirs}], containers: []}\n"
+    (document,) = load(text, "r", gated=True).documents
+    assert orjson.loads(document.body)["spec"]["schedulingGates"] == [{"name": "theirs"}, {"name": "perfdag/hold"}]
 
 
 @pytest.mark.parametrize(("status", "goes_on"), [(0, False), (403, True)])

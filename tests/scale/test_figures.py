@@ -226,7 +226,7 @@ class TestApiMetrics:
             for each in made
             if each.metric == "api_calls"
         ]
-        assert calls_of(pa.Table.from_pylist(rows)) == {"e": {6: {"DELETE-pods": 600.0, "deletion: DELETE-pods": 600.0}}}
+        assert calls_of(pa.Table.from_pylist(rows)) == {("e", "vms"): {6: {"DELETE-pods": 600.0, "deletion: DELETE-pods": 600.0}}}
 
     def test_watches_are_left_out_and_lists_are_their_own(self) -> None:
         watch, listing = histogram("WATCH", "cluster", ("+Inf", 9)), histogram("LIST", "cluster", ("1", 0), ("+Inf", 5))
@@ -397,7 +397,8 @@ class TestCharts:
         figures = [charts.timeline(stages), charts.s_curves(stages), charts.ecdf(stages), charts.by_order(stages), charts.api_calls(calls)]
         for figure in figures:
             assert len(to_bytes(figure)[1]) > 5000
-        assert "7.25 x PATCH vmi" in figures[-1].texts[0].get_text()
+        assert "7.25 x PATCH vmi for each VM at 400 VMs" in figures[-1].texts[0].get_text()
+        assert "for each object at 400 objects" in charts.api_calls(calls, "objects").texts[0].get_text()
 
     def table(self, *entries: tuple[str, int, str], tool: str = "perfdag") -> pa.Table:
         """Rows of a result: of each (entry, count, sample) `count` objects, of which the last never ran, and one kind of API call."""
@@ -425,7 +426,10 @@ class TestCharts:
         for group in groups:
             (stage,) = group.stages
             assert (len(stage.at), len(stage.seconds), stage.missing) == (group.count - 1, group.count - 1, 1)
-        assert calls_of(rows) == {"small": {3: {"POST pods": 21.0}}, "ladder": {4: {"POST pods": 28.0}, 8: {"POST pods": 56.0}}}
+        assert calls_of(rows) == {
+            ("small", "vms"): {3: {"POST pods": 21.0}},
+            ("ladder", "vms"): {4: {"POST pods": 28.0}, 8: {"POST pods": 56.0}},
+        }
 
     def test_simulated_nodes_are_told_under_each_chart(self) -> None:
         from perfdag.charts import scale as charts
@@ -465,15 +469,18 @@ class TestCharts:
             "CREATE-virtualmachineinstances-count": 9.0,
             "deletion/DELETE-pods-count": 9.0,
         }
-        runs = [{"count": n, "figures": figures | {"Running-phase-count": float(n)}} for n in (9, 18)]
-        (tmp_path / "summary.json").write_bytes(orjson.dumps({"runs": runs}))
+        facts = {"members": 10}
+        runs = [{"count": n, "figures": figures | {"Running-phase-count": float(n)}, "facts": facts} for n in (9, 18)]
         drawn: list[Any] = []
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("perfdag.charts.style.to_bytes", lambda figure: (b"", b""))
-            patch.setattr("perfdag.charts.scale.api_calls", drawn.append)
-            assert main(["scale", "plot", "-o", str(tmp_path), "--plot", "api-calls"]) == 0
+            patch.setattr("perfdag.charts.scale.api_calls", lambda counts, of: drawn.append((counts, of)))
+            for scenario in ("burst", "submit"):
+                told = {"runs": [{**run, "scenario": scenario} for run in runs]}
+                (tmp_path / "summary.json").write_bytes(orjson.dumps(told))
+                assert main(["scale", "plot", "-o", str(tmp_path), "--plot", "api-calls"]) == 0
         calls = {"POST-virtualmachineinstances": 9.0, "deletion: DELETE-pods": 9.0}
-        assert drawn == [{9: calls, 18: calls}]
+        assert drawn == [({90: calls, 180: calls}, "vms"), ({9: calls, 18: calls}, "objects")], "VMIs of a set are counted, not sets"
 
     def test_an_unseen_delta_is_not_drawn_as_nought(self) -> None:
         from perfdag.charts import scale as charts

@@ -54,6 +54,9 @@ def refused(benchmark: str, **params: Any) -> str:
         ("scale", {"scenario": "gated", "template": STATEFUL_SET.format("OrderedReady", 3)}, "set podManagementPolicy: Parallel"),
         ("scale", {"scenario": "fill", "template": "distributed"}, "fill makes its own pods"),
         ("scale", {"template": "vmi"}, "measured by vmi-burst"),
+        ("scale", {"goal": "succeeded", "template": "training"}, "a TrainingWorkload does not end by itself"),
+        ("scale", {"goal": "succeeded", "template": STATEFUL_SET.format("Parallel", 3)}, "a StatefulSet does not end by itself"),
+        ("scale", {"goal": "succeeded", "scenario": "gated"}, "gated is over when its pods are scheduled"),
         ("scale", {"template": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: '${name}'}\n"}, "a ConfigMap brings up no pods"),
         ("vmi-burst", {"template": built_in()["vmirs"].read_text().replace("${workers}", "4")}, "has 4 replicas and 1 are said"),
     ],
@@ -77,6 +80,8 @@ def test_what_can_be_is_not_refused() -> None:
     assert refused("scale", scenario="gang") == ""
     gates = ["schedule_rate > 9", "submission_to_scheduled_p95 < 9", "preemptor_wait_max < 9"]
     assert refused("scale", scenario="gated", gates=gates) == ""
+    for template in ("job", "pytorchjob", "pod"):
+        assert refused("scale", goal="succeeded", template=template) == ""
     assert refused("scale", arrival="batch", delay="1s", template="training") == ""
 
 

@@ -1,0 +1,65 @@
+"""How busy this process is while it measures: a harness that is short of CPU measures itself."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+BUSY = 0.7
+"""Share of a core beyond which times may be our own."""
+WINDOW = 5.0
+"""Seconds over which the share is taken: a creation of some seconds is what counts, not the mean of a long run."""
+
+
+class Harness:
+    """CPU of the thread that all requests and watches of this process run in; an async context manager."""
+
+    def __init__(self, interval: float = 1.0) -> None:
+        self._interval = interval
+        self._seen: list[tuple[float, float]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> "Harness":
+        self._look()
+        self._task = asyncio.create_task(self._keep_looking())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    def _look(self) -> None:
+        self._seen.append((time.monotonic(), time.thread_time()))
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval)
+            self._look()
+
+    @property
+    def share(self) -> float | None:
+        """Share of a core in the busiest seconds until now."""
+        self._look()
+        return busiest(self._seen)
+
+    @property
+    def note(self) -> str:
+        """What to note of it; mostly nothing."""
+        share = self.share or 0.0
+        if share <= BUSY:
+            return ""
+        return f"this process took {share:.0%} of a core for {WINDOW:g} s: times may be its own; use a faster machine, or a lower rate"
+
+
+def busiest(seen: Sequence[tuple[float, float]], window: float = WINDOW) -> float | None:
+    """The largest share of CPU, of (time, CPU time) in seconds, over `window` seconds or a little more; None where it took less."""
+    found, start = None, 0
+    for at, used in seen:
+        while start + 1 < len(seen) and at - seen[start + 1][0] >= window:
+            start += 1
+        if at - seen[start][0] >= window:
+            share = (used - seen[start][1]) / (at - seen[start][0])
+            found = share if found is None else max(found, share)
+    return found

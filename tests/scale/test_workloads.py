@@ -1,0 +1,121 @@
+"""What a scenario of workloads makes of what it saw: its goal, its count, and the release of pods that were held."""
+
+import time
+from typing import Any
+
+import orjson
+import pytest
+from aiohttp import web
+
+from perfdag.kube import STRATEGIC_PATCH, KubeError
+from perfdag.steps.scale import scenario, session, workloads
+from perfdag.steps.scale.clock import Offset
+from perfdag.steps.scale.generator import Submission, Submitted
+from perfdag.steps.scale.observer import Observer, Record
+from perfdag.steps.scale.schedule import Schedule
+from perfdag.steps.scale.templates import load
+
+from .test_clock import client
+
+
+class Heart:
+    """A heartbeat that came back at once."""
+
+    lags = (0.001,)
+    note = ""
+
+    def summary(self) -> dict[str, Any]:
+        return {"beats": 1}
+
+
+class Cluster:
+    """A cluster that forgets what it is asked to delete, and whose clock does not tick."""
+
+    counts: dict[str, int] = {}
+
+    async def resource(self, api_version: str, kind: str) -> str:
+        return kind
+
+    async def delete(self, resource: str, name: str, namespace: str) -> bool:
+        return True
+
+    async def raw(self, *_: Any) -> Any:
+        raise KubeError(0, "Unreachable", "no answer")
+
+
+def held(count: int, *stages: str) -> session.Session:
+    """A session of that many Jobs of one pod, which (and whose pods) reached the stages a second apart."""
+    observer, start = Observer(None, "r", [], ["n"]), time.monotonic_ns() - 60 * 10**9  # type: ignore[arg-type]
+    items = []
+    for i in range(count):
+        job, pod = Record("Job", f"j{i}", f"r-{i}", "n", ""), Record("Pod", f"p{i}", f"r-{i}-x", "n", f"j{i}")
+        for second, stage in enumerate(("created", *stages), 1):
+            for each in (job, pod):
+                each.put(stage, received_ns=start + second * 10**9 + i * 10**6)
+        for each in (job, pod):
+            each.put("gone", received_ns=start + 50 * 10**9)
+        observer.records |= {job.uid: job, pod.uid: pod}
+        items.append(Submission(i, job.name, "n", start, start, start + 1, job.uid))
+    made = Submitted("r", items, time.time() - 60, start)
+    kube: Any = Cluster()
+    here = session.Session(kube, "r", load("job", "r"), ["n"], observer, Heart(), None, Offset(0.0, 0.0), [], 1)  # type: ignore[arg-type]
+    here.submissions, here.batches = items, [(made, Schedule())]
+    return here
+
+
+@pytest.fixture(autouse=True)
+def no_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def none(kube: Any) -> set[str]:
+        return set()
+
+    monkeypatch.setattr(session, "simulated_nodes", none)
+
+
+@pytest.mark.parametrize(
+    ("goal", "stages", "ratio"),
+    [
+        ("succeeded", ("scheduled", "ready"), 0.0),
+        ("succeeded", ("scheduled", "succeeded"), 1.0),
+        ("succeeded", ("scheduled", "ready", "succeeded"), 1.0),
+        ("ready", ("scheduled", "ready"), 1.0),
+        ("ready", ("scheduled", "succeeded"), 0.0),
+        ("scheduled", ("scheduled",), 1.0),
+    ],
+)
+async def test_a_goal_is_judged_by_its_own_stage(goal: scenario.Goal, stages: tuple[str, ...], ratio: float) -> None:
+    result = await scenario.finish("submit", workloads.Spec(goal=goal, count=10), held(10, *stages), {})
+    assert (result.figures["success_ratio"], result.facts["goal"]) == (ratio, goal)
+    assert bool(result.figures["throughput_mean"]) == bool(ratio)
+
+
+async def test_the_count_is_what_the_scenario_made_and_doubts_are_notes() -> None:
+    result = await scenario.finish("fill", workloads.Spec(count=100), held(10, "scheduled"), {})
+    assert result.count == 10
+    assert any("clock moved against ours is not known" in note for note in result.facts["notes"])
+
+
+@pytest.mark.parametrize(("again", "status"), [("released", 422), ("gone", 404), ("forbidden", 403)])
+async def test_a_pod_that_is_gone_or_released_does_not_end_the_release(again: str, status: int) -> None:
+    """The answer to the first request is lost; the second finds the pod as the first left it."""
+    asked: list[tuple[str, str, Any]] = []
+
+    async def handle(request: web.Request) -> web.Response:
+        if request.method == "GET":
+            return web.json_response({"resources": [{"name": "pods", "kind": "Pod", "namespaced": True}]})
+        asked.append((request.path, request.content_type, orjson.loads(await request.read())))
+        if request.path.endswith("/a") and sum(path == request.path for path, _, _ in asked) == 1:
+            return web.json_response({}, status=503)
+        refused = {"kind": "Status", "reason": again, "message": again}
+        return web.json_response(refused, status=status) if request.path.endswith("/a") else web.json_response({})
+
+    pods = [Record("Pod", name, name, "n", "") for name in "abc"]
+    async with client(handle) as kube:
+        if status == 403:
+            with pytest.raises(KubeError, match="forbidden"):
+                await workloads.release(kube, pods, 1)
+            return
+        await workloads.release(kube, pods, 1)
+    assert [path.rpartition("/")[2] for path, _, _ in asked] == ["a", "a", "b", "c"]
+    assert {kind for _, kind, _ in asked} == {STRATEGIC_PATCH}
+    assert all(patch == {"spec": {"schedulingGates": [{"$patch": "delete", "name": "perfdag/hold"}]}} for _, _, patch in asked)
+    assert all("released" in pod.stages for pod in pods)
