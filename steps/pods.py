@@ -14,6 +14,8 @@ WORKFLOW = "workflows.argoproj.io/workflow"
 _NEVER = {"ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 _PULLING = {"ImagePullBackOff", "ErrImagePull", "ImageInspectError", "RegistryUnavailable"}
 _CALM = {"PodInitializing", "ContainerCreating"}
+_SLOW = ("context deadline exceeded", "DeadlineExceeded", "is reserved for")
+"""What a kubelet says of a container whose image the node still unpacks: it asks again, and meets its own earlier request."""
 QUIET_SECONDS = 10.0
 """How long a pod may be Pending without a trouble before its events are read."""
 
@@ -128,7 +130,8 @@ def _container(container: Object, pod: Object) -> tuple[str, bool] | None:
     if waiting and waiting.get("reason") in _NEVER | _PULLING:
         reason = waiting["reason"]
         said = waiting.get("message") or f"image {container.get('image')}"
-        return f"{reason}: {said} (container {container['name']}, image {container.get('image')})", reason in _NEVER
+        hopeless = reason in _NEVER and not any(words in said for words in _SLOW)
+        return f"{reason}: {said} (container {container['name']}, image {container.get('image')})", hopeless
     if waiting and waiting.get("reason") not in _CALM | {None}:
         return f"{waiting['reason']}: {waiting.get('message', '')}".strip(": "), False
     if ended and ended.get("reason") == "OOMKilled":

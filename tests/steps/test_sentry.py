@@ -251,6 +251,22 @@ def test_explain_prefers_the_container_over_the_condition() -> None:
     assert explain(body) == ("ErrImageNeverPull: not present (container main, image i)", True)
 
 
+@pytest.mark.parametrize(
+    ("said", "hopeless"),
+    [
+        ("context deadline exceeded", False),
+        ('failed to reserve container name "main_x": name "main_x" is reserved for "4f3a"', False),
+        ('failed to generate container "1": exec: "nothing": executable file not found in $PATH', True),
+    ],
+)
+def test_a_node_that_still_unpacks_a_large_image_is_waited_for(said: str, hopeless: bool) -> None:
+    waiting = {"name": "main", "image": "i", "state": {"waiting": {"reason": "CreateContainerError", "message": said}}}
+    assert explain({"spec": {"containers": []}, "status": {"containerStatuses": [waiting]}}) == (
+        f"CreateContainerError: {said} (container main, image i)",
+        hopeless,
+    )
+
+
 TOO_LARGE = "Error: mtu greater than device maximum.\n"
 
 
