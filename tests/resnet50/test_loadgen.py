@@ -42,8 +42,12 @@ def server(folder: Path, queries: int) -> Sequence[Any]:
 
 @pytest.mark.slow
 def test_one_violation_in_661_queries_is_invalid(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match=r"INVALID.*Early stopping satisfied: NO.*Processed 661 queries.*1 more") as caught:
-        server(tmp_path, 661)
+    for _ in range(3):
+        with pytest.raises(Invalid, match=r"INVALID.*Early stopping satisfied: NO.*Processed 661 queries") as caught:
+            server(tmp_path, 661)
+        if "at least 1 more" in str(caught.value):  # else a pause of the machine made a second query late
+            break
+    assert "at least 1 more" in str(caught.value)
     late = json.loads(caught.value.texts["result"])["tests"][0]["logs"]["detail"]
     assert '"key": "result_overlatency_query_count", "value": 1,' in late
     assert {each.metric for each in caught.value.measurements} >= {"tail_latency", "latency"}
