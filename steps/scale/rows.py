@@ -248,6 +248,10 @@ def _rows_of_one(
     moments["deleting"] = _moment(record, "deleting", clocks) if record else None
     latest = max((each.best for each in moments.values() if each), default=0)
     for step in steps:
+        ended, deleting = moments[step.name] if step.stage in _ENDS else None, moments["deleting"]
+        if ended and deleting and (ended.best >= deleting.best) != (step.since == "deleting"):
+            moments[step.name] = None  # it ended by itself, and was deleted later, or the other way round
+    for step in steps:
         start, here = moments.get(step.since), moments[step.name]
         uid = workload.uid or (record.uid if record else item.uid)
         row = Row(run, workload.index, workload.name, item.namespace, kind, uid, step.name, step.since, "ok")
@@ -256,9 +260,6 @@ def _rows_of_one(
         row.submitted = (item.started_ns + clocks.mono_to_unix_ns) / 1e9 if item.started_ns else None
         row.retries, row.error, row.node = item.retries, error, ",".join(nodes) or None
         row.simulated = all(node in fake for node in nodes) if nodes else None
-        deleting = moments["deleting"]
-        if here and step.stage in _ENDS and deleting and (here.best >= deleting.best) != (step.since == "deleting"):
-            moments[step.name] = here = None  # it ended by itself, and was deleted later, or the other way round
         if here:
             row.api_time, row.event_time = here.api / 1e9 or None, here.event / 1e9 or None
             row.receive_time, row.reached = here.received / 1e9 or None, here.best / 1e9 or None
@@ -276,9 +277,9 @@ def _rows_of_one(
 
 
 def _overtaken(step: Step, steps: Sequence[Step], moments: Mapping[str, Moment | None]) -> bool:
-    """True where a later stage was seen, so this one happened unseen."""
+    """True where a later stage was seen, or the workload succeeded, so this one happened unseen."""
     later = steps[steps.index(step) + 1 :]
-    return any(moments[each.name] for each in later if not each.optional)
+    return any(moments[each.name] for each in later if not each.optional or (each.stage == "succeeded" and each.since != "deleting"))
 
 
 def with_deletion(before: Sequence[Row], after: Iterable[Row]) -> list[Row]:

@@ -267,6 +267,13 @@ class TestRows:
         row = rows_for([pod, *([record(kind, "root", "", created=5)] if owner else [])], kind, 1)["ready"]
         assert (row.status, row.seconds) == ("censored", pytest.approx(59.98))
 
+    @pytest.mark.parametrize(("end", "ready", "succeeded"), [("succeeded", "unobserved", "ok"), ("failed", "censored", "unobserved")])
+    def test_a_job_that_ended_too_fast_for_ready(self, end: str, ready: str, succeeded: str) -> None:
+        pod = record("Pod", "p", "root", created=10, scheduled=20, **{end: 30})
+        rows = rows_for([record("Job", "root", "", created=5, **{end: 40}), pod], "Job", 1)
+        assert (rows["ready"].status, rows["submission_to_succeeded"].status) == (ready, succeeded)
+        assert rows["submission_to_succeeded"].seconds == (pytest.approx(0.04) if end == "succeeded" else None)
+
     def test_what_an_event_warned_of_is_the_error_of_a_row_unless_the_object_says_more(self) -> None:
         pod = record("Pod", "p", "root", created=1)
         made = {each.uid: each for each in (record("Job", "root", "", created=1), pod)}
