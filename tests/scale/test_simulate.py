@@ -162,6 +162,9 @@ class Reclaiming(Session):
     async def delete(self, *_: Any, **__: Any) -> bool:
         return True
 
+    async def doubts(self) -> None:
+        """Nothing here has a clock."""
+
     def facts(self) -> dict[str, Any]:
         return {"notes": self.notes}
 
