@@ -10,6 +10,7 @@ from typing import Any
 from perfdag.benchmark import Failed, Measurement, Metric, Skip
 from perfdag.stats.percentiles import needed
 from perfdag.steps.resnet50 import summary
+from perfdag.steps.resnet50.imagenet import reached
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.program import PROGRAM
 
@@ -24,6 +25,7 @@ METRICS = (
     Metric(
         "top1_reference", "1", "none", "published for these weights on all images; of weights of another digest MLPerf's fp32 reference"
     ),
+    Metric("top1_reached", "1", "higher", "1: top1 is 99 % of top1_reference or more, 0: less; absent of fewer than all images"),
     Metric("latency", "s", "lower", "from the scheduled time to the answer, by percentile and mean"),
     Metric("estimated_latency", "s", "lower", "SingleStream's p90 at 99 % confidence (early stopping)"),
     Metric("completed_rate", "1/s", "none", "queries completed a second"),
@@ -202,6 +204,9 @@ def _all(result: Result, params: Workload) -> Iterator[Measurement]:
         yield Measurement("top1", accuracy["top1"], n=accuracy["images"])
         yield Measurement("images", accuracy["images"])
         yield Measurement("top1_reference", accuracy["reference"])
+        verdict = reached(accuracy["top1"], accuracy["images"], accuracy["reference"])
+        if verdict is not None:
+            yield Measurement("top1_reached", float(verdict))
     if tested is not None:
         yield from _of_test(tested, result, params)
     for phase, seconds in raw.get("phases", {}).items():

@@ -281,6 +281,7 @@ def test_accuracy_has_its_reference_and_verdict(top1: float, images: int, reache
     assert entry["valid"] is True
     values = {each.metric: each.value for each in parse(raw, given)}
     assert (values["top1"], values["images"], values["top1_reference"]) == (top1, images, 0.80858)
+    assert values.get("top1_reached") == reached
     raw["logits_after"] = WRONG
     (entry,) = seed_json(result.read(json.dumps(raw)), given, {})["benchmarks"]
     assert entry["valid"] is False
