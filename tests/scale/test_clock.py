@@ -102,8 +102,8 @@ class TestHeartbeat:
             assert heart.summary()["max_s"] > 0.15
             server.go_on.set()
             await until(lambda: {*map(str, range(1, 11))} <= heart._arrived.keys())
-            slow = sorted(heart.lags)[-10:]
-        assert slow[-1] - slow[0] > 0.1, "each is late by the time since it was due"
+            slow = sorted(heart.lags, reverse=True)[:10]
+        assert all(lag >= 0.02 * (9 - place) for place, lag in enumerate(slow)), "each is late by the time since it was due"
 
     async def test_what_a_list_alone_told_of_is_lost_and_as_late_as_the_list(self) -> None:
         class Silent(Server):
@@ -130,18 +130,14 @@ class TestHeartbeat:
         server.refuse_watch = 403
         async with client(server.handle) as kube, Heartbeat(kube, "r", "n", 0.02) as heart:
             await until(lambda: bool(heart.stopped))
-            beats = len(server.beats)
-            await asyncio.sleep(0.1)
-            assert len(server.beats) <= beats + 1, "nothing is changed that nobody sees"
+            await until(heart._tasks[0].done)  # nothing is changed that nobody sees
         assert "no more of it" in heart.note
 
     async def test_one_that_goes_well_has_nothing_to_tell(self) -> None:
         server = Server()
         async with client(server.handle) as kube, Heartbeat(kube, "r", "n", 0.01) as heart:
-            await until(lambda: len(heart.lags) >= 20)
+            await until(lambda: len(heart.after_answer) >= 20)
         assert heart.note == ""
-        assert heart.summary()["lost"] <= 1
-        assert len(heart.after_answer) >= 19
         assert min(heart.lags) > 0
 
 
