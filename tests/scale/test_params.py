@@ -114,6 +114,7 @@ def test_a_batch_is_no_arrival_of_vmis() -> None:
             4 * 60 + 50,
         ),
         ("vmi-burst", {"scenario": "capacity", "counts": [300], "timeout": 60, "lock_timeout": 0, "primer": False}, 6 * 60),
+        ("vmi-burst", {"timeout": 60, "lock_timeout": 0, "primer": False, "prometheus": "http://x"}, 2 * 60 + 150),
         ("vmi-steady", {"duration": 1000, "timeout": 60, "lock_timeout": 0, "primer": False}, 1000 + 4 * 60),
         ("scale", {"arrival": "batch", "delay": 5, "parallel": 1, "count": 1000, "timeout": 60, "lock_timeout": 7}, 7 + 4995 + 3 * 60),
     ],
