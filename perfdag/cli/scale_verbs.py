@@ -187,10 +187,11 @@ def nodes(args: argparse.Namespace) -> int:
         if args.remove:
             print(f"{await simulate.remove_nodes(kube)} nodes deleted")
             return 0
-        made = await simulate.make_nodes(kube, args.count, args.gpus)
+        made, changed = await simulate.make_nodes(kube, args.count, args.gpus)
         if not await simulate.nodes_ready(kube, args.count):
             raise ValueError("the nodes do not become Ready; is KWOK running and managing nodes annotated kwok.x-k8s.io/node=fake?")
-        print(f"{made} nodes made, {args.count} Ready, {args.gpus} GPUs each")
+        told = f", {changed} that were there changed" if changed else ""
+        print(f"{made} nodes made{told}, {args.count} Ready, {args.gpus} GPUs each")
         return 0
 
     return _on_cluster(args, work)
@@ -203,6 +204,9 @@ def simulate(args: argparse.Namespace) -> int:
     delays = {name: (low, high) for name, low, high in map(simulate.parse_delay, args.delay)}
     if not 0 <= args.failures <= 100:
         raise ValueError("--failures is a percentage, 0 to 100")
+    if args.remove and (delays or args.failures):
+        raise ValueError("--remove takes neither --delay nor --failures")
+    simulate.stages(args.system, delays, args.failures)  # says what is wrong before the cluster is asked
 
     async def work(kube: "Kube") -> int:
         if args.remove:

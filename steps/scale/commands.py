@@ -9,23 +9,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from perfdag.kube import Kube, KubeError
+from perfdag.kube import Kube, KubeError, Resource
 from perfdag.steps.scale import rights, runai, table
 from perfdag.steps.scale.attach import follow
 from perfdag.steps.scale.chains import kinds_of
 from perfdag.steps.scale.clock import Heartbeat, drift, server_offset
 from perfdag.steps.scale.completion import reached, wanted
-from perfdag.steps.scale.files import RunFile, prefix_of, read_run, write_run
+from perfdag.steps.scale.files import RunFile, forget, prefix_of, read_run, write_run
 from perfdag.steps.scale.generator import ApiSubmitter, CommandSubmitter, Submitted, Submitter, generate
 from perfdag.steps.scale.harness import Harness
 from perfdag.steps.scale.lock import ExclusiveRun
-from perfdag.steps.scale.namespaces import ensure_namespace
+from perfdag.steps.scale.namespaces import ensure_namespace, remove_namespaces
 from perfdag.steps.scale.observer import Observer
-from perfdag.steps.scale.removal import SAMPLE, remove
-from perfdag.steps.scale.rows import Clocks, Row, rows_of
+from perfdag.steps.scale.removal import SAMPLE, remove, there
+from perfdag.steps.scale.rows import Clocks, Row, on_simulated, rows_of
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import new_run, p99
-from perfdag.steps.scale.simulate import simulated_nodes
+from perfdag.steps.scale.simulate import NODES_UNKNOWN, simulated_nodes
 from perfdag.steps.scale.summary import summaries
 from perfdag.steps.scale.templates import Template, TemplateError, load
 
@@ -74,8 +74,10 @@ def _submitter(kube: Kube, order: Order) -> Submitter | None:
 async def submit(kube: Kube, order: Order) -> RunFile:
     """Submit everything and write run.json and submitted.json, partial ones on the way. No other performance run is on meanwhile.
 
-    Raises TemplateError, KubeError (unknown kind, missing namespace) before anything is created.
+    Raises TemplateError, SettingsError (the folder's run is still there), KubeError (unknown kind, missing namespace) before anything is
+    created.
     """
+    await _finished(kube, order.folder)
     run = new_run()
     project = order.settings.project
     values = {"project": project, "workers": order.workers, "gpus": order.gpus, "image": order.settings.image}
@@ -98,8 +100,7 @@ async def _submit(kube: Kube, order: Order, template: Template, namespaces: list
     for namespace in namespaces:
         await _namespace(kube, namespace, run, order.create_namespace)
     order.folder.mkdir(parents=True, exist_ok=True)
-    for old in ("observed.jsonl", "sampled.json", "stages.parquet"):
-        (order.folder / old).unlink(missing_ok=True)  # of an earlier run; its rows would be joined to this one
+    forget(order.folder)
     last = template.documents[-1]
     others = [(each.api_version, each.kind) for each in template.documents[:-1]]
     project = order.settings.project
@@ -149,6 +150,22 @@ async def _submit(kube: Kube, order: Order, template: Template, namespaces: list
         await writer
         _write(order.folder, file, done)
     return file
+
+
+async def _finished(kube: Kube, folder: Path) -> None:
+    """Raises SettingsError where the folder's run still has workloads: of one that is overwritten nothing would tell any more."""
+    if not (folder / "run.json").exists():
+        return
+    file = read_run(folder, 0)
+    try:
+        kinds, also = await _made_by(kube, file)
+    except KubeError as error:
+        if error.status != 404:
+            raise
+        return  # the cluster has no such kinds any more
+    if count := len(await there(kube, file.run, kinds, file.namespaces, also=also)):
+        text = f"{folder} holds run {file.run}, of which {count} objects are still there"
+        raise runai.SettingsError(f"{text}; `perfdag scale delete -o {folder}` first, or give another folder with -o")
 
 
 def _write(folder: Path, file: RunFile, done: Submitted) -> None:
@@ -259,6 +276,7 @@ async def sample(kube: Kube, look: Look) -> Sample:
         apart, moved = await drift(kube, offset) if watch is not None else ({}, "")
         busy, notes = harness.share, [note for note in (moved, heart.note if heart else "", harness.note) if note]
         fake = await simulated_nodes(kube)
+        notes += [NODES_UNKNOWN] if fake is None else []
     rows = _rows(observer, file, Clocks(shift, offset.seconds, p99(heart.lags) if heart else None), fake)
     if file.attached:
         _write(folder, file, Submitted(file.run, file.submissions, time.time(), time.time_ns() - shift))
@@ -270,7 +288,7 @@ async def sample(kube: Kube, look: Look) -> Sample:
         look.tell(note)
     facts = {
         "run": file.run,
-        "simulated": any(row.simulated for row in rows),
+        "simulated": on_simulated(rows),
         "server_clock_ahead_s": offset.seconds,
         "server_clock_bound_s": offset.bound,
         **apart,
@@ -296,7 +314,7 @@ def _complete(observer: Observer, file: RunFile) -> bool:
     return file.finished and there >= enough
 
 
-def _rows(observer: Observer, file: RunFile, clocks: Clocks, fake: set[str]) -> list[Row]:
+def _rows(observer: Observer, file: RunFile, clocks: Clocks, fake: set[str] | None) -> list[Row]:
     return list(
         rows_of(
             file.submissions,
@@ -314,12 +332,22 @@ def _rows(observer: Observer, file: RunFile, clocks: Clocks, fake: set[str]) -> 
 
 
 async def delete(kube: Kube, folder: Path, parallel: int, timeout: float) -> int:
-    """Delete the run's workloads and what was created with them, and wait until none is left; returns how many are after `timeout` seconds."""
-    file = read_run(folder, 0)
-    kinds = [(file.api_version, file.kind), *file.others]
-    resources = [await kube.resource(api_version, kind) for api_version, kind in kinds]
+    """Delete the run's workloads, what was created with them and the namespaces that were made for it, and wait until none is left; returns
+    how many are after `timeout` seconds.
+
+    A namespace that holds workloads of another run stays.
+    """
+    file, deadline = read_run(folder, 0), time.monotonic() + timeout
+    kinds, also = await _made_by(kube, file)
+    left = await remove(kube, file.run, kinds, file.namespaces, parallel, timeout, also=also)
+    return left or await remove_namespaces(kube, file.run, file.namespaces, kinds, max(0.0, deadline - time.monotonic()))
+
+
+async def _made_by(kube: Kube, file: RunFile) -> tuple[list[Resource], Callable[[dict[str, Any]], bool] | None]:
+    """The kinds that a submission created, and what tells its workloads where they carry no label."""
+    kinds = [await kube.resource(*each) for each in ((file.api_version, file.kind), *file.others)]
 
     def named(body: dict[str, Any]) -> bool:
         return body["kind"] == file.kind and str(body["metadata"]["name"]).startswith(f"{prefix_of(file.run)}-")
 
-    return await remove(kube, file.run, resources, file.namespaces, parallel, timeout, also=None if file.labelled else named)
+    return kinds, None if file.labelled else named

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from perfdag.steps.scale.generator import Submission, Submitted
-from perfdag.steps.scale.runai import SettingsError
+from perfdag.steps.scale.runai import SettingsError, checked
 from perfdag.steps.scale.table import write_json
 
 
@@ -31,6 +31,16 @@ class RunFile:
     """Whether the workloads carry the run's label; those of Run:ai's CLI do not, and are known by their names."""
     attached: bool = False
     """Whether it was found on the cluster: then that is asked again, and not the file."""
+
+
+_PLOTS = ("general", "detailed", "timeline", "scurves", "ecdf", "order", "api-calls")
+
+
+def forget(folder: Path) -> None:
+    """Remove what was made of an earlier run: its rows would be joined to the next one's, or taken for them."""
+    made = ["observed.jsonl", "sampled.json", "stages.parquet", "summary.json", "times.csv", *(f"{plot}.png" for plot in _PLOTS)]
+    for name in made:
+        (folder / name).unlink(missing_ok=True)
 
 
 def prefix_of(run: str) -> str:
@@ -68,8 +78,11 @@ def read_run(folder: Path, mono_to_unix_ns: int) -> RunFile:
         raise SettingsError(f"no {path}; run `perfdag scale submit -o {folder}` first") from None
     except ValueError as error:
         raise SettingsError(f"cannot read {path}: {error}") from None
-    body["submissions"] = [_submission(each, mono_to_unix_ns) for each in body["submissions"]]
-    return RunFile(**body)
+    try:
+        body["submissions"] = [_submission(each, mono_to_unix_ns) for each in body["submissions"]]
+    except (KeyError, TypeError, ValueError):
+        raise SettingsError(f"{path}: submissions: missing, or not as `perfdag scale submit` writes them") from None
+    return checked(path, RunFile, body)
 
 
 def _submission(row: list[Any], shift: int) -> Submission:

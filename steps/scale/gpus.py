@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 import orjson
 
 from perfdag.kube import Kube, KubeError
-from perfdag.steps.scale.nodes import takes_pods
+from perfdag.steps.scale.nodes import takes_pods, untolerated
 from perfdag.steps.scale.observer import Record
 from perfdag.steps.scale.scenario import NotHereError, Spec, begin, finish, session_of, template_of
 from perfdag.steps.scale.schedule import Schedule
@@ -18,11 +18,18 @@ from perfdag.steps.scale.vmi import Result
 GPU = "nvidia.com/gpu"
 
 
-async def _gpus(kube: Kube) -> dict[str, int]:
-    """Allocatable GPUs by node, of nodes that are Ready and take pods."""
-    nodes = await kube.list(await kube.resource("v1", "Node"))
-    found = {each["metadata"]["name"]: int((each["status"].get("allocatable") or {}).get(GPU, 0)) for each in nodes if takes_pods(each)}
-    return {name: count for name, count in found.items() if count}
+async def _gpus(kube: Kube) -> tuple[dict[str, int], Counter[str]]:
+    """Allocatable GPUs by node, of nodes that are Ready and take our pods; and how many more have GPUs, by the taints that keep us away."""
+    found: dict[str, int] = {}
+    barred: Counter[str] = Counter()
+    for node in await kube.list(await kube.resource("v1", "Node")):
+        count = int((node["status"].get("allocatable") or {}).get(GPU, 0))
+        if count and takes_pods(node):
+            if taints := untolerated(node):
+                barred[", ".join(taints)] += 1
+            else:
+                found[node["metadata"]["name"]] = count
+    return found, barred
 
 
 async def _allocated(kube: Kube) -> Counter[str]:
@@ -38,11 +45,12 @@ async def _allocated(kube: Kube) -> Counter[str]:
 
 
 async def free_gpus(kube: Kube) -> dict[str, int]:
-    """GPUs that no pod holds, by node. Raises NotHereError where there are none."""
-    gpus, held = await _gpus(kube), await _allocated(kube)
-    free = {name: count - held[name] for name, count in gpus.items()}
+    """GPUs that no pod holds, by node, of nodes that take our pods. Raises NotHereError where there are none."""
+    (gpus, barred), held = await _gpus(kube), await _allocated(kube)
+    free = {name: max(0, count - held[name]) for name, count in gpus.items()}
     if not sum(free.values()):
-        raise NotHereError(f"no free {GPU} on this cluster; `perfdag scale nodes` makes simulated ones")
+        tainted = "".join(f"; {count} nodes with GPUs have taints that our pods do not tolerate: {keys}" for keys, count in barred.items())
+        raise NotHereError(f"no free {GPU} on this cluster{tainted}; `perfdag scale nodes` makes simulated ones")
     return free
 
 
@@ -59,7 +67,7 @@ async def fill(kube: Kube, spec: Spec) -> Result:
         await session.create(room, Schedule(), spec.parallel)
         placed = await session.wait("Pod", room, spec.timeout, "scheduled")
         before = await _allocated(kube)
-        over = [name for name, count in (await _gpus(kube)).items() if before[name] > count]
+        over = [name for name, count in (await _gpus(kube))[0].items() if before[name] > count]
         start = time.monotonic()
         await session.create(1, Schedule(), 1)
         refused = await session.wait("Pod", 1, 30.0, "unschedulable")

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from perfdag.kube import Kube, KubeError, Resource
+from perfdag.steps.scale.removal import belongs
 from perfdag.steps.scale.templates import RUN_LABEL
 
 DELETION_PATIENCE = 120.0
@@ -27,6 +28,34 @@ async def own_namespaces(kube: Kube, names: Sequence[str], run: str) -> AsyncIte
         for name in made:
             with suppress(KubeError):
                 await kube.delete(namespaces, name)
+
+
+async def remove_namespaces(kube: Kube, run: str, names: Sequence[str], kinds: Sequence[Resource], timeout: float) -> int:
+    """Delete those of the namespaces that were made for a run, but for one with objects of these kinds of another run, and wait.
+
+    Returns how many are left after `timeout` seconds. Raises KubeError.
+    """
+    namespaces = await kube.resource("v1", "Namespace")
+    going = []
+    for name in names:
+        try:
+            there = await _namespace(kube, namespaces, name)
+        except KubeError as error:
+            if error.status != 403:
+                raise
+            continue  # who may not see a namespace made none
+        if there and belongs(run, there["metadata"]):
+            others = [each for kind in kinds for each in await kube.list(kind, name, labels=RUN_LABEL)]
+            if all(belongs(run, each["metadata"]) for each in others):
+                going.append(name)
+    for name in going:
+        await kube.delete(namespaces, name)
+    deadline = time.monotonic() + timeout
+    while left := [name for name in going if await _namespace(kube, namespaces, name)]:
+        if time.monotonic() >= deadline:
+            break
+        await asyncio.sleep(0.2)
+    return len(left)
 
 
 async def ensure_namespace(kube: Kube, name: str, run: str, patience: float = DELETION_PATIENCE) -> bool:

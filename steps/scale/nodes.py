@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 NODE_ANNOTATION = "kwok.x-k8s.io/node"
+TOLERATED = (NODE_ANNOTATION, "nvidia.com/gpu")
+"""Keys of the taints that the pods of our templates tolerate: of simulated nodes, and the usual one of nodes with GPUs."""
 _NFD = "feature.node.kubernetes.io/cpu-cpuid."
 """Labels of Node Feature Discovery: one a CPU feature that the node has; absent for one that it has not (its documentation, "Feature labels")."""
 
@@ -17,6 +19,12 @@ def ready(node: dict[str, Any]) -> bool:
 def takes_pods(node: dict[str, Any]) -> bool:
     """Whether it is Ready and not cordoned."""
     return ready(node) and not node["spec"].get("unschedulable")
+
+
+def untolerated(node: dict[str, Any]) -> list[str]:
+    """Keys of its taints that keep the pods of our templates away."""
+    taints = node["spec"].get("taints") or []
+    return [each["key"] for each in taints if each["effect"] != "PreferNoSchedule" and each["key"] not in TOLERATED]
 
 
 def simulated(node: dict[str, Any]) -> bool:

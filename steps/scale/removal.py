@@ -23,6 +23,22 @@ def belongs(run: str, metadata: Object) -> bool:
     return re.fullmatch(rf"{re.escape(run)}(-\d{{1,4}})?(-{PRIMER}|-{SAMPLE})?", label) is not None
 
 
+async def there(
+    kube: Kube, run: str, resources: Sequence[Resource], namespaces: Sequence[str | None], *, also: Callable[[Object], bool] | None = None
+) -> list[tuple[Resource, Object]]:
+    """What is there of a run and of its parts: kind and metadata of the objects with its label, and of those that `also` holds for.
+
+    Namespace None is the whole cluster. Raises KubeError.
+    """
+    found = []
+    for resource in resources:
+        for namespace in namespaces:
+            for each in await kube.list(resource, namespace, labels="" if also else RUN_LABEL):
+                if belongs(run, each["metadata"]) or (also and also(each)):
+                    found.append((resource, each["metadata"]))
+    return found
+
+
 async def remove(
     kube: Kube,
     run: str,
@@ -40,23 +56,16 @@ async def remove(
     Namespace None is the whole cluster. Raises KubeError.
     """
     deadline = time.monotonic() + timeout
-    labels = "" if also else RUN_LABEL
     while True:
-        left = []
-        for resource in resources:
-            for namespace in namespaces:
-                for each in await kube.list(resource, namespace, labels=labels):
-                    metadata = each["metadata"]
-                    if belongs(run, metadata) or (also and also(each)):
-                        left.append((resource, metadata.get("namespace"), metadata["name"], "deletionTimestamp" in metadata))
+        left = await there(kube, run, resources, namespaces, also=also)
         if not left or time.monotonic() > deadline:
             return len(left)
         queue = iter(left)
 
-        async def worker(queue: Iterator[tuple[Resource, str | None, str, bool]] = queue) -> None:
-            for resource, namespace, name, going in queue:
-                if not going:
-                    await kube.delete(resource, name, namespace)
+        async def worker(queue: Iterator[tuple[Resource, Object]] = queue) -> None:
+            for resource, metadata in queue:
+                if "deletionTimestamp" not in metadata:
+                    await kube.delete(resource, metadata["name"], metadata.get("namespace"))
 
         await asyncio.gather(*(worker() for _ in range(max(1, parallel))))
         await asyncio.sleep(PAUSE)

@@ -166,14 +166,16 @@ def rows_of(
     until_ns: int,
     api_version: str = "v1",
     expected_pods: int | None = None,
-    simulated: Iterable[str] = (),
+    simulated: Iterable[str] | None = (),
     messages: Mapping[str, str] | None = None,
 ) -> Iterator[Row]:
     """One row a submission and step of the kind's chain; of a replica set of VMIs, one a VMI (`expected_pods` of them) and step.
 
-    `until_ns` (monotonic) is when the observation ended; `api_version` tells a kind of Kubernetes' own from another of its name.
+    `until_ns` (monotonic) is when the observation ended; `api_version` tells a kind of Kubernetes' own from another of its name;
+    `simulated` are the nodes that KWOK plays (None: nothing tells which they are).
     """
-    family, fake, end = Family(records), set(simulated), until_ns + clocks.mono_to_unix_ns
+    family, end = Family(records), until_ns + clocks.mono_to_unix_ns
+    fake = None if simulated is None else set(simulated)
     steps = chain(api_version, kind)
     by_name = {(each.namespace, each.name): each for each in records.values() if each.kind == kind}
     for item in submissions:
@@ -232,7 +234,7 @@ def _rows_of_one(
     kind: str,
     steps: Sequence[Step],
     end: int,
-    fake: set[str],
+    fake: set[str] | None,
     messages: Mapping[str, str],
 ) -> Iterator[Row]:
     item, record, below = workload.item, workload.record, workload.below
@@ -259,7 +261,7 @@ def _rows_of_one(
         row.intended = (item.intended_ns + clocks.mono_to_unix_ns) / 1e9 if item.intended_ns else None
         row.submitted = (item.started_ns + clocks.mono_to_unix_ns) / 1e9 if item.started_ns else None
         row.retries, row.error, row.node = item.retries, error, ",".join(nodes) or None
-        row.simulated = all(node in fake for node in nodes) if nodes else None
+        row.simulated = all(node in fake for node in nodes) if nodes and fake is not None else None
         if here:
             row.api_time, row.event_time = here.api / 1e9 or None, here.event / 1e9 or None
             row.receive_time, row.reached = here.received / 1e9 or None, here.best / 1e9 or None
@@ -280,6 +282,12 @@ def _overtaken(step: Step, steps: Sequence[Step], moments: Mapping[str, Moment |
     """True where a later stage was seen, or the workload succeeded, so this one happened unseen."""
     later = steps[steps.index(step) + 1 :]
     return any(moments[each.name] for each in later if not each.optional or (each.stage == "succeeded" and each.since != "deleting"))
+
+
+def on_simulated(rows: Iterable[Row]) -> bool | None:
+    """Whether any pods were on simulated nodes; None where they had nodes and nothing tells which are."""
+    told = {row.simulated for row in rows if row.node}
+    return None if None in told else True in told
 
 
 def with_deletion(before: Sequence[Row], after: Iterable[Row]) -> list[Row]:

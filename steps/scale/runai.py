@@ -11,14 +11,16 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale.generator import Submitted
 from perfdag.steps.scale.rows import SET, Row
+from perfdag.steps.scale.templates import RUNAI_STORAGE
 
+T = TypeVar("T")
 SUBMITTERS, SUBMITTER_GROUP = ("api", "kubectl", "runai-cli"), "perfdag.submitters"
 WORKLOAD_TYPES = ("training", "distributed", "interactive")
 REFERENCE = {
@@ -109,9 +111,21 @@ def read_settings(path: Path | None) -> Settings:
     if not isinstance(given, dict) or set(given) - set(known):
         wrong = ", ".join(sorted(map(str, set(given) - set(known)))) if isinstance(given, dict) else "it is not a mapping"
         raise SettingsError(f"{path}: {wrong}; there are {', '.join(known)}")
-    settings = Settings(**given)
+    settings = checked(path, Settings, given)
     check_submitter(settings.submitter, f"{path}: ")
     return settings
+
+
+def checked(path: Path, kind: type[T], body: Any) -> T:
+    """What a file holds as a dataclass. Raises SettingsError that names the file and the key."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(kind).validate_python(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise SettingsError(f"{path}: {f'{where}: ' if where else ''}{first['msg'].lower()}") from None
 
 
 def check_submitter(name: str, where: str = "") -> None:
@@ -139,8 +153,8 @@ def runai_argv(settings: Settings, workload: str, gpus: str, workers: int, pvc: 
     if workload == "interactive":
         argv += ["--interactive"]
     if pvc:
-        storage = f",storageclass={settings.storage_class}" if settings.storage_class else ""
-        argv += ["--new-pvc", f"ephemeral,size=1Mi,accessmode-rwo,path=/path-new{storage}"]
+        storage = settings.storage_class or RUNAI_STORAGE
+        argv += ["--new-pvc", f"ephemeral,size=1Mi,accessmode-rwo,path=/path-new,storageclass={storage},claimname=my-pvc"]
     return [*argv, "--command", "--", "sleep", "infinity"]
 
 
@@ -212,16 +226,17 @@ def read_times(folder: Path) -> list[Times]:
     lead is in the sample's summary.json (without one: none).
     """
     ahead = _server_ahead(folder)
-    submitted = {(each["jobName"], each["projectName"]): each["submitTimestamp"] for each in _read(folder / "submitted.json")}
+    known = _read(folder / "submitted.json", "jobName", "projectName", "submitTimestamp")
+    submitted = {(each["jobName"], each["projectName"]): each["submitTimestamp"] for each in known}
     found = []
-    for item in _read(folder / "sampled.json"):
+    for item in _read(folder / "sampled.json", "jobName", "projectName"):
         key = (item["jobName"], item["projectName"])
         if key in submitted:
             found.append(_times({**item, "submitTimestamp": submitted[key]}, ahead))
     return sorted(found, key=lambda each: str(each.info["submitTimestamp"]))
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
+def _read(path: Path, *keys: str) -> list[dict[str, Any]]:
     try:
         data = orjson.loads(path.read_bytes())
     except FileNotFoundError:
@@ -231,6 +246,10 @@ def _read(path: Path) -> list[dict[str, Any]]:
         raise SettingsError(f"cannot read {path}: {error}") from None
     if not isinstance(data, list):
         raise SettingsError(f"{path} is not a list of workloads")
+    for number, each in enumerate(data, 1):
+        lacking = [key for key in keys if not isinstance(each, dict) or key not in each]
+        if lacking:
+            raise SettingsError(f"{path}: workload {number} of {len(data)} has no {', '.join(lacking)}")
     return data
 
 
@@ -244,7 +263,10 @@ def _server_ahead(folder: Path) -> float:
 def _times(info: dict[str, Any], ahead: float) -> Times:
     def at(key: str) -> float | None:
         text = info.get(key)
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else None
+        try:
+            return datetime.fromisoformat(text).timestamp() if text else None
+        except (TypeError, ValueError):
+            raise SettingsError(f"workload {info['jobName']}: {key} is {text!r}, not a time (ISO 8601)") from None
 
     created = at("workloadCreatedTimestamp")
     shift = ahead if created is not None and created == int(created) else 0.0

@@ -12,7 +12,7 @@ from perfdag.steps.scale import apimetrics
 from perfdag.steps.scale import gates as gating
 from perfdag.steps.scale.apimetrics import CREATION, DELETION
 from perfdag.steps.scale.namespaces import own_namespaces
-from perfdag.steps.scale.rows import with_deletion
+from perfdag.steps.scale.rows import on_simulated, with_deletion
 from perfdag.steps.scale.runai import runai_version
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import Session, new_run, open_session
@@ -111,7 +111,7 @@ async def finish(
     await session.doubts()
     if {True, False} <= {row.simulated for row in rows}:
         session.notes.append("pods were placed on simulated and on real nodes: the figures are of both together")
-    facts = session.facts() | {"generator": generator, "simulated": any(row.simulated for row in rows), "goal": goal}
+    facts = session.facts() | {"generator": generator, "simulated": on_simulated(rows), "goal": goal}
     if session.template.documents[-1].api_version.startswith("run.ai/"):
         facts["runai_version"] = await runai_version(session.kube)
     verdicts = gating.hold(spec.gates, figures | session.judged())

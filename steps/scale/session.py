@@ -23,7 +23,7 @@ from perfdag.steps.scale.observer import Observer, Record
 from perfdag.steps.scale.removal import remove
 from perfdag.steps.scale.rows import Clocks, Row, rows_of
 from perfdag.steps.scale.schedule import Schedule
-from perfdag.steps.scale.simulate import simulated_nodes
+from perfdag.steps.scale.simulate import NODES_UNKNOWN, simulated_nodes
 from perfdag.steps.scale.templates import Template
 
 LEFT_BEHIND = 300.0
@@ -198,7 +198,12 @@ class Session:
 
     async def rows(self) -> list[Row]:
         """A row a workload and stage, as of now."""
-        fake = await simulated_nodes(self.kube)
+        try:
+            fake, why = await simulated_nodes(self.kube), NODES_UNKNOWN
+        except KubeError as error:  # an API server that is away just now costs this word, and not the rows
+            fake, why = None, f"whether nodes are simulated is not known: {error}"
+        if fake is None and why not in self.notes:
+            self.notes.append(why)
         return list(
             rows_of(
                 self.submissions,

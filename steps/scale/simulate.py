@@ -41,22 +41,31 @@ _COPIES = {  # Stages that differ in the kind alone: new name -> (Stage it copie
 }
 
 
-async def make_nodes(kube: Kube, count: int, gpus: int, *, cpus: int = 96, memory: str = "1Ti", pods: int = 250, prefix: str = "") -> int:
-    """Create KWOK nodes `<prefix>0` ... with `gpus` GPUs each (labelled for fake-gpu-operator too); returns how many were new.
+PREFIX = "perfdag-sim-"
+NODES_UNKNOWN = "whether nodes are simulated is not known: we may not list nodes"
+_GPU = "nvidia.com/gpu"
+_GPU_LABELS = {"run.ai/simulated-gpu-node-pool": "default", "nvidia.com/gpu.present": "true"}
 
-    They are tainted, so nothing else lands on them. Raises KubeError.
+
+async def make_nodes(
+    kube: Kube, count: int, gpus: int, *, cpus: int = 96, memory: str = "1Ti", pods: int = 250, prefix: str = PREFIX
+) -> tuple[int, int]:
+    """Make KWOK nodes `<prefix>0` ... have `gpus` GPUs each (labelled for fake-gpu-operator too); returns how many were new, and how many
+    were there with other resources, which now have these.
+
+    They are tainted, so nothing else lands on them. Raises KubeError, also for a node of such a name that is not ours.
     """
     resources = {"cpu": str(cpus), "memory": memory, "pods": str(pods), "ephemeral-storage": "1Ti"}
     if gpus:
-        resources["nvidia.com/gpu"] = str(gpus)
-    made = 0
+        resources[_GPU] = str(gpus)
+    made = changed = 0
 
     async def make(index: int) -> None:
-        nonlocal made
-        name = f"{prefix or 'perfdag-sim-'}{index}"
+        nonlocal made, changed
+        name = f"{prefix}{index}"
         labels = {LABEL: "true", "type": "kwok", "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
         if gpus:
-            labels |= {"run.ai/simulated-gpu-node-pool": "default", "nvidia.com/gpu.present": "true"}
+            labels |= _GPU_LABELS
         body = {
             "apiVersion": "v1",
             "kind": "Node",
@@ -74,10 +83,27 @@ async def make_nodes(kube: Kube, count: int, gpus: int, *, cpus: int = 96, memor
         except KubeError as error:
             if error.reason != "AlreadyExists":
                 raise
+            renewed = await _renew(kube, name, resources)
+            changed += renewed
 
     for start in range(0, count, 100):
         await asyncio.gather(*(make(index) for index in range(start, min(count, start + 100))))
-    return made
+    return made, changed
+
+
+async def _renew(kube: Kube, name: str, resources: Mapping[str, str]) -> bool:
+    """Give a simulated node that is there these resources; false where it has them. Raises KubeError where it is not ours."""
+    nodes = await kube.resource("v1", "Node")
+    there = await kube.get(nodes, name)
+    if LABEL not in (there["metadata"].get("labels") or {}):
+        raise KubeError(409, "Foreign", f"the node {name} was not made by perfdag", "rename or delete it")
+    status = there.get("status") or {}
+    if status.get("allocatable") == resources == status.get("capacity"):
+        return False
+    wanted = {_GPU: None, **resources}  # None deletes what was there
+    await kube.patch(nodes, name, {"status": {"capacity": wanted, "allocatable": wanted}}, subresource="status")
+    await kube.patch(nodes, name, {"metadata": {"labels": {key: _GPU_LABELS[key] if _GPU in resources else None for key in _GPU_LABELS}}})
+    return True
 
 
 _NODE_INFO = {
@@ -103,12 +129,13 @@ async def remove_nodes(kube: Kube) -> int:
     return len(found)
 
 
-async def nodes_ready(kube: Kube, count: int, timeout: float = 60.0) -> bool:
-    """Wait until `count` simulated nodes are Ready; false after `timeout` seconds (KWOK does not run)."""
+async def nodes_ready(kube: Kube, count: int, timeout: float = 60.0, *, prefix: str = PREFIX) -> bool:
+    """Wait until the simulated nodes `<prefix>0` ... are Ready, `count` of them; false after `timeout` seconds (KWOK does not run)."""
     nodes = await kube.resource("v1", "Node")
+    wanted = {f"{prefix}{index}" for index in range(count)}
     for _ in range(max(1, int(timeout / 0.5))):
         found = await kube.list(nodes, labels=f"{LABEL}=true")
-        if sum(map(of_nodes.ready, found)) >= count:
+        if wanted <= {each["metadata"]["name"] for each in found if of_nodes.ready(each)}:
             return True
         await asyncio.sleep(0.5)
     return False
@@ -130,7 +157,7 @@ def parse_delay(text: str) -> tuple[str, int, int]:
 def stages(system: str, delays: Mapping[str, tuple[int, int]] | None = None, failures: int = 0) -> list[dict[str, Any]]:
     """The objects that play `system` (Stages; for 'storage' a StorageClass too), with delays (ms, from and to) and failures in percent.
 
-    Raises ValueError for a stage that is not there.
+    Raises ValueError for a stage that is not there, and for failures of what does not fail.
     """
     import yaml
 
@@ -148,6 +175,8 @@ def stages(system: str, delays: Mapping[str, tuple[int, int]] | None = None, fai
             **known[name]["spec"],
             "delay": {"durationMilliseconds": low} | ({"jitterDurationMilliseconds": high} if high > low else {}),
         }
+    if failures and "vmi-failed" not in known:
+        raise ValueError(f"nothing of {system} fails by itself; failures are of VMIs, of kubevirt")
     if "vmi-failed" in known:
         known["vmi-running"]["spec"]["weight"] = 100 - failures
         known["vmi-failed"]["spec"]["weight"] = failures
@@ -259,8 +288,12 @@ async def _described(kube: Kube, group_versions: set[str]) -> None:
     raise KubeError(0, "Timeout", f"the API server's OpenAPI does not tell of {', '.join(sorted(group_versions))} after 20 s")
 
 
-async def simulated_nodes(kube: Kube) -> set[str]:
-    """Names of the nodes that KWOK plays, known by their annotation. Raises KubeError."""
-    nodes = await kube.resource("v1", "Node")
-    found = await kube.list(nodes)
+async def simulated_nodes(kube: Kube) -> set[str] | None:
+    """Names of the nodes that KWOK plays, known by their annotation; None where we may not ask. Raises KubeError."""
+    try:
+        found = await kube.list(await kube.resource("v1", "Node"))
+    except KubeError as error:
+        if error.status != 403:
+            raise
+        return None
     return {each["metadata"]["name"] for each in found if of_nodes.simulated(each)}

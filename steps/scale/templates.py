@@ -16,6 +16,8 @@ import orjson
 
 FOLDER = Path(__file__).parent / "templates"
 RUN_LABEL, INDEX_LABEL, SUBMIT_ANNOTATION = "perfdag/run", "perfdag/index", "perfdag/intended"
+RUNAI_STORAGE = "openebs-lvmpv"
+"""The storage class that Run:ai's scale test tool asks for, of claims of Run:ai's workloads where no other is given."""
 HOLD = "perfdag/hold"
 """The scheduling gate of pods that are released together."""
 _NAME, _NAMESPACE, _INDEX, _INTENDED = "perfdag-0name0", "perfdag-0namespace0", 918273645, "perfdag-0intended0"
@@ -260,5 +262,5 @@ def _runai_claim(storage_class: str | None) -> dict[str, Any]:
         "readWriteMany": False,
         "readWriteOnce": True,
         "size": "1Mi",
-        "storageClass": storage_class or "openebs-lvmpv",
+        "storageClass": storage_class or RUNAI_STORAGE,
     }

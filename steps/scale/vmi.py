@@ -19,7 +19,7 @@ from perfdag.steps.scale.kubevirt import check_nodes, nested_note
 from perfdag.steps.scale.namespaces import own_namespaces
 from perfdag.steps.scale.observer import Record
 from perfdag.steps.scale.prometheus import Prometheus, component_figures, scraped
-from perfdag.steps.scale.rows import SET, VMI, Row, with_deletion
+from perfdag.steps.scale.rows import SET, VMI, Row, on_simulated, with_deletion
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import Session, new_run, open_session
 from perfdag.steps.scale.stages import VM_PHASES
@@ -248,7 +248,7 @@ async def _result(
     if note := nested_note(nodes):
         session.notes.append(note)
     facts["generator"] = [made.summary(schedule) for made, schedule in session.batches]
-    facts["simulated"] = any(row.simulated for row in rows)
+    facts["simulated"] = on_simulated(rows)
     figures = figures_of(session, rows, stages) | apimetrics.of_deletion(session.phases) | extra
     if spec.prometheus:
         try:

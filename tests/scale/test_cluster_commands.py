@@ -1,9 +1,11 @@
 """The commands of `perfdag scale` on a real API server, as a user runs them."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,42 @@ from perfdag.kube import Kube
 from perfdag.steps.scale.templates import RUN_LABEL, built_in
 
 pytestmark = pytest.mark.cluster
+
+
+@contextlib.contextmanager
+def account(namespace: str, path: Path, role: str = "") -> Iterator[None]:
+    """A namespace with the service account `nobody`, a kubeconfig of it at `path`, and a ClusterRole that it has there (none: no right)."""
+    if "KUBECONFIG" not in os.environ:
+        pytest.skip("KUBECONFIG is not set: no cluster to test against")
+    import yaml
+
+    async def make() -> str:
+        async with Kube() as kube:
+            await kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+            await kube.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "nobody"}}, namespace)
+            if role:
+                rbac = "rbac.authorization.k8s.io"
+                body = {"apiVersion": f"{rbac}/v1", "kind": "RoleBinding", "metadata": {"name": "nobody"}}
+                body["roleRef"] = {"apiGroup": rbac, "kind": "ClusterRole", "name": role}
+                await kube.create(body | {"subjects": [{"kind": "ServiceAccount", "name": "nobody", "namespace": namespace}]}, namespace)
+            request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}}
+            told = await kube.request("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/nobody/token", json=request)
+            return str(told["status"]["token"])
+
+    async def clean() -> None:
+        async with Kube() as kube:
+            await kube.delete(await kube.resource("v1", "Namespace"), namespace)
+
+    config = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
+    for context in config["contexts"]:
+        context["context"]["namespace"] = namespace  # where the Lease is then, too
+    try:
+        for user in config["users"]:
+            user["user"] = {"token": asyncio.run(make())}
+        path.write_text(yaml.safe_dump(config))
+        yield
+    finally:
+        asyncio.run(clean())
 
 
 class TestCommands:
@@ -231,36 +269,74 @@ class TestCommands:
         assert [(each["scenario"], each["figures"]["left_behind"]) for each in runs] == [(words[0], 0)]
         assert code == (0 if runs[0]["figures"]["success_ratio"] == 1.0 else 1)
 
+    def test_a_folder_keeps_its_run_until_that_is_deleted(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """With the namespace that was made for it, unless another run is in there."""
+        out, name = str(tmp_path / "out"), f"perfdag-test-{uuid.uuid4().hex[:8]}"
+        words = ["--template", "pod", "-n", "2", "-g", "0", "--namespace", name, "--create-namespace"]
+
+        async def there() -> bool:
+            async with Kube() as kube:
+                namespaces = await kube.list(await kube.resource("v1", "Namespace"), labels=RUN_LABEL)
+                return name in {each["metadata"]["name"] for each in namespaces}
+
+        assert self.cli("submit", "-o", out, *words) == 0
+        before = (tmp_path / "out" / "run.json").read_bytes()
+        capsys.readouterr()
+        assert self.cli("submit", "-o", out, *words) == 2
+        said = capsys.readouterr().err
+        assert f"holds run {orjson.loads(before)['run']}, of which 2 objects are still there; `perfdag scale delete -o" in said
+        assert said.count("\n") == 1
+        assert (tmp_path / "out" / "run.json").read_bytes() == before
+        other = str(tmp_path / "other")
+        assert self.cli("submit", "-o", other, *words) == 0
+        assert self.cli("delete", "-o", out) == 0
+        assert asyncio.run(there()), "the other run's pods are in it"
+        (tmp_path / "out" / "summary.json").write_text("{}")
+        assert self.cli("submit", "-o", out, *words) == 0
+        assert not (tmp_path / "out" / "summary.json").exists()
+        assert self.cli("delete", "-o", out) == self.cli("delete", "-o", other) == 0
+        assert self.cli("delete", "--run", orjson.loads(before)["run"]) == 0
+        assert not asyncio.run(there())
+
+    def test_a_namespace_that_was_made_goes_with_its_run(self, tmp_path: Path) -> None:
+        out, name = str(tmp_path / "out"), f"perfdag-test-{uuid.uuid4().hex[:8]}"
+
+        async def there() -> bool:
+            async with Kube() as kube:
+                return name in {each["metadata"]["name"] for each in await kube.list(await kube.resource("v1", "Namespace"))}
+
+        words = ["--template", "pod", "-n", "1", "-g", "0", "--namespace", name, "--create-namespace"]
+        assert self.cli("submit", "-o", out, *words) == 0
+        assert asyncio.run(there())
+        assert self.cli("delete", "-o", out) == 0
+        assert not asyncio.run(there())
+
+    def test_who_may_not_list_nodes_gets_all_else(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A user of one namespace, with Kubernetes' own ClusterRole `admin` there."""
+        name, out = f"perfdag-test-{uuid.uuid4().hex[:8]}", tmp_path / "out"
+        with account(name, tmp_path / "config", "admin"), monkeypatch.context() as patch:
+            patch.setenv("KUBECONFIG", str(tmp_path / "config"))
+            assert self.cli("submit", "--template", "pod", "-n", "2", "-g", "0", "--namespace", name, "-o", str(out)) == 0
+            assert self.cli("sample", "--watch", "20", "-o", str(out)) == 0
+            said = capsys.readouterr()
+            assert "2 scheduled, 0 waiting, of 2 submitted" in said.out
+            assert "we may not list nodes" in said.err
+            told = orjson.loads((out / "summary.json").read_bytes())
+            assert told["simulated"] is None
+            assert {row["simulated"] for row in pq.read_table(out / "stages.parquet").to_pylist()} == {None}
+            gate = ["gated", "--count", "3", "-g", "0", "--namespace", name, "--timeout", "60", "-o", str(tmp_path / "gated")]
+            code = self.cli(*gate)
+        assert code == 0, capsys.readouterr().err
+        assert orjson.loads((tmp_path / "gated" / "summary.json").read_bytes())["runs"][0]["facts"]["simulated"] is None
+
     def test_what_may_not_be_created_is_one_line_before_anything(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """A service account without any right, as the kubeconfig's user."""
         name = f"perfdag-test-{uuid.uuid4().hex[:8]}"
-
-        async def account() -> str:
-            async with Kube() as kube:
-                await kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-                await kube.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "nobody"}}, name)
-                body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}}
-                told = await kube.request("POST", f"/api/v1/namespaces/{name}/serviceaccounts/nobody/token", json=body)
-                return str(told["status"]["token"])
-
-        async def clean() -> None:
-            async with Kube() as kube:
-                await kube.delete(await kube.resource("v1", "Namespace"), name)
-
-        if "KUBECONFIG" not in os.environ:
-            pytest.skip("KUBECONFIG is not set: no cluster to test against")
-        import yaml
-
-        config = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
-        for user in config["users"]:
-            user["user"] = {"token": asyncio.run(account())}
-        (tmp_path / "config").write_text(yaml.safe_dump(config))
-        try:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setenv("KUBECONFIG", str(tmp_path / "config"))
-                assert self.cli("submit", "--template", "pod", "-n", "3", "--namespace", name, "-o", str(tmp_path / "out")) == 2
-        finally:
-            asyncio.run(clean())
+        with account(name, tmp_path / "config"), pytest.MonkeyPatch.context() as patch:
+            patch.setenv("KUBECONFIG", str(tmp_path / "config"))
+            assert self.cli("submit", "--template", "pod", "-n", "3", "--namespace", name, "-o", str(tmp_path / "out")) == 2
         said = capsys.readouterr().err
         assert f"you may not create, delete, list, watch pods in the namespace {name}; grant it to the service account nobody" in said
         assert said.count("\n") == 1

@@ -2,6 +2,7 @@
 
 import csv
 import random
+import re
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ import pytest
 from perfdag.kube import KubeError
 from perfdag.steps.scale import runai
 from perfdag.steps.scale.commands import Order, _submitter
+from perfdag.steps.scale.files import forget, read_run
 from perfdag.steps.scale.generator import CommandSubmitter
 from perfdag.steps.scale.rows import Row
 from perfdag.steps.scale.schedule import Schedule
@@ -111,6 +113,53 @@ class TestRunaiFiles:
         with pytest.raises(runai.SettingsError, match="there are api, kubectl, runai-cli"):
             runai.read_settings(tmp_path / "s.yaml")
 
+    @pytest.mark.parametrize(
+        ("text", "told"),
+        [
+            ("output_dir: 5", "output_dir: input should be a valid string"),
+            ("scheduler_event_times: [1]", "scheduler_event_times: input should be a valid boolean"),
+        ],
+    )
+    def test_a_setting_of_another_type_is_named(self, text: str, told: str, tmp_path: Path) -> None:
+        (tmp_path / "s.yaml").write_text(text)
+        with pytest.raises(runai.SettingsError, match=rf"s\.yaml: {re.escape(told)}"):
+            runai.read_settings(tmp_path / "s.yaml")
+
+    @pytest.mark.parametrize(
+        ("file", "body", "told"),
+        [
+            ("submitted.json", [{}], r"submitted\.json: workload 1 of 1 has no jobName, projectName, submitTimestamp"),
+            ("submitted.json", ["x"], r"submitted\.json: workload 1 of 1 has no jobName"),
+            ("sampled.json", [{"jobName": "a"}], r"sampled\.json: workload 1 of 1 has no projectName"),
+            ("submitted.json", {}, r"submitted\.json is not a list of workloads"),
+        ],
+    )
+    def test_files_of_another_shape_are_named_with_what_they_lack(self, file: str, body: Any, told: str, tmp_path: Path) -> None:
+        self.folder(tmp_path, [self.item("a")])
+        (tmp_path / file).write_bytes(orjson.dumps(body))
+        with pytest.raises(runai.SettingsError, match=told):
+            runai.read_times(tmp_path)
+
+    def test_a_time_that_is_none_is_named(self, tmp_path: Path) -> None:
+        self.folder(tmp_path, [{**self.item("a"), "jobCreatedTimestamp": "yesterday"}])
+        with pytest.raises(runai.SettingsError, match=r"workload a: jobCreatedTimestamp is 'yesterday', not a time"):
+            runai.read_times(tmp_path)
+
+    @pytest.mark.parametrize(
+        ("body", "told"),
+        [({}, "submissions"), ([], "submissions"), ({"submissions": [[1]]}, "submissions"), ({"submissions": []}, "run: field required")],
+    )
+    def test_a_run_file_of_another_shape_is_named(self, body: Any, told: str, tmp_path: Path) -> None:
+        (tmp_path / "run.json").write_bytes(orjson.dumps(body))
+        with pytest.raises(runai.SettingsError, match=rf"run\.json: {told}"):
+            read_run(tmp_path, 0)
+
+    def test_nothing_of_an_earlier_run_is_left_beside_the_next(self, tmp_path: Path) -> None:
+        for name in ("summary.json", "times.csv", "general.png", "timeline.png", "sampled.json", "notes.txt", "photo.png"):
+            (tmp_path / name).touch()
+        forget(tmp_path)
+        assert {each.name for each in tmp_path.iterdir()} == {"notes.txt", "photo.png"}
+
     def test_the_cli_gets_an_argument_list(self) -> None:
         argv = runai.runai_argv(runai.Settings(), "distributed", "2", 7, True)
         assert argv[:3] == ["runai", "submit-pytorch", "{name}"]
@@ -148,10 +197,12 @@ class TestSubmitters:
         before = ["submit", "j-7", "--project", "p one", "-i", "an/image", "--image-pull-policy", "IfNotPresent", "-g", "2"]
         assert await self.told(tmp_path, "training") == [*before, "--command", "--", "sleep", "infinity"]
 
-    async def test_a_distributed_workload_with_a_claim(self, tmp_path: Path) -> None:
-        said = await self.told(tmp_path, "distributed", pvc=True, storage_class="fast")
+    @pytest.mark.parametrize(("given", "storage"), [("fast", "fast"), ("", "openebs-lvmpv")])
+    async def test_a_distributed_workload_with_a_claim(self, given: str, storage: str, tmp_path: Path) -> None:
+        """As the tool asks for it, and of the same class as where the workload is created as an object."""
+        said = await self.told(tmp_path, "distributed", pvc=True, storage_class=given)
         assert said[:2] == ["submit-pytorch", "j-7"]
-        claim = ["--new-pvc", "ephemeral,size=1Mi,accessmode-rwo,path=/path-new,storageclass=fast"]
+        claim = ["--new-pvc", f"ephemeral,size=1Mi,accessmode-rwo,path=/path-new,storageclass={storage},claimname=my-pvc"]
         assert said[10:] == ["--clean-pod-policy", "none", "--workers", "7", *claim, "--command", "--", "sleep", "infinity"]
 
     async def test_an_interactive_workload(self, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
+from perfdag.cli import main
 from perfdag.steps.scale import gangs, simulate
 from perfdag.steps.scale.generator import Submission, Submitted
 from perfdag.steps.scale.observer import Observer, Record
@@ -47,6 +48,18 @@ class TestSimulate:
         (labels,) = (line for line in pod.splitlines() if line.strip().startswith("labels:"))
         assert ".metadata.labels" in labels
 
+    @pytest.mark.parametrize("system", ["runai", "storage"])
+    def test_failures_of_what_does_not_fail_are_refused(self, system: str, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(ValueError, match=f"nothing of {system} fails by itself"):
+            simulate.stages(system, failures=50)
+        for words in (
+            [system, "--failures", "50"],
+            ["kubevirt", "--remove", "--failures", "5"],
+            ["kubevirt", "--remove", "--delay", "a=1"],
+        ):
+            assert main(["scale", "simulate", *words]) == 2
+            assert capsys.readouterr().err.count("\n") == 1
+
     @pytest.mark.parametrize("text", ["vmi-running", "vmi-running=", "=5", "vmi-running=9-5", "vmi-running=a"])
     def test_a_bad_delay_is_refused(self, text: str) -> None:
         with pytest.raises(ValueError, match="not a delay"):
@@ -58,8 +71,6 @@ class TestSuites:
     def test_the_daily_suites_render_as_cron_workflows(self, name: str, cron: str, capsys: pytest.CaptureFixture[str]) -> None:
         pytest.importorskip("hera")
         import yaml
-
-        from perfdag.cli import main
 
         suite = Path(__file__).parents[2] / "suites" / f"{name}.yaml"
         assert f'--schedule "{cron}"' in suite.read_text(), "the file says how it is rendered"

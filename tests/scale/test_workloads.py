@@ -94,6 +94,19 @@ async def test_the_count_is_what_the_scenario_made_and_doubts_are_notes() -> Non
     assert any("clock moved against ours is not known" in note for note in result.facts["notes"])
 
 
+@pytest.mark.parametrize(("played", "mixed"), [({"n0", "n1"}, False), ({"n0"}, True), (set(), False)])
+async def test_pods_on_simulated_and_on_real_nodes_are_noted(played: set[str], mixed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nodes(kube: Any) -> set[str]:
+        return played
+
+    monkeypatch.setattr(session, "simulated_nodes", nodes)
+    here = held(2, "scheduled")
+    for i in range(2):
+        here.observer.records[f"p{i}"].node = f"n{i}"
+    result = await scenario.finish("fill", workloads.Spec(count=2), here, {})
+    assert any("on simulated and on real nodes" in note for note in result.facts["notes"]) == mixed
+
+
 @pytest.mark.parametrize(("again", "status"), [("released", 422), ("gone", 404), ("forbidden", 403)])
 async def test_a_pod_that_is_gone_or_released_does_not_end_the_release(again: str, status: int) -> None:
     """The answer to the first request is lost; the second finds the pod as the first left it."""
