@@ -11,6 +11,18 @@ from hera.workflows import models as m
 from perfdag.podspec import LABEL, STORE, hardened
 
 _CLAIM = "workflow.parameters.store startsWith 'claim://'"
+# of whatever namespace: preferred only, for a cluster may have one node. It holds both ways: pods that measure keep away from these too
+_MEASURING = m.PodAffinityTerm(
+    label_selector=m.LabelSelector(match_expressions=[m.LabelSelectorRequirement(key=f"{LABEL}/measuring", operator="Exists")]),
+    namespace_selector=m.LabelSelector(),
+    topology_key="kubernetes.io/hostname",
+)
+ASIDE = m.Affinity(
+    pod_anti_affinity=m.PodAntiAffinity(
+        preferred_during_scheduling_ignored_during_execution=[m.WeightedPodAffinityTerm(weight=100, pod_affinity_term=_MEASURING)]
+    )
+)
+"""Of a pod that measures nothing: away from those that do."""
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,10 @@ def cron(
     `store`: where it is another than the installation's. Raises ValueError for a name that is too long or a schedule that cannot be.
     """
     name = f"{NAME}-{suite}"
+    if suite.endswith("-due"):
+        raise ValueError(
+            f"{name}: so the watch over the schedule of suite {suite.removesuffix('-due')} is called; name this suite otherwise"
+        )
     if len(name) > 52:
         raise ValueError(f"{name}: a CronWorkflow's name has at most 52 characters")
     for schedule in schedules:

@@ -12,8 +12,8 @@ from hera.workflows import DAG, ClusterWorkflowTemplate, Container, Parameter, R
 from hera.workflows import models as m
 
 from perfdag.podspec import BEGAN, ENDED, LABEL, STEP, restricted
+from perfdag.workflows.containers import ASIDE, container, labels, with_store
 from perfdag.workflows.containers import Installation as Installation
-from perfdag.workflows.containers import container, labels, with_store
 from perfdag.workflows.gangs import duel, gang, rank
 
 NAME = "perfdag"
@@ -44,10 +44,10 @@ def template(made: Installation) -> WorkflowTemplate:
         workflow_metadata=m.WorkflowMetadata(labels={f"{LABEL}/suite-run": "true"}),
         image_pull_secrets=[m.LocalObjectReference(name=name) for name in made.pull_secrets] or None,
     ) as w:
-        plan = _tried(made, "plan", _plan(made), _lost(made, "plan", PLAN_SECONDS))
-        sentry = _tried(made, "sentry", _sentry(made))
-        suspect = _tried(made, "suspect", _suspect(made), _lost(made, "suspect", FINISH_SECONDS))
-        _tried(made, "finish", _finish(made), _lost(made, "finish", FINISH_SECONDS))
+        plan = tried(made, "plan", _plan(made), lost(made, "plan", PLAN_SECONDS))
+        sentry = tried(made, "sentry", _sentry(made))
+        suspect = tried(made, "suspect", _suspect(made), lost(made, "suspect", FINISH_SECONDS))
+        tried(made, "finish", _finish(made), lost(made, "finish", FINISH_SECONDS))
         ranks = {net: rank(made, net) for net in (False, True)}
         fans = [gang(made, ranks, False), gang(made, ranks, True), duel(made, ranks)]
         # a DAG of its own: the sentry beside it is no batch, and must not take a batch's place under the limit
@@ -65,7 +65,7 @@ def template(made: Installation) -> WorkflowTemplate:
     return w
 
 
-def _lost(made: Installation, name: str, limit: int) -> str:
+def lost(made: Installation, name: str, limit: int) -> str:
     """Expression: whether a step's pod was lost, by an eviction or a node that went. One that ended by itself said why, and another would say
     the same; one that waited or worked for all of its time (`limit`, seconds) would again.
 
@@ -76,7 +76,7 @@ def _lost(made: Installation, name: str, limit: int) -> str:
     return f"lastRetry.status == 'Error' || asFloat(lastRetry.duration) < ({most})"
 
 
-def _tried(made: Installation, name: str, pod: Container, expression: str | None = None) -> DAG:
+def tried(made: Installation, name: str, pod: Container, expression: str | None = None) -> DAG:
     """A step: its pod, anew where it failed and the expression holds.
 
     The retryStrategy is a DAG's: of a template that has one itself Argo forgets the pendingTimeout.
@@ -137,6 +137,7 @@ def _plan(made: Installation) -> Container:
             Parameter(name="gated", value_from=m.ValueFrom(path="/tmp/perfdag-plan/gated")),
         ],
         active_deadline_seconds=PLAN_SECONDS,
+        affinity=ASIDE,
         labels=labels("plan", _GIVEN),
         pod_spec_patch=with_store(restricted({"cpu": "100m", "memory": "128Mi"})),
     )
@@ -150,6 +151,7 @@ def _sentry(made: Installation) -> Container:
         {"pending": "{{workflow.outputs.parameters.pending}}"},
         image=made.image("base"),
         args=["step", "sentry"],
+        affinity=ASIDE,
         labels=labels("sentry", _MADE),
         pod_spec_patch=json.dumps(restricted({"cpu": "10m", "memory": "64Mi"})),
     )
@@ -163,6 +165,7 @@ def _suspect(made: Installation) -> Container:
         args=["step", "suspect", "--out", "/tmp/perfdag-suspect"],
         outputs=[Parameter(name=name, value_from=m.ValueFrom(path=f"/tmp/perfdag-suspect/{name}")) for name in _FANS],
         active_deadline_seconds=FINISH_SECONDS,
+        affinity=ASIDE,
         labels=labels("suspect", _MADE),
         pod_spec_patch=with_store(restricted({"cpu": "100m", "memory": "256Mi"})),
     )
@@ -176,6 +179,7 @@ def _finish(made: Installation) -> Container:
         image=made.image("finish"),
         args=["step", "finish", "--phase", "{{workflow.status}}"],
         active_deadline_seconds=FINISH_SECONDS,
+        affinity=ASIDE,
         labels=labels("finish", _GIVEN),
         pod_spec_patch=with_store(restricted({"cpu": "100m", "memory": "256Mi"})),
     )

@@ -54,7 +54,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     due = steps.add_parser("due", help="tell where the newest scheduled run of a suite on this cluster is too old")
     due.add_argument("--suite", required=True)
     due.add_argument("--max-age", metavar="HOURS", type=float, required=True)
-    due.set_defaults(run=_due)
+    due.set_defaults(run=_marked("due", _due))
     rsh = steps.add_parser("rsh", help="run a command on a peer of this gang (an MPI launcher's remote shell)")
     rsh.add_argument("words", nargs=argparse.REMAINDER, metavar="HOST COMMAND", help="address of a peer, the command and its arguments")
     rsh.set_defaults(run=_rsh)

@@ -257,6 +257,41 @@ def test_pods_of_every_step_are_labelled_by_their_run() -> None:
     assert found == {**steps, "rank": made, "rank-net": made}
 
 
+def test_pods_that_measure_nothing_keep_away_from_those_that_do() -> None:
+    pods = [
+        each
+        for made in documents()["base"]
+        if made["kind"] == "WorkflowTemplate"
+        for each in made["spec"]["templates"]
+        if "container" in each
+    ]
+    term = {
+        "labelSelector": {"matchExpressions": [{"key": "perfdag/measuring", "operator": "Exists"}]},
+        "namespaceSelector": {},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    away = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}}
+    steps = ("plan-pod", "sentry-pod", "suspect-pod", "finish-pod", "look-pod")
+    assert {each["name"]: each.get("affinity") for each in pods} == {**dict.fromkeys(steps, away), "rank": None, "rank-net": None}
+
+
+def test_a_look_that_never_began_is_no_late_night() -> None:
+    spec = due.template(Installation(store="s3://b/r", pending_limit=30))["spec"]
+    look = next(each for each in spec["templates"] if "container" in each)
+    assert look["pendingTimeout"] == "30s"
+    assert "retryStrategy" not in look, "Argo forgets the pendingTimeout of a template that has one"
+    [dag] = [each["dag"] for each in spec["templates"] if each["name"] == spec["entrypoint"]]
+    assert [(each["name"], each.get("depends")) for each in dag["tasks"]] == [("look", None), ("not-looked", "look.Failed || look.Errored")]
+    assert dag["tasks"][1]["when"] == "{{=!((workflow.annotations['perfdag/step'] ?? '') startsWith workflow.uid)}}"
+
+
+def test_a_suite_and_the_watch_over_another_have_no_name_in_common() -> None:
+    watch = due.cron("bench", "quick", ["0 2 * * *"], 600.0)["metadata"]["name"]
+    with pytest.raises(ValueError, match="perfdag-quick-due: so the watch over the schedule of suite quick is called"):
+        runs.cron("bench", watch.removeprefix("perfdag-"), ["0 2 * * *"])
+    assert len(due.cron("bench", "q" * 40, ["0 2 * * *"], 600.0)["metadata"]["name"]) == 52, "the longest name of a suite"
+
+
 def test_cron_refuses_what_argo_would() -> None:
     with pytest.raises(ValueError, match="five fields"):
         runs.cron("bench", "quick", ["hourly"])

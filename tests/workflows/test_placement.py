@@ -136,6 +136,36 @@ def test_an_exclusive_batch_shares_no_node_with_a_measuring_pod_of_any_run_or_na
     assert nodes.place((1, pod(newcomer, "newcomer", run="theirs"))) == [None], "nor does a usual pod come to where one is alone"
 
 
+def test_a_step_keeps_away_from_what_is_measured_and_the_other_way_round_where_there_is_room(nodes: Nodes) -> None:
+    """Each time the node that is measured has the most room, which is what the scheduler prefers otherwise."""
+    pytest.importorskip("hera")
+    from perfdag.workflows.containers import ASIDE
+
+    plain = nodes.shape(node_selector={"topology.kubernetes.io/zone": "a", "pool": nodes.name})
+    full = {
+        "containers": [{"name": "main", "image": "none", "resources": {"requests": {"cpu": "50", "memory": "200Gi"}}}],
+        "initContainers": [],
+    }
+
+    def step(name: str, **labels: str) -> Object:
+        made = pod(plain, name, more={"affinity": ASIDE.model_dump(by_alias=True, exclude_none=True)})
+        return {**made, "metadata": {"name": name, "labels": labels}}
+
+    def filler(number: int) -> Object:
+        made = pod(plain, f"full-{number}", more={**full, "nodeName": f"{nodes.name}-{number}"})
+        return {**made, "metadata": {"name": f"full-{number}"}}
+
+    nodes.place((0, filler(1)))
+    assert nodes.place((1, pod(plain, "measured", run="theirs")), (0, step("sentry"))) == ["0", "1"]
+    nodes.clear()
+    nodes.place((0, filler(1)))
+    assert nodes.place((0, step("early")), (1, pod(plain, "late", run="theirs"))) == ["0", "1"]
+    nodes.clear()
+    one = nodes.shape(node_selector={"kubernetes.io/hostname": f"{nodes.name}-0"})
+    lonely = {**step("lonely"), "spec": {**step("lonely")["spec"], "nodeSelector": one["node_selector"]}}
+    assert nodes.place((1, pod(one, "alone")), (0, lonely)) == ["0", "0"], "where there is one node it shares it"
+
+
 @pytest.mark.parametrize("count", [4, _WIDE + 1])
 def test_spread_is_a_node_each_and_no_more_than_there_are(nodes: Nodes, count: int) -> None:
     """A gang of few by anti-affinity; one of many by topologySpread, which lets a node have two once all have one: what ran is compared."""
