@@ -22,7 +22,9 @@ from perfdag.gate import own_gates
 from perfdag.kube import KubeError
 from perfdag.kubeconfig import Cluster, Credentials
 from perfdag.steps.scale import apimetrics, apiservers, gates, kubevirt, measured, prometheus, run_vmi, sizes, table, vmi
+from perfdag.steps.scale.clock import Offset
 from perfdag.steps.scale.generator import Submission, Submitted
+from perfdag.steps.scale.observer import Record
 from perfdag.steps.scale.rows import Row
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import Session
@@ -686,6 +688,37 @@ class TestDeletion:
         session: Any = Broken()
         assert await vmi._emptied(session, vmi.Spec()) == left
         assert session.notes == ["the deletion was not followed to its end: the watch is gone"]
+
+    async def test_rows_outlive_an_api_server_that_does_not_tell_of_its_nodes(self) -> None:
+        class Away:
+            counts: dict[str, int] = {}
+
+            async def resource(self, *_: str) -> str:
+                raise KubeError(0, "Unreachable", "no answer")
+
+            list = resource
+
+        made = Record(vmi.VMI, "u", "r-0", "ns", "")
+        for second, stage in enumerate(("created", "pending", "scheduling", "scheduled", "running"), 1):
+            made.put(stage, received_ns=second * 1_000_000_000)
+        made.node = "n"
+        observer: Any = SimpleNamespace(records={"u": made}, messages={})
+        heart: Any = SimpleNamespace(lags=[0.001])
+        session = Session(
+            Away(),
+            "r",
+            load("vmi", "r"),
+            ["ns"],
+            observer,
+            heart,
+            None,
+            Offset(0.0, 0.0),
+            [],
+            submissions=[Submission(0, "r-0", "ns", 1, 1, 2, "u")],  # type: ignore[arg-type]
+        )
+        ran = [row for row in await session.rows() if row.stage == "creation_to_running"]
+        assert [(row.status, row.seconds, row.simulated) for row in ran] == [("ok", 4.0, None)]
+        assert session.notes == ["whether nodes are simulated is not known: no answer"]
 
 
 class TestThroughput:
