@@ -219,7 +219,7 @@ def test_the_node_that_we_run_on_tells_by_its_flags(flags: str, virtual: bool, t
 
 async def test_gpus_of_nodes_that_are_not_ready_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     server: Any = Server(Node=[node("a", gpus=8), node("b", "Unknown", gpus=8)])
-    assert await gpus._gpus(server) == {"a": 8}
+    assert await gpus._gpus(server) == ({"a": 8}, {})
 
 
 class Refusing:
