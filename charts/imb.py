@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from perfdag.charts import lines, style
 from perfdag.charts.generic import dot_figure
-from perfdag.charts.series import Cell, Series, alike, band_words, read, runs_words, value_words, words_without
+from perfdag.charts.series import Cell, Series, alike, band_words, hosts_words, nodes_used, read, runs_words, value_words, words_without
 from perfdag.units import short
 
 MARKED = ("zero_byte_latency", "half_bandwidth_size")
@@ -22,7 +22,7 @@ LINES = 12
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     """A figure for each of IMB's benchmarks that ran."""
     cells = read(rows)
-    where = runs_words(rows)
+    where, used = runs_words(rows), nodes_used(rows)
     if not cells:
         yield "points", style.no_data()
     for kind in dict.fromkeys(str(cell.state.params.get("benchmark")) for cell in cells):
@@ -33,7 +33,7 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
             maps = [group for group in alike(swept, _SCALED) if len({_size(cell) for cell in group}) >= RANKS]
             for number, group in enumerate(maps, start=1):
                 slug = f"{kind.lower()}-ranks" if number == 1 else f"{kind.lower()}-ranks-{number}"
-                yield slug, _heatmap(_title(kind, group) if len(maps) > 1 else kind, group, where)
+                yield slug, _heatmap(_title(kind, group) if len(maps) > 1 else kind, group, where, used)
         else:
             yield (
                 kind.lower(),
@@ -121,16 +121,17 @@ def _title(kind: str, cells: Sequence[Cell]) -> str:
     return f"{kind} {words_without(cells[0], (*_SCALED, 'benchmark', 'hosts.count'))}".strip()
 
 
-def _heatmap(kind: str, cells: Sequence[Cell], where: str) -> Figure:
+def _heatmap(kind: str, cells: Sequence[Cell], where: str, used: Mapping[str, int]) -> Figure:
     """Median time by message size and hosts x ranks; the number in a cell is in us. The points differ in those two only."""
     found: dict[tuple[tuple[int, int], int], Series] = {}
     for cell in cells:
         for each in cell.series("latency", "mean"):
             found.setdefault((_size(cell), int(each.coords["message_bytes"])), each)
     ranks = sorted({key[0] for key in found})
+    placed = {size: min((used[c.state.point] for c in cells if _size(c) == size and c.state.point in used), default=None) for size in ranks}
     sizes = sorted({key[1] for key in found})
     grid = np.array([[found[r, s].middle if (r, s) in found else np.nan for s in sizes] for r in ranks])
-    title = f"{kind}: median time by message size, nodes and ranks"
+    title = f"{kind}: median time by message size, hosts and ranks"
     said = "number: median in us, its spread is in the table; grey: not measured"
     fig, (ax,) = style.figure(title=title, subtitle=f"{said}; {where}", heights=(0.35 * len(ranks) + 1.2,))
     ax.set_facecolor(style.GRID)
@@ -139,10 +140,10 @@ def _heatmap(kind: str, cells: Sequence[Cell], where: str) -> Figure:
     for y, x in np.argwhere(np.isfinite(grid)):
         bright = (np.log(grid[y, x]) - low) / max(high - low, 1e-9) > 0.55
         ax.text(x + 0.5, y + 0.5, _us(grid[y, x] * 1e6), ha="center", va="center", fontsize=5.5, color="black" if bright else "white")
-    ax.set_yticks(np.arange(len(ranks)) + 0.5, [f"{hosts} node{'s' * (hosts > 1)} x {count // hosts}" for hosts, count in ranks])
+    ax.set_yticks(np.arange(len(ranks)) + 0.5, [f"{hosts_words(size[0], placed[size])} x {size[1] // size[0]}" for size in ranks])
     style.size_columns(ax, sizes)
     ax.grid(visible=False)
-    ax.set_ylabel("nodes x ranks of each")
+    ax.set_ylabel("hosts x ranks of each")
     bar = fig.colorbar(mesh, ax=ax, pad=0.01)
     style.value_axis(bar.ax.yaxis, "s", 1.0, log=True)
     return fig

@@ -1,6 +1,6 @@
 """openfoam: strong scaling with its ideal line and efficiency, the phases of each point, and the time of a step along the run."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from perfdag.charts import lines, style
 from perfdag.charts.generic import dot_figure
-from perfdag.charts.series import Cell, Series, alike, band_words, read, runs_words, value_words, words_without
+from perfdag.charts.series import Cell, Series, alike, band_words, hosts_words, nodes_used, read, runs_words, value_words, words_without
 
 LINES = 12
 _SCALED = ("procs", "nodes", "procs_per_node")
@@ -22,10 +22,11 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     if not measured:
         yield "points", dot_figure(cells, ["solve_time"], where, title="OpenFOAM: no sample") if cells else style.no_data()
         return
+    used = nodes_used(rows)
     scaled = [group for group in alike(measured, _SCALED) if len({cell.state.params["procs"] for cell in group}) > 1]
     for number, group in enumerate(scaled):
         case = words_without(group[0], (*_SCALED, "hosts.count")) if len(scaled) > 1 else ""
-        yield "scaling" if not number else f"scaling-{number + 1}", _scaling(group, "; ".join(part for part in (case, where) if part))
+        yield "scaling" if not number else f"scaling-{number + 1}", _scaling(group, "; ".join(part for part in (case, where) if part), used)
     yield "points", dot_figure(cells, ["solve_time"], where)
     yield "phases", _phases(measured, where)
     along = _along(measured, where)
@@ -56,21 +57,25 @@ def _time(cell: Cell) -> Series | None:
     return next((each for each in cell.series("solve_time", "value") if each.values), None)
 
 
-def _scaling(cells: Sequence[Cell], where: str) -> Figure:
+def _scaling(cells: Sequence[Cell], where: str, used: Mapping[str, int]) -> Figure:
+    names: dict[int, str] = {}
     by_nodes: dict[int, list[tuple[int, Series]]] = {}
     for cell in cells:
         time = _time(cell)
         if time:
-            by_nodes.setdefault(int(cell.state.params["nodes"]), []).append((int(cell.state.params["procs"]), time))
+            nodes = int(cell.state.params["nodes"])
+            by_nodes.setdefault(nodes, []).append((int(cell.state.params["procs"]), time))
+            # on fewer nodes than hosts in some sample: then the line is not one of so many nodes
+            names[nodes] = max(names.get(nodes, ""), hosts_words(nodes, used.get(cell.state.point)), key=len)
     points = sorted((procs, time.middle) for group in by_nodes.values() for procs, time in group)
     base_procs, base = points[0]
     largest, fastest = points[-1]
     gained = base * base_procs / (fastest * largest)
     title = f"OpenFOAM: {base / fastest:.3g} times as fast with {largest} processes as with {base_procs}: {gained * 100:.0f} % efficient"
     said = band_words(time for group in by_nodes.values() for _, time in group)
-    fig, (above, below) = style.figure(
-        2, [2.6, 1.5], title=title, subtitle=f"{said}; dashed: ideal from {base_procs}; {where}", sharex=True
-    )
+    close = ", ".join(name for _, name in sorted(names.items()) if " on " in name)
+    subtitle = "; ".join(part for part in (said, f"dashed: ideal from {base_procs}", close, where) if part)
+    fig, (above, below) = style.figure(2, [2.6, 1.5], title=title, subtitle=subtitle, sharex=True)
     procs = sorted({p for p, _ in points})
     above.set_xscale("log", base=2)
     above.set_yscale("log")
@@ -80,7 +85,7 @@ def _scaling(cells: Sequence[Cell], where: str) -> Figure:
         group.sort(key=lambda pair: pair[0])
         xs, middles = [p for p, _ in group], [t.middle for _, t in group]
         bars = [[t.middle - t.band.low for _, t in group], [t.band.high - t.middle for _, t in group]]
-        name = f"{nodes} host{'s' if nodes > 1 else ''}"
+        name = names[nodes]
         above.errorbar(xs, middles, yerr=bars, label=name, capsize=3, gid=f"median {name}", **style.look(k))
         below.plot(xs, [base * base_procs / (p * t) for p, t in zip(xs, middles, strict=True)], gid=f"efficiency {name}", **style.look(k))
     unit = style.value_axis(above.yaxis, "s", base, log=True)

@@ -13,7 +13,8 @@ from perfdag.summary import PointState, Series, summarise, varied
 from perfdag.units import short
 
 __all__ = [
-    "Cell", "PointState", "Series", "alike", "band_words", "labelled", "of_benchmark", "read", "runs_words", "valid", "value_words", "words_without",
+    "Cell", "PointState", "Series", "alike", "band_words", "hosts_words", "labelled", "nodes_used", "of_benchmark", "read", "runs_words", "valid", "value_words",
+    "words_without",
 ]  # fmt: skip
 
 _SIZES = re.compile(r"\b((?:bs|size|\w*_?bytes|window|length|file_?size|message)=)(\d{4,})\b")
@@ -144,6 +145,21 @@ def runs_words(rows: pa.Table) -> str:
 def _nodes(rows: pa.Table) -> list[str]:
     named = pc.unique(pc.list_flatten(rows["nodes"].combine_chunks()))
     return sorted(each for each in named.to_pylist() if each)
+
+
+def nodes_used(rows: pa.Table) -> dict[str, int]:
+    """Nodes on which the hosts of a point were, the fewest of its samples; a point whose rows name none is left out."""
+    found: dict[str, int] = {}
+    for point, nodes in zip(rows["point"].to_pylist(), rows["nodes"].to_pylist(), strict=True):
+        if nodes:
+            found[point] = min(len(set(nodes)), found.get(point, len(nodes)))
+    return found
+
+
+def hosts_words(count: int, nodes: int | None = None) -> str:
+    """`2 hosts`, and where they were on fewer nodes that too: `2 hosts on 1 node`."""
+    hosts = f"{count} host{'s' * (count != 1)}"
+    return f"{hosts} on {nodes} node{'s' * (nodes != 1)}" if nodes and nodes < count else hosts
 
 
 def value_words(series: Series) -> str:

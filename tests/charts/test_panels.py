@@ -214,13 +214,28 @@ def test_imb_collective_with_three_rank_counts_has_a_heatmap_of_the_medians():
     assert grid.shape == (3, 20)
     assert grid[2, 0] == pytest.approx(8e-6)
     assert grid[0, -1] == pytest.approx(2e-6 + 2**20 * 1e-9 * 2)
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["1 node x 2", "1 node x 4", "1 node x 8"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["1 host x 2", "1 host x 4", "1 host x 8"]
 
 
-def collective(mpi: str, hosts: int, ranks: int, late: float):
+def collective(mpi: str, hosts: int, ranks: int, late: float, nodes: int | None = None):
     values = [rows.latency(late, stat="mean", coords={"message_bytes": size}, headline=False) for size in (0, 64, 4096)]
     params = {"benchmark": "Allreduce", "ranks": ranks, "ranks_per_host": ranks // hosts, "mpi": mpi}
-    return rows.sample("imb", params, 1, values, shape={"hosts": {"count": hosts}})
+    made = rows.sample("imb", params, 1, values, shape={"hosts": {"count": hosts}})
+    return [{**row, "nodes": [f"node-{k % (nodes or hosts)}" for k in range(hosts)]} for row in made]
+
+
+def test_imb_hosts_that_shared_a_node_are_not_called_nodes():
+    samples = [
+        collective("intel", hosts, ranks, 1e-6 * ranks, nodes) for hosts, ranks, nodes in ((1, 2, 1), (2, 2, 1), (4, 4, 2), (2, 8, 2))
+    ]
+    ax = drawn(imb, rows.table(*samples))["allreduce-ranks"].axes[0]
+    assert [label.get_text() for label in ax.get_yticklabels()] == [
+        "1 host x 2",
+        "2 hosts on 1 node x 1",
+        "2 hosts x 4",
+        "4 hosts on 2 nodes x 1",
+    ]
+    assert "node" not in ax.get_ylabel()
 
 
 def test_imb_has_a_heatmap_for_each_setting_and_a_row_for_each_number_of_nodes_and_ranks():
@@ -230,7 +245,7 @@ def test_imb_has_a_heatmap_for_each_setting_and_a_row_for_each_number_of_nodes_a
     assert list(figures) == ["allreduce", "allreduce-ranks", "allreduce-ranks-2"]
     for slug, unit, said in (("allreduce-ranks", 1e-6, "intel"), ("allreduce-ranks-2", 1e-3, "openmpi")):
         ax = figures[slug].axes[0]
-        assert [label.get_text() for label in ax.get_yticklabels()] == ["1 node x 4", "2 nodes x 2", "4 nodes x 2"]
+        assert [label.get_text() for label in ax.get_yticklabels()] == ["1 host x 4", "2 hosts x 2", "4 hosts x 2"]
         (mesh,) = artists(ax, "median")
         assert list(np.asarray(mesh.get_array())[:, 0]) == pytest.approx([unit + 4e-9, 2 * unit + 4e-9, 4 * unit + 8e-9])
         assert f"mpi={said}" in texts(figures[slug])
