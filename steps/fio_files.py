@@ -4,13 +4,13 @@ import json
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from perfdag import facts
 from perfdag.benchmark import Failed, Gang, Skip
 from perfdag.hosts import Host, LocalHost
-from perfdag.steps.fio_leftovers import MARKER, PREFIX, beside, mark, sweep, sweep_file
+from perfdag.steps.leftovers import MARKER, PREFIX, beside, clear, mark
 
 if TYPE_CHECKING:
     from perfdag.steps.fio import FioParams
@@ -55,14 +55,14 @@ def files(gang: Gang, params: "FioParams") -> Iterator[list[Place]]:
             root = home(gang, params, host)
             if params.directory and not _exists(host, params.directory):
                 raise Failed(f"directory {params.directory} is not there on {host.name}; make it, or name another")
-            _sweep(host, str(PurePosixPath(gang.scratch).parent))
+            clear(host, str(PurePosixPath(gang.scratch).parent))
             if root != gang.scratch or params.file:
-                _sweep(host, params.file or root)
+                clear(host, params.file or root)
             described = filesystem(host, params.file or root)
             if params.direct and (said := doubt(str(described.get("type")))):
                 described["direct_io"] = said
             device = params.file or (root if described.get("type") == "block" else None)
-            folder = str(PurePosixPath(gang.scratch if device else root) / f"{PREFIX}{token}-{index}")
+            folder = str(PurePosixPath(gang.scratch if device else root) / f"{PREFIX}fio-{token}-{index}")
             _refuse(
                 host,
                 params,
@@ -85,18 +85,6 @@ def files(gang: Gang, params: "FioParams") -> Iterator[list[Place]]:
     finally:
         for host, path in made:
             host.remove(path)
-
-
-def _sweep(host: Host, root: str) -> None:
-    """Remove what samples that were killed (kill -9, a pod that went) left in a folder that outlives them, or in their scratch folders there.
-
-    `root` may be a file too: it is removed where such a sample made it.
-    """
-    if isinstance(host, LocalHost):
-        sweep(Path(root))
-        sweep_file(Path(root))
-    else:
-        host.run(["python3", "-m", "perfdag.steps.fio_leftovers", root], timeout=60)
 
 
 def doubt(kind: str) -> str | None:

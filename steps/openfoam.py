@@ -2,6 +2,7 @@
 
 import os
 import re
+import secrets
 import sys
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -9,16 +10,22 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Params, Skip, Tool
+from perfdag.hosts import LocalHost
 from perfdag.shape import Shape
-from perfdag.steps import devices, openmpi
+from perfdag.steps import devices, leftovers, openmpi
 from perfdag.steps import openfoam_case as case
 from perfdag.steps.openfoam_log import Log, check_ended, measurements, read_log, unstamped, why
 from perfdag.units import quantity_bytes, short
 
 DEBIAN_ROOT = "/usr/share/openfoam"
-# measured with OpenFOAM 1912, 8,000 to 216,000 cells: blockMesh and icoFoam alike, and the case with its mesh in text
-BASE_MEMORY, MEMORY_PER_CELL = 50 << 20, 850
-DISK_PER_CELL = 115  # as much again where decomposePar cuts it
+# a tenth more than measured with OpenFOAM 1912: blockMesh and icoFoam alike 905 B, the case with its mesh in text 115 B
+BASE_MEMORY, MEMORY_PER_CELL = 50 << 20, 1000
+DISK_PER_CELL = 130  # as much again where decomposePar cuts it
+# s for a cell and iteration of the pressure, measured with OpenFOAM 1912 on a virtual machine of 2025; a V-cycle goes over all levels
+COST = {"PCG": 50e-9, "GAMG": 240e-9}
+TOLERANCE_CYCLES = 15  # of GAMG to the published tolerance and below, whatever the mesh
+MOST_CELLS = 894  # an edge; from 895 on the faces are more than OpenFOAM's usual labels of 32 bits count
+_STEPS = 3  # of a sample that each may take its timeout: mesh, decomposition, solver
 _PRINTED = 1 + 1e-5  # icoFoam prints six digits
 _HOSTS = re.compile(r"^Hosts\s*:\s*\n\(\n((?:\s*\(\S+ \d+\)\n)+)\)", re.M)
 # Debian's begin with OPENFOAM=, those of OpenCFD with a tag or commit; those of the Foundation have no OPENFOAM=
@@ -32,7 +39,9 @@ class OpenFoamParams(Params):
         None,
         description="published size: S 100^3, M 200^3, XL 400^3, XXL 800^3 cells; XS is 20^3, for tests; default S unless `cells` is given",
     )
-    cells: Annotated[int, Field(ge=4, le=1200)] | None = Field(None, description="cells along one edge of the cube, instead of `size`")
+    cells: Annotated[int, Field(ge=4, le=MOST_CELLS)] | None = Field(
+        None, description="cells along one edge of the cube, instead of `size`"
+    )
     time_steps: Annotated[int, Field(ge=2, le=1_000_000)] | None = Field(
         None, description="time steps; default as published: S 500, M 2000, XL and XXL 100 (XS and `cells`: 20)"
     )
@@ -40,8 +49,8 @@ class OpenFoamParams(Params):
     stop: case.Stop = Field("iterations", description="a linear solve ends after a fixed number of iterations, or at a fixed tolerance")
     pressure_iterations: Annotated[int, Field(ge=1, le=5000)] | None = Field(
         None,
-        description="with stop: iterations, of each pressure solve (two a time step); default as published: S 250, M 650, XL 1300"
-        " (XXL 2600; XS and `cells`: 250)",
+        description="with stop: iterations, of each pressure solve (two a time step); default for PCG as published: S 250, M 650, XL 1300"
+        " (XXL 2600; XS and `cells`: 250), for GAMG 10 V-cycles",
     )
     tolerance: float = Field(1e-4, gt=0, lt=1, description="with stop: tolerance, residual at which a pressure solve ends, as published")
     solver: case.Solver = Field("PCG", description="linear solver of the pressure: PCG (with DIC) or GAMG (multigrid)")
@@ -86,7 +95,7 @@ class OpenFoamParams(Params):
             delta_t=self.delta_t or (case.DELTA_T[size] if size else case.default_delta_t(cells)),
             solver=self.solver,
             stop=self.stop,
-            pressure_iterations=self.pressure_iterations or (case.PRESSURE_ITERATIONS[size] if size else 250),
+            pressure_iterations=self.pressure_iterations or case.pressure_iterations(size, self.solver),
             tolerance=self.tolerance,
             procs=self.procs,
             decomposition=self.decomposition,
@@ -133,6 +142,8 @@ class OpenFoam(Benchmark[OpenFoamParams]):
         problems = []
         if shape.hosts.count != params.nodes:
             problems.append(f"hosts.count is {shape.hosts.count} but the parameter nodes is {params.nodes}; leave hosts.count out")
+        if shape.volume is not None and shape.volume.mode == "Block":
+            problems.append("volume.mode is Block, and the case is a folder of files; use mode Filesystem, or leave volume out")
         problems += _room(params, shape)
         if params.transport == "rdma" and not devices.has_rdma(shape):
             problems.append(f"transport: rdma {devices.RDMA_WANTED}")
@@ -140,20 +151,35 @@ class OpenFoam(Benchmark[OpenFoamParams]):
 
     def seconds(self, params: OpenFoamParams) -> float:
         cavity = params.cavity()
-        sweeps = 2 * (cavity.pressure_iterations if params.stop == "iterations" else 2 * cavity.cells)
-        # 40 ns a cell and iteration and 5 us a cell and mesh: measured on a virtual machine of 2025
-        return 2 + cavity.cells**3 * (5e-6 + cavity.time_steps * (sweeps + 25) * 40e-9 / params.procs)
+        to_tolerance = TOLERANCE_CYCLES if params.solver == "GAMG" else 2 * cavity.cells
+        solves = 2 * (cavity.pressure_iterations if params.stop == "iterations" else to_tolerance)
+        # the velocity and the rest of a step are 25 iterations of PCG; 5 us a cell to make the mesh
+        step = solves * COST[params.solver] + 25 * COST["PCG"]
+        return 2 + cavity.cells**3 * (5e-6 + cavity.time_steps * step / params.procs)
 
     def prepare(self, gang: Gang, params: OpenFoamParams) -> None:
         if not params.oversubscribe:
             openmpi.need_cpus(gang.hosts, params.procs)
         if params.transport == "rdma":
             openmpi.need_rdma(gang.hosts)
-        lead, folder = gang.hosts[0], _folder(gang)
-        lead.remove(folder)  # on a volume that was used before
+        environment = _environment()
+        lead = gang.hosts[0]
+        for root in filter(None, (str(Path(gang.scratch).parent), gang.volume)):
+            leftovers.clear(lead, root)  # what was killed leaves tens of GB
+        # the first host reads and writes for all, so no other has a copy; other runs on the volume have theirs
+        folder = gang.notes["case"] = f"{gang.volume or gang.scratch}/{leftovers.PREFIX}openfoam-{secrets.token_hex(4)}"
+        try:
+            self._lay_out(gang, params, folder, environment)
+        except BaseException:
+            lead.remove(folder)
+            raise
+
+    def _lay_out(self, gang: Gang, params: OpenFoamParams, folder: str, environment: dict[str, str]) -> None:
+        """The case with its mesh, cut where several processes solve it; its times go to the notes."""
+        lead = gang.hosts[0]
+        lead.put(f"{folder}/{leftovers.MARKER}", leftovers.mark(_STEPS * gang.timeout, isinstance(lead, LocalHost)))
         for path, text in case.files(params.cavity()).items():
             lead.put(f"{folder}/{path}", text.encode())
-        environment = _environment()
         mesh = lead.run(["blockMesh", "-case", folder], timeout=gang.timeout, env=environment).check("blockMesh")
         gang.notes |= {"mesh_s": mesh.seconds, "decompose_s": 0.0, "mesh": mesh.stdout}
         if params.procs > 1:
@@ -163,7 +189,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
             gang.notes["decompose_s"] = cut.check("decomposePar").seconds
 
     def run(self, gang: Gang, params: OpenFoamParams) -> Output:
-        lead, folder = gang.hosts[0], _folder(gang)
+        lead, folder = gang.hosts[0], gang.notes["case"]
         ranked = [sys.executable, "-m", "perfdag.steps.stamp", "rank", "icoFoam", "-case", folder]
         if params.procs > 1:
             launch = openmpi.mpirun(
@@ -212,11 +238,6 @@ def version(log: str) -> str | None:
     return found[1] if found else None
 
 
-def _folder(gang: Gang) -> str:
-    """Where the first host has the case: it reads and writes for all, so no other has a copy."""
-    return f"{gang.volume or gang.scratch}/perfdag-openfoam-case"
-
-
 def _room(params: OpenFoamParams, shape: Shape) -> list[str]:
     """What of the case does not fit in the memory of a pod or on the volume, where the suite says how large they are."""
     cells = params.cavity().cells ** 3
@@ -240,8 +261,8 @@ def _environment() -> dict[str, str]:
     if not (Path(root) / "etc" / "controlDict").exists():
         raise Skip(f"{root} has no etc/controlDict: install openfoam, or set WM_PROJECT_DIR (source OpenFOAM's etc/bashrc)")
     # a rank on another host is started by a shell of ssh, which has nothing of an image's environment
-    path = {"PYTHONPATH": os.environ["PYTHONPATH"]} if os.environ.get("PYTHONPATH") else {}
-    return {"WM_PROJECT_DIR": root, "FOAM_SIGFPE": "true", **path}
+    own = {name: value for name, value in os.environ.items() if value and (name == "PYTHONPATH" or name.startswith(("FOAM_", "WM_")))}
+    return {**own, "WM_PROJECT_DIR": root, "FOAM_SIGFPE": "true"}
 
 
 def _check_claims(log: Log, params: OpenFoamParams, output: Output, measurements: list[Measurement]) -> None:

@@ -154,7 +154,7 @@ class SshHost:
 
         full = ["taskset", "-c", cpus, *argv] if cpus else list(argv)
         # sshd brings an environment of its own: what a command needs is sent with it
-        ours = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "I_MPI_ROOT") if name in os.environ}
+        ours = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "I_MPI_ROOT") if name in os.environ}
         environment = {"LC_ALL": "C.UTF-8", **ours, **(env or {})}
         words = shlex.join(["env", *(f"{name}={value}" for name, value in environment.items()), *full])
         inside = f"cd {shlex.quote(cwd)} && {words}" if cwd else words

@@ -18,7 +18,7 @@ from perfdag.benchmark import Failed, Gang, Invalid, Measurement, Output, Skip
 from perfdag.hosts import LocalHost
 from perfdag.shape import Shape, merge
 from perfdag.stats.percentiles import needed
-from perfdag.steps import fio_files, fio_leftovers, fio_report
+from perfdag.steps import fio_files, fio_report, leftovers
 from perfdag.steps.fio import Fio, FioParams, Place, job_file, options
 from tests.recorded import damage
 from tests.recorded.record import load
@@ -117,14 +117,14 @@ def test_percentiles_from_a_histogram_are_those_that_fio_computes() -> None:
 def test_what_a_killed_sample_left_is_removed_by_the_next(here: Gang, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
-    text = "from perfdag.steps.fio_leftovers import *; import sys; from pathlib import Path\n"
-    text += "f = Path(sys.argv[1]) / (PREFIX + sys.argv[2]); f.mkdir(); (f / MARKER).write_bytes(mark(600, True))\n"
+    text = "from perfdag.steps.leftovers import *; import sys; from pathlib import Path\n"
+    text += "f = Path(sys.argv[1]) / (PREFIX + 'fio-' + sys.argv[2]); f.mkdir(); (f / MARKER).write_bytes(mark(600, True))\n"
     subprocess.run([sys.executable, "-c", text, str(folder), "killed"], check=True)
     (folder / "perfdag-fio-mine").mkdir()
-    (folder / "perfdag-fio-mine" / fio_leftovers.MARKER).write_bytes(fio_leftovers.mark(600, True))
+    (folder / "perfdag-fio-mine" / leftovers.MARKER).write_bytes(leftovers.mark(600, True))
     for name, seconds in (("over", -1), ("elsewhere", 600)):
         (folder / f"perfdag-fio-{name}").mkdir()
-        (folder / f"perfdag-fio-{name}" / fio_leftovers.MARKER).write_bytes(fio_leftovers.mark(seconds, False))
+        (folder / f"perfdag-fio-{name}" / leftovers.MARKER).write_bytes(leftovers.mark(seconds, False))
     (folder / "perfdag-fio-not-ours").mkdir()
     FIO.run(here, FioParams(rw="read", directory=str(folder), **SMALL))
     assert sorted(each.name for each in folder.iterdir()) == ["perfdag-fio-elsewhere", "perfdag-fio-mine", "perfdag-fio-not-ours"]
@@ -183,22 +183,22 @@ def test_a_file_that_a_killed_sample_made_does_not_stop_the_rest(tmp_path: Path)
 
 def test_a_file_is_removed_only_where_its_sample_is_over_and_nobody_touched_it_since(tmp_path: Path) -> None:
     target, marker = tmp_path / "data", tmp_path / "data.made-by-perfdag"
-    assert fio_leftovers.beside(str(target)) == str(marker)
+    assert leftovers.beside(str(target)) == str(marker)
     target.write_bytes(b"precious")
-    assert fio_leftovers.sweep_file(target) == [], "there is no marker"
-    for content in (fio_leftovers.mark(600, True), fio_leftovers.mark(600, False), b"garbled"):
+    assert leftovers.sweep_file(target) == [], "there is no marker"
+    for content in (leftovers.mark(600, True), leftovers.mark(600, False), b"garbled"):
         marker.write_bytes(content)
-        assert fio_leftovers.sweep_file(target) == []
+        assert leftovers.sweep_file(target) == []
         assert marker.exists(), "it may be in use"
-    marker.write_bytes(fio_leftovers.mark(-1, False))
-    assert fio_leftovers.sweep_file(target) == [], "changed since"
+    marker.write_bytes(leftovers.mark(-1, False))
+    assert leftovers.sweep_file(target) == [], "changed since"
     assert [each.name for each in tmp_path.iterdir()] == ["data"]
-    marker.write_bytes(fio_leftovers.mark(0.2, False))
+    marker.write_bytes(leftovers.mark(0.2, False))
     time.sleep(0.25)
-    assert fio_leftovers.sweep_file(target) == ["data"]
+    assert leftovers.sweep_file(target) == ["data"]
     assert not list(tmp_path.iterdir())
-    marker.write_bytes(fio_leftovers.mark(-1, False))  # killed before fio made it
-    assert fio_leftovers.sweep_file(target) == []
+    marker.write_bytes(leftovers.mark(-1, False))  # killed before fio made it
+    assert leftovers.sweep_file(target) == []
     assert not list(tmp_path.iterdir())
 
 

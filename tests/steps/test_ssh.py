@@ -80,6 +80,11 @@ def test_environment_folder_stdin_and_exit_code(host: SshHost, tmp_path: Path) -
     assert said.code == 3
 
 
+def test_libraries_that_the_lead_finds_the_peer_finds_too(host: SshHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/openfoam/lib")
+    assert host.run(["sh", "-c", 'printf %s "$LD_LIBRARY_PATH"'], timeout=10).stdout == "/opt/openfoam/lib"
+
+
 def test_a_signal_is_a_negative_code(host: SshHost) -> None:
     assert host.run(["sh", "-c", "kill -9 $$"], timeout=10).code == -9
 

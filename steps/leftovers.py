@@ -1,6 +1,6 @@
-"""Folders and files that a killed fio sample left behind: what marks them, and how the next sample removes them.
+"""Folders and files that a killed sample left behind: what marks them, and how the next sample removes them.
 
-`python -m perfdag.steps.fio_leftovers PATH` sweeps a folder on a peer, or a file that a sample may have made.
+`python -m perfdag.steps.leftovers PATH` sweeps a folder on a peer, or a file that a sample may have made.
 """
 
 import json
@@ -11,8 +11,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from perfdag.hosts import Host, LocalHost
+
 MARKER = "made-by-perfdag"
-PREFIX = "perfdag-fio-"
+PREFIX = "perfdag-"
 
 
 def mark(seconds: float, here: bool) -> bytes:
@@ -27,10 +29,10 @@ def mark(seconds: float, here: bool) -> bytes:
 def sweep(folder: Path) -> list[str]:
     """Remove folders of samples that cannot be under way any more; returns their names. One that may be in use stays.
 
-    They lie in `folder`, or in the scratch folders of samples (`perfdag-*`) in it; of these one that is then empty goes too.
+    They lie in `folder`, or in the scratch folders of samples in it; of these one that is then empty goes too.
     """
     removed = []
-    for each in [*folder.glob(f"{PREFIX}*"), *folder.glob(f"perfdag-*/{PREFIX}*")]:
+    for each in [*folder.glob(f"{PREFIX}*"), *folder.glob(f"{PREFIX}*/{PREFIX}*")]:
         try:
             told = json.loads((each / MARKER).read_bytes())
             if _over(told):
@@ -41,6 +43,15 @@ def sweep(folder: Path) -> list[str]:
         except (OSError, ValueError):
             continue  # not ours, or its owner is faster
     return removed
+
+
+def clear(host: Host, root: str) -> None:
+    """Sweep a folder that outlives samples, or a file that one may have made, on that host."""
+    if isinstance(host, LocalHost):
+        sweep(Path(root))
+        sweep_file(Path(root))
+    else:
+        host.run(["python3", "-m", "perfdag.steps.leftovers", root], timeout=60)
 
 
 def beside(target: str) -> str:
