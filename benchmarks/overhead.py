@@ -5,7 +5,7 @@ where it is started and waited for, fio's laying out of files before it, and mes
 wrapper, is run bare on the same case for comparison. The difference is what surrounds the tool: looking for it and for devices, starting and
 stopping servers, asking versions, reading outputs, parsing. What a benchmark does once in a run (torchbench's weights) is in the first round
 alone, and so not in the medians. Printed: medians of ROUNDS rounds, the difference, the tool's own range, and
-whether the difference is at most 100 ms or 1 %, whichever is more. Exit 1 where one is not.
+whether the difference is at most 100 ms or 1 %, whichever is more. Exit 1 where one is not, or nothing was measured.
 
     python benchmarks/overhead.py [NAME...]        needs iperf3, fio, IMB-MPI1, OpenFOAM, and for torchbench PERFDAG_TORCHBENCH (a checkout) and
                                                    PERFDAG_TORCH_PYTHON (an interpreter with torch); what is absent is named and left out
@@ -99,7 +99,7 @@ def measure(name: str, params: dict[str, Any], rounds: int) -> Cost:
             start = time.perf_counter()
             benchmark.prepare(gang, model)
             prepared = time.perf_counter() - start
-            own = ico_foam(f"{scratch}/perfdag-openfoam-case") if name == "openfoam" else None
+            own = ico_foam(gang.notes["case"]) if name == "openfoam" else None
             meshed = gang.notes.get("mesh_s", 0.0) + gang.notes.get("decompose_s", 0.0)
             for host in hosts:
                 host.commands.clear()
@@ -137,10 +137,14 @@ def bare(argv: list[str], rounds: int) -> float:
 
 
 def main(names: list[str]) -> int:
-    """Print the table; 1 where a step adds more than is allowed."""
+    """Print the table; 1 where a step adds more than is allowed or nothing was measured, 2 where a name is unknown."""
+    unknown = [name for name in names if name not in POINTS]
+    if unknown:
+        print(f"no such benchmark: {', '.join(unknown)}; known: {'; '.join(POINTS)}", file=sys.stderr)
+        return 2
     chosen = {name: params for name, params in POINTS.items() if not names or name in names}
     print(f"{'benchmark':12} {'tool s':>8} {'step s':>8} {'added ms':>10} {'added':>9}  {'tool +- ms':>9}")
-    every = True
+    every, measured = True, 0
     for name, params in chosen.items():
         try:
             cost = measure(name, params, ROUNDS)
@@ -148,8 +152,11 @@ def main(names: list[str]) -> int:
             print(f"{name:12} left out: {error}")
             continue
         line, held = cost.line(name)
-        every = every and held
+        every, measured = every and held, measured + 1
         print(line, flush=True)
+    if not measured:
+        print("nothing was measured", file=sys.stderr)
+        return 1
     print(
         f"baseline: `true` by subprocess alone takes {bare(['true'], 20) * 1000:.1f} ms; allowed: {ALLOWED_SECONDS * 1000:.0f} ms or {ALLOWED_PART:.0%}"
     )
