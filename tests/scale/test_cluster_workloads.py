@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -104,6 +105,22 @@ async def test_jobs_are_gated_by_their_pods(kube: Kube, nodes: None, namespace: 
     result = await workloads.gated(kube, workloads.Spec(template="job", gpus=0, count=6, workers=2, namespaces=[namespace], timeout=60))
     assert (result.figures["schedule_rate"] or 0) > 0
     assert result.figures["success_ratio"] == 1.0
+
+
+async def test_simulated_nodes_that_are_there_change_their_gpus(kube: Kube) -> None:
+    """And keep them, whatever KWOK writes into their status."""
+    nodes, prefix = await kube.resource("v1", "Node"), f"gpus-{uuid.uuid4().hex[:6]}-"
+    try:
+        assert await simulate.make_nodes(kube, 1, 2, prefix=prefix) == (1, 0)
+        for gpus in (5, 0):
+            assert await simulate.nodes_ready(kube, 1, prefix=prefix)
+            assert await simulate.make_nodes(kube, 2, gpus, prefix=prefix) == (1 if gpus else 0, 1 if gpus else 2)
+            assert await simulate.nodes_ready(kube, 2, prefix=prefix)
+            status = (await kube.get(nodes, f"{prefix}0"))["status"]
+            assert [status[key].get("nvidia.com/gpu") for key in ("allocatable", "capacity")] == [str(gpus) if gpus else None] * 2
+    finally:
+        for index in range(2):
+            await kube.delete(nodes, f"{prefix}{index}")
 
 
 async def test_fill_takes_every_gpu_and_no_more(kube: Kube, nodes: None, namespace: str) -> None:
