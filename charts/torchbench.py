@@ -1,8 +1,9 @@
 """torchbench: time of a batch by point, and samples a second over the batch size where it was varied."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+import orjson
 import pyarrow as pa
 from matplotlib.figure import Figure
 
@@ -17,19 +18,33 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     if not cells:
         yield "points", style.no_data()
         return
+    used = _precisions(rows)
+    for cell in cells:
+        if used.get(cell.state.point, "fp32") != "fp32" and not cell.state.params.get("precision"):
+            cell.label += f" in {used[cell.state.point]}"
     yield "points", dot_figure(cells, ["batch_time", "time_to_first_batch"], where)
-    made = _by_batch(cells)
+    made = _by_batch(cells, used)
     if any(len(line.series) > 1 for line in made):
         yield "batches", _batches(made, where)
 
 
-def _by_batch(cells: Sequence[Cell]) -> list[lines.Line]:
+def _precisions(rows: pa.Table) -> dict[str, str]:
+    """The precision that each point was computed in, which is the model's default for its device where none was asked for."""
+    found: dict[str, str] = {}
+    for each in rows.group_by(["point", "env"]).aggregate([]).to_pylist():
+        used = (orjson.loads(each["env"] or "{}").get("sample") or {}).get("precision")
+        if used:
+            found[each["point"]] = used
+    return found
+
+
+def _by_batch(cells: Sequence[Cell], used: Mapping[str, str]) -> list[lines.Line]:
     """A line for each model and shape; lines that would have one name say what tells them apart."""
     made: list[tuple[Cell, lines.Line]] = []
     for group in alike(cells, ("batch_size",)):
         rates = {float(cell.state.params["batch_size"]): rate for cell in group if (rate := _rate(cell))}
         if rates:
-            made.append((group[0], lines.Line(_name(group[0]), rates)))
+            made.append((group[0], lines.Line(_name(group[0], used), rates)))
     names = Counter(line.name for _, line in made)
     for cell, line in made:
         if names[line.name] > 1:
@@ -41,8 +56,9 @@ def _rate(cell: Cell) -> Series | None:
     return next((each for each in cell.series("samples_rate") if each.values), None)
 
 
-def _name(cell: Cell) -> str:
-    params = cell.state.params
+def _name(cell: Cell, used: Mapping[str, str]) -> str:
+    params = {**cell.state.params}
+    params["precision"] = params.get("precision") or used.get(cell.state.point)
     name = " ".join(str(params[part]) for part in ("model", "test", "device", "precision") if params.get(part))
     return name + (" compiled" if params.get("compile") else "")
 

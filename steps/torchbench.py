@@ -23,6 +23,7 @@ from perfdag.steps.torchbench_run import MARK
 
 IMAGE_CHECKOUT = "/opt/torchbench"
 RUNNER = Path(__file__).with_name("torchbench_run.py")
+_USED = ("precision", "threads", "cuda", "cudnn")  # of the report, for the row
 _COMPILED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 _PARTS = 100  # of a run whose batches are told apart; its text in the store has each
 _PRINTED = re.compile(r"^(?:CPU Wall Time|GPU Time) per batch:\s*([0-9.]+) milliseconds", re.M)
@@ -148,10 +149,12 @@ class Torchbench(Benchmark[TorchbenchParams]):
             )
         report = read_report(finished.stdout)
         tool = f"torch {report['torch']}, pytorch/benchmark {gang.notes['commit'][:12]}"
-        return Output(finished.texts(), [argv], tool, next(iter(watch.hosts.values()), {}))
+        used = {name: report[name] for name in _USED if report.get(name) is not None}
+        return Output(finished.texts(), [argv], tool, {**next(iter(watch.hosts.values()), {}), **used})
 
     def series(self, output: Output) -> str:
-        return output.tool
+        # where it is not a parameter it is the model's default for the device, which another commit may change
+        return ", ".join(each for each in (output.tool, output.facts.get("precision")) if each)
 
     def parse(self, output: Output, params: TorchbenchParams) -> list[Measurement]:
         stdout = output.texts.get("stdout", "")
@@ -257,6 +260,8 @@ def _check_claims(report: dict[str, Any], params: TorchbenchParams, output: Outp
         raise Invalid(f"{params.model} used batch size {report['batch_size']}, not {params.batch_size}", output.texts, made)
     if params.precision and report.get("precision") != params.precision:
         raise Invalid(f"{params.model} used precision {report.get('precision')}, not {params.precision}", output.texts, made)
+    if params.threads and report.get("threads") != params.threads:
+        raise Invalid(f"torch used {report.get('threads')} threads, not {params.threads}", output.texts, made)
     if output.facts.get("against"):
         raise Invalid(output.facts["against"], output.texts, made)
 
@@ -271,6 +276,12 @@ def _explained(params: TorchbenchParams, said: str, texts: dict[str, str]) -> Sk
         return Skip(
             f"{params.model} needs the Python package {missing[1]}: pip install -r requirements.txt of the checkout",
             texts,
+        )
+    lacking = re.search(r"^NotImplementedError:?\s*(.*)", said, re.M)
+    if lacking:
+        said_why = f": {' '.join(lacking[1].split())}" if lacking[1].strip() else ""
+        return Failed(
+            f"{params.model} has no {params.test} like this (NotImplementedError{said_why}); use another test, batch size or model", texts
         )
     if "out of memory" in said:
         return Failed(f"{params.model} with batch size {params.batch_size} does not fit into memory", texts)

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from perfdag.benchmark import Benchmark, Output
 from perfdag.charts.pick import chart
+from perfdag.ids import canonical
 from perfdag.parts import row
 from perfdag.steps.openfoam import OpenFoam, OpenFoamParams
 from perfdag.steps.rdma_bandwidth import BandwidthParams, RdmaBandwidth
@@ -53,7 +54,8 @@ def test_openfoam_scaling_has_an_ideal_line_and_efficiency() -> None:
                 {"metric": "solve_time", "value": seconds * factor, "unit": "s", "better": "lower", "headline": True},
                 {"metric": "mesh_time", "value": 0.5, "unit": "s", "better": "lower", "headline": False},
             ]
-            rows += sample("openfoam", params, repetition, values)
+            placed = [f"node-{each}" for each in range(nodes)]
+            rows += [{**row, "nodes": placed} for row in sample("openfoam", params, repetition, values)]
     figures = drawn("openfoam", table(rows))
     assert set(figures) == {"scaling", "points", "phases"}
     assert title(figures["scaling"]) == "OpenFOAM: 3.2 times as fast with 4 processes as with 1: 80 % efficient"
@@ -77,6 +79,19 @@ def test_openfoam_on_two_kinds_of_nodes_is_two_scalings() -> None:
     for slug, kind in (("scaling", "old"), ("scaling-2", "new")):
         assert title(figures[slug]) == "OpenFOAM: 1.78 times as fast with 2 processes as with 1: 89 % efficient"
         assert f"kind={kind}" in " ".join(each.get_text() for each in figures[slug].texts)
+
+
+def test_openfoam_hosts_that_shared_a_node_are_said_to() -> None:
+    rows: list[dict[str, Any]] = []
+    for procs, nodes, seconds in ((1, 1, 8.0), (2, 2, 4.5)):
+        value = {"metric": "solve_time", "value": seconds, "unit": "s", "better": "lower", "headline": True}
+        made = sample("openfoam", {"size": "S", "procs": procs, "nodes": nodes}, 1, [value], shape={"hosts": {"count": nodes}})
+        rows += [{**row, "nodes": ["node-1"] * nodes} for row in made]
+    figure = drawn("openfoam", table(rows))["scaling"]
+    legend = figure.axes[0].get_legend()
+    assert legend is not None
+    assert [each.get_text() for each in legend.get_texts()] == ["1 host", "2 hosts on 1 node"]
+    assert "2 hosts on 1 node" in " ".join(each.get_text() for each in figure.texts)
 
 
 def test_openfoam_of_a_recording_draws_its_phases() -> None:
@@ -151,6 +166,17 @@ def test_torchbench_over_batch_sizes() -> None:
     assert set(figures) == {"points", "batches"}
     line = artist(figures["batches"], "median alexnet eval cpu")
     assert list(line.get_xdata()) == [1, 2]
+
+
+def test_torchbench_names_the_precision_that_was_used_unasked() -> None:
+    rows: list[dict[str, Any]] = []
+    for batch in (1, 2):
+        params = TorchbenchParams(model="alexnet", device="cuda", batch_size=batch).model_dump(mode="json")
+        value = {"metric": "samples_rate", "value": 10.0 * batch, "unit": "1/s", "better": "higher", "headline": False}
+        rows += [{**row, "env": canonical({"sample": {"precision": "fp16"}})} for row in sample("torchbench", params, 1, [value])]
+    figures = drawn("torchbench", table(rows))
+    assert artist(figures["batches"], "median alexnet eval cuda fp16")
+    assert any("in fp16" in each.get_text() for each in figures["points"].axes[0].get_yticklabels())
 
 
 def test_torchbench_on_two_kinds_of_nodes_is_two_lines() -> None:

@@ -18,7 +18,7 @@ from perfdag.steps.torchbench_params import COMMIT, TorchbenchParams
 from perfdag.steps.torchbench_run import MARK
 
 RECORDED = Path(__file__).parent.parent / "recorded" / "torchbench"
-NAMES = sorted(path.name for path in RECORDED.glob("*-eval-*.stdout"))
+NAMES = sorted(path.name for path in RECORDED.glob("*.stdout"))
 
 
 def recorded(name: str) -> Output:
@@ -69,7 +69,9 @@ def test_percentiles_are_nearest_rank_of_enough_batches(n: int, stats: set[str])
 
 
 def test_both_models_and_odd_batches_were_recorded() -> None:
-    assert {"alexnet-eval-1.stdout", "alexnet-eval-2.stdout", "resnet50-eval-1.stdout"} <= set(NAMES)
+    assert {"alexnet-eval-1", "alexnet-eval-2", "alexnet-train-2", "llama-eval-1", "resnet50-eval-1"} <= {
+        each.removesuffix(".stdout") for each in NAMES
+    }
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,7 @@ def test_both_models_and_odd_batches_were_recorded() -> None:
     [
         ({"batch_size": 0}, "greater than or equal to 1"),
         ({"model": "resnet5"}, "near: resnet50"),
-        ({"model": "llama", "test": "train"}, "only eval"),
+        *(({"model": model, "test": "train"}, "only eval") for model in ("llama", "sam", "sam_fast", "llava", "moondream", "maml")),
         ({"gpus": 2, "device": "cuda"}, "the only value is 1"),
         ({"device": "cpu", "precision": "amp_fp16"}, "device cpu has fp32, bf16, amp_bf16"),
         ({"device": "cpu", "precision": "amp"}, "precision amp: device cpu has fp32, bf16, amp_bf16"),
@@ -137,6 +139,8 @@ def test_another_batch_or_device_is_invalid() -> None:
         Torchbench().parse(changed(NAMES[0], batch_size=64), params)
     with pytest.raises(Invalid, match="used precision fp32, not bf16"):
         Torchbench().parse(recorded(NAMES[0]), params.model_copy(update={"precision": "bf16"}))
+    with pytest.raises(Invalid, match="used 64 threads, not 2"):
+        Torchbench().parse(changed(NAMES[0], threads=64), params.model_copy(update={"threads": 2}))
     with pytest.raises(Invalid, match="ran on cuda"):
         Torchbench().parse(changed(NAMES[0], device="cuda", gpu_peak_bytes=[1, 0], gpus_used=1), params)
 
@@ -249,12 +253,40 @@ def test_the_commit_is_of_the_series_and_an_unknown_one_is_skipped(tmp_path: Pat
         (bench / ".perfdag-commit").write_text(commit)
         Torchbench().prepare(gang, params)
         output = Torchbench().run(gang, params)
-        assert Torchbench().series(output).endswith(f"pytorch/benchmark {commit[:12]}")
+        assert Torchbench().series(output).endswith(f"pytorch/benchmark {commit[:12]}, fp32")
+        assert output.facts == {"precision": "fp32", "threads": 2}
         # each sample compiles for itself: the folder of samples is empty when one begins
         assert f"['{tmp_path}/torchinductor_cache_dir', '{tmp_path}/triton_cache_dir']" in output.texts["stdout"]
     (bench / ".perfdag-commit").unlink()
     with pytest.raises(Skip, match="does not say which commit of pytorch/benchmark it is"):
         Torchbench().prepare(gang, params)
+
+
+@pytest.mark.parametrize("how", ["return", "raise"])
+def test_an_exception_that_a_model_returns_is_no_result(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As sam, llava and others did at the pinned commit: invoke() drops what train() returns, and microseconds were its time."""
+    bench = checkout(tmp_path, monkeypatch)
+    (bench / "run.py").write_text(f"""
+import argparse
+args = argparse.Namespace(device="cpu", test="train")
+class Model:
+    ttfb = 1.0
+    def train(self):
+        {how} NotImplementedError("\\n   its weights are not public\\n   at all")
+    def invoke(self):
+        self.train()
+def run_one_step(func, **named): print("measured")
+printResultSummaryTime = None
+def main():
+    model = Model()
+    run_one_step(model.invoke, model=model)
+""")
+    benchmark, params = Torchbench(), TorchbenchParams(model="vgg16", test="train", path=str(bench))
+    gang = Gang([LocalHost()], Shape(), 20, str(tmp_path))
+    benchmark.prepare(gang, params)
+    with pytest.raises(Failed, match=r"vgg16 has no train like this \(NotImplementedError: its weights are not public\)") as failed:
+        benchmark.run(gang, params)
+    assert "measured" not in failed.value.texts["stdout"]
 
 
 SMI = """case "$*" in
@@ -293,7 +325,7 @@ def test_the_gpu_is_judged_while_batches_were_timed(tmp_path: Path, monkeypatch:
     bench = checkout(tmp_path, monkeypatch)
     run_py = f"""
 import argparse, datetime, pathlib, sys, time
-args = argparse.Namespace(device="cpu")
+args = argparse.Namespace(device="cpu", test="eval")
 began = []
 def run_one_step(func, **named):
     began.append(datetime.datetime.now(datetime.UTC))
