@@ -34,6 +34,9 @@ _OFFLINE = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROX
     "TRANSFORMERS_OFFLINE": "1",
 }
 
+# of urllib, requests and transformers
+_NO_NETWORK = ("127.0.0.1:9", "urlopen error", "OfflineModeIsEnabled", "ProxyError", "We couldn't connect to 'http")
+
 
 class Torchbench(Benchmark[TorchbenchParams]):
     """Time of one batch of a model of pytorch/benchmark, by its own run.py.
@@ -267,7 +270,7 @@ def _check_claims(report: dict[str, Any], params: TorchbenchParams, output: Outp
 
 
 def _explained(params: TorchbenchParams, said: str, texts: dict[str, str]) -> Skip | Failed | None:
-    if "127.0.0.1:9" in said or "urlopen error" in said or "OfflineModeIsEnabled" in said or "ProxyError" in said:
+    if any(each in said for each in _NO_NETWORK):
         return Failed(
             f"{params.model} wants to download weights or data, and measuring has no network; use a model that builds its own", texts
         )

@@ -170,6 +170,27 @@ def test_a_missing_checkout_or_torch_is_skipped_with_what_to_do(tmp_path: Path) 
         Torchbench().prepare(gang, TorchbenchParams(path=str(tmp_path), python="/bin/false"))
 
 
+@pytest.mark.parametrize(
+    ("said", "kind", "says"),
+    [
+        # the last line of hf_distil_whisper at the pinned commit with transformers 4.57
+        (
+            "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the cached files.\n"
+            "Check your internet connection or see how to run the library in offline mode",
+            Failed,
+            "wants to download weights or data, and measuring has no network; use a model that builds its own",
+        ),
+        ("ModuleNotFoundError: No module named 'pycocotools'", Skip, "needs the Python package pycocotools"),
+        ("torch.OutOfMemoryError: CUDA out of memory.", Failed, "does not fit into memory"),
+    ],
+)
+def test_what_run_py_could_not_do_is_said_in_a_line(said: str, kind: type[Exception], says: str) -> None:
+    found = torchbench._explained(TorchbenchParams(), f"Traceback (most recent call last):\n{said}\n", {})
+    assert type(found) is kind
+    assert says in str(found)
+    assert torchbench._explained(TorchbenchParams(), "RuntimeError: other", {}) is None
+
+
 def test_compile_time_is_torchs_own_where_run_py_prints_none() -> None:
     params = params_of(NAMES[0]).model_copy(update={"compile": True})
     found = {m.metric: m.value for m in Torchbench().parse(changed(NAMES[0], compile_s=7.25), params)}
