@@ -16,7 +16,6 @@ from perfdag.steps.resnet50.seed import documents, seed_json
 if TYPE_CHECKING:
     import pyarrow
 
-TORCH = {"pip": "'perfdag[torch]'"}
 DRIVER = Tool("the NVIDIA driver (nvidia-smi)", {"apt": "nvidia-driver", "dnf": "nvidia-driver", "zypper": "nvidia-driver-G06"})
 
 
@@ -102,12 +101,14 @@ def shortest(params: Workload) -> float:
 
 
 def missing(gang: Gang, params: Workload, wrapped: bool = True) -> list[Tool]:
-    """The wrapper's program, Python packages (behind the wrapper, where the program is started `wrapped`) and the driver that are not there."""
+    """The wrapper's program, Python packages (behind the wrapper and in its environment, where the program is started `wrapped`) and the
+    driver that are not there."""
     if params.wrapper and (without := [host.name for host in gang.hosts if host.which(params.wrapper[0]) is None]):
         return [Tool(params.wrapper[0], {}, f"`wrapper` begins with it: install it on {without[0]}, or mend its path")]
-    wrapper = params.wrapper if wrapped else []
-    lacking = sorted({name for host in gang.hosts for name in start.absent(host, params, wrapper=wrapper)})
-    tools = [Tool(f"{name} (Python){f' behind {wrapper[0]}' if wrapper else ''}", TORCH) for name in lacking]
+    wrapper, env = (params.wrapper, params.wrapper_env) if wrapped else ([], {})
+    behind = f" behind {wrapper[0]}" if wrapper else ""
+    lacking = {tool.program: tool for host in gang.hosts for tool in start.absent(host, params, behind, wrapper=wrapper, env=env)}
+    tools = [lacking[name] for name in sorted(lacking)]
     if params.device == "cuda" and any(host.which("nvidia-smi") is None for host in gang.hosts):
         tools.append(DRIVER)
     return tools

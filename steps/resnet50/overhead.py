@@ -11,7 +11,7 @@ from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Met
 from perfdag.shape import Shape
 from perfdag.stats.paired import blocks
 from perfdag.steps.resnet50 import result, start
-from perfdag.steps.resnet50.benchmark import TORCH, check, expected, missing, said, shortest, versions
+from perfdag.steps.resnet50.benchmark import check, expected, missing, said, shortest, versions
 from perfdag.steps.resnet50.params import OverheadParams
 
 CONFIDENCE = 0.95
@@ -113,8 +113,8 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
     def missing(self, gang: Gang, params: OverheadParams) -> list[Tool]:
         tools = missing(gang, params, wrapped=False)
         if not tools:
-            lacking = start.absent(gang.hosts[0], params, params.treatment_python, params.wrapper)
-            tools = [Tool(f"{name} (Python) behind {params.wrapper[0] if params.wrapper else 'wrapper_env'}", TORCH) for name in lacking]
+            behind = f" behind {params.wrapper[0] if params.wrapper else 'wrapper_env'}"
+            tools = start.absent(gang.hosts[0], params, behind, params.treatment_python, params.wrapper, params.wrapper_env)
         return tools
 
     def run(self, gang: Gang, params: OverheadParams) -> Output:

@@ -7,12 +7,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfdag.benchmark import Failed, SampleError, Skip
+from perfdag.benchmark import Failed, SampleError, Skip, Tool
 from perfdag.hosts import Finished, Host
 from perfdag.steps import gpu
 from perfdag.steps.resnet50.params import Workload
 
 MODULE = "perfdag.steps.resnet50"
+TORCH = {"pip": "'perfdag[torch]'"}
 SETUP = 90.0
 """Seconds for imports, weights, warm-up and checks, generously."""
 _NEEDS = ("torch", "torchvision", "mlperf_loadgen")
@@ -40,16 +41,21 @@ def waiting(folder: str, params: Workload) -> list[str]:
     return [sys.executable, "-m", f"{MODULE}.relay", folder, *env, *params.wrapper, *plain(params), "--wait"]
 
 
-def absent(host: Host, params: Workload, python: str | None = None, wrapper: Sequence[str] = ()) -> list[str]:
-    """Python packages that an interpreter of a host lacks (unset: the one that measures), behind a wrapper where one is given; the
-    interpreter itself where it is not there."""
+def absent(
+    host: Host, params: Workload, behind: str, python: str | None = None, wrapper: Sequence[str] = (), env: Mapping[str, str] | None = None
+) -> list[Tool]:
+    """Python packages that an interpreter of a host lacks (unset: the one that measures), in the environment and behind the wrapper in which
+    it will run; the interpreter itself where it does not start, with what it said. `behind` is put after each name."""
     python = python or interpreter(params)
     if not wrapper and host.which(python) is None:
-        return [python]
+        return [Tool(f"{python} (Python){behind}", TORCH)]
     needs = _NEEDS if params.system == "resnet50" else _NEEDS[2:]
     code = "import importlib.util,sys;print(*[n for n in sys.argv[1:] if importlib.util.find_spec(n) is None])"
-    finished = host.run([*wrapper, python, "-c", code, *needs], timeout=60)
-    return finished.stdout.split() if finished.code == 0 else [python]
+    finished = host.run([*wrapper, python, "-c", code, *needs], timeout=60, env=env)
+    if finished.code == 0:
+        return [Tool(f"{name} (Python){behind}", TORCH) for name in finished.stdout.split()]
+    said = f"{host.name} says: {finished.tail()}" if finished.tail() else f"on {host.name} it exited {finished.code} without a word"
+    return [Tool(f"{python} (Python){behind}", {}, said)]
 
 
 def ran(finished: Finished, params: Workload) -> str:

@@ -14,7 +14,9 @@ from perfdag.benchmark import Failed, Gang, Infrastructure, Invalid, Measurement
 from perfdag.hosts import Finished, LocalHost
 from perfdag.shape import Shape
 from perfdag.stats.fairness import jain
+from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.interference import Resnet50Interference, measurements, overlap, reasons_against, together
+from perfdag.steps.resnet50.overhead import Resnet50Overhead
 from perfdag.steps.resnet50.params import InterferenceParams
 from perfdag.steps.resnet50.result import read
 
@@ -122,6 +124,22 @@ def test_what_runs_behind_a_wrapper_is_looked_for_there(given: dict[str, Any], s
     pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'")
     params = InterferenceParams.model_validate({"system": "stub", "scenario": "single-stream", **given})
     assert [each.program for each in Resnet50Interference().missing(Gang([LocalHost()], Shape(), 60, str(tmp_path)), params)] == said
+
+
+NEEDY = {"wrapper": ["sh", "-c", 'test "$NEED" = 1 && exec "$@"', "x"], "wrapper_env": {"NEED": "1"}}
+"""A wrapper that does nothing without its environment."""
+
+
+def test_what_runs_behind_a_wrapper_is_looked_for_in_its_environment_and_what_it_says_is_told(tmp_path: Path) -> None:
+    pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'")
+    gang, common = Gang([LocalHost(name="n1")], Shape(), 60, str(tmp_path)), {"system": "stub", "scenario": "single-stream"}
+    for benchmark in (Resnet50(), Resnet50Interference(), Resnet50Overhead()):
+        assert benchmark.missing(gang, benchmark.Params.model_validate({**common, **NEEDY})) == []
+        says = {"wrapper": ["sh", "-c", "echo no such pod >&2; exit 1"]}
+        (tool,) = benchmark.missing(gang, benchmark.Params.model_validate({**common, **says}))
+        assert (tool.program, tool.advice) == (f"{sys.executable} (Python) behind sh", "n1 says: no such pod")
+        (tool,) = benchmark.missing(gang, benchmark.Params.model_validate({**common, "wrapper": ["false"]}))
+        assert tool.advice == "on n1 it exited 1 without a word"
 
 
 def test_a_wrapper_that_ends_or_is_not_there_is_a_line(tmp_path: Path) -> None:
