@@ -149,7 +149,8 @@ class Benchmark(ABC, Generic[P]):
     Params: ClassVar[type[Params]]
 
     def shape(self, params: P) -> dict[str, Any]:
-        """Shape keys this benchmark asks for with these params; the suite's own keys are laid over them."""
+        """Shape keys this benchmark asks for with these params; the suite's own keys are laid over them, but `privileges` are put beside these,
+        and only an empty list takes them away."""
         return {}
 
     def uses_api(self, params: P) -> bool:
@@ -176,7 +177,7 @@ class Benchmark(ABC, Generic[P]):
         return max(MIN_TIMEOUT, 5 * self.seconds(params))
 
     def longest(self, params: P, timeout: float) -> float:
-        """Seconds that one attempt at a sample may take where each command may take `timeout` seconds."""
+        """Seconds that one attempt at a sample may take where each command may take `timeout` seconds: one that runs several says so here."""
         return timeout
 
     def missing(self, gang: Gang, params: P) -> list[Tool]:

@@ -152,6 +152,9 @@ class Fio(Benchmark[FioParams]):
     def least_seconds(self, params: FioParams) -> float:
         return 0.0 if params.runtime is None else params.runtime + params.ramp
 
+    def longest(self, params: FioParams, timeout: float) -> float:
+        return fio_files.STEPS * timeout
+
     def provenance(self, gang: Gang, params: FioParams) -> dict[str, Any]:
         target = params.file or fio_files.home(gang, params, gang.hosts[0])
         return {"filesystem": fio_files.filesystem(gang.hosts[0], target)}

@@ -25,7 +25,8 @@ _DOUBTFUL = {
 """What direct I/O may not be on a file system that accepts it (their own documentation)."""
 _SPARE = 1.02  # file system metadata beside the data
 _DISK_SCRATCH = "/var/tmp"  # by the FHS on a disk, where /tmp may be memory
-_STEPS = 4  # of a sample that each may take its timeout: laying out, filling, dropping caches, measuring
+STEPS = 4
+"""Of a sample that each may take its timeout: laying out, filling, dropping caches, measuring."""
 
 
 class Place:
@@ -71,7 +72,7 @@ def files(gang: Gang, params: "FioParams") -> Iterator[list[Place]]:
                 shared=len(gang.hosts) if gang.volume else 1,
                 ours=device is not None and device == gang.volume and not (gang.shape.volume and gang.shape.volume.claim),
             )
-            marker = mark(_STEPS * gang.timeout, isinstance(host, LocalHost))
+            marker = mark(STEPS * gang.timeout, isinstance(host, LocalHost))
             if device and described.get("type") != "block" and not _exists(host, device):
                 if not _exists(host, parent := str(PurePosixPath(device).parent)):
                     raise Failed(f"folder {parent} of file {device} is not there on {host.name}; make it, or name another file")

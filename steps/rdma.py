@@ -170,6 +170,9 @@ class Rdma(Benchmark[R], Generic[R]):
     def least_seconds(self, params: R) -> float:
         return params.duration or 0.0  # each size is a run of its own, with the whole timeout
 
+    def longest(self, params: R, timeout: float) -> float:
+        return len(params.runs()) * timeout
+
     def prepare(self, gang: Gang, params: R) -> None:
         for host in gang.hosts:
             lacking = lacks(host)

@@ -180,11 +180,15 @@ entries:
   - {{benchmark: command, name: one, timeout: 60s, retries: 2, params: {{argv: ['true']}}}}
   - {{benchmark: resnet50-overhead, timeout: 100s, retries: 0, params: {common}, wrapper: [env], pairs: 6}}}}
   - {{benchmark: resnet50-interference, timeout: 100s, retries: 0, params: {common}, copies: 3}}}}
+  - {{benchmark: rdma-latency, timeout: 100s, retries: 0, resources: {{rdma/hca: 1}}, params: {{mode: send, sizes: [2, 64, 4096]}}}}
+  - {{benchmark: fio, timeout: 100s, retries: 0}}
+  - {{benchmark: openfoam, timeout: 100s, retries: 0, params: {{size: XS}}}}
 """)
     waits = {
         found.b.points[found.b.order[each][0]].benchmark: duel.patience(found.b, [each]) - duel.SLACK for each in range(len(found.b.order))
     }
-    assert waits == {"command": 180, "resnet50-overhead": 1200, "resnet50-interference": 400}
+    own = {"command": 180, "resnet50-overhead": 1200, "resnet50-interference": 400, "rdma-latency": 300, "fio": 400, "openfoam": 300}
+    assert waits == own
     assert duel.patience(found.b, range(3)) > duel.patience(found.b, range(2))
 
 
