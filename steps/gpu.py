@@ -10,7 +10,7 @@ import csv
 import io
 import re
 import statistics
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -73,6 +73,8 @@ Span = tuple[float, float]
 PERIOD = 0.5
 MARGIN = 0.05
 """Part of the samples that may show a slowdown before it is held against the figure."""
+LASTING = 2
+"""Samples that show it where there are as many: one is a moment."""
 
 
 def query(fields: dict[str, str]) -> list[str]:
@@ -152,17 +154,17 @@ def by_name(hosts: Sequence[Host]) -> dict[str, Host]:
 
 
 @contextlib.contextmanager
-def watched(host: Host, spans: Sequence[Span] = ()) -> Iterator[dict[str, Any]]:
+def watched(host: Host, spans: Sequence[Span] = (), computes: bool = True) -> Iterator[dict[str, Any]]:
     """Sample clocks, power and throttle reasons twice a second in the block; after it the dictionary has `during`, a summary a GPU, and
     `slowed`, why the figure is not the device's own. `spans`, which may fill in the block, are the runs that count: set-up is none of them.
-    `untold` names what the driver did not say, `error` why it said nothing."""
+    `computes` is false where other devices use the GPU's memory and it may be idle itself: then idle samples count as any. `untold` names what the driver did not say, `error` why it said nothing."""
     found: dict[str, Any] = {}
     fields, answered = known(host, DYNAMIC)
     # in its times there is no zone
     with host.serve([*query(fields), f"--loop-ms={round(PERIOD * 1000)}"], env={"TZ": "UTC0"}) as sampling:
         yield found
         ended = sampling.stop()
-    found["during"] = during(ended.stdout, fields, spans)
+    found["during"] = during(ended.stdout, fields, spans, computes)
     found["slowed"] = slowed(found["during"])
     untold = sorted(DYNAMIC.keys() - fields.keys())
     found |= {"untold": untold} if untold else {}
@@ -170,35 +172,43 @@ def watched(host: Host, spans: Sequence[Span] = ()) -> Iterator[dict[str, Any]]:
         found["error"] = (answered if answered.code != 0 else ended).tail(200) or "nvidia-smi said nothing"
 
 
-def during(text: str, fields: dict[str, str], spans: Sequence[Span] = ()) -> list[dict[str, Any]]:
+def during(text: str, fields: dict[str, str], spans: Sequence[Span] = (), computes: bool = True) -> list[dict[str, Any]]:
     """Summary a GPU of the samples of these fields in the runs that count (of all, where none is in one): lowest, median and highest of each
-    while the GPU was not idle, throttle reasons with their share, and of several runs with the share in the run that had most of it."""
+    (of a tool that computes while the GPU was not idle), throttle reasons with their share, and of several runs with the share in the run
+    that had most of it."""
     by_index: dict[int, list[dict[str, Any]]] = {}
     for sample in parse(text, fields):
         by_index.setdefault(int(sample.get("index", 0)), []).append(sample)
-    return [_of_one(index, samples, spans) for index, samples in sorted(by_index.items())]
+    return [_of_one(index, samples, spans, _working if computes else list) for index, samples in sorted(by_index.items())]
 
 
-def _of_one(index: int, samples: Sequence[dict[str, Any]], spans: Sequence[Span]) -> dict[str, Any]:
+Samples = Sequence[dict[str, Any]]
+
+
+def _of_one(index: int, samples: Samples, spans: Sequence[Span], counting: Callable[[Samples], list[dict[str, Any]]]) -> dict[str, Any]:
     # a sample stands for half a period before and after it
     within = [[each for each in samples if start - PERIOD / 2 <= each.get("time", 0.0) <= end + PERIOD / 2] for start, end in spans]
-    runs = [_working(each) for each in within if each] or [_working(samples)]
+    runs = [counting(each) for each in within if each] or [counting(samples)]
     counted = list({id(each): each for run in runs for each in run}.values())  # runs beside each other share theirs
     found = {"index": index, "samples": len(counted), **_summary(counted)}
     if len(runs) > 1:
-        shares = [_throttled(each) for each in runs]
+        shares = [{text: share for text, share in _throttled(each).items() if _lasting(share, len(each))} for each in runs]
         found["throttled_most"] = {
             text: max(each.get(text, 0.0) for each in shares) for text in sorted({t for each in shares for t in each})
         }
     return found
 
 
-def _working(samples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those in which the GPU was not idle; all where it was in each, as when another device writes into its memory."""
+def _working(samples: Samples) -> list[dict[str, Any]]:
+    """Those in which the GPU was not idle; all where it was in each."""
     return [each for each in samples if not each.get("reasons", 0) & _IDLE] or list(samples)
 
 
-def _summary(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _lasting(share: float, samples: int) -> bool:
+    return round(share * samples) >= min(LASTING, samples)
+
+
+def _summary(samples: Samples) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in DYNAMIC:
         values = [each[name] for each in samples if name in each]
@@ -207,7 +217,7 @@ def _summary(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {**found, "throttled": _throttled(samples)}
 
 
-def _throttled(samples: Sequence[dict[str, Any]]) -> dict[str, float]:
+def _throttled(samples: Samples) -> dict[str, float]:
     masks = [each["reasons"] for each in samples if "reasons" in each]
     shares = {text: sum(bool(mask & bit) for mask in masks) / len(masks) for bit, text in REASONS.items() if masks and bit != _IDLE}
     return {text: share for text, share in shares.items() if share > 0}
@@ -219,10 +229,11 @@ def used(found: Sequence[dict[str, Any]], uuids: Collection[str]) -> list[dict[s
 
 
 def slowed(summaries: Sequence[dict[str, Any]]) -> str | None:
-    """Why the figure is not the device's own: a slowdown in more than 5 % of the samples, of a run where there are several; None otherwise."""
+    """Why the figure is not the device's own: a slowdown in more than 5 % of the samples and more than one of them, of a run where there are
+    several; None otherwise."""
     for each in summaries:
-        shares = each.get("throttled_most", each.get("throttled", {}))
-        bad = {text: share for text, share in shares.items() if text in SLOWED and share > MARGIN}
+        whole = {text: share for text, share in each.get("throttled", {}).items() if _lasting(share, each["samples"])}
+        bad = {text: share for text, share in each.get("throttled_most", whole).items() if text in SLOWED and share > MARGIN}
         if bad:
             text, share = max(bad.items(), key=lambda item: item[1])
             what = "one of its runs" if "throttled_most" in each else "the sample"

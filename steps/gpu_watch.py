@@ -40,12 +40,15 @@ def numbered(host: Host, found: Sequence[Mapping[str, Any]], index: int) -> set[
 
 
 @contextlib.contextmanager
-def watched(hosts: Sequence[Host], before: Mapping[str, list[dict[str, Any]]] | None = None) -> Iterator[Watch]:
-    """Watch the GPUs of the hosts in the block. `before` is what gpu.facts said of them just now, by the same names; None: it is asked."""
+def watched(
+    hosts: Sequence[Host], before: Mapping[str, list[dict[str, Any]]] | None = None, computes: bool = True
+) -> Iterator[Watch]:
+    """Watch the GPUs of the hosts in the block. `before` is what gpu.facts said of them just now, by the same names; None: it is asked.
+    `computes` is as in gpu.watched."""
     one_each = gpu.by_name(hosts)
     watch = Watch({name: {"gpus": before[name] if before else gpu.facts(host)} for name, host in one_each.items()})
     with contextlib.ExitStack() as stack:
-        seen = {name: stack.enter_context(gpu.watched(host, watch.spans)) for name, host in one_each.items()}
+        seen = {name: stack.enter_context(gpu.watched(host, watch.spans, computes)) for name, host in one_each.items()}
         yield watch
     for name, host in one_each.items():
         here, during = watch.hosts[name], seen[name]["during"]

@@ -129,9 +129,11 @@ def _uuid(text: str) -> str:
 
 
 def _spans(text: str) -> list[gpu.Span]:
-    """When LoadGen's tests of a result ran."""
+    """When LoadGen's tests of a result ran; of a search for the peak the full trials, which decide it."""
     try:
-        return [(float(each["started"]), float(each["ended"])) for each in json.loads(text)["tests"]]
+        raw = json.loads(text)
+        full = [validation for _, _, validation in raw["peak"]["probes"]] if "peak" in raw else [True] * len(raw["tests"])
+        return [(float(each["started"]), float(each["ended"])) for each, counts in zip(raw["tests"], full, strict=True) if counts]
     except (ValueError, KeyError, TypeError):
         return []
 

@@ -4,6 +4,7 @@ import json
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,7 +87,7 @@ def test_each_run_is_judged_by_itself() -> None:
     ("mask", "reason"), [(0x40, "hardware thermal slowdown"), (0x20, "software thermal slowdown"), (0x80, "power brake")]
 )
 def test_a_slowdown_is_held_against_the_figure(mask: int, reason: str) -> None:
-    said = gpu.slowed(gpu.during(samples(mask, 0), gpu.DYNAMIC))
+    said = gpu.slowed(gpu.during(samples(mask, mask, 0, 0), gpu.DYNAMIC))
     assert said is not None
     assert reason in said
     assert "50 %" in said
@@ -95,6 +96,27 @@ def test_a_slowdown_is_held_against_the_figure(mask: int, reason: str) -> None:
 def test_the_power_cap_and_a_short_spike_are_not() -> None:
     assert gpu.slowed(gpu.during(samples(4, 4), gpu.DYNAMIC)) is None
     assert gpu.slowed(gpu.during(samples(0x40, *[0] * 30), gpu.DYNAMIC)) is None
+    assert gpu.slowed(gpu.during(samples(0x40, *[0] * 3), gpu.DYNAMIC)) is None
+    runs = [span(0.5, 2), span(4, 6)]
+    assert gpu.slowed(gpu.during(samples(0, 0x40, *[0] * 12), gpu.DYNAMIC, runs)) is None
+    assert gpu.slowed(gpu.during(samples(0, 0x40, 0x40, *[0] * 12), gpu.DYNAMIC, runs)) is not None
+
+
+def test_where_a_nic_uses_the_memory_idle_samples_count() -> None:
+    """Two samples of the set-up among 60 in which the GPU waits: of a tool that computes they would be all."""
+    text = samples(0x40, 0x40, *[1] * 60)
+    assert gpu.slowed(gpu.during(text, gpu.DYNAMIC)) is not None
+    (found,) = gpu.during(text, gpu.DYNAMIC, computes=False)
+    assert (found["samples"], gpu.slowed([found])) == (62, None)
+    assert gpu.slowed(gpu.during(samples(0, *[0x41] * 60), gpu.DYNAMIC, computes=False)) is not None
+
+
+@pytest.mark.parametrize(("full", "spans"), [([False, True, True], [(20.0, 80.0), (80.0, 140.0)]), (None, [(0.0, 20.0), (20.0, 80.0), (80.0, 140.0)])])
+def test_of_a_search_for_the_peak_the_full_trials_are_judged(full: list[bool] | None, spans: list[gpu.Span]) -> None:
+    result: dict[str, Any] = {"tests": [{"started": a, "ended": b} for a, b in ((0, 20), (20, 80), (80, 140))]}
+    if full:
+        result["peak"] = {"rate": 100.0, "above": 101.0, "probes": [[100.0, True, each] for each in full]}
+    assert start._spans(json.dumps(result)) == spans
 
 
 def test_a_cut_last_line_is_left_out() -> None:
