@@ -171,8 +171,8 @@ def delete(args: argparse.Namespace) -> int:
 
     async def work(kube: "Kube") -> int:
         if args.run_id:
-            return await remove_run(kube, args.run_id, args.namespace, 20, args.timeout)
-        return await delete(kube, args.output_dir, 20, args.timeout)
+            return await remove_run(kube, args.run_id, args.namespace, 20, args.timeout, _tell)
+        return await delete(kube, args.output_dir, 20, args.timeout, _tell)
 
     left = _on_cluster(args, work)
     print(f"{left} left" if left else "all deleted")

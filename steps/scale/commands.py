@@ -19,9 +19,9 @@ from perfdag.steps.scale.files import RunFile, forget, prefix_of, read_run, writ
 from perfdag.steps.scale.generator import ApiSubmitter, CommandSubmitter, Submitted, Submitter, generate
 from perfdag.steps.scale.harness import Harness
 from perfdag.steps.scale.lock import ExclusiveRun
-from perfdag.steps.scale.namespaces import ensure_namespace, remove_namespaces
+from perfdag.steps.scale.namespaces import ensure_namespace
 from perfdag.steps.scale.observer import Observer
-from perfdag.steps.scale.removal import SAMPLE, remove, there
+from perfdag.steps.scale.removal import SAMPLE, remove, remove_namespaces, there
 from perfdag.steps.scale.rows import Clocks, Row, on_simulated, rows_of
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import new_run, p99
@@ -331,16 +331,16 @@ def _rows(observer: Observer, file: RunFile, clocks: Clocks, fake: set[str] | No
     )
 
 
-async def delete(kube: Kube, folder: Path, parallel: int, timeout: float) -> int:
+async def delete(kube: Kube, folder: Path, parallel: int, timeout: float, tell: Callable[[str], None] = lambda text: None) -> int:
     """Delete the run's workloads, what was created with them and the namespaces that were made for it, and wait until none is left; returns
     how many are after `timeout` seconds.
 
-    A namespace that holds workloads of another run stays.
+    A namespace that holds anything else stays, and why is told.
     """
     file, deadline = read_run(folder, 0), time.monotonic() + timeout
     kinds, also = await _made_by(kube, file)
     left = await remove(kube, file.run, kinds, file.namespaces, parallel, timeout, also=also)
-    return left or await remove_namespaces(kube, file.run, file.namespaces, kinds, max(0.0, deadline - time.monotonic()))
+    return left or await remove_namespaces(kube, file.run, file.namespaces, max(0.0, deadline - time.monotonic()), tell)
 
 
 async def _made_by(kube: Kube, file: RunFile) -> tuple[list[Resource], Callable[[dict[str, Any]], bool] | None]:

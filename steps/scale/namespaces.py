@@ -4,10 +4,9 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
-from perfdag.kube import Kube, KubeError, Resource
-from perfdag.steps.scale.removal import belongs
+from perfdag.kube import Kube, KubeError
+from perfdag.steps.scale.removal import namespace_of
 from perfdag.steps.scale.templates import RUN_LABEL
 
 DELETION_PATIENCE = 120.0
@@ -30,42 +29,13 @@ async def own_namespaces(kube: Kube, names: Sequence[str], run: str) -> AsyncIte
                 await kube.delete(namespaces, name)
 
 
-async def remove_namespaces(kube: Kube, run: str, names: Sequence[str], kinds: Sequence[Resource], timeout: float) -> int:
-    """Delete those of the namespaces that were made for a run, but for one with objects of these kinds of another run, and wait.
-
-    Returns how many are left after `timeout` seconds. Raises KubeError.
-    """
-    namespaces = await kube.resource("v1", "Namespace")
-    going = []
-    for name in names:
-        try:
-            there = await _namespace(kube, namespaces, name)
-        except KubeError as error:
-            if error.status != 403:
-                raise
-            continue  # who may not see a namespace made none
-        if there and belongs(run, there["metadata"]):
-            others = [each for kind in kinds for each in await kube.list(kind, name, labels=RUN_LABEL)]
-            if all(belongs(run, each["metadata"]) for each in others):
-                going.append(name)
-    for name in going:
-        await kube.delete(namespaces, name)
-    deadline = time.monotonic() + timeout
-    while left := [name for name in going if await _namespace(kube, namespaces, name)]:
-        if time.monotonic() >= deadline:
-            break
-        await asyncio.sleep(0.2)
-    return len(left)
-
-
 async def ensure_namespace(kube: Kube, name: str, run: str, patience: float = DELETION_PATIENCE) -> bool:
     """Create a namespace where it is missing; true where we made it.
 
     One that is being deleted is waited for, `patience` seconds at most. Raises KubeError.
     """
-    namespaces = await kube.resource("v1", "Namespace")
     deadline = time.monotonic() + patience
-    while there := await _namespace(kube, namespaces, name):
+    while there := await namespace_of(kube, name):
         if not there["metadata"].get("deletionTimestamp"):
             return False
         if time.monotonic() >= deadline:
@@ -86,12 +56,3 @@ async def ensure_namespace(kube: Kube, name: str, run: str, patience: float = DE
             break
         await asyncio.sleep(0.05)
     return True
-
-
-async def _namespace(kube: Kube, namespaces: Resource, name: str) -> dict[str, Any] | None:
-    try:
-        return await kube.get(namespaces, name)
-    except KubeError as error:
-        if error.status != 404:
-            raise
-        return None

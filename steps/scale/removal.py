@@ -12,6 +12,8 @@ from perfdag.steps.scale.templates import RUN_LABEL
 
 PAUSE = 0.3
 """Seconds between two looks."""
+IN_EACH = {("ConfigMap", "kube-root-ca.crt"), ("ServiceAccount", "default")}
+"""What Kubernetes puts into each namespace."""
 Object = dict[str, Any]
 PRIMER, SAMPLE = "primer", "sample"
 """What labels of a run's parts end with: `<run>-primer`, `<run>-sample`; sizes of a ladder are `<run>-1`, `<run>-2` ..."""
@@ -85,14 +87,21 @@ async def everything(kube: Kube) -> list[Resource]:
     return found
 
 
-async def remove_run(kube: Kube, run: str, namespace: str | None, parallel: int, timeout: float) -> int:
-    """Delete all that carries the label of a run or of a part of it, of any kind, in one namespace or (None) everywhere, namespaces too.
+async def remove_run(
+    kube: Kube, run: str, namespace: str | None, parallel: int, timeout: float, tell: Callable[[str], None] = lambda text: None
+) -> int:
+    """Delete all that carries the label of a run or of a part of it, of any kind, in one namespace or (None) everywhere, with the namespaces
+    that were made for it (remove_namespaces).
 
     Kinds that we may not list are left out. Returns how many objects are left after `timeout` seconds. Raises KubeError.
     """
-    there = []
+    there, made, deadline = [], list[str](), time.monotonic() + timeout
     for resource in await everything(kube):
         if namespace and not resource.namespaced:
+            continue
+        if resource.kind == "Namespace":
+            with suppress(KubeError):  # who may not list namespaces made none
+                made = [each["metadata"]["name"] for each in await kube.list(resource, labels=RUN_LABEL)]
             continue
         try:
             if any(belongs(run, each["metadata"]) for each in await kube.list(resource, namespace, labels=RUN_LABEL)):
@@ -100,4 +109,68 @@ async def remove_run(kube: Kube, run: str, namespace: str | None, parallel: int,
         except KubeError as error:
             if error.status not in (403, 404, 405):
                 raise
-    return await remove(kube, run, there, [namespace], parallel, timeout)
+    left = await remove(kube, run, there, [namespace], parallel, timeout)
+    return left or await remove_namespaces(kube, run, made, max(0.0, deadline - time.monotonic()), tell)
+
+
+async def remove_namespaces(
+    kube: Kube, run: str, names: Sequence[str], timeout: float, tell: Callable[[str], None] = lambda text: None
+) -> int:
+    """Delete those of the namespaces that were made for a run and hold nothing of anybody else, and wait; why another stays is told.
+
+    Returns how many are left after `timeout` seconds. Raises KubeError.
+    """
+    going = []
+    for name in names:
+        try:
+            there = await namespace_of(kube, name)
+        except KubeError as error:
+            if error.status != 403:
+                raise
+            continue  # who may not see a namespace made none
+        if there and belongs(run, there["metadata"]):
+            if other := await _other_in(kube, run, name):
+                tell(f"the namespace {name}, which was made for this run, stays: {other}")
+            else:
+                going.append(name)
+    namespaces = await kube.resource("v1", "Namespace")
+    for name in going:
+        await kube.delete(namespaces, name)
+    deadline = time.monotonic() + timeout
+    while left := [name for name in going if await namespace_of(kube, name)]:
+        if time.monotonic() >= deadline:
+            break
+        await asyncio.sleep(0.2)
+    return len(left)
+
+
+async def _other_in(kube: Kube, run: str, namespace: str) -> str:
+    """What in a namespace is not of the run, or why that is not known; nothing where all is. What another run made may have no label.
+
+    What has owners is judged by those of them that may be listed: it goes when they are gone.
+    """
+    kinds, there = await everything(kube), list[tuple[str, Object]]()
+    for resource in [each for each in kinds if each.namespaced]:
+        try:
+            there += [(resource.kind, each["metadata"]) for each in await kube.list(resource, namespace)]
+        except KubeError as error:
+            if error.status == 403:
+                return f"we may not list {resource.plural} in it"
+            if error.status not in (404, 405):
+                raise
+    listed = {each.kind for each in kinds if each.namespaced}
+    for kind, metadata in there:
+        owned = any(owner["kind"] in listed for owner in metadata.get("ownerReferences") or [])
+        if not (owned or "deletionTimestamp" in metadata or belongs(run, metadata) or (kind, metadata["name"]) in IN_EACH):
+            return f"{kind} {metadata['name']} is in it"
+    return ""
+
+
+async def namespace_of(kube: Kube, name: str) -> Object | None:
+    """A namespace; None where there is none. Raises KubeError."""
+    try:
+        return await kube.get(await kube.resource("v1", "Namespace"), name)
+    except KubeError as error:
+        if error.status != 404:
+            raise
+        return None

@@ -1,0 +1,78 @@
+"""What goes with a run that is deleted, and what stays, against a small API server."""
+
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from perfdag.steps.scale.removal import remove_namespaces, remove_run
+from perfdag.steps.scale.templates import RUN_LABEL
+
+from .test_clock import client
+
+KINDS = {"/api/v1": ("Namespace", "Pod", "ConfigMap", "ServiceAccount"), "/apis/batch/v1": ("Job",)}
+AUTOMATIC = {"configmaps": [{"name": "kube-root-ca.crt"}], "serviceaccounts": [{"name": "default"}]}
+OWNED = {"ownerReferences": [{"kind": "Job", "name": "gone", "uid": "u"}]}
+BY_NODE = {"ownerReferences": [{"kind": "Node", "name": "n0", "uid": "u"}]}
+
+
+class Server:
+    """One namespace `ns` that was made for run r, with what is put into it: metadata by plural."""
+
+    def __init__(self, there: dict[str, list[dict[str, Any]]], refused: str = "") -> None:
+        self.there, self.refused, self.namespace = AUTOMATIC | there, refused, True
+
+    async def handle(self, request: web.Request) -> web.Response:
+        path, plural = request.path, request.path.rpartition("/")[2]
+        if path == "/apis":
+            return web.json_response({"groups": [{"preferredVersion": {"groupVersion": "batch/v1"}}]})
+        if path in KINDS:
+            verbs = {"verbs": ["list", "delete"]}
+            return web.json_response(
+                {"resources": [{"name": f"{k.lower()}s", "kind": k, "namespaced": k != "Namespace"} | verbs for k in KINDS[path]]}
+            )
+        metadata = {"name": "ns", "labels": {RUN_LABEL: "r"}}
+        if path == "/api/v1/namespaces/ns":
+            self.namespace = self.namespace and request.method != "DELETE"
+            return web.json_response({"metadata": metadata}, status=200 if self.namespace else 404)
+        if plural == self.refused:
+            return web.json_response({"message": "no right"}, status=403)
+        found = self.there.get(plural, [])
+        if plural == "namespaces":
+            found = [metadata] if self.namespace else []
+        if wanted := request.query.get("labelSelector"):
+            found = [each for each in found if wanted in each.get("labels", {})]
+        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": [{"metadata": each} for each in found]})
+
+
+@pytest.mark.parametrize(
+    ("there", "refused", "told"),
+    [
+        ({}, "", ""),
+        ({"jobs": [{"name": "x", "labels": {RUN_LABEL: "q"}}]}, "", "Job x is in it"),
+        ({"jobs": [{"name": "x"}]}, "", "Job x is in it"),
+        ({"configmaps": [*AUTOMATIC["configmaps"], {"name": "results"}]}, "", "ConfigMap results is in it"),
+        ({"pods": [{"name": "p"} | BY_NODE]}, "", "Pod p is in it"),
+        ({"pods": [{"name": "p"} | OWNED]}, "", ""),
+        ({"pods": [{"name": "p", "deletionTimestamp": "2026-01-01T00:00:00Z"}]}, "", ""),
+        ({"configmaps": [{"name": "heartbeat", "labels": {RUN_LABEL: "r-sample"}}]}, "", ""),
+        ({}, "jobs", "we may not list jobs in it"),
+    ],
+)
+async def test_a_namespace_goes_with_the_run_that_made_it_only_where_nothing_else_is_there(
+    there: dict[str, list[dict[str, Any]]], refused: str, told: str
+) -> None:
+    """Of another kind than the run's, or without a label, as what Run:ai's command line submits."""
+    server, said = Server(there, refused), list[str]()
+    async with client(server.handle) as kube:
+        assert await remove_namespaces(kube, "r", ["ns"], 5.0, said.append) == 0
+    assert server.namespace is bool(told)
+    assert said == ([f"the namespace ns, which was made for this run, stays: {told}"] if told else [])
+
+
+@pytest.mark.parametrize("other", [True, False])
+async def test_deletion_by_id_keeps_such_a_namespace_too(other: bool) -> None:
+    server = Server({"jobs": [{"name": "x"}] if other else []})
+    async with client(server.handle) as kube:
+        assert await remove_run(kube, "r", None, 2, 5.0) == 0
+    assert server.namespace is other
