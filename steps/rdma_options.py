@@ -40,6 +40,16 @@ _OPTIONS = {
     "version": ("V", ""),
 }
 """Long option -> its letter and the parameter that gives it; without one it is perfdag's own."""
+_BARE = {
+    "aes_xts", "client", "connectionless", "cpu_util", "data_validation", "data_validation_debug", "disable_dynamic_polling",
+    "disable_numa", "disable_pcie_relaxed", "dont_xchg_versions", "encrypt_on_tx", "events", "ipv6", "ipv6-addr", "mac_fwd", "mcg",
+    "mr_per_qp", "noPeak", "no_ddp", "no_enhanced_reorder", "no_lock", "odp", "perform_warm_up", "promiscuous", "raw_ipv6", "raw_mcast",
+    "report-both", "report-per-port", "reversed", "send_with_imm", "server", "sig_before", "sig_offload", "sniffer", "tcp",
+    "unsolicited_write", "use-null-mr", "use-srq", "use_cuda_dmabuf", "use_cuda_pcie_mapping", "use_data_direct", "use_hugepages",
+    "use_mlu_dmabuf", "use_musa_dmabuf", "use_musa_pcie_mapping", "use_neuron_dmabuf", "use_old_post_send", "use_ooo",
+    "use_rocm_dmabuf", "use_rss", "vlan_en", "write_with_imm",
+}  # fmt: skip
+"""Other long options without a value, in any of these versions."""
 _LETTERS = {letter: name for name, (letter, _) in _OPTIONS.items() if letter}
 
 
@@ -47,8 +57,10 @@ def refused(argument: str, parameters: Collection[str]) -> str | None:
     """Why that word may not be in extra_args, or None; `parameters` are those of the benchmark."""
     if argument.startswith("--"):
         # getopt_long(3) takes any beginning of a name for the whole
-        given = argument[2:].partition("=")[0]
+        given, equals, _ = argument[2:].partition("=")
         named = next((name for name in _OPTIONS if name.startswith(given)), None)
+        if named is None and not equals and given not in _BARE:
+            return f"{argument} takes a value and would take the next word for it; write both as one word, such as {argument}=1"
     else:
         flags, valued, value = re.findall(f"^([{_FLAGS}]*)(.?)(.*)", argument[1:])[0]
         named = next((_LETTERS[letter] for letter in flags + valued if letter in _LETTERS), None)
