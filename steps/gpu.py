@@ -157,7 +157,8 @@ def by_name(hosts: Sequence[Host]) -> dict[str, Host]:
 def watched(host: Host, spans: Sequence[Span] = (), computes: bool = True) -> Iterator[dict[str, Any]]:
     """Sample clocks, power and throttle reasons twice a second in the block; after it the dictionary has `during`, a summary a GPU, and
     `slowed`, why the figure is not the device's own. `spans`, which may fill in the block, are the runs that count: set-up is none of them.
-    `computes` is false where other devices use the GPU's memory and it may be idle itself: then idle samples count as any. `untold` names what the driver did not say, `error` why it said nothing."""
+    `computes` is false where other devices use the GPU's memory and it may be idle itself: then idle samples count as any.
+    `untold` names what the driver did not say, `error` why it said nothing."""
     found: dict[str, Any] = {}
     fields, answered = known(host, DYNAMIC)
     # in its times there is no zone

@@ -40,9 +40,7 @@ def numbered(host: Host, found: Sequence[Mapping[str, Any]], index: int) -> set[
 
 
 @contextlib.contextmanager
-def watched(
-    hosts: Sequence[Host], before: Mapping[str, list[dict[str, Any]]] | None = None, computes: bool = True
-) -> Iterator[Watch]:
+def watched(hosts: Sequence[Host], before: Mapping[str, list[dict[str, Any]]] | None = None, computes: bool = True) -> Iterator[Watch]:
     """Watch the GPUs of the hosts in the block. `before` is what gpu.facts said of them just now, by the same names; None: it is asked.
     `computes` is as in gpu.watched."""
     one_each = gpu.by_name(hosts)

@@ -111,7 +111,9 @@ def test_where_a_nic_uses_the_memory_idle_samples_count() -> None:
     assert gpu.slowed(gpu.during(samples(0, *[0x41] * 60), gpu.DYNAMIC, computes=False)) is not None
 
 
-@pytest.mark.parametrize(("full", "spans"), [([False, True, True], [(20.0, 80.0), (80.0, 140.0)]), (None, [(0.0, 20.0), (20.0, 80.0), (80.0, 140.0)])])
+@pytest.mark.parametrize(
+    ("full", "spans"), [([False, True, True], [(20.0, 80.0), (80.0, 140.0)]), (None, [(0.0, 20.0), (20.0, 80.0), (80.0, 140.0)])]
+)
 def test_of_a_search_for_the_peak_the_full_trials_are_judged(full: list[bool] | None, spans: list[gpu.Span]) -> None:
     result: dict[str, Any] = {"tests": [{"started": a, "ended": b} for a, b in ((0, 20), (20, 80), (80, 140))]}
     if full:
