@@ -61,7 +61,7 @@ def _plot_calls(args: argparse.Namespace) -> int:
     from perfdag.charts import scale as charts
     from perfdag.charts.style import to_bytes
     from perfdag.steps.scale.apimetrics import DELETION
-    from perfdag.steps.scale.measured import call_of
+    from perfdag.steps.scale.measured import call_of, of_deletion
     from perfdag.steps.scale.workloads import SCENARIOS
 
     if args.head or args.tail:
@@ -75,9 +75,9 @@ def _plot_calls(args: argparse.Namespace) -> int:
     for run in runs:
         size = run["count"] * (1 if of == "objects" else run["facts"].get("members") or 1)
         for figure, value in run["figures"].items():
-            phase, _, name = figure.rpartition("/")
-            if (call := call_of(name)) and value is not None:
-                counts.setdefault(size, {})[f"{DELETION}: {call}" if phase else call] = value
+            deletion = of_deletion(figure)
+            if (call := call_of(deletion or figure)) and value is not None:
+                counts.setdefault(size, {})[f"{DELETION}: {call}" if deletion else call] = value
     if not counts:
         print("no data to plot: no API calls were counted", file=sys.stderr)
         return 1

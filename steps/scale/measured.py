@@ -32,7 +32,7 @@ METRICS = (
     Metric("api_p99", "s", "lower", "p99 of the slowest kind of single-object API request (coords of the deletion: phase)"),
     Metric("api_calls", "1", "none", "API requests of one kind (coords: call, vms or objects; phase: deletion)"),
     Metric("failures", "1", "lower", "objects that were refused or did not get there and of which this is said (coords: message)"),
-    Metric("watch_lag", "s", "lower", "from sending a change to its arrival on the watch: the error bar of all times"),
+    Metric("watch_lag", "s", "lower", "from when a change was due to its arrival on the watch: the error bar of all times"),
     Metric("component", "1", "none", "figures from Prometheus (coords: figure; the unit is in its name)"),
     Metric("gates_failed", "1", "lower", "1 for a gate that was breached or had no data, 0 for one that passed (coords: gate)"),
 )
@@ -93,8 +93,8 @@ def of_objects(rows: Sequence[Row], coords: dict[str, Any], stages: Sequence[str
 def of_figures(figures: dict[str, float | None], coords: dict[str, Any], count: int, of: str = "vms") -> list[Measurement]:
     """Named figures of a run of `count` VMs (or what `of` says): rates, ratios, API latency and calls (those of the deletion with coords of
     their own), components."""
-    deletion = {key.removeprefix(f"{DELETION}/"): value for key, value in figures.items() if key.startswith(f"{DELETION}/")}
-    figures = {key: value for key, value in figures.items() if not key.startswith(f"{DELETION}/")}
+    deletion = {name: value for key, value in figures.items() if (name := of_deletion(key))}
+    figures = {key: value for key, value in figures.items() if not of_deletion(key)}
     found = of_figures(deletion, {**coords, "phase": DELETION}, count, of) if deletion else []
 
     def put(metric: str, key: str, stat: str = "value", **more: Any) -> None:
@@ -114,6 +114,11 @@ def of_figures(figures: dict[str, float | None], coords: dict[str, Any], count: 
         elif key.startswith(("virt_", "workqueue_", "node_")):
             put("component", key, figure=key)
     return found
+
+
+def of_deletion(figure: str) -> str:
+    """The name of a figure of the deletion without what says so; nothing for any other (the call of one may have a slash too)."""
+    return figure.removeprefix(f"{DELETION}/") if figure.startswith(f"{DELETION}/") else ""
 
 
 def call_of(figure: str) -> str:

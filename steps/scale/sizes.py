@@ -81,5 +81,5 @@ def _unmeasured(spec: Spec, count: int, error: Exception, before: Result) -> Res
     """A size that ended in an error, after one that was measured: none of its gates has data."""
     facts = {key: before.facts.get(key) for key in ("simulated", "kubevirt_version")}
     facts |= {"run": spec.run, "generator": [], "notes": [f"{count} VMIs were not measured: {error}"]}
-    figures: dict[str, float | None] = {"left_behind": 0.0, "success_ratio": None}
+    figures: dict[str, float | None] = {"left_behind": None, "success_ratio": None}
     return Result("burst", count, spec.run, [], [], figures, facts, gating.hold(spec.gates, figures), error=str(error))

@@ -36,7 +36,7 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def audit(results: Sequence[Result]) -> dict[str, Any]:
-    """The audit's `Values` of the last result, with its keys, thresholds and verdicts (kubevirt/kubevirt, tools/perfscale-audit), and
+    """The audit's `Values` of the last result that was measured, with its keys, thresholds and verdicts (kubevirt/kubevirt, tools/perfscale-audit), and
     under `Rungs` the same of every size with all its gates. Memory is in MiB there, CPU in cores."""
     if not results:
         return {"Values": {}, "Rungs": []}
@@ -48,7 +48,8 @@ def audit(results: Sequence[Result]) -> dict[str, Any]:
         }
         for each in results
     ]
-    return {"Values": rungs[-1]["Values"], "Rungs": rungs}
+    last = max(i for i, each in enumerate(results) if i == 0 or not each.error)
+    return {"Values": rungs[last]["Values"], "Rungs": rungs}
 
 
 def _values(result: Result) -> dict[str, Any]:

@@ -469,7 +469,11 @@ class TestCharts:
         figures = {
             "POST-virtualmachineinstances-count": 9.0,
             "CREATE-virtualmachineinstances-count": 9.0,
+            "POST-pods/binding-count": 9.0,
+            "CREATE-pods/binding-count": 9.0,
             "deletion/DELETE-pods-count": 9.0,
+            "deletion/PUT-pods/status-count": 9.0,
+            "deletion/UPDATE-pods/status-count": 9.0,
         }
         facts = {"members": 10}
         runs = [{"count": n, "figures": figures | {"Running-phase-count": float(n)}, "facts": facts} for n in (9, 18)]
@@ -481,7 +485,8 @@ class TestCharts:
                 told = {"runs": [{**run, "scenario": scenario} for run in runs]}
                 (tmp_path / "summary.json").write_bytes(orjson.dumps(told))
                 assert main(["scale", "plot", "-o", str(tmp_path), "--plot", "api-calls"]) == 0
-        calls = {"POST-virtualmachineinstances": 9.0, "deletion: DELETE-pods": 9.0}
+        names = ("POST-virtualmachineinstances", "POST-pods/binding", "deletion: DELETE-pods", "deletion: PUT-pods/status")
+        calls = dict.fromkeys(names, 9.0)
         assert drawn == [({90: calls, 180: calls}, "vms"), ({9: calls, 18: calls}, "objects")], "VMIs of a set are counted, not sets"
 
     def test_an_unseen_delta_is_not_drawn_as_nought(self) -> None:
@@ -774,8 +779,12 @@ class TestLadder:
         monkeypatch.setattr(sizes, "own_namespaces", namespaces)
 
     async def test_sizes_before_one_that_broke_are_kept_and_it_is_a_size_without_data(self, broken: None) -> None:
-        spec = vmi.Spec(gates=[gates.parse("api_p99 < 1")])
+        spec = vmi.Spec(gates=[gates.parse("api_p99 < 1"), gates.parse("left_behind <= 0")])
         results = await sizes.ladder(None, spec, [400, 600, 800, 1000], 0.0)  # type: ignore[arg-type]
+        assert [each.passed for each in results[-1].verdicts] == [None, None]
+        told = table.audit(results)
+        assert told["Values"]["api_p99"]["value"] == 0.1, "of the last size that was measured"
+        assert len(told["Rungs"]) == 3
         assert [(each.count, each.failed, each.error) for each in results] == [
             (400, False, ""),
             (600, False, ""),
