@@ -45,6 +45,8 @@ class Context:
     """What a patch needs beyond the shape: the run, where the store is, and how images are called."""
 
     run_id: str
+    workflow_uid: str
+    """The uid of the run's Workflow, which owns the claims that pods share."""
     images: str
     """`registry/perfdag-{name}:tag`; a shape's image without `/` and `:` is put for {name}."""
     store: str = ""
@@ -54,8 +56,6 @@ class Context:
     """The ServiceAccount of a benchmark that is allowed rights; None: that of all measuring pods."""
     ranks: range | None = None
     """Ranks of the variant that the pod belongs to, where a batch holds the pods of two; None: the batch's pods are one gang."""
-    workflow_uid: str = ""
-    """The uid of the run's Workflow, which owns the claims that pods share."""
 
 
 def priority_class(priority: int) -> str:

@@ -115,7 +115,7 @@ def _side_by_side(a: Plan, b: Plan, here: Here) -> tuple[list[Object], list[Obje
 
 def _described(shape: Shape, plan: Plan, here: Here, account: str | None, ranks: range | None = None) -> Object:
     priority = priority_class(plan.options.get("priority", 0))
-    context = Context(plan.run_id, here.images, here.store, here.pull_policy, priority, account, ranks, here.workflow_uid)
+    context = Context(plan.run_id, here.workflow_uid, here.images, here.store, here.pull_policy, priority, account, ranks)
     ports = [ssh_port(shape, plan.run_id, rank) for rank in (0, 1)]
     described: Object = {"patch": patch(shape, context), "port": str(ports[0]), "step": str(ports[1] - ports[0])}
     if shape.network.name:
@@ -168,9 +168,11 @@ def step(here: Here, out: Path, environment: Mapping[str, str]) -> Plan:
 def where(now: Object, before: Object) -> Object:
     """The facts of a run that goes on: those of its earlier Workflows stay, by uid, for the samples that these measured.
 
-    A Workflow that is tried again may find other nodes: those of its samples until now stay too.
+    A Workflow that is tried again may find other nodes: those of its samples until now stay too. So does the name of the cluster where it
+    may not be read any more.
     """
     earlier, uid = dict(before.get("before", {})), before.get("workflow_uid")
+    now = {**now, "cluster": now["cluster"] or before.get("cluster")}
     if uid == now["workflow_uid"] and before.get("nodes") and now.get("nodes"):
         now = {**now, "nodes": {**before["nodes"], **now["nodes"]}}
     elif uid and uid != now["workflow_uid"]:

@@ -9,7 +9,7 @@ from perfdag.collect import collect
 from perfdag.confirm import assigned, begin, numbers
 from perfdag.gate import check
 from perfdag.kube import run
-from perfdag.parts import note, stored_parts
+from perfdag.parts import note, run_folder, stored_parts
 from perfdag.plan import Plan
 from perfdag.rules import nightly
 from perfdag.runs import load_plan
@@ -45,11 +45,15 @@ def step(here: Here, out: Path) -> list[str]:
 
 
 def planned(store: Store, plan: Plan) -> list[Plan]:
-    """The confirming runs of a run that goes on; the Workflow that measures the rest of them is that of the run. Raises StoreError."""
+    """The confirming runs of a run that goes on, without the notes of before; the Workflow that measures the rest of them is that of the run.
+
+    Raises StoreError.
+    """
     confirming = [load_plan(store, run_id) for run_id in plan.options["confirmed"]]
     for each in confirming:
         each.where = plan.where
-        store.put(f"runs/{each.run_id}/plan.json", each.dump())
+        store.delete(f"{run_folder(each.run_id)}/notes")
+        store.put(f"{run_folder(each.run_id)}/plan.json", each.dump())
     return confirming
 
 

@@ -13,7 +13,7 @@ def pod(
     shape: Object, name: str, *, run: str = "r", batch: int = 0, rank: int = 0, store: str = "s3://b/r", more: Object | None = None
 ) -> Object:
     """A pod of that rank: the patch with its placeholders replaced, laid over Argo's three containers; `more` is laid over its spec."""
-    made = patch(Shape.model_validate(shape), Context(run, "registry.example/perfdag-{name}:1", store))
+    made = patch(Shape.model_validate(shape), Context(run, "uid", "registry.example/perfdag-{name}:1", store))
     text = json.dumps(made).replace(f'"{CLAIMED}"', '{"name": "store", "emptyDir": {}}').replace(f'"{PORT}"', str(20000 + rank))
     spec = json.loads(text.replace(BATCH, str(batch)).replace(TWIN, "0"))
     for each in [*spec["containers"], *spec["initContainers"]]:

@@ -34,7 +34,7 @@ INSTALLATIONS = {
     "claim": Installation(namespace="bench", store="claim://results", namespaced=True, pull_secrets=("registry",), parallel_batches=3),
     "cluster": Installation(namespace="bench", store="s3://bench/results", cluster_scope=True, network_policy=True, pull_policy="Always"),
 }
-CONTEXT = Context("20260101T020000Z-0a1b2c3d", "registry.example/perfdag-{name}:1", "s3://bench/results", workflow_uid="uid")
+CONTEXT = Context("20260101T020000Z-0a1b2c3d", "uid", "registry.example/perfdag-{name}:1", "s3://bench/results")
 SHAPES: dict[str, dict[str, Any]] = {
     "plain": {},
     "pair": {"image": "iperf", "hosts": {"count": 2, "placement": "spread"}},
