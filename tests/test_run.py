@@ -466,7 +466,7 @@ def test_a_run_of_ab_is_not_resumed_by_run(write_suite: SuiteWriter, tmp_path: P
     for plan in (duel.a, duel.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     assert main(["run", "--resume", "last", "--store", store.root, "--no-report"]) == 2
-    assert f"continue it: perfdag ab --resume {duel.a.run_id}" in capsys.readouterr().err
+    assert f"continue it: perfdag ab --resume {duel.a.run_id} --store {store.root}\n" in capsys.readouterr().err
     assert not store.list(f"runs/{duel.b.run_id}/parts")
 
 
@@ -478,7 +478,7 @@ def test_a_run_of_a_cluster_is_not_resumed_on_this_machine(
     _, plan = submit._check(args)
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     assert main(["run", "--resume", "last", "--store", store.root, "--no-report"]) == 2
-    assert f"continue it: perfdag submit --resume {plan.run_id} --namespace bench" in capsys.readouterr().err
+    assert f"continue it: perfdag submit --resume {plan.run_id} --namespace bench\n" in capsys.readouterr().err
     assert not store.list(f"runs/{plan.run_id}/parts")
 
 

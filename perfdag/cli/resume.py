@@ -36,7 +36,8 @@ def continued(wanted: str, namespace: str, root: str | None, given: str) -> Run:
     """
     from perfdag import kube
     from perfdag.cli.cluster_run import SUITE_LABEL
-    from perfdag.runs import load_plan
+    from perfdag.parts import stored_parts
+    from perfdag.runs import elsewhere, load_plan
     from perfdag.steps.facts import cluster_name
     from perfdag.store import NotStoredError, StoreError, open_store
 
@@ -49,7 +50,7 @@ def continued(wanted: str, namespace: str, root: str | None, given: str) -> Run:
         try:
             opened = open_store(store)
             plan = _whole(opened, load_plan(opened, run_id))
-            if why := _elsewhere(opened, plan, kube.run(cluster_name)):
+            if stored_parts(opened, plan.run_id) and (why := elsewhere(plan, kube.run(cluster_name), opened.root)):
                 raise NotContinued(why)
             return Run(plan.run_id, store, plan.suite, int(plan.options.get("priority", 0)))
         except NotStoredError:
@@ -80,10 +81,3 @@ def _whole(store: "Store", plan: "Plan") -> "Plan":
 
     whole = plan.options.get("confirms") or (plan.options["other"] if plan.variant == "B" else plan.run_id)
     return plan if whole == plan.run_id else load_plan(store, whole)
-
-
-def _elsewhere(store: "Store", plan: "Plan", cluster: str | None) -> str | None:
-    from perfdag.parts import stored_parts
-    from perfdag.runs import elsewhere
-
-    return elsewhere(plan, cluster, store.root) if stored_parts(store, plan.run_id) else None

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"perfdag run: {why}", file=sys.stderr)
         return EXIT_INPUT
     plan, root = _plan(args)
-    if args.resume is not None and (why := _elsewhere(plan)):
+    if args.resume is not None and (why := _not_by_run(plan, root or "")):
         print(f"perfdag run: {why}", file=sys.stderr)
         return EXIT_INPUT
     if args.dry_run:
@@ -114,15 +114,17 @@ def beside_resume(args: argparse.Namespace) -> str | None:
     return f"--resume measures what is left of a run as it was planned; leave out {', '.join(wrong)}"
 
 
-def _elsewhere(plan: "Plan") -> str | None:
+def _not_by_run(plan: "Plan", root: str) -> str | None:
     """Why a stored run cannot be continued by `run`, and what continues it; None where it can."""
+    from perfdag.runs import continued
+
     if plan.trigger == "ab":
-        first = f"{plan.run_id[:-1]}a"  # either variant names the pair
-        return f"{plan.run_id} is one variant of `perfdag ab`, and both are measured in turn; continue it: perfdag ab --resume {first}"
-    if plan.where:
-        again = f"perfdag submit --resume {plan.run_id} --namespace {plan.where.get('namespace', 'perfdag')}"
-        return f"{plan.run_id} was measured on a cluster, and samples of this machine are not its; continue it: {again}"
-    return None
+        why = f"{plan.run_id} is one variant of `perfdag ab`, and both are measured in turn"
+    elif plan.where:
+        why = f"{plan.run_id} was measured on a cluster, and samples of this machine are not its"
+    else:
+        return None
+    return f"{why}; continue it: {continued(plan, root)}"
 
 
 def _plan(args: argparse.Namespace) -> "tuple[Plan, str | None]":

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from perfdag.cli import main
+from perfdag.abtest import prepare
+from perfdag.cli import main, parser
 from perfdag.collect import gather
 from perfdag.document import BadDocument
 from perfdag.kube import KubeError
 from perfdag.parts import Part, note, now, part_key
 from perfdag.plan import Plan, make_plan
-from perfdag.runs import load_plan
+from perfdag.runs import continued, elsewhere, load_plan
 from perfdag.steps.given import Options, options
 from perfdag.steps.peer import PeerError
 from perfdag.steps.place import Here
@@ -104,7 +105,7 @@ def measured(store: FolderStore, plan: Plan, position: int, node: str, **where: 
 @pytest.mark.parametrize(
     ("there", "here", "said"),
     [
-        ({}, "k8s-1", "measured by `perfdag run`.*continue it there: perfdag run --resume 2026.* --store claim://results"),
+        ({}, "k8s-1", "by `perfdag run`.*there, with the folder that it was measured into: perfdag run --resume 2026.* --store FOLDER$"),
         ({"cluster": "k8s-1", "workflow_uid": "a"}, "k8s-2", "measured on another cluster .*k8s-1, here k8s-2"),
     ],
 )
@@ -133,6 +134,7 @@ def test_a_run_goes_on_where_it_was_and_each_sample_keeps_the_facts_of_its_workf
     measured(store, plan, 0, "n1", workflow_uid="a")
     note(store, plan.run_id, "batch-0", "failed", "it was lost")
     plan = run(Cluster(here, {"n1": "large", "n3": "large"}), "b")
+    assert plan.where["cluster"] == "k8s-1", "a look at kube-system that is forbidden does not make the cluster unknown"
     assert store.list(f"runs/{plan.run_id}/notes") == []
     measured(store, plan, 1, "n1", workflow_uid="b")
     # argo retry: the same Workflow, where the nodes it had are gone
@@ -142,6 +144,38 @@ def test_a_run_goes_on_where_it_was_and_each_sample_keeps_the_facts_of_its_workf
     kinds = [[kind["type"] for kind in json.loads(row["env"])["cluster"]["nodes"]] for row in rows[:3]]
     assert kinds == [["small"], ["large"], ["huge"]]
     assert [row["workflow_uid"] for row in rows] == ["a", "b", "b", "b"]
+    assert {row["cluster"] for row in rows} == {"k8s-1"}
+    with pytest.raises(BadDocument, match=r"measured on another cluster .*k8s-1, here k8s-2"):
+        run(Cluster("k8s-2", {}), "c")
+
+
+@pytest.mark.parametrize(
+    ("where", "options", "root", "command"),
+    [
+        ({}, None, "results", "perfdag run --resume {} --store results"),
+        ({}, None, "claim://results", "perfdag run --resume {} --store FOLDER"),
+        ({}, {}, "s3://b/r", "perfdag ab --resume {} --store s3://b/r"),
+        ({"namespace": "bench"}, None, "s3://b/r", "perfdag submit --resume {} --namespace bench --store s3://b/r"),
+        ({"namespace": "bench"}, None, "copied", "perfdag submit --resume {} --namespace bench"),
+        ({"namespace": "bench"}, {"cluster": True}, "s3://b/r", "perfdag ab --resume {} --submit --namespace bench --store s3://b/r"),
+    ],
+)
+def test_the_command_that_goes_on_with_a_run_is_of_the_verb_that_began_it(
+    where: dict[str, str], options: dict[str, Any] | None, root: str, command: str
+) -> None:
+    loaded = loads(SUITE)
+    if options is None:
+        plan, first = (made := make_plan(loaded)), made.run_id
+    else:
+        duel = prepare(loaded, loaded, ("one", "two"), 8)
+        plan, first = duel.b, duel.a.run_id
+        plan.options |= options
+    plan.where = dict(where)
+    said = continued(plan, root)
+    assert said == command.format(first)
+    assert parser(said.split()[1]).parse_args(said.split()[1:]).resume == first
+    why = elsewhere(plan, "k8s-1", root)
+    assert why is None if where else f"`perfdag {said.split()[1]}`" in str(why) and str(why).endswith(said)
 
 
 QUOTA = 'secrets "perfdag-ssh-a" is forbidden: exceeded quota: tight, requested: count/secrets=1'
