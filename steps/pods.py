@@ -130,8 +130,8 @@ def _container(container: Object, pod: Object) -> tuple[str, bool] | None:
     if waiting and waiting.get("reason") in _NEVER | _PULLING:
         reason = waiting["reason"]
         said = waiting.get("message") or f"image {container.get('image')}"
-        hopeless = reason in _NEVER and not any(words in said for words in _SLOW)
-        return f"{reason}: {said} (container {container['name']}, image {container.get('image')})", hopeless
+        text = f"{reason}: {said} (container {container['name']}, image {container.get('image')})"
+        return text, reason in _NEVER and not is_unpacking(text)
     if waiting and waiting.get("reason") not in _CALM | {None}:
         return f"{waiting['reason']}: {waiting.get('message', '')}".strip(": "), False
     if ended and ended.get("reason") == "OOMKilled":
@@ -162,6 +162,11 @@ def _unprepared(container: Object) -> tuple[str, bool] | None:
 def is_pulling(trouble: str) -> bool:
     """Whether the trouble is an image that could not be pulled yet: given up sooner than a full cluster."""
     return trouble.partition(":")[0] in _PULLING
+
+
+def is_unpacking(trouble: str) -> bool:
+    """Whether the trouble is an image that the node still unpacks: another attempt finds it there."""
+    return trouble.partition(":")[0] in _NEVER and any(words in trouble for words in _SLOW)
 
 
 def selector(run_id: str, workflow: str, batch: int | None = None, attempt: int | None = None) -> str:

@@ -23,7 +23,7 @@ from perfdag.runs import load_plan, variants
 from perfdag.steps.marks import head
 from perfdag.steps.peer import REFUSED, RETRYABLE
 from perfdag.steps.place import Here, pending_limit
-from perfdag.steps.pods import Pod, is_pulling, read, selector, told
+from perfdag.steps.pods import Pod, is_pulling, is_unpacking, read, selector, told
 from perfdag.store import Store, StoreError
 
 EVERY, LAST_EVERY = 3.0, 0.5
@@ -58,6 +58,8 @@ class Sentry:
         self._refusals: dict[str, str] = {}
         self.hopeless: set[int] = set()
         """Batches that another attempt cannot mend."""
+        self._given_up: set[tuple[int, int]] = set()
+        """Attempts at a batch that were ended, also those that another may mend."""
         self._ended: dict[str, str] = {}
         self.believed: set[int] = set()
         """Those of a sentry that stood here before: what it gave up is noted."""
@@ -78,9 +80,10 @@ class Sentry:
                 if waited >= min(HOPELESS_SECONDS, self._limit):
                     self.note(pod.batch, f"pod of rank {pod.rank} never started: {pod.trouble}")
                 if waited >= (HOPELESS_SECONDS if pod.batch in self.hopeless else patience(pod, self._limit)):
-                    self.hopeless.add(pod.batch)  # it is not worth waiting for again
+                    if not is_unpacking(pod.trouble):
+                        self.hopeless.add(pod.batch)  # it is not worth waiting for again
                     doomed.add((pod.batch, pod.attempt))
-            elif pod.batch in self.hopeless | self.believed and pod.trouble.startswith(("DeadlineExceeded", GIVEN_UP)):
+            elif self._is_given_up(pod.batch, pod.attempt) and pod.trouble.startswith(("DeadlineExceeded", GIVEN_UP)):
                 continue  # ended by us: why is noted already
             else:
                 if pod.hopeless or pod.trouble in _FINAL:
@@ -89,14 +92,19 @@ class Sentry:
                 if pod.trouble not in _SAID and self._ended.get(pod.uid) != pod.trouble:
                     self.note(pod.batch, f"pod of rank {pod.rank}: {pod.trouble}")
                     self._ended[pod.uid] = pod.trouble  # pods of one batch would take turns in what is noted
+        self._given_up |= doomed
         return [pod for pod in pods if pod.batch is not None and (pod.batch, pod.attempt) in doomed and pod.phase in ("Pending", "Running")]
 
     def _age(self, pod: Pod) -> float:
         """Seconds since a pod without room was made, and a little: Argo counts the same limit from there, and after its own end would try
         again. 0 for troubles of a node's own, which begin later."""
-        if not pod.created or pod.hopeless or is_pulling(pod.trouble or ""):
+        trouble = pod.trouble or ""
+        if not pod.created or pod.hopeless or is_pulling(trouble) or is_unpacking(trouble):
             return 0.0
         return time.time() - pod.created + min(2 * EVERY, self._limit / 2)
+
+    def _is_given_up(self, batch: int, attempt: int) -> bool:
+        return batch in self.hopeless | self.believed or (batch, attempt) in self._given_up
 
     def _speechless(self, pod: Pod, batch: int, now: float) -> None:
         """Note a pod that has waited for nearly all of its time with no word of why."""

@@ -267,6 +267,19 @@ def test_a_node_that_still_unpacks_a_large_image_is_waited_for(said: str, hopele
     )
 
 
+def test_another_attempt_may_find_a_large_image_unpacked(sentry: Sentry, tmp_path: Path) -> None:
+    slow = 'CreateContainerError: failed to reserve container name "main_x": name "main_x" is reserved for "4f3a" (container main, image i)'
+    unpacking = replace(pod(slow), created=time.time() - 500)
+    assert sentry.look([unpacking], 0) == [], "that its image is unpacked has only begun"
+    assert sentry.look([unpacking], 59) == []
+    assert "is reserved for" in notes(tmp_path)[0]
+    assert sentry.look([unpacking], 60) == [unpacking]
+    over = replace(unpacking, phase="Failed", trouble="DeadlineExceeded: Pod was active on the node longer than the specified deadline")
+    assert sentry.look([over], 63) == []
+    assert ["is reserved for" in each for each in notes(tmp_path)] == [True], "why it was ended is noted, not that it was"
+    assert sentry.hopeless == set()
+
+
 TOO_LARGE = "Error: mtu greater than device maximum.\n"
 
 
