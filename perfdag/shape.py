@@ -136,7 +136,7 @@ class Volume(_Strict):
     path: str | None = Field(
         None,
         pattern=r"^/",
-        description="hostPath: the folder on the node, writable for uid 1000 (one that is absent is made for root alone)",
+        description="hostPath: the folder on the node, writable for uid 1000 (one that is absent is made for root alone); recorded as reused",
     )
     medium: Literal["", "Memory"] = Field("", description="emptyDir: Memory for a tmpfs")
     claim: Name | None = Field(None, description="an existing claim, used and not deleted; recorded as reused (env.sample.volume_reused)")

@@ -122,10 +122,10 @@ def used_before(here: Here, store: Store, batch: int) -> bool:
 
 
 def place_for(here: Here, shape: Shape, gang: Hosts, reused: bool = False) -> Place:
-    """Where a gang of that shape measures. `reused`: its volume is one that an earlier gang wrote to."""
+    """Where a gang of that shape measures. `reused`: its volume is one that an earlier gang wrote to; one that outlives runs always is."""
     own = gang.pods.get(here.pod)
     where = {"image_digest": own.image_digest if own else None, "pods": sorted(gang.pods)}
-    given = shape.volume is not None and shape.volume.claim is not None
+    given = shape.volume is not None and (shape.volume.claim is not None or shape.volume.kind == "hostPath")
     return Place(
         hosts_for=lambda asked: gang.hosts if asked.hosts.count > 1 or shape.hosts.count == 1 else gang.hosts[:1],
         volume=VOLUME if shape.volume else None,

@@ -143,6 +143,7 @@ def test_the_variants_of_an_ab_test_have_each_an_image() -> None:
         ({"access": "ReadWriteMany"}, {"volume_reused": True}),
         ({"access": "ReadWriteOnce"}, {}),
         ({"kind": "emptyDir"}, {}),
+        ({"kind": "hostPath", "path": "/mnt/data"}, {"volume_reused": True}),
     ],
 )
 def test_a_volume_that_was_written_to_before_is_called_reused(
@@ -160,7 +161,7 @@ def test_a_volume_that_was_written_to_before_is_called_reused(
     ours, next_workflow = place(), replace(place(), workflow_uid="another")
     for here, attempt in ((ours, 0), (ours, 1), (next_workflow, 0)):
         assert gang.lead(here, store, plan, 0, attempt, False) == 0
-    fresh = facts if "claim" in volume else {}
+    fresh = {} if volume.get("access") == "ReadWriteMany" else facts
     assert seen == [fresh, facts, fresh], "a run that is resumed has claims of its own"
 
 
