@@ -7,6 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from perfdag.cli import EXIT_INPUT, EXIT_REACH
+
 if TYPE_CHECKING:
     from perfdag.kube import Kube
     from perfdag.plan import Plan
@@ -89,9 +91,9 @@ class View:
         return ""
 
     def exit_code(self) -> int | None:
-        """What finish (or a plan that refused) ended with; None where neither did."""
+        """What the plan ended with where the suite was refused or something was out of reach, else what finish did; None where neither did."""
         planned = self.code_of("plan")
-        return planned if planned == 2 else self.code_of("finish")
+        return planned if planned in (EXIT_INPUT, EXIT_REACH) else self.code_of("finish")
 
     def code_of(self, step: str) -> int | None:
         """The exit code of a step's last attempt; None where it has none yet, or was lost."""

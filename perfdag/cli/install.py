@@ -108,11 +108,17 @@ async def _apply(client: "Kube", body: Object, dry_run: bool) -> None:
         await client.request("PATCH", path, json=body, params=params, content_type="application/apply-patch+yaml")
         return
     await client.apply(body)
-    if (
-        body["kind"] == "Secret"
-    ):  # keys that somebody else put there, or an older version as `stringData`, are not this manager's to leave out
-        known = {each for names in STORE_KEYS.values() for each in names}
-        await client.patch(resource, name, {"data": dict.fromkeys(sorted(known - body["data"].keys()))}, namespace)
+    if body["kind"] == "Secret":
+        await _forget_keys(client, body)
+
+
+async def _forget_keys(client: "Kube", secret: Object) -> None:
+    """Remove the store's keys that the Secret is not to have: those that somebody else put there, or an older version as `stringData`, are
+    not this manager's to leave out. Raises KubeError."""
+    known = {each for names in STORE_KEYS.values() for each in names}
+    without = {"data": dict.fromkeys(sorted(known - secret["data"].keys()))}
+    resource = await client.resource(secret["apiVersion"], secret["kind"])
+    await client.patch(resource, secret["metadata"]["name"], without, secret["metadata"]["namespace"])
 
 
 def store_secret(args: argparse.Namespace) -> Object | None:

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 EPILOG = """examples:
   perfdag render --base --namespace bench --store s3://bench/results
-  perfdag render suites/quick.yaml --namespace bench
-  perfdag render suites/quick.yaml --schedule '0 2 * * *' --schedule '0 14 * * 1-5'
+  perfdag render suites/quick.yaml --namespace bench | kubectl create -f -
+  perfdag render suites/quick.yaml --schedule '0 2 * * *' --schedule '0 14 * * 1-5' | kubectl apply -f -
   perfdag render suites/quick.yaml --schedule '41 4 * * *' --store s3://bench/nightly
 """
 
