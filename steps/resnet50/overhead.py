@@ -138,7 +138,7 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
         reasons: list[str] = []
         runs = [result.read(output.texts.get(f"{number:03}{side}", "")) for number, side in enumerate(order)]
         for number, (side, found) in enumerate(zip(order, runs, strict=True)):
-            costs[side].append(found.tail(params.scenario))
+            costs[side].append(found.cost(params.scenario))
             if reason := result.wrong(found, params):
                 reasons.append(f"run {number + 1} ({'treatment' if side == 'B' else 'baseline'}): {reason}")
         if len(weights := {result.weights(each) for each in runs}) > 1:

@@ -76,7 +76,11 @@ class Workload(benchmark.Params):
     price_per_hour: float | None = Field(None, gt=0, allow_inf_nan=False, description="of the machine; gives the cost of a million samples")
     currency: Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")] = "USD"
     python: Text | None = Field(None, description="interpreter that has torch and LoadGen; unset: perfdag's own")
-    wrapper: list[Text] = Field([], max_length=64, description="argv put before the program: nice -n 5, kubectl exec -i POD --")
+    wrapper: list[Text] = Field(
+        [],
+        max_length=64,
+        description="argv put before the program, which passes the three standard streams on: nice -n 5, kubectl exec -i POD --",
+    )
     wrapper_env: dict[Text, str] = Field({}, description="environment of the program: LD_PRELOAD of a vGPU layer")
     system: Literal["resnet50", "stub"] = Field("resnet50", description="stub: a known service time, to measure the harness itself")
     stub: StubParams = StubParams()

@@ -88,7 +88,13 @@ class Result:
         return self.tested.percentiles[0.99]
 
     def tail(self, scenario: str) -> float:
-        """p99 of Server, p90 of SingleStream; in Offline seconds a sample."""
+        """As `cost`; not a number below the queries that the percentile needs."""
+        if self.tested is None or (scenario in TAIL and self.tested.queries < needed(PERCENTILES[TAIL[scenario]])):
+            return math.nan
+        return self.cost(scenario)
+
+    def cost(self, scenario: str) -> float:
+        """p99 of Server, p90 of SingleStream, in a smoke test of however few queries; in Offline seconds a sample."""
         if self.tested is None:
             return math.nan
         return self.tested.percentiles[PERCENTILES[TAIL[scenario]]] if scenario in TAIL else 1 / self.rate

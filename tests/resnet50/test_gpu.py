@@ -239,22 +239,23 @@ def test_only_the_gpu_that_the_program_used_is_judged(
 
 @pytest.mark.parametrize("hot", ["set-up", "run"])
 def test_the_gpu_is_judged_while_loadgen_ran(hot: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """By the times of the program's result, on a host whose clock shows another zone."""
-    line = f"0, 1500, 5000, 60, 70, 99, 1024, $([ -e {tmp_path}/hot ] && echo 0x40 || echo 0x0), $(date +'%Y/%m/%d %H:%M:%S.%3N')"
-    loop = f'while :; do echo "{line}"; case "$*" in *loop*) sleep 0.02;; *) exit;; esac; done'
-    fake_smi(tmp_path, monkeypatch, f'case "$*" in -L) echo "GPU 0: T4"; exit;; *uuid*) echo "{T4.splitlines()[0]}"; exit;; esac; {loop}')
-    monkeypatch.setattr(gpu, "PERIOD", 0.02)
+    """By the times of the program's result, on a host whose clock shows another zone: ten seconds each of set-up, run and checks."""
+    began = {what: round(NOON.timestamp()) + 10 * place for place, what in enumerate(("set-up", "run", "checks"))}
+    line = "0, 1500, 5000, 60, 70, 99, 1024, $mask, $(date -d @$at +'%Y/%m/%d %H:%M:%S.000')"
+    hot_at = f"[ $at -ge {began[hot]} ] && [ $at -lt {began[hot] + 10} ] && mask=0x40"
+    all_lines = f'for at in $(seq {began["set-up"]} {began["checks"] + 9}); do mask=0x0; {hot_at}; echo "{line}"; done'
+    query = f'case "$*" in -L) echo "GPU 0: T4";; *loop*) {all_lines}; : >{tmp_path}/said; exec sleep 60;; *uuid*) echo "{T4.splitlines()[0]}";; esac'
+    fake_smi(tmp_path, monkeypatch, query)
     monkeypatch.setenv("TZ", "UTC-12")
-    host, began = LocalHost(), {}
+    host = LocalHost()
     with start.watched([host], Workload(device="cuda", system="stub")) as watch:
-        for what in ("set-up", "run", "checks"):
-            (tmp_path / "hot").touch() if what == hot else (tmp_path / "hot").unlink(missing_ok=True)
-            time.sleep(0.1)  # a sample on its way
-            began[what] = time.time()
-            time.sleep(0.3)
-        tests = [{"started": began["run"], "ended": began["run"] + 0.25}]
+        tests = [{"started": began["run"], "ended": began["run"] + 9}]
         watch.ran(host, Finished([], 0, json.dumps({"program": 1, "device": {"uuid": "GPU-1b2c"}, "tests": tests}), "", 0.3))
-    assert 1 <= watch.facts["during"][0]["samples"] <= 14
+        for _ in range(3000):
+            if (tmp_path / "said").exists():
+                break
+            time.sleep(0.01)
+    assert watch.facts["during"][0]["samples"] == 10
     assert watch.facts["against"] == (
         "GPU 0 was slowed down (hardware thermal slowdown) in 100 % of the sample: mend cooling or power" if hot == "run" else None
     )

@@ -1,6 +1,7 @@
 """Copies beside each other: fairness, overlap, and two stubs that share a lock."""
 
 import json
+import math
 import re
 import sys
 from collections.abc import Sequence
@@ -234,6 +235,38 @@ def test_without_the_p99_of_one_copy_there_is_none_over_the_copies() -> None:
         told = [each.subject for each in made if each.metric == "p99_inflation"]
         assert told == [f"copy {number}" for number in range(3) if number != place]
     assert (made[1].metric, made[1].n) == ("tail_inflation", 3)
+
+
+def test_a_smoke_test_of_server_has_no_tail_and_its_rate_is_the_figure() -> None:
+    params = InterferenceParams.model_validate({"scenario": "server", "target_rate": 100, "fast": True})
+    alone = read(RECORDED.with_name("server-overloaded.json").read_text())
+    few = replace(alone, tested=replace(alone.tested, queries=64))
+    made = measurements([alone, alone], [alone, few], params)
+    over_copies = {each.metric for each in made if each.subject is None}
+    assert over_copies == {"rate_kept", "aggregate", "overlap"}
+    assert made[0].metric == "rate_kept"
+    assert [each.subject for each in made if each.metric == "tail_inflation"] == ["copy 0"]
+    single = replace(alone, tested=replace(alone.tested, queries=44))
+    assert single.tail("single-stream") == single.cost("single-stream")
+    assert math.isnan(replace(alone, tested=replace(alone.tested, queries=43)).tail("single-stream"))
+
+
+def test_an_error_of_a_copy_alone_is_told_before_another_is_run(tmp_path: Path) -> None:
+    error = json.dumps({"program": 1, "error": {"kind": "memory", "text": "batch 8 does not fit"}})
+    host = Losing(Finished([], 0, error, "", 1.0))
+    host.runs = 1  # the next is the one that ends as told
+    params = InterferenceParams.model_validate({"system": "stub", "scenario": "single-stream"})
+    with pytest.raises(Failed, match=r"^copy 0 alone: batch 8 does not fit$"):
+        Resnet50Interference().run(Gang([host], Shape(), 60, str(tmp_path)), params)
+    assert host.runs == 2
+
+
+def test_a_wrapper_that_swallows_standard_error_is_told_to_pass_it_on(tmp_path: Path) -> None:
+    pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'")
+    given = {"system": "stub", "scenario": "single-stream", "fast": True, "wrapper": ["sh", "-c", 'exec "$@" 2>/dev/null', "x"]}
+    params = InterferenceParams.model_validate(given)
+    with pytest.raises(Failed, match=r"copy 0 was not ready in time: it said nothing, .* sh has to pass that on as it is"):
+        together([LocalHost()], Gang([LocalHost()], Shape(), 2, str(tmp_path)), params, {})
 
 
 def test_copies_that_hardly_met_are_invalid() -> None:
