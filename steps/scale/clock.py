@@ -79,6 +79,7 @@ class Heartbeat:
         self._arrived: dict[str, int] = {}
         self._lags: list[float] = []
         self._lost = 0
+        self._paused, self._resumed = False, 0
         self.stopped = ""
         self._standing, self._room = asyncio.Event(), asyncio.Semaphore(IN_FLIGHT)
         self._tasks: list[asyncio.Task[None]] = []
@@ -91,9 +92,7 @@ class Heartbeat:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for late in self._late():
-            self._lose(late, time.monotonic_ns())
-        self._due.clear()
+        self.pause()
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:
@@ -101,6 +100,17 @@ class Heartbeat:
                 await task
         with suppress(KubeError):
             await self._kube.delete(await self._kube.resource("v1", "ConfigMap"), self._name, self._namespace)
+
+    def pause(self) -> None:
+        """Leave out the beats that are due from now to `resume`, and those on their way unless they are late already: where this process
+        is busy with its figures, it is not the watch that is late."""
+        self._paused = True
+        self._lose_late()
+
+    def resume(self) -> None:
+        """Go on after a pause; without one nothing is changed."""
+        if self._paused:
+            self._paused, self._resumed = False, time.monotonic_ns()
 
     async def _beat(self) -> None:
         maps = await self._kube.resource("v1", "ConfigMap")
@@ -113,6 +123,8 @@ class Heartbeat:
                 await asyncio.sleep((due - time.monotonic_ns()) / 1e9)
                 if self.stopped:
                     return
+                if self._paused or due < self._resumed:
+                    continue
                 self._due[str(number)] = due
                 beats.create_task(self._send(path, str(number)))
 
@@ -153,10 +165,13 @@ class Heartbeat:
 
     def _stop(self, error: KubeError) -> None:
         self.stopped = self.stopped or str(error)
+        self._lose_late()
+        self._standing.set()
+
+    def _lose_late(self) -> None:
         for late in self._late():
             self._lose(late, time.monotonic_ns())
         self._due.clear()
-        self._standing.set()
 
     def _late(self) -> list[str]:
         """What is on its way for longer than usual: what is not may be quick."""

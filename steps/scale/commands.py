@@ -25,7 +25,7 @@ from perfdag.steps.scale.removal import SAMPLE, remove, remove_namespaces, there
 from perfdag.steps.scale.rows import Clocks, Row, on_simulated, rows_of
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import new_run, p99
-from perfdag.steps.scale.simulate import NODES_UNKNOWN, simulated_nodes
+from perfdag.steps.scale.simulate import simulated_nodes
 from perfdag.steps.scale.summary import summaries
 from perfdag.steps.scale.templates import Template, TemplateError, load
 
@@ -275,8 +275,8 @@ async def sample(kube: Kube, look: Look) -> Sample:
         observer.save(state)
         apart, moved = await drift(kube, offset) if watch is not None else ({}, "")
         busy, notes = harness.share, [note for note in (moved, heart.note if heart else "", harness.note) if note]
-        fake = await simulated_nodes(kube)
-        notes += [NODES_UNKNOWN] if fake is None else []
+        fake, why = await simulated_nodes(kube)
+        notes += [why] if why else []
     rows = _rows(observer, file, Clocks(shift, offset.seconds, p99(heart.lags) if heart else None), fake)
     if file.attached:
         _write(folder, file, Submitted(file.run, file.submissions, time.time(), time.time_ns() - shift))

@@ -204,13 +204,11 @@ async def generate(
     prefix: str = "",
     on_plan: Callable[[Submitted], None] | None = None,
     on_submit: Callable[[Submission], None] | None = None,
-    stop: asyncio.Event | None = None,
 ) -> Submitted:
     """Create `count` objects, `parallel` at most in flight, spread over the namespaces in turn.
 
     Names are `<prefix or run>-<index>`, indices from `first`. A refused or timed-out object is kept with its error and the rest go
-    on; `stop` ends it early (what was not sent has started_ns 0). `on_plan` gets what is returned before anything is sent: who is
-    interrupted knows then what may be there.
+    on. `on_plan` gets what is returned before anything is sent: who is interrupted knows then what may be there.
     """
     start_wall, start = time.time(), time.monotonic_ns()
     # gaps between Unix time and the monotonic clock are fixed here, so every later stamp is on one clock
@@ -225,8 +223,6 @@ async def generate(
 
     async def worker() -> None:
         for item in queue:
-            if stop and stop.is_set():
-                return
             await _until(item.intended_ns)
             if not schedule.open_loop:
                 item.intended_ns = time.monotonic_ns()  # a closed loop has no time to be late for

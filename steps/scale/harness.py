@@ -18,6 +18,8 @@ class Harness:
         self._interval = interval
         self._seen: list[tuple[float, float]] = []
         self._task: asyncio.Task[None] | None = None
+        self._paused: tuple[float, float] | None = None
+        self._left_out = (0.0, 0.0)
 
     async def __aenter__(self) -> "Harness":
         self._look()
@@ -30,8 +32,22 @@ class Harness:
             with suppress(asyncio.CancelledError):
                 await self._task
 
+    def pause(self) -> None:
+        """Leave out what follows, until `resume`: what this process does with its figures is none of them."""
+        if self._paused is None:
+            self._look()
+            self._paused = (time.monotonic(), time.thread_time())
+
+    def resume(self) -> None:
+        """Go on after a pause; without one nothing is changed."""
+        if self._paused:
+            passed, used = time.monotonic() - self._paused[0], time.thread_time() - self._paused[1]
+            self._left_out = (self._left_out[0] + passed, self._left_out[1] + used)
+            self._paused = None
+
     def _look(self) -> None:
-        self._seen.append((time.monotonic(), time.thread_time()))
+        if self._paused is None:
+            self._seen.append((time.monotonic() - self._left_out[0], time.thread_time() - self._left_out[1]))
 
     async def _keep_looking(self) -> None:
         while True:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from perfdag.kube import Kube
 from perfdag.steps.scale import apimetrics
 from perfdag.steps.scale import gates as gating
-from perfdag.steps.scale.apimetrics import CREATION, DELETION
+from perfdag.steps.scale.apimetrics import CREATION
 from perfdag.steps.scale.namespaces import own_namespaces
 from perfdag.steps.scale.rows import on_simulated, with_deletion
 from perfdag.steps.scale.runai import runai_version
@@ -18,7 +18,7 @@ from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import Session, new_run, open_session
 from perfdag.steps.scale.summary import Summary, summaries, throughput
 from perfdag.steps.scale.templates import Template, load
-from perfdag.steps.scale.vmi import Result, figures_of
+from perfdag.steps.scale.vmi import Result, emptied, figures_of
 
 ONLY_SCHEDULED = ("gated", "fill", "fragmentation", "preemption", "gang", "reclaim")
 """Scenarios whose pods need not become ready."""
@@ -96,16 +96,15 @@ async def finish(
     mean, best = throughput([row.reached for row in final if row.reached and row.status == "ok"])
     if among is not None:
         planned_misses = min(planned_misses, sum(row.status != "ok" and row.uid in among for row in final))
-    gone = await session.delete(session.submissions, spec.parallel, spec.timeout)
-    await session.scrape(DELETION)
-    left = 0 if gone else session.left(session.submissions)
+    left = await emptied(session, spec.parallel, spec.timeout)
     rows = with_deletion(rows, await session.rows())
     stages: list[Summary] = summaries(rows)
     planned = len(session.submissions) - planned_misses
     figures = figures_of(session, rows, stages) | {"throughput_mean": mean, "throughput_best_5s": best}
     figures["success_ratio"] = sum(row.status == "ok" for row in final) / planned if planned else None
+    figures["censored"] = float(sum(row.status == "censored" for row in final))
     figures |= extra
-    figures |= apimetrics.of_deletion(session.phases) | {"left_behind": float(left)}
+    figures |= apimetrics.of_deletion(session.phases) | {"left_behind": left}
     generator = [made.summary(schedule) for made, schedule in session.batches]
     started, ended = session.batches[0][0].started_wall, time.time()
     await session.doubts()

@@ -23,7 +23,7 @@ from perfdag.steps.scale.observer import Observer, Record
 from perfdag.steps.scale.removal import remove
 from perfdag.steps.scale.rows import Clocks, Row, rows_of
 from perfdag.steps.scale.schedule import Schedule
-from perfdag.steps.scale.simulate import NODES_UNKNOWN, simulated_nodes
+from perfdag.steps.scale.simulate import simulated_nodes
 from perfdag.steps.scale.templates import Template
 
 LEFT_BEHIND = 300.0
@@ -61,8 +61,9 @@ class Session:
     """How far the server's clock moved against ours until the end, and its bound, in seconds."""
     _deleted: set[str] = field(default_factory=set)
 
-    async def create(self, count: int, schedule: Schedule, parallel: int, stop: asyncio.Event | None = None) -> Submitted:
+    async def create(self, count: int, schedule: Schedule, parallel: int) -> Submitted:
         """Create `count` more objects on a schedule; returns what became of them."""
+        self._measure()
         first = len(self.submissions)
 
         def known(made: Submitted) -> None:
@@ -70,7 +71,7 @@ class Session:
             self.batches.append((made, schedule))
 
         creation = generate(
-            self.submitter, self.template, count, self.namespaces, schedule, parallel, run=self.run, first=first, on_plan=known, stop=stop
+            self.submitter, self.template, count, self.namespaces, schedule, parallel, run=self.run, first=first, on_plan=known
         )
         try:
             async with asyncio.timeout(self.left_of(math.inf)):
@@ -121,8 +122,9 @@ class Session:
         """Wait until `done()` holds; false after `timeout` seconds, or at the sample's limit. Raises KubeError."""
         return await self.observer.until(done, self.left_of(timeout) or 0.0)
 
-    async def delete(self, items: Sequence[Submission], parallel: int, timeout: float, *, wait: bool = True) -> bool:
+    async def delete(self, items: Sequence[Submission], parallel: int, timeout: float) -> bool:
         """Delete workloads, what was created with them, and wait until they and all below them are gone; false after `timeout` seconds."""
+        self._measure()
         documents = self.template.documents[::-1]  # the workload first, then what it needed
         resources = [await self.kube.resource(each.api_version, each.kind) for each in documents]
         queue = iter([each for each in items if each.started_ns and each.name not in self._deleted])
@@ -138,8 +140,6 @@ class Session:
                 self._deleted.add(item.name)
 
         await asyncio.gather(*(worker() for _ in range(max(1, parallel))))
-        if not wait:
-            return True
         names = self._names(items)
         patience = min(timeout, max(LEFT_BEHIND, self.deadline - time.monotonic()))
         return await self.observer.until(lambda: next(self._left(names), None) is None, patience)
@@ -197,12 +197,12 @@ class Session:
         return Clocks(time.time_ns() - time.monotonic_ns(), self.offset.seconds, p99(self.heartbeat.lags))
 
     async def rows(self) -> list[Row]:
-        """A row a workload and stage, as of now."""
-        try:
-            fake, why = await simulated_nodes(self.kube), NODES_UNKNOWN
-        except KubeError as error:  # an API server that is away just now costs this word, and not the rows
-            fake, why = None, f"whether nodes are simulated is not known: {error}"
-        if fake is None and why not in self.notes:
+        """A row a workload and stage, as of now. The lag of the watch and the CPU of this process are not measured from here to the next
+        creation or deletion: they would be those of what is made of the rows."""
+        self.heartbeat.pause()
+        self.harness.pause()
+        fake, why = await simulated_nodes(self.kube)
+        if why and why not in self.notes:
             self.notes.append(why)
         return list(
             rows_of(
@@ -218,6 +218,10 @@ class Session:
                 messages=self.observer.messages,
             )
         )
+
+    def _measure(self) -> None:
+        self.heartbeat.resume()
+        self.harness.resume()
 
     async def doubts(self) -> None:
         """At the end: look at the clocks again, and note what makes times doubtful. Takes 1 to 2 s."""

@@ -42,7 +42,6 @@ _COPIES = {  # Stages that differ in the kind alone: new name -> (Stage it copie
 
 
 PREFIX = "perfdag-sim-"
-NODES_UNKNOWN = "whether nodes are simulated is not known: we may not list nodes"
 _GPU = "nvidia.com/gpu"
 _GPU_LABELS = {"run.ai/simulated-gpu-node-pool": "default", "nvidia.com/gpu.present": "true"}
 
@@ -288,12 +287,11 @@ async def _described(kube: Kube, group_versions: set[str]) -> None:
     raise KubeError(0, "Timeout", f"the API server's OpenAPI does not tell of {', '.join(sorted(group_versions))} after 20 s")
 
 
-async def simulated_nodes(kube: Kube) -> set[str] | None:
-    """Names of the nodes that KWOK plays, known by their annotation; None where we may not ask. Raises KubeError."""
+async def simulated_nodes(kube: Kube) -> tuple[set[str] | None, str]:
+    """Names of the nodes that KWOK plays, known by their annotation; None and why where that is not known: an API server that is away just
+    now costs this word, and not the figures."""
     try:
         found = await kube.list(await kube.resource("v1", "Node"))
     except KubeError as error:
-        if error.status != 403:
-            raise
-        return None
-    return {each["metadata"]["name"] for each in found if of_nodes.simulated(each)}
+        return None, f"whether nodes are simulated is not known: {'we may not list nodes' if error.status == 403 else error}"
+    return {each["metadata"]["name"] for each in found if of_nodes.simulated(each)}, ""

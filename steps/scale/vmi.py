@@ -127,7 +127,8 @@ async def burst(kube: Kube, spec: Spec, count: int) -> Result:
         rows = await session.rows()
         running, phases = session.reached(VMI, "running"), phase_counts(session.observer.of(VMI))
         spec.tell(f"{running} of {wanted} Running; deleting")
-        return await _result("burst", count, session, spec, nodes, rows, {"left_behind": await _emptied(session, spec), **phases})
+        left = await emptied(session, spec.parallel, spec.timeout)
+        return await _result("burst", count, session, spec, nodes, rows, {"left_behind": left, **phases})
 
 
 async def steady(kube: Kube, spec: Spec, count: int, churn: int, pause: float, duration: float) -> Result:
@@ -160,7 +161,7 @@ async def steady(kube: Kube, spec: Spec, count: int, churn: int, pause: float, d
             session.notes.append(f"the churn ended after {cycles} cycles: {error}")
         await session.scrape(CREATION)
         rows = await session.rows()
-        left = await _emptied(session, spec)
+        left = await emptied(session, spec.parallel, spec.timeout)
         note(_live(session))
         result = await _result("steady", count, session, spec, nodes, rows, {"left_behind": left, "churn_cycles": float(cycles)})
         result.trace = trace
@@ -192,17 +193,17 @@ async def _settled(session: Session, spec: Spec) -> bool:
     return await session.until(all_settled, spec.timeout)
 
 
-async def _emptied(session: Session, spec: Spec) -> float:
+async def emptied(session: Session, parallel: int, timeout: float) -> float:
     """Delete all, and say how many objects are left. What was measured before stands, whatever becomes of the deletion."""
     try:
-        gone = await session.delete(session.submissions, spec.parallel, spec.timeout)
+        gone = await session.delete(session.submissions, parallel, timeout)
         left = 0 if gone else session.left(session.submissions)
     except KubeError as error:
         session.notes.append(f"the deletion was not followed to its end: {error}")
         left = session.left(session.submissions)
         with suppress(KubeError):  # without the watch: by what is listed
             kinds = [await session.kube.resource(each.api_version, each.kind) for each in session.template.documents[::-1]]
-            left = await removal.remove(session.kube, session.run, kinds, session.namespaces, spec.parallel, spec.timeout)
+            left = await removal.remove(session.kube, session.run, kinds, session.namespaces, parallel, timeout)
     await session.scrape(DELETION)
     return float(left)
 
@@ -235,12 +236,7 @@ async def _result(
     before: list[Row],
     extra: dict[str, float],
 ) -> Result:
-    after: list[Row] = []
-    try:
-        after = await session.rows()
-    except KubeError as error:
-        session.notes.append(f"no times of the deletion: {error}")
-    rows = with_deletion(before, after)
+    rows = with_deletion(before, await session.rows())
     stages = summaries(rows)
     started, ended = session.batches[0][0].started_wall, time.time()
     await session.doubts()

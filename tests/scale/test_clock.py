@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import pairwise
 from typing import Any
 
 import orjson
@@ -140,6 +142,20 @@ class TestHeartbeat:
         assert heart.note == ""
         assert min(heart.lags) > 0
 
+    async def test_beats_of_a_pause_are_left_out(self) -> None:
+        server = Server()
+        async with client(server.handle) as kube, Heartbeat(kube, "r", "n", 0.02) as heart:
+            await until(lambda: len(heart.lags) >= 5)
+            heart.pause()
+            time.sleep(0.5)  # as the making of rows does
+            before = len(heart.lags)
+            await asyncio.sleep(0.05)
+            assert len(heart.lags) == before
+            heart.resume()
+            await until(lambda: len(heart.lags) >= before + 5)
+        beats = [int(each) for each in server.beats]
+        assert max(after - each for each, after in pairwise(beats)) > 0.5 / 0.02, "none of those that were due meanwhile is sent"
+
 
 class TestDrift:
     @pytest.mark.parametrize(("end", "told"), [(0.55, False), (0.75, True), (None, True)])
@@ -156,6 +172,17 @@ class TestDrift:
 
 
 class TestHarness:
+    def test_a_pause_is_left_out(self) -> None:
+        harness = Harness()
+        assert harness.share is None
+        harness.pause()
+        while time.thread_time() - (harness._paused or (0.0, 0.0))[1] < 0.2:
+            pass
+        assert harness.share is None
+        harness.resume()
+        assert harness.share is None
+        assert harness._seen[-1][1] - harness._seen[0][1] < 0.1
+
     def test_the_busiest_seconds_count_and_not_the_mean(self) -> None:
         quiet = [(float(i), 0.1 * i) for i in range(100)]
         busy = [(100.0 + i, 10.0 + 0.9 * i) for i in range(7)]

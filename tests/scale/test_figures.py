@@ -691,7 +691,7 @@ class TestDeletion:
                 pass
 
         session: Any = Broken()
-        assert await vmi._emptied(session, vmi.Spec()) == left
+        assert await vmi.emptied(session, 20, 900.0) == left
         assert session.notes == ["the deletion was not followed to its end: the watch is gone"]
 
     async def test_rows_outlive_an_api_server_that_does_not_tell_of_its_nodes(self) -> None:
@@ -708,7 +708,7 @@ class TestDeletion:
             made.put(stage, received_ns=second * 1_000_000_000)
         made.node = "n"
         observer: Any = SimpleNamespace(records={"u": made}, messages={})
-        heart: Any = SimpleNamespace(lags=[0.001])
+        heart: Any = SimpleNamespace(lags=[0.001], pause=lambda: None)
         session = Session(
             Away(),
             "r",

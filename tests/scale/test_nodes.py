@@ -130,10 +130,12 @@ def test_pods_of_our_templates_tolerate_what_is_said_of_them(name: str) -> None:
 
 async def test_where_nodes_may_not_be_listed_it_is_not_known_which_are_simulated(cluster: Cluster, kube: Kube) -> None:
     cluster.refuse = 403
-    assert await simulate.simulated_nodes(kube) is None
+    assert await simulate.simulated_nodes(kube) == (None, "whether nodes are simulated is not known: we may not list nodes")
     cluster.refuse = 409
-    with pytest.raises(KubeError):
-        await simulate.simulated_nodes(kube)
+    nodes, why = await simulate.simulated_nodes(kube)
+    assert nodes is None
+    assert why.startswith("whether nodes are simulated is not known: ")
+    assert "may not" not in why
 
 
 @pytest.mark.parametrize(("fake", "told"), [(None, None), ({"n"}, True), (set(), False)])

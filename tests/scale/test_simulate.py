@@ -142,7 +142,7 @@ class Reclaiming(Session):
             pod.put(stage, received_ns=time.monotonic_ns())
         self.observer.records[pod.uid] = pod
 
-    async def create(self, count: int, schedule: Schedule, parallel: int, stop: Any = None) -> Submitted:
+    async def create(self, count: int, schedule: Schedule, parallel: int) -> Submitted:
         first, now = len(self.submissions), time.monotonic_ns()
         names = [f"{self.run}-{first + i}" for i in range(count)]
         made = Submitted(self.run, [Submission(first + i, n, "ns", now, now, now, n) for i, n in enumerate(names)], time.time(), now)

@@ -24,6 +24,15 @@ class Heart:
     lags = (0.001,)
     note = ""
 
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def pause(self) -> None:
+        self.asked.append("pause")
+
+    def resume(self) -> None:
+        self.asked.append("resume")
+
     def summary(self) -> dict[str, Any]:
         return {"beats": 1}
 
@@ -65,8 +74,8 @@ def held(count: int, *stages: str) -> session.Session:
 
 @pytest.fixture(autouse=True)
 def no_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def none(kube: Any) -> set[str]:
-        return set()
+    async def none(kube: Any) -> tuple[set[str], str]:
+        return set(), ""
 
     monkeypatch.setattr(session, "simulated_nodes", none)
 
@@ -86,6 +95,33 @@ async def test_a_goal_is_judged_by_its_own_stage(goal: scenario.Goal, stages: tu
     result = await scenario.finish("submit", workloads.Spec(goal=goal, count=10), held(10, *stages), {})
     assert (result.figures["success_ratio"], result.facts["goal"]) == (ratio, goal)
     assert bool(result.figures["throughput_mean"]) == bool(ratio)
+    assert result.figures["censored"] == (0.0 if ratio or goal == "succeeded" or "succeeded" in stages else 10.0)
+
+
+async def test_what_did_not_come_is_counted() -> None:
+    result = await scenario.finish("fill", workloads.Spec(), held(10), {})
+    assert (result.figures["success_ratio"], result.figures["censored"]) == (0.0, 10.0)
+
+
+async def test_lag_and_cpu_are_not_those_of_our_own_figures() -> None:
+    here = held(10, "scheduled")
+    await scenario.finish("fill", workloads.Spec(), here, {})
+    assert here.heartbeat.asked == ["pause", "resume", "pause"]  # type: ignore[attr-defined]
+
+
+async def test_a_deletion_that_fails_costs_no_rows() -> None:
+    class Away(Cluster):
+        async def delete(self, resource: str, name: str, namespace: str) -> bool:
+            raise KubeError(0, "Unreachable", "no answer")
+
+        async def list(self, *_: Any, **__: Any) -> Any:
+            raise KubeError(0, "Unreachable", "no answer")
+
+    here = held(10, "scheduled")
+    here.kube = Away()  # type: ignore[assignment]
+    result = await scenario.finish("fill", workloads.Spec(), here, {})
+    assert result.figures["success_ratio"] == 1.0
+    assert "the deletion was not followed to its end: no answer" in result.facts["notes"]
 
 
 async def test_the_count_is_what_the_scenario_made_and_doubts_are_notes() -> None:
@@ -96,8 +132,8 @@ async def test_the_count_is_what_the_scenario_made_and_doubts_are_notes() -> Non
 
 @pytest.mark.parametrize(("played", "mixed"), [({"n0", "n1"}, False), ({"n0"}, True), (set(), False)])
 async def test_pods_on_simulated_and_on_real_nodes_are_noted(played: set[str], mixed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def nodes(kube: Any) -> set[str]:
-        return played
+    async def nodes(kube: Any) -> tuple[set[str], str]:
+        return played, ""
 
     monkeypatch.setattr(session, "simulated_nodes", nodes)
     here = held(2, "scheduled")
