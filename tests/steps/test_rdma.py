@@ -424,6 +424,28 @@ def test_with_cuda_the_gpus_of_both_hosts_are_recorded_and_held_against_the_figu
     assert wrong.value.measurements
 
 
+def test_what_a_gpu_does_in_the_set_up_is_not_all_while_a_nic_uses_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is slow in two samples of its own work, and idle in the sixty of the NIC's."""
+    line = "0, 900, 5000, 60, 90, 99, 1024, $mask, 2026/11/22 12:00:00.000"
+    smi = f"""case "$*" in
+*loop*) for mask in 0x40 0x40 $(yes 0x1 | head -60); do echo "{line}"; done; : >{tmp_path}/said.$PPID.$$; exec sleep 60;;
+*vbios*) echo "0, Tesla T4, GPU-1, 550.90, 90.04, 15360, 70.00, 1590, 5001, Enabled, Default, Enabled, 0, 0, [N/A], 3, 16";;
+esac"""
+    tool = f"""case "$*" in
+*--version*) echo 'Version: 6.06';;
+*) while [ $(ls {tmp_path}/said.* | wc -l) -lt 2 ]; do sleep 0.01; done; cat {RECORDED / "constructed-write-bw-all-26.04.txt"};;
+esac"""
+    for name, script in (("nvidia-smi", smi), ("ib_write_bw", tool)):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(LocalHost, "_await_listening", lambda *_: None)  # the tool here is a text
+    benchmark, params = RdmaBandwidth(), BandwidthParams(cuda=0)
+    made = benchmark.run(Gang([LocalHost(name="a"), LocalHost(name="b")], Shape(), 20, str(tmp_path)), params)
+    assert [host["during"][0]["samples"] for host in made.facts["gpu"].values()] == [62, 62]
+    assert benchmark.parse(made, params)
+
+
 def test_of_mig_and_of_gpus_that_are_not_there_it_is_not_known_which_one_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     found = [{"index": 0, "uuid": "GPU-1"}, {"index": 1, "uuid": "GPU-2"}]
