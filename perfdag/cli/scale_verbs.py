@@ -223,7 +223,7 @@ _OF_SCENARIO = {"step": "capacity", "churn": "steady", "pause": "steady", "durat
 
 
 def vmi(args: argparse.Namespace) -> int:
-    """Run a VMI scenario and write its files; 3 for a gate, 1 where VMIs never ran or are left."""
+    """Run a VMI scenario and write its files; 3 for a gate, 1 where VMIs never ran or are left, or another run was beside it."""
     from perfdag.steps.scale import gates, vmi
     from perfdag.steps.scale.generator import connections
     from perfdag.steps.scale.prometheus import Prometheus
@@ -262,6 +262,7 @@ def vmi(args: argparse.Namespace) -> int:
         outcome = _on_cluster(args, lambda kube: measure(kube, spec, ask), connections(args.parallel))
     except BaseException:
         if measured:
+            _write_results(args.output_dir, measured, None)  # whether they were alone is known only now
             _tell(f"measured before: {', '.join(str(each.count) for each in measured)} VMIs; their files are in {args.output_dir}")
         raise
     _tell_results(args.output_dir, outcome.results, outcome.capacity)
@@ -272,7 +273,8 @@ def vmi(args: argparse.Namespace) -> int:
 
 
 def scenario(args: argparse.Namespace) -> int:
-    """Run a scenario of GPUs, gangs or the scheduler alone and write its files; 3 for a gate, 1 where pods did not come or are left."""
+    """Run a scenario of GPUs, gangs or the scheduler alone and write its files; 3 for a gate, 1 where pods did not come or are
+    left, or another run was beside it."""
     from perfdag.steps.scale import gates, workloads
     from perfdag.steps.scale.generator import connections
 

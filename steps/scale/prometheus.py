@@ -72,9 +72,14 @@ def is_count(name: str) -> bool:
     return re.fullmatch(rf"{REQUESTS}/[A-Z]+-[\w./-]+", name) is not None
 
 
-def fold(series: list[list[Point]], how: str) -> dict[str, float | None]:
-    """Suffix -> figure of a query's series; NaN points are no points. Growth and rates are of each series alone, then summed."""
+def fold(series: list[list[Point]], how: str, start: float = -math.inf) -> dict[str, float | None]:
+    """Suffix -> figure of a query's series; NaN points are no points. Growth and rates are of each series alone, then summed.
+
+    Where there is one at `start`, those that come later are new: they grow from 0.
+    """
     series = [[each for each in points if not math.isnan(each[1])] for points in series]
+    if how in ("growth", "rate"):
+        series = born(series, start)
     if how == "growth":
         grown = [sum(grown for _, grown in growth(points)) for points in series if len(points) > 1]
         return {"": sum(grown) if grown else None}
@@ -87,6 +92,16 @@ def fold(series: list[list[Point]], how: str) -> dict[str, float | None]:
                 at[moment] += value
         values = list(at.values())
     return _spread(values)
+
+
+def born(series: list[list[Point]], start: float) -> list[list[Point]]:
+    """Counters with a point of 0 before their first where that is after `start`; as they are where there is none at `start`: then nothing tells
+    that a counter is new, and not the looking at it."""
+    moments = sorted({at for points in series for at, _ in points})
+    if not moments or moments[0] > start + 0.01:
+        return series
+    before = {after: at for at, after in pairwise(moments)}
+    return [[(before[points[0][0]], 0.0), *points] if points and points[0][0] in before else points for points in series]
 
 
 def share(rest: list[list[Point]], every: list[list[Point]]) -> dict[str, float | None]:
@@ -168,10 +183,10 @@ class Prometheus:
         await self.ask({"a probe": {"query": "vector(1)"}}, "query")
 
 
-async def scraped(prometheus: Prometheus, end: float) -> dict[str, float]:
+async def scraped(prometheus: Prometheus, end: float, deadline: float = math.inf) -> tuple[dict[str, float], str]:
     """Seconds between the scrapes of each of SOURCES that there is, once each series has one after `end` (Unix seconds) or has ended.
 
-    Gives up after two intervals, and after LATEST at most. Raises KubeError.
+    Gives up after two intervals, after LATEST at most, and at `deadline` (time.monotonic()), which it notes. Raises KubeError.
     """
     while True:
         now = time.time()
@@ -182,7 +197,12 @@ async def scraped(prometheus: Prometheus, end: float) -> dict[str, float]:
         gaps = {name: gap for name, series in moments.items() if (gap := _gap(series))}
         late = [name for name, gap in gaps.items() if any(end - 2 * gap <= ats[-1] < end for ats in moments[name] if ats)]
         if not late or now >= end + min(LATEST, 2 * max(gaps[name] for name in late)):
-            return gaps
+            return gaps, ""
+        if time.monotonic() >= deadline:
+            return (
+                gaps,
+                "figures of the components end before this size did: their next scrape was not waited for, at the sample's own time limit",
+            )
         await asyncio.sleep(min(1.0, min(gaps[name] for name in late) / 4))
 
 
@@ -213,9 +233,9 @@ async def component_figures(prometheus: Prometheus, start: float, end: float, ga
         if how == "p99":
             figures = p99(dict(zip((float(each["metric"]["le"]) for each in data[name]["result"]), every, strict=True)))
         elif how == "requests":
-            figures = _requests([each["metric"] for each in data[name]["result"]], every)
+            figures = _requests([each["metric"] for each in data[name]["result"]], every, start)
         else:
-            figures = share(_series(data[name], "rest"), every) if how == "share" else fold(every, how)
+            figures = share(_series(data[name], "rest"), every) if how == "share" else fold(every, how, start)
         found |= {f"{name}{suffix}": value for suffix, value in figures.items()}
     return found
 
@@ -224,8 +244,9 @@ def _source(name: str) -> str:
     return next(each for each in sorted(SOURCES, key=len, reverse=True) if name.startswith(each))
 
 
-def _requests(metrics: list[dict[str, str]], every: list[list[Point]]) -> dict[str, float | None]:
+def _requests(metrics: list[dict[str, str]], every: list[list[Point]], start: float) -> dict[str, float | None]:
     """The growth of each verb and resource."""
+    every = born(every, start)  # of all together: the first request of a kind makes its series
     groups: dict[str, list[list[Point]]] = defaultdict(list)
     for metric, points in zip(metrics, every, strict=True):
         groups[f"/{metric.get('verb', metric.get('method', ''))}-{metric.get('resource', '')}"].append(points)

@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from perfdag.kube import Kube
 from perfdag.steps.scale import names, sizes, vmi
@@ -81,15 +81,28 @@ async def measure(kube: Kube, spec: vmi.Spec, ask: Ask) -> Outcome:
     if spec.prometheus:
         await spec.prometheus.probe()
     patience = max(0.0, min(ask.lock_timeout, spec.deadline - time.monotonic()))
-    async with ExclusiveRun(kube, spec.run, patience, spec.tell) as lock:
-        spec.tell(f"run {spec.run}: {ask.scenario}")  # before anything is made: what a killed process leaves is deleted by this id
-        if ask.scenario == "capacity":
-            passed, results = await sizes.capacity(kube, spec, ask.step, max(ask.counts))
-            outcome = Outcome(results, passed)
-        elif ask.scenario == "steady":
-            outcome = Outcome([await vmi.steady(kube, spec, ask.counts[0], ask.churn, ask.pause, ask.duration)])
-        else:
-            outcome = Outcome(await sizes.ladder(kube, spec, ask.counts, ask.cooldown))
-    for each in outcome.results:
-        each.disturbed = lock.lost
+    lock, done = ExclusiveRun(kube, spec.run, patience, spec.tell), list[vmi.Result]()
+
+    def seen(result: vmi.Result) -> None:
+        done.append(result)
+        result.disturbed = lock.lost
+        spec.seen(result)
+
+    try:
+        async with lock:
+            spec.tell(f"run {spec.run}: {ask.scenario}")  # before anything is made: what a killed process leaves is deleted by this id
+            outcome = await _scenario(kube, replace(spec, seen=seen), ask)
+            done = outcome.results
+    finally:  # also of sizes that were measured before an interruption
+        for each in done:
+            each.disturbed = lock.lost
     return outcome
+
+
+async def _scenario(kube: Kube, spec: vmi.Spec, ask: Ask) -> Outcome:
+    if ask.scenario == "capacity":
+        passed, results = await sizes.capacity(kube, spec, ask.step, max(ask.counts))
+        return Outcome(results, passed)
+    if ask.scenario == "steady":
+        return Outcome([await vmi.steady(kube, spec, ask.counts[0], ask.churn, ask.pause, ask.duration)])
+    return Outcome(await sizes.ladder(kube, spec, ask.counts, ask.cooldown))

@@ -248,7 +248,9 @@ async def _result(
     figures = figures_of(session, rows, stages) | apimetrics.of_deletion(session.phases) | extra
     if spec.prometheus:
         try:
-            facts["prometheus_scrapes_s"] = gaps = await scraped(spec.prometheus, ended)
+            gaps, early = await scraped(spec.prometheus, ended, spec.deadline)
+            facts["prometheus_scrapes_s"] = gaps
+            session.notes += [early] if early else []
             figures |= await component_figures(spec.prometheus, started, ended, gaps)
         except KubeError as error:
             session.notes.append(f"no figures of the components: {error}")

@@ -345,6 +345,27 @@ class TestPrometheus:
         assert prometheus.fold([], "growth") == {"": None}
         assert prometheus.fold([[(0, 1.0), (1, math.nan), (2, 3.0)]], "range") == {"_avg": 2.0, "_min": 1.0, "_max": 3.0}
 
+    def test_a_counter_that_begins_in_the_window_grows_from_nought(self) -> None:
+        old, new, last = [(0.0, 100.0), (5.0, 110.0), (10.0, 130.0)], [(5.0, 40.0), (10.0, 57.0)], [(10.0, 3.0)]
+        assert prometheus.fold([old, new, last], "growth", 0.0) == {"": 30.0 + 57.0 + 3.0}
+        assert prometheus.fold([old, new], "rate", 0.0) == {"_avg": 8.7, "_min": 8.7, "_max": 8.7}
+        assert prometheus.fold([old, new, last], "growth", -15.0) == {"": 30.0 + 17.0}, "who looks only since then knows no beginning"
+        metrics = [{"verb": "LIST", "resource": "pods"}, {"verb": "PATCH", "resource": "pods"}]
+        assert prometheus._requests(metrics, [old, last], 0.0) == {"/LIST-pods": 30.0, "/PATCH-pods": 3.0}
+
+    async def test_a_scrape_is_not_waited_for_beyond_the_sample_s_own_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        now, url = time.time(), prometheus.Prometheus("http://x")
+        data = {"result": [{"metric": {}, "values": [[now - 30, "1"], [now - 15, "1"], [now - 0.1, "1"]]}]}
+
+        async def ask(self: Any, asked: Any, path: str = "") -> dict[str, Any]:
+            return dict.fromkeys(asked, data)
+
+        monkeypatch.setattr(prometheus.Prometheus, "ask", ask)
+        gaps, note = await prometheus.scraped(url, now, time.monotonic())
+        assert set(gaps) == set(prometheus.SOURCES)
+        assert "was not waited for, at the sample's own time limit" in note
+        assert (await prometheus.scraped(url, now - 1.0, time.monotonic()))[1] == "", "there was one"
+
     def test_rates_are_of_the_run_alone(self) -> None:
         idle_then_busy = [(t, 100.0 + max(0.0, t - 60.0) * 2) for t in range(0, 121, 15)]
         assert prometheus.rates([idle_then_busy, idle_then_busy]) == [0.0, 4.0]
@@ -755,6 +776,21 @@ class TestThroughput:
         assert [(each.metric, better[each.metric]) for each in made if each.value == 5.0] == [("paced_throughput", "none")]
 
 
+class Taken:
+    """A lock that another run takes meanwhile, which is seen at the end."""
+
+    lost = ""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    async def __aenter__(self) -> "Taken":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.lost = "performance run x took the cluster meanwhile"
+
+
 class TestLadder:
     @pytest.fixture
     def broken(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -814,24 +850,32 @@ class TestLadder:
         assert [each["count"] for each in orjson.loads((tmp_path / "summary.json").read_bytes())["runs"]] == [400, 600]
         assert f"measured before: 400, 600 VMIs; their files are in {tmp_path}" in capsys.readouterr().err
 
+    def test_the_files_of_sizes_before_an_interruption_say_that_they_were_not_alone(
+        self, broken: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Another run took the Lease at 600 VMIs, which is seen when this one ends."""
+        from perfdag.cli import main, scale_verbs
+
+        measured = vmi.burst
+
+        async def burst(kube: Any, spec: vmi.Spec, count: int) -> vmi.Result:
+            if count == 600:
+                raise KeyboardInterrupt
+            return await measured(kube, spec, count)
+
+        monkeypatch.setattr(vmi, "burst", burst)
+        monkeypatch.setattr(run_vmi, "ExclusiveRun", Taken)
+        monkeypatch.setattr(scale_verbs, "_on_cluster", lambda args, work, _: asyncio.run(work(None)))
+        assert main(["scale", "vmi", "ladder", "--count", "400", "600", "--cooldown", "0", "-o", str(tmp_path)]) == 130
+        (run,) = orjson.loads((tmp_path / "summary.json").read_bytes())["runs"]
+        assert (run["count"], run["disturbed"]) == (400, "performance run x took the cluster meanwhile")
+
     @pytest.mark.parametrize("scenario", ["ladder", "capacity"])
     def test_a_run_that_was_not_alone_is_told_and_fails(
         self, scenario: str, broken: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Another run takes the Lease while this one measures."""
         from perfdag.cli import main, scale_verbs
-
-        class Taken:
-            lost = ""
-
-            def __init__(self, *_: Any) -> None:
-                pass
-
-            async def __aenter__(self) -> "Taken":
-                return self
-
-            async def __aexit__(self, *_: object) -> None:
-                self.lost = "performance run x took the cluster meanwhile"
 
         outcomes: list[run_vmi.Outcome] = []
 
@@ -922,14 +966,14 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
         for _ in range(60):
             await asyncio.sleep(0.5)
             with contextlib.suppress(KubeError):
-                if len(gaps := await prometheus.scraped(url, time.time())) == len(prometheus.SOURCES):
+                if len(gaps := (await prometheus.scraped(url, time.time()))[0]) == len(prometheus.SOURCES):
                     break
         assert gaps == dict.fromkeys(prometheus.SOURCES, pytest.approx(2.0, abs=0.1))
         began = time.time()
         await asyncio.sleep(8.0)
         more, ended = 500, time.time()
         seconds = ended - began
-        gaps = await prometheus.scraped(url, ended)
+        gaps, _ = await prometheus.scraped(url, ended)
         found = await prometheus.component_figures(url, began, ended, gaps)
         assert found["virt_api_cpu_cores_avg"] == pytest.approx(0.25, rel=0.25)
         assert found["virt_api_memory_bytes_avg"] == pytest.approx(2e8)
