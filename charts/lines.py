@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from perfdag.charts import style
 from perfdag.charts.series import Series
@@ -85,6 +86,8 @@ def _x_axis(ax: Axes, xs: Sequence[float], positive: Sequence[float], zero: floa
         pad = 0.04 * (xs[-1] - xs[0]) or 1.0
         ax.set_xlim(xs[0] - pad, xs[-1] + pad)
         style.value_axis(ax.xaxis, unit, max(xs))
+        if all(x == int(x) for x in xs):  # batch sizes, processes, hosts: there is nothing at 1.2 of them
+            ax.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))
 
 
 def _line(ax: Axes, line: Line, k: int, zero: float | None) -> None:

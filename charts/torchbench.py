@@ -40,15 +40,16 @@ def _precisions(rows: pa.Table) -> dict[str, str]:
 
 def _by_batch(cells: Sequence[Cell], used: Mapping[str, str]) -> list[lines.Line]:
     """A line for each model and shape; lines that would have one name say what tells them apart."""
-    made: list[tuple[Cell, lines.Line]] = []
+    made: list[tuple[Sequence[Cell], lines.Line]] = []
     for group in alike(cells, ("batch_size",)):
         rates = {float(cell.state.params["batch_size"]): rate for cell in group if (rate := _rate(cell))}
         if rates:
-            made.append((group[0], lines.Line(_name(group[0], used), rates)))
+            made.append((group, lines.Line(_name(group[0], used), rates)))
     names = Counter(line.name for _, line in made)
-    for cell, line in made:
+    for group, line in made:
         if names[line.name] > 1:
-            line.name = f"{line.name} {words_without(cell, ('batch_size', 'model', 'test', 'device', 'precision'))}".strip()
+            line.name = f"{line.name} {words_without(group[0], ('batch_size', 'model', 'test', 'device', 'precision'))}".strip()
+        line.name += " ~" if any(cell.noisy for cell in group) else ""
     return [line for _, line in made]
 
 
@@ -67,6 +68,8 @@ def _batches(made: Sequence[lines.Line], where: str) -> Figure:
     fastest = max((each for line in made for each in line.series.values()), key=lambda each: each.middle)
     name, batch = next((line.name, x) for line in made for x, each in line.series.items() if each is fastest)
     said = band_words(each for line in made for each in line.series.values()).replace("dot", "line").replace("bar", "band")
-    fig, (ax,) = style.figure(title=f"{name}: {value_words(fastest)} samples at batch size {batch:.0f}", subtitle=f"{said}; {where}")
+    noisy = "~: a sample was disturbed" if any(line.name.endswith("~") for line in made) else ""
+    title = f"{name.removesuffix(' ~')}: {value_words(fastest)} samples at batch size {batch:.0f}"
+    fig, (ax,) = style.figure(title=title, subtitle="; ".join(part for part in (said, noisy, where) if part))
     lines.panel(ax, made, metric="samples_rate", x_label="batch size", x_unit="1")
     return fig

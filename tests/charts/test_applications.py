@@ -168,6 +168,19 @@ def test_torchbench_over_batch_sizes() -> None:
     assert list(line.get_xdata()) == [1, 2]
 
 
+def test_torchbench_marks_a_line_of_disturbed_samples_and_has_whole_batch_sizes() -> None:
+    rows: list[dict[str, Any]] = []
+    for batch, noise in ((1, None), (2, "load 4 on 2 cores before it")):
+        params = TorchbenchParams(model="alexnet", batch_size=batch).model_dump(mode="json")
+        value = {"metric": "samples_rate", "value": 10.0 * batch, "unit": "1/s", "better": "higher", "headline": False}
+        rows += sample("torchbench", params, 1, [value], noise=noise)
+    figure = drawn("torchbench", table(rows))["batches"]
+    assert artist(figure, "median alexnet eval cpu ~")
+    assert "~: a sample was disturbed" in " ".join(text.get_text() for text in figure.texts)
+    assert "cpu: 20 /s" in title(figure)
+    assert {float(at) for at in figure.axes[0].get_xticks()} <= {0.0, 1.0, 2.0, 3.0}
+
+
 def test_torchbench_names_the_precision_that_was_used_unasked() -> None:
     rows: list[dict[str, Any]] = []
     for batch in (1, 2):
