@@ -40,7 +40,7 @@ def _precisions(rows: pa.Table) -> dict[str, str]:
 
 def _by_batch(cells: Sequence[Cell], used: Mapping[str, str]) -> list[lines.Line]:
     """A line for each model and shape; lines that would have one name say what tells them apart."""
-    made: list[tuple[Sequence[Cell], lines.Line]] = []
+    made: list[tuple[list[Cell], lines.Line]] = []
     for group in alike(cells, ("batch_size",)):
         rates = {float(cell.state.params["batch_size"]): rate for cell in group if (rate := _rate(cell))}
         if rates:
