@@ -6,32 +6,32 @@ from collections.abc import Iterable
 
 from perfdag.steps.scale import prometheus
 from perfdag.steps.scale.apimetrics import DELETION, VERBS, latencies
-from perfdag.steps.scale.chains import chain
+from perfdag.steps.scale.chains import Step
 from perfdag.steps.scale.gates import Gate
 from perfdag.steps.scale.stages import VM_PHASES
-from perfdag.steps.scale.templates import Template
 
 RUN = {"throughput_mean", "throughput_best_5s", "success_ratio", "create_ratio", "censored", "left_behind", "watch_lag_p99"}
-RUN |= {"create_rate", "schedule_held", "submit_lag"}
-VMIS = ("churn_cycles", *(f"{phase}-phase-count" for phase in VM_PHASES))
-"""Figures that runs of VMIs have besides."""
+RUN |= {"create_rate"}
+PACED = ("schedule_held", "submit_lag")
+"""Figures of an open loop."""
+_PHASES = tuple(f"{phase}-phase-count" for phase in VM_PHASES)
+VMIS: dict[str, tuple[str, ...]] = {"burst": _PHASES, "ladder": _PHASES, "capacity": _PHASES, "steady": ("churn_cycles",)}
+"""Figures that scenarios of VMIs have besides."""
 _COUNT = re.compile(rf"({DELETION}/)?({'|'.join(VERBS)})-[a-z0-9.]+(/[a-z]+)?-count")
 _EXAMPLES = ("CREATE-pods-count", "PATCH-virtualmachineinstances-count")
 
 
 def check(
-    gates: Iterable[Gate], template: Template, extra: Iterable[str], *, beside: Iterable[str] = (), components: bool | None = None
+    gates: Iterable[Gate], scenario: str, steps: Iterable[Step], extra: Iterable[str], *, paced: bool, components: bool | None = None
 ) -> None:
-    """Raises ValueError for a gate on a figure that no run of this template has, with the nearest name of one.
+    """Raises ValueError for a gate on a figure that no run of a scenario has, with the nearest name of one.
 
-    `extra` are the figures of the scenario, `beside` kinds that it makes besides the template's; `components` tells whether those of
-    KubeVirt's components are asked for (None: never here).
+    `steps` are those of what it makes, `extra` the figures of the scenario; `paced` tells whether it creates in an open loop, `components`
+    whether the figures of KubeVirt's components are asked for (None: never here).
     """
-    last = template.documents[-1]
-    steps = [*chain(last.api_version, last.kind), *(step for kind in beside for step in chain("v1", kind))]
     stages = {f"{step.name}_{stat}" for step in steps for stat in ("p50", "p95", "p99")}
     calls = latencies([])
-    known = {*RUN, *stages, *calls, *(f"{DELETION}/{name}" for name in calls), *extra}
+    known = {*RUN, *stages, *calls, *(f"{DELETION}/{name}" for name in calls), *extra, *(PACED if paced else ())}
     theirs = prometheus.names() if components is not None else set()
     for name in [name for gate in gates for name in (gate.metric, gate.other) if name]:
         if name in known or _COUNT.fullmatch(name):
@@ -41,4 +41,4 @@ def check(
                 raise ValueError(f"the gate on {name} wants a Prometheus: say where it is (prometheus), or leave the gate out")
             continue
         near = difflib.get_close_matches(name, sorted({*known, *theirs, *_EXAMPLES}), 1, 0.0)
-        raise ValueError(f"no figure is called {name}; the nearest is {near[0]}")
+        raise ValueError(f"no figure of {scenario} is called {name}; the nearest is {near[0]}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from perfdag.kube import Kube
 from perfdag.steps.scale import names, sizes, vmi
+from perfdag.steps.scale.chains import chain
 from perfdag.steps.scale.lock import ExclusiveRun
 from perfdag.steps.scale.prometheus import LATEST
 from perfdag.steps.scale.vmi import PRIMER
@@ -72,7 +73,9 @@ def check(spec: vmi.Spec, ask: Ask) -> None:
         raise ValueError(f"capacity: the first step of {ask.step} is over the limit of {max(ask.counts)}; take a smaller step")
     if ask.scenario == "steady" and ask.churn > ask.counts[0]:
         raise ValueError(f"churn: {ask.churn} is too many of {ask.counts[0]}; it is at most count")
-    names.check(spec.gates, vmi.template_of(spec, "check"), names.VMIS, components=spec.prometheus is not None)
+    last = vmi.template_of(spec, "check").documents[-1]
+    paced, components = spec.schedule.open_loop, spec.prometheus is not None
+    names.check(spec.gates, ask.scenario, chain(last.api_version, last.kind), names.VMIS[ask.scenario], paced=paced, components=components)
 
 
 async def measure(kube: Kube, spec: vmi.Spec, ask: Ask) -> Outcome:

@@ -26,7 +26,9 @@ __all__ = ["NotHereError", "Spec", "fill", "fragmentation", "gang", "gated", "me
 
 KEPT_UP = 0.8
 """Where releasing the pods took more than this share of the time, the scheduler was not what was waited for."""
-_OWN_PODS = dict.fromkeys(("fill", "fragmentation", "preemption"), ("job", "pod")) | dict.fromkeys(("gang", "reclaim"), ("job",))
+_PODS = ("fill", "fragmentation", "preemption")
+"""Scenarios that make bare pods."""
+_OWN_PODS = dict.fromkeys(_PODS, ("job", "pod")) | dict.fromkeys(("gang", "reclaim"), ("job",))
 Scenario = Literal["submit", "gated", "fill", "fragmentation", "preemption", "gang", "reclaim"]
 
 
@@ -99,24 +101,25 @@ async def release(kube: Kube, held: Sequence[Record], parallel: int) -> None:
     await asyncio.gather(*(worker() for _ in range(parallel)))
 
 
-FIGURES = (
-    "schedule_rate",
-    "schedule_rate_best_5s",
-    "release_seconds",
-    "gpus_free",
-    "gpus_allocated",
-    "nodes_overcommitted",
-    "unschedulable_verdict",
-    "packing",
-    "gangs_fitting",
-    "gangs_placed",
-    "gangs_split",
-    "reclaimed",
-    "evicted",
-)
+_OWN: dict[Scenario, tuple[str, ...]] = {
+    "submit": (),
+    "gated": ("schedule_rate", "schedule_rate_best_5s", "release_seconds"),
+    "fill": ("gpus_free", "gpus_allocated", "nodes_overcommitted", "unschedulable_verdict"),
+    "fragmentation": ("packing",),
+    "preemption": ("evicted",),
+    "gang": ("gangs_fitting", "gangs_placed", "gangs_split"),
+    "reclaim": ("reclaimed", "evicted"),
+}
+FIGURES = tuple(dict.fromkeys(name for own in _OWN.values() for name in own))
 """Figures that one scenario alone has, by the names of the benchmark's metrics."""
-_WAITS = tuple(f"{name}_{stat}" for name in ("preemptor_wait", "reclaim_wait") for stat in ("p50", "max"))
-_GATED = (*FIGURES, *_WAITS, "whole_nodes_ideal", "whole_nodes_placed")
+_BESIDES: dict[Scenario, tuple[str, ...]] = {
+    "fragmentation": ("whole_nodes_ideal", "whole_nodes_placed"),
+    "preemption": ("preemptor_wait_p50", "preemptor_wait_max"),
+    "reclaim": ("reclaim_wait_p50", "reclaim_wait_max"),
+}
+"""Figures that have other names as metrics, or are none."""
+_AT_ONCE = ("fill", "fragmentation", "preemption", "reclaim")
+"""Scenarios that create all at once, whatever schedule is asked for."""
 SCENARIOS: dict[Scenario, Callable[[Kube, Spec], Awaitable[Result]]] = {
     "submit": submit,
     "gated": gated,
@@ -150,7 +153,10 @@ def check(spec: Spec, scenario: Scenario) -> None:
         raise TemplateError(f"a {found.kind} does not end by itself: goal succeeded goes with Job, PyTorchJob and Pod")
     if found.kind.startswith("VirtualMachine"):
         raise TemplateError(f"{found.kind} is measured by vmi-burst and vmi-steady, not here")
-    names.check(spec.gates, found, _GATED, beside=["Pod"])
+    steps = chain("v1", "Pod") if scenario in _PODS else chain(last.api_version, last.kind)
+    lasting = [each for each in steps if each.stage != "succeeded" or scenario == "submit"]  # the others end before their pods do
+    own = (*_OWN[scenario], *_BESIDES.get(scenario, ()))
+    names.check(spec.gates, scenario, lasting, own, paced=spec.schedule.open_loop and scenario not in _AT_ONCE)
 
 
 async def exclusive(kube: Kube, spec: Spec, scenario: Scenario, lock_timeout: float) -> Result:

@@ -536,10 +536,13 @@ class TestAsked:
             ("ladder --cooldown inf --count 1 2", "cooldown: inf s cannot be waited"),
             (
                 "burst --gate creation_to_runing_p95<60",
-                "no figure is called creation_to_runing_p95; the nearest is creation_to_running_p95",
+                "no figure of burst is called creation_to_runing_p95; the nearest is creation_to_running_p95",
             ),
-            ("burst --gate create-pods-count<60", "no figure is called create-pods-count; the nearest is CREATE-pods-count"),
-            ("burst --gate CREATE-pods-count<=2*CREATE-pod", "no figure is called CREATE-pod; "),
+            ("burst --gate create-pods-count<60", "no figure of burst is called create-pods-count; the nearest is CREATE-pods-count"),
+            ("burst --gate CREATE-pods-count<=2*CREATE-pod", "no figure of burst is called CREATE-pod; "),
+            ("burst --gate churn_cycles>3", "no figure of burst is called churn_cycles; "),
+            ("steady --gate Running-phase-count>3", "no figure of steady is called Running-phase-count; "),
+            ("burst --gate schedule_held>0.9", "no figure of burst is called schedule_held; "),
             ("burst --gate virt_api_cpu_cores_avg<1", "the gate on virt_api_cpu_cores_avg wants a Prometheus"),
         ],
     )
@@ -552,12 +555,17 @@ class TestAsked:
         assert main(["scale", "vmi", *words.split(), "-o", str(tmp_path)]) == 2
         assert told in capsys.readouterr().err
 
-    def test_every_figure_that_there_is_may_be_gated(self) -> None:
-        params: Any = get("vmi-steady").Params.model_validate({"prometheus": "http://x", "api_gates": False})
-        spec, ask = params.spec(), run_vmi.Ask("steady")
+    @pytest.mark.parametrize(
+        ("scenario", "own"),
+        [("steady", ("churn_cycles", "submit_lag")), *((each, vmi.phase_counts([])) for each in ("burst", "ladder", "capacity"))],
+    )
+    def test_every_figure_that_there_is_may_be_gated(self, scenario: str, own: Any) -> None:
+        pace = {"arrival": "constant", "rate": 5} if scenario == "steady" else {}
+        params: Any = get("vmi-steady").Params.model_validate({"prometheus": "http://x", "api_gates": False, **pace})
+        spec, ask = params.spec(), run_vmi.Ask(scenario)
         calls = apimetrics.delta(apimetrics.Scrape(), scrape_of(*series("pods", "binding", "POST", "resource", ("+Inf", 9))))
-        figures = {*prometheus.names(), *apimetrics.named(calls), *vmi.phase_counts([]), *apimetrics.of_deletion({"deletion": calls})}
-        figures |= {"virt_requests/PATCH-virtualmachineinstances", "deletion_p95", "churn_cycles", "left_behind"}
+        figures = {*prometheus.names(), *apimetrics.named(calls), *own, *apimetrics.of_deletion({"deletion": calls})}
+        figures |= {"virt_requests/PATCH-virtualmachineinstances", "deletion_p95", "left_behind"}
         for name in figures:
             spec.gates = [gates.parse(f"{name} < 1")]
             run_vmi.check(spec, ask)

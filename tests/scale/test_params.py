@@ -19,6 +19,17 @@ STATEFUL_SET = (
 )
 
 
+GATED = {
+    "submit": ("ready_p50", "last_pod_created_p95"),
+    "gated": ("schedule_rate", "schedule_rate_best_5s", "release_seconds"),
+    "fill": ("gpus_allocated", "unschedulable_verdict", "sandbox_p50"),
+    "fragmentation": ("packing", "whole_nodes_placed"),
+    "preemption": ("preemptor_wait_max", "evicted"),
+    "gang": ("gangs_split",),
+    "reclaim": ("reclaim_wait_p50", "reclaimed", "evicted"),
+}
+
+
 def refused(benchmark: str, **params: Any) -> str:
     found = get(benchmark)
     return "; ".join(found.check(found.Params.model_validate(params), Shape()))
@@ -38,7 +49,17 @@ def refused(benchmark: str, **params: Any) -> str:
         ("vmi-burst", {"scenario": "capacity", "counts": [50]}, "first step of 100 is over the limit of 50"),
         ("vmi-steady", {"count": 100, "churn": 500}, "churn: 500 is too many of 100"),
         ("vmi-steady", {"gates": ["creation_to_runing_p95 < 60"]}, "the nearest is creation_to_running_p95"),
-        ("scale", {"gates": ["shedule_rate > 1"], "scenario": "gated"}, "no figure is called shedule_rate; the nearest is schedule_rate"),
+        (
+            "scale",
+            {"gates": ["shedule_rate > 1"], "scenario": "gated"},
+            "no figure of gated is called shedule_rate; the nearest is schedule_rate",
+        ),
+        ("scale", {"gates": ["packing > 0"]}, "no figure of submit is called packing"),
+        ("scale", {"gates": ["submit_lag < 1"]}, "no figure of submit is called submit_lag"),
+        ("scale", {"gates": ["submit_lag < 1"], "scenario": "fill"}, "no figure of fill is called submit_lag"),
+        ("scale", {"gates": ["last_pod_created_p95 < 1"], "scenario": "fill"}, "no figure of fill is called last_pod_created_p95"),
+        ("scale", {"gates": ["submission_to_succeeded_p50 < 1"], "scenario": "gated"}, "is called submission_to_succeeded_p50"),
+        ("scale", {"gates": ["sandbox_p50 < 1"]}, "no figure of submit is called sandbox_p50"),
         ("vmi-steady", {"template": "job"}, "Job brings up no VMI"),
         ("scale", {"rate": 5}, "arrival closed has no rate"),
         ("scale", {"delay": 5}, "arrival closed has no delay"),
@@ -78,8 +99,10 @@ def test_what_can_be_is_not_refused() -> None:
     assert refused("scale", template=JOB.format("completions: 6, parallelism: 2")) == ""
     assert refused("scale", template="apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: '${name}'}\n") == ""
     assert refused("scale", scenario="gang") == ""
-    gates = ["schedule_rate > 9", "submission_to_scheduled_p95 < 9", "preemptor_wait_max < 9"]
-    assert refused("scale", scenario="gated", gates=gates) == ""
+    for scenario, gates in GATED.items():
+        assert refused("scale", scenario=scenario, gates=[f"{name} > 9" for name in (*gates, "submission_to_scheduled_p95")]) == ""
+    assert refused("scale", goal="succeeded", gates=["submission_to_succeeded_p50 < 9"]) == ""
+    assert refused("scale", arrival="constant", rate=5, gates=["submit_lag < 1"]) == ""
     for template in ("job", "pytorchjob", "pod"):
         assert refused("scale", goal="succeeded", template=template) == ""
     assert refused("scale", arrival="batch", delay="1s", template="training") == ""
