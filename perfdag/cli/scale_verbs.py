@@ -125,7 +125,7 @@ def submit(args: argparse.Namespace) -> int:
 
 def sample(args: argparse.Namespace) -> int:
     """See how far they are and write the files."""
-    from perfdag.steps.scale.commands import Look, sample
+    from perfdag.steps.scale.sampling import Look, sample
 
     settings = settings_of(args)
     kind = {"training": "TrainingWorkload", "distributed": "DistributedWorkload", "interactive": "InteractiveWorkload"}

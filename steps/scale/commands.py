@@ -1,32 +1,23 @@
-"""What `perfdag scale submit` and `sample` do, without their arguments' parsing."""
+"""What `perfdag scale submit` and `delete` do, without their arguments' parsing; `sample` is in `sampling`."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from perfdag.kube import Kube, KubeError, Resource
 from perfdag.steps.scale import rights, runai, table
-from perfdag.steps.scale.attach import follow
-from perfdag.steps.scale.chains import kinds_of
-from perfdag.steps.scale.clock import Heartbeat, drift, server_offset
-from perfdag.steps.scale.completion import reached, wanted
 from perfdag.steps.scale.files import RunFile, forget, prefix_of, read_run, write_run
 from perfdag.steps.scale.generator import ApiSubmitter, CommandSubmitter, Submitted, Submitter, generate
 from perfdag.steps.scale.harness import Harness
 from perfdag.steps.scale.lock import ExclusiveRun
 from perfdag.steps.scale.namespaces import ensure_namespace
-from perfdag.steps.scale.observer import Observer
-from perfdag.steps.scale.removal import SAMPLE, remove, remove_namespaces, there
-from perfdag.steps.scale.rows import Clocks, Row, on_simulated, rows_of
+from perfdag.steps.scale.removal import remove, remove_namespaces, there
 from perfdag.steps.scale.schedule import Schedule
-from perfdag.steps.scale.session import new_run, p99
-from perfdag.steps.scale.simulate import simulated_nodes
-from perfdag.steps.scale.summary import summaries
+from perfdag.steps.scale.session import new_run
 from perfdag.steps.scale.templates import Template, TemplateError, load
 
 LABELS = ("api", "kubectl")
@@ -112,7 +103,7 @@ async def _submit(kube: Kube, order: Order, template: Template, namespaces: list
 
     async def write_partial() -> None:
         while not finished.is_set():
-            _write(order.folder, file, done)
+            write(order.folder, file, done)
             with suppress(TimeoutError):
                 await asyncio.wait_for(finished.wait(), PARTIAL)
 
@@ -148,7 +139,7 @@ async def _submit(kube: Kube, order: Order, template: Template, namespaces: list
     finally:
         finished.set()
         await writer
-        _write(order.folder, file, done)
+        write(order.folder, file, done)
     return file
 
 
@@ -168,7 +159,8 @@ async def _finished(kube: Kube, folder: Path) -> None:
         raise runai.SettingsError(f"{text}; `perfdag scale delete -o {folder}` first, or give another folder with -o")
 
 
-def _write(folder: Path, file: RunFile, done: Submitted) -> None:
+def write(folder: Path, file: RunFile, done: Submitted) -> None:
+    """Write run.json and submitted.json (atomically)."""
     write_run(folder / "run.json", file, done)
     table.write_json(folder / "submitted.json", runai.submitted_json(done, file.project))
 
@@ -183,152 +175,6 @@ async def _namespace(kube: Kube, name: str, run: str, create: bool) -> None:
         if error.status != 404:
             raise
         raise KubeError(404, "NoNamespace", f"no namespace {name!r}", "make the project, or give --create-namespace") from None
-
-
-@dataclass
-class Sample:
-    """What a sample saw."""
-
-    file: RunFile
-    rows: list[Row]
-    scheduled: int
-    waiting: int
-    absent: list[str]
-    complete: bool
-
-
-@dataclass
-class Look:
-    """How a sample is taken: of the run of `folder`, or of a `run` that no run.json tells of (looked for in `namespace`; None: everywhere).
-
-    Without `watch` it is what is there now. With it, it stays for at most that many seconds, until all that was submitted is ready.
-    `check` raises where the run is not the one that was meant, before a file is written.
-    """
-
-    folder: Path
-    settings: runai.Settings
-    watch: float | None = None
-    run: str | None = None
-    namespace: str | None = None
-    check: Callable[[RunFile], None] = lambda file: None
-    tell: Callable[[str], None] = lambda text: None
-
-
-async def _reader(kube: Kube, look: Look, shift: int) -> Callable[[], Awaitable[RunFile]]:
-    """What reads how far the submission is. Raises SettingsError, KubeError."""
-    known = read_run(look.folder, shift) if look.run is None or (look.folder / "run.json").exists() else None
-    if known and look.run not in (None, known.run):
-        raise runai.SettingsError(f"{look.folder} holds run {known.run}; give another folder with -o")
-    if known and not known.attached:
-
-        async def from_file() -> RunFile:
-            return read_run(look.folder, shift)
-
-        return from_file
-    return await follow(kube, known.run if known else str(look.run), look.namespace, known)
-
-
-async def sample(kube: Kube, look: Look) -> Sample:
-    """Observe a run and write sampled.json, stages.parquet, summary.json and the state to go on from; of a run that was found by its id
-    run.json and submitted.json too.
-
-    Can be run again and again, while the submission goes on. Raises SettingsError, KubeError.
-    """
-    folder, settings, watch = look.folder, look.settings, look.watch
-    shift = time.time_ns() - time.monotonic_ns()
-    read = await _reader(kube, look, shift)
-    file = await read()
-    look.check(file)
-    folder.mkdir(parents=True, exist_ok=True)
-    kinds = kinds_of(file.api_version, file.kind)
-    observer = Observer(
-        kube,
-        file.run,
-        kinds,
-        file.namespaces,
-        primary=[file.kind] if file.labelled else [],
-        named=None if file.labelled else (file.kind, f"{prefix_of(file.run)}-"),
-        events=settings.scheduler_event_times,
-    )
-    state = folder / "observed.jsonl"
-    if state.exists():
-        observer.restore(state)
-    offset = await server_offset(kube)
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(observer)
-        heart: Heartbeat | None = None
-        if watch is not None:
-            with suppress(KubeError):  # without the right to change a ConfigMap there is no error bar
-                heart = await stack.enter_async_context(Heartbeat(kube, f"{file.run}-{SAMPLE}", file.namespaces[0]))
-        harness = await stack.enter_async_context(Harness())
-        complete = not file.attached and _complete(observer, file)
-        if watch is not None:
-            deadline = time.monotonic() + watch
-            while not complete and (left := deadline - time.monotonic()) > 0:
-                await observer.until(partial(_complete, observer, file), min(left, PARTIAL))
-                if file.attached:  # nothing says whether more is to come
-                    await asyncio.sleep(PARTIAL)
-                known, file = len(file.submissions), await read()
-                complete = len(file.submissions) == known and _complete(observer, file)
-                observer.save(state)
-                look.tell(f"{min(*_ready(observer, file))} of {_ready(observer, file)[1]} are there")
-        observer.save(state)
-        apart, moved = await drift(kube, offset) if watch is not None else ({}, "")
-        busy, notes = harness.share, [note for note in (moved, heart.note if heart else "", harness.note) if note]
-        fake, why = await simulated_nodes(kube)
-        notes += [why] if why else []
-    rows = _rows(observer, file, Clocks(shift, offset.seconds, p99(heart.lags) if heart else None), fake)
-    if file.attached:
-        _write(folder, file, Submitted(file.run, file.submissions, time.time(), time.time_ns() - shift))
-    backend = runai.backend_times(settings, file.project, file.namespaces)
-    sampled, waiting = runai.sampled_json(rows, file.project, backend)
-    table.write_json(folder / "sampled.json", sampled)
-    table.write_rows(folder / "stages.parquet", rows)
-    for note in notes:
-        look.tell(note)
-    facts = {
-        "run": file.run,
-        "simulated": on_simulated(rows),
-        "server_clock_ahead_s": offset.seconds,
-        "server_clock_bound_s": offset.bound,
-        **apart,
-        "watch_lag": heart.summary() if heart else None,
-        "harness_cpu": busy,
-        "notes": notes,
-        "generator": file.generator,
-        "stages": [each.as_dict() for each in summaries(rows)],
-        "failure_reasons": dict(observer.reasons.most_common(20)),
-    }
-    table.write_json(folder / "summary.json", facts)
-    return Sample(file, rows, len(sampled), waiting, observer.absent, complete)
-
-
-def _ready(observer: Observer, file: RunFile) -> tuple[int, int]:
-    """How many pods, VMIs or workloads are there, and how many shall be."""
-    enough = wanted(file.submissions, file.expected_pods)
-    return reached(observer, file.api_version, file.kind, file.expected_pods, enough), enough
-
-
-def _complete(observer: Observer, file: RunFile) -> bool:
-    there, enough = _ready(observer, file)
-    return file.finished and there >= enough
-
-
-def _rows(observer: Observer, file: RunFile, clocks: Clocks, fake: set[str] | None) -> list[Row]:
-    return list(
-        rows_of(
-            file.submissions,
-            observer.records,
-            clocks,
-            run=file.run,
-            kind=file.kind,
-            api_version=file.api_version,
-            until_ns=time.monotonic_ns(),
-            expected_pods=file.expected_pods,
-            simulated=fake,
-            messages=observer.messages,
-        )
-    )
 
 
 async def delete(kube: Kube, folder: Path, parallel: int, timeout: float, tell: Callable[[str], None] = lambda text: None) -> int:

@@ -19,19 +19,22 @@ from typing import Any, Protocol
 import orjson
 
 from perfdag.kube import Kube, KubeError
+from perfdag.steps.scale import clock
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.templates import Template
 
 HELD = 0.98
 """An open loop that reaches less than this share of its rate did not hold it, unless nothing was late."""
+BESIDE = 20
+"""Connections for watches, the lock and lists."""
 LATE = 0.1
 """Seconds: where 99 of 100 objects went at most so late, the schedule was held. Of a single batch this is all that can be said."""
 
 
 def connections(parallel: int) -> int:
-    """Connections for so many creations in flight and for what goes beside them (heartbeat, lock, lists): a creation that waits for one of
+    """Connections for so many creations in flight and for what goes beside them (all beats on their way among it): a creation that waits for one of
     ours would count it as the server's time."""
-    return max(100, parallel + 20)
+    return max(100, parallel + clock.IN_FLIGHT + BESIDE)
 
 
 @dataclass(slots=True)

@@ -93,11 +93,10 @@ async def fragmentation(kube: Kube, spec: Spec) -> Result:
     small = len(whole) * largest // 2
     ideal = len(whole) - -(-small // largest)
     run = begin(spec, "fragmentation")
-    selector = spec.variables
     async with session_of(kube, spec, run, template_of(spec, run, name="pod", gpus=1)) as session:
         await session.create(small, Schedule(), spec.parallel)
         await session.wait("Pod", small, spec.timeout, "scheduled")
-        session.template = template_of(spec, run, name="pod", gpus=largest, **selector)
+        session.template = template_of(spec, run, name="pod", gpus=largest)
         await session.create(ideal, Schedule(), spec.parallel)
         await session.until(
             lambda: session.reached("Pod", "scheduled") - small + session.reached("Pod", "unschedulable") >= ideal, spec.timeout

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from perfdag.kube import KubeError, Resource
-from perfdag.steps.scale import commands, runai, vmi
+from perfdag.steps.scale import commands, runai, sampling, vmi
 from perfdag.steps.scale.attach import attach, find, follow, workload_of
 from perfdag.steps.scale.chains import chain, kinds_of
 from perfdag.steps.scale.completion import reached, settled, wanted
@@ -127,11 +127,11 @@ class TestVmis:
         pods = [record("Pod", f"p{each.uid}", each.uid, ready=2) for each in vmis]
         file = RunFile("r", "kubevirt.io/v1", SET, ["ns"], "p", 1, 4, True, sent(*"abc"), {})
         observer = observed(*sets, *pods, *vmis[:3])
-        assert not commands._complete(observer, file)
+        assert not sampling._complete(observer, file)
         for each in vmis[3:]:
             observer._adopt(each)
-        assert commands._complete(observer, file)
-        assert commands._ready(observer, file) == (12, 12)
+        assert sampling._complete(observer, file)
+        assert sampling._ready(observer, file) == (12, 12)
 
     def test_one_that_went_away_before_it_ran_is_waited_for_only_where_another_takes_its_place(self) -> None:
         alone = record(vmi.VMI, "a", created=1, gone=2)
@@ -327,7 +327,7 @@ class TestAttach:
         assert await names(job(1), job(2), job(0, kind="ConfigMap")) == ["j-0", "j-1", "j-2"]
         assert await names() == ["j-0", "j-1", "j-2"]
         assert (await read()).submissions[0].intended_ns == due
-        read = await commands._reader(cluster, commands.Look(tmp_path, runai.Settings(), run="r"), 0)
+        read = await sampling._reader(cluster, sampling.Look(tmp_path, runai.Settings(), run="r"), 0)
         assert await names(job(0, kind="ConfigMap")) == ["j-0", "j-1", "j-2"], "the ConfigMap is not what is measured"
         assert await names(job(3)) == ["j-0", "j-1", "j-2", "j-3"]
 
@@ -343,7 +343,7 @@ class TestAttach:
     async def test_a_folder_of_another_run_is_not_written_to(self, tmp_path: Path) -> None:
         write_run(tmp_path / "run.json", RunFile("q", "v1", "Pod", ["ns"], "p", 1, 1, True, [], {}), Submitted("q", [], 0.0, 0))
         with pytest.raises(runai.SettingsError, match="holds run q; give another folder"):
-            await commands.sample(None, commands.Look(tmp_path, runai.Settings(), run="r"))  # type: ignore[arg-type]
+            await sampling.sample(None, sampling.Look(tmp_path, runai.Settings(), run="r"))  # type: ignore[arg-type]
 
 
 def test_another_type_or_project_than_was_submitted_is_told_before_a_file_is_touched(

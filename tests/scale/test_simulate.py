@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from perfdag.cli import main
-from perfdag.steps.scale import gangs, simulate
+from perfdag.steps.scale import gangs, gpus, simulate
 from perfdag.steps.scale.generator import Submission, Submitted
 from perfdag.steps.scale.observer import Observer, Record
 from perfdag.steps.scale.rows import Row, rows_of
@@ -208,3 +208,19 @@ class TestReclaim:
         result = await gangs.reclaim(None, Spec(gpus=1))  # type: ignore[arg-type]
         assert (result.figures["evicted"], result.figures["reclaimed"]) == (given, given)
         assert result.failed == failed, result.figures["success_ratio"]
+
+
+async def test_whole_nodes_are_asked_for_whatever_the_variables_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def free(*_: Any) -> dict[str, int]:
+        return {"a": 8, "b": 8}
+
+    @contextlib.asynccontextmanager
+    async def session(kube: Any, spec: Any, run: str, template: Template) -> AsyncIterator[Session]:
+        lags: Any = SimpleNamespace(lags=[])
+        clock: Any = SimpleNamespace(seconds=0.0)
+        yield Reclaiming(kube, run, template, ["ns"], Observer(kube, run, [], []), lags, kube, clock, [], 1)
+
+    monkeypatch.setattr(gpus, "free_gpus", free)
+    monkeypatch.setattr(gpus, "session_of", session)
+    result = await gpus.fragmentation(None, Spec(variables={"gpus": 3}))  # type: ignore[arg-type]
+    assert (result.count, result.figures["whole_nodes_ideal"]) == (9, 1.0)
