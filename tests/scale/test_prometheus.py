@@ -1,0 +1,199 @@
+"""Figures of KubeVirt's components: what is made of their counters, and a real Prometheus that is asked."""
+
+import asyncio
+import contextlib
+import math
+import shutil
+import socket
+import ssl
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdag.kube import KubeError
+from perfdag.steps.scale import gates, prometheus
+
+
+class TestPrometheus:
+    def test_a_counter_reset_and_no_data(self) -> None:
+        points = [(0.0, 100.0), (1.0, 150.0), (2.0, 10.0), (3.0, 30.0)]
+        assert prometheus.fold([points], "growth") == {"": 80.0}
+        gone = [(0.0, 900.0), (1.0, 901.0)]
+        assert prometheus.fold([points, gone], "growth") == {"": 81.0}, "a pod that goes takes no growth with it"
+        assert prometheus.fold([[(0.0, math.nan)]], "range") == {"_avg": None, "_min": None, "_max": None}
+        assert prometheus.fold([], "growth") == {"": None}
+        assert prometheus.fold([[(0, 1.0), (1, math.nan), (2, 3.0)]], "range") == {"_avg": 2.0, "_min": 1.0, "_max": 3.0}
+
+    def test_a_counter_that_begins_in_the_window_grows_from_nought(self) -> None:
+        old, new, last = [(0.0, 100.0), (5.0, 110.0), (10.0, 130.0)], [(5.0, 40.0), (10.0, 57.0)], [(10.0, 3.0)]
+        assert prometheus.fold([old, new, last], "growth", 0.0) == {"": 30.0 + 57.0 + 3.0}
+        assert prometheus.fold([old, new], "rate", 0.0) == {"_avg": 8.7, "_min": 8.7, "_max": 8.7}
+        assert prometheus.fold([old, new, last], "growth", -15.0) == {"": 30.0 + 17.0}, "who looks only since then knows no beginning"
+        metrics = [{"verb": "LIST", "resource": "pods"}, {"verb": "PATCH", "resource": "pods"}]
+        assert prometheus._requests(metrics, [old, last], 0.0) == {"/LIST-pods": 30.0, "/PATCH-pods": 3.0}
+
+    async def test_a_scrape_is_not_waited_for_beyond_the_sample_s_own_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        now, url = time.time(), prometheus.Prometheus("http://x")
+        data = {"result": [{"metric": {}, "values": [[now - 30, "1"], [now - 15, "1"], [now - 0.1, "1"]]}]}
+
+        async def ask(self: Any, asked: Any, path: str = "") -> dict[str, Any]:
+            return dict.fromkeys(asked, data)
+
+        monkeypatch.setattr(prometheus.Prometheus, "ask", ask)
+        gaps, note = await prometheus.scraped(url, now, time.monotonic())
+        assert set(gaps) == set(prometheus.SOURCES)
+        assert "was not waited for, at the sample's own time limit" in note
+        assert (await prometheus.scraped(url, now - 1.0, time.monotonic()))[1] == "", "there was one"
+
+    def test_rates_are_of_the_run_alone(self) -> None:
+        idle_then_busy = [(t, 100.0 + max(0.0, t - 60.0) * 2) for t in range(0, 121, 15)]
+        assert prometheus.rates([idle_then_busy, idle_then_busy]) == [0.0, 4.0]
+        assert prometheus.rates([[(0.0, 5.0), (1.0, 5.5), (2.0, 6.0)]]) == [0.5]
+        assert prometheus.rates([[(0.0, 5.0)]]) == []
+
+    def test_histograms_are_summed_before_the_quantile(self) -> None:
+        assert "sum by (le)" in prometheus.queries()["workqueue_p99_s"][0]
+
+    def test_a_quantile_is_of_what_grew_in_the_run(self) -> None:
+        """900 slow ones before it; in its first minute 100 quick ones, in its second 100 of which 10 take up to 2 s, then none."""
+        quick = [(0.0, 0.0), (60.0, 100.0), (120.0, 190.0), (180.0, 190.0)]
+        every = [(0.0, 900.0), (60.0, 1000.0), (120.0, 1100.0), (180.0, 1100.0)]
+        found = prometheus.p99({0.1: quick, 2.0: every, math.inf: every})
+        assert (found["_min"], found["_max"]) == (pytest.approx(0.099), pytest.approx(0.1 + 1.9 * 0.9))
+        assert prometheus.p99({}) == {"_avg": None, "_min": None, "_max": None}
+
+    def test_the_depth_of_a_queue_is_no_counter(self) -> None:
+        assert "rate(kubevirt_workqueue_depth" not in prometheus.queries()["workqueue_depth"][0]
+
+
+EXPORTED = """container_cpu_usage_seconds_total{{pod="virt-api-1",container="virt-api"}} {cpu}
+rest_client_requests_total{{pod="virt-api-1",verb="PATCH",resource="virtualmachineinstances",code="200"}} {adds}
+rest_client_requests_total{{pod="virt-controller-1",verb="PATCH",resource="virtualmachineinstances",code="200"}} {adds}
+container_memory_working_set_bytes{{pod="virt-api-1",container="virt-api"}} 1.5e+08
+container_memory_working_set_bytes{{pod="virt-api-2",container="virt-api"}} 0.5e+08
+kubevirt_workqueue_adds_total{{name="virt-controller-vmi"}} {adds}
+kubevirt_workqueue_depth{{name="virt-controller-vmi"}} 3
+kubevirt_workqueue_queue_duration_seconds_bucket{{name="virt-controller-vmi",le="0.1"}} 0
+kubevirt_workqueue_queue_duration_seconds_bucket{{name="virt-controller-vmi",le="1"}} {adds}
+kubevirt_workqueue_queue_duration_seconds_bucket{{name="virt-controller-vmi",le="+Inf"}} {adds}
+node_cpu_seconds_total{{mode="idle",cpu="0"}} {idle}
+node_cpu_seconds_total{{mode="user",cpu="0"}} {busy}
+node_memory_MemAvailable_bytes 1e+09
+node_memory_MemTotal_bytes 4e+09
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs Prometheus (Debian: prometheus)")
+async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
+    """A counter of 0.25 CPU seconds a second and 40 additions a second, and 500 more in the last moment, scraped each 2 seconds; what no pod
+    exports has no data."""
+    start, more = time.monotonic(), 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        since = time.monotonic() - start
+        body = EXPORTED.format(cpu=0.25 * since, adds=40 * since + more, idle=0.6 * since, busy=0.4 * since).encode()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nConnection: close\r\n\r\n" + body)
+        await writer.drain()
+        writer.close()
+
+    exporter = await asyncio.start_server(serve, "127.0.0.1", 0)
+    target = f"127.0.0.1:{exporter.sockets[0].getsockname()[1]}"
+    scrapes = f"scrape_configs: [{{job_name: x, scrape_interval: 2s, static_configs: [{{targets: ['{target}']}}]}}]\n"
+    (tmp_path / "p.yml").write_text(scrapes)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    said = (tmp_path / "log").open("wb")
+    argv = ["prometheus", f"--config.file={tmp_path / 'p.yml'}", f"--storage.tsdb.path={tmp_path / 'db'}"]
+    server = await asyncio.create_subprocess_exec(*argv, f"--web.listen-address=127.0.0.1:{port}", stdout=said, stderr=said)
+    try:
+        url = prometheus.Prometheus(f"http://127.0.0.1:{port}")
+        gaps: dict[str, float] = {}
+        for _ in range(60):
+            await asyncio.sleep(0.5)
+            with contextlib.suppress(KubeError):
+                if len(gaps := (await prometheus.scraped(url, time.time()))[0]) == len(prometheus.SOURCES):
+                    break
+        assert gaps == dict.fromkeys(prometheus.SOURCES, pytest.approx(2.0, abs=0.1))
+        began = time.time()
+        await asyncio.sleep(8.0)
+        more, ended = 500, time.time()
+        seconds = ended - began
+        gaps, _ = await prometheus.scraped(url, ended)
+        found = await prometheus.component_figures(url, began, ended, gaps)
+        assert found["virt_api_cpu_cores_avg"] == pytest.approx(0.25, rel=0.25)
+        assert found["virt_api_memory_bytes_avg"] == pytest.approx(2e8)
+        assert found["workqueue_depth_max"] == 3
+        for name, most in (("workqueue_adds", 1), ("virt_requests/PATCH-virtualmachineinstances", 2)):
+            assert 40 * seconds + 500 <= (found[name] or 0) / most <= 40 * (seconds + 6) + 500, "to the first scrape after the end"
+        assert found["workqueue_p99_s_max"] == pytest.approx(0.1 + 0.9 * 0.99)
+        assert found["node_cpu_ratio_avg"] == pytest.approx(0.4, abs=0.02), "of the run alone, however short"
+        assert found["node_memory_ratio_avg"] == pytest.approx(0.75)
+        assert found["virt_handler_cpu_cores_avg"] is None
+        assert gates.hold([gates.parse("virt_handler_cpu_cores_avg < 1")], found)[0].passed is None
+        short = await prometheus.component_figures(url, ended - 3.0, ended, gaps)
+        assert short == dict.fromkeys(prometheus.names()), "one scrape or two tell nothing of 3 s"
+    finally:
+        server.terminate()
+        await server.wait()
+        exporter.close()
+        said.close()
+
+
+async def test_no_prometheus_is_said() -> None:
+    with pytest.raises(KubeError, match=r"no answer from Prometheus at http://127\.0\.0\.1:9"):
+        await prometheus.component_figures(prometheus.Prometheus("http://127.0.0.1:9"), 0.0, 60.0, {"virt": 15.0})
+
+
+async def test_a_token_is_sent_and_a_refusal_names_its_option(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret\n")
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked = await reader.readuntil(b"\r\n\r\n")
+        body = b'{"status":"success","data":{"resultType":"vector","result":[]}}'
+        status = b"200 OK" if b"Authorization: Bearer secret\r\n" in asked else b"401 Unauthorized"
+        writer.write(b"HTTP/1.1 " + status + b"\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        await prometheus.Prometheus(url, str(tmp_path / "token")).probe()
+        with pytest.raises(KubeError, match=r"answers 401.*--prometheus-token-file"):
+            await prometheus.Prometheus(url).probe()
+    finally:
+        server.close()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+async def test_its_certificate_is_checked_against_the_authority_that_is_given(tmp_path: Path) -> None:
+    for name in ("own", "other"):
+        files = ["-keyout", str(tmp_path / f"{name}.key"), "-out", str(tmp_path / f"{name}.crt")]
+        argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1", *files]
+        made = await asyncio.create_subprocess_exec(*argv, "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", stderr=-3)
+        assert await made.wait() == 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = b'{"status":"success","data":{"resultType":"vector","result":[]}}'
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        writer.close()
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "own.crt", tmp_path / "own.key")
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        await prometheus.Prometheus(url, ca_file=str(tmp_path / "own.crt")).probe()
+        for wrong in (str(tmp_path / "other.crt"), None):
+            with pytest.raises(KubeError, match=r"no answer from Prometheus.*certificate"):
+                await prometheus.Prometheus(url, ca_file=wrong).probe()
+        with pytest.raises(KubeError, match="No such file"):
+            await prometheus.Prometheus(url, ca_file=str(tmp_path / "absent")).probe()
+    finally:
+        server.close()

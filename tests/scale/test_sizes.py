@@ -1,0 +1,251 @@
+"""Several sizes of a burst: the search for capacity, ladders, and what is kept of them."""
+
+import asyncio
+import contextlib
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from perfdag.benchmark import Invalid, Output
+from perfdag.kube import KubeError
+from perfdag.steps.scale import gates, kubevirt, run_vmi, sizes, table, vmi
+from perfdag.steps.vmi_burst import parse_results
+
+
+class TestCapacity:
+    @pytest.mark.parametrize(("step", "found", "tried"), [(100, 700, 8), (150, 600, 5), (50, 700, 15)])
+    async def test_a_knee_is_found_within_a_step(self, step: int, found: int, tried: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Up to 700 VMIs run in 8 s, beyond it in 90: the gate says which is too long."""
+        gate = gates.parse("creation_to_running_p95 < 60")
+
+        async def burst(kube: Any, spec: vmi.Spec, count: int) -> vmi.Result:
+            figures = {"creation_to_running_p95": 8.0 if count <= 700 else 90.0, "left_behind": 0.0, "success_ratio": 1.0}
+            return vmi.Result("burst", count, "r", [], [], figures, {}, gates.hold([gate], figures))
+
+        monkeypatch.setattr(vmi, "burst", burst)
+        passed, results = await sizes.capacity(None, vmi.Spec(), step, 2000)  # type: ignore[arg-type]
+        assert passed == sizes.Capacity(found), "the next size failed: no lower bound"
+        assert 0 <= 700 - passed.passed < step
+        assert [each.count for each in results] == [step * (i + 1) for i in range(tried)]
+
+    async def test_no_knee_ends_at_the_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        async def burst(kube: Any, spec: vmi.Spec, count: int) -> vmi.Result:
+            return vmi.Result("burst", count, "r", [], [], {"left_behind": 0.0, "success_ratio": 1.0}, {})
+
+        monkeypatch.setattr(vmi, "burst", burst)
+        assert (await sizes.capacity(None, vmi.Spec(), 100, 450))[0] == sizes.Capacity(400, "the limit of 450 was reached")  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("error", [kubevirt.TooDenseError("300 VMIs are too many"), KubeError(500, "Broken", "etcd is away")])
+    async def test_a_step_that_cannot_be_made_leaves_a_lower_bound(self, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+        async def burst(kube: Any, spec: vmi.Spec, count: int) -> vmi.Result:
+            if count > 200:
+                raise error
+            return vmi.Result("burst", count, "r", [], [], {"left_behind": 0.0, "success_ratio": 1.0}, {})
+
+        monkeypatch.setattr(vmi, "burst", burst)
+        seen: list[vmi.Result] = []
+        passed, found = await sizes.capacity(None, vmi.Spec(seen=seen.append), 100, 450)  # type: ignore[arg-type]
+        assert passed == sizes.Capacity(200, str(error))
+        assert [each.count for each in found] == [each.count for each in seen] == [100, 200]
+        with pytest.raises(type(error)):
+            await sizes.capacity(None, vmi.Spec(), 300, 450)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        ("figures", "found"),
+        [
+            ({}, sizes.Capacity(100, "gate api_p99 < 1: no data for api_p99", no_data=True)),
+            ({"deletion_p50": 9.0}, sizes.Capacity(100)),
+            ({"success_ratio": 0.9}, sizes.Capacity(100)),
+            ({"left_behind": 1.0}, sizes.Capacity(100)),
+        ],
+        ids=["no data alone", "another gate failed", "not all ran", "left behind"],
+    )
+    async def test_a_size_of_which_only_data_is_missing_has_not_failed(
+        self, figures: dict[str, float | None], found: sizes.Capacity, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """At 200 VMIs the API server's metrics are absent, and `figures` are as they are there."""
+        from perfdag.cli import main, scale_verbs
+
+        held = [gates.parse("api_p99 < 1"), gates.parse("deletion_p50 < 5")]
+
+        async def burst(kube: Any, spec: vmi.Spec, count: int) -> vmi.Result:
+            seen = {"api_p99": 0.1, "deletion_p50": 1.0, "left_behind": 0.0, "success_ratio": 1.0}
+            seen |= {"api_p99": None, **figures} if count == 200 else {}
+            facts: dict[str, Any] = {"generator": [], "notes": []}
+            return vmi.Result("burst", count, "r", [], [], seen, facts, gates.hold(held, seen))
+
+        monkeypatch.setattr(vmi, "burst", burst)
+        passed, results = await sizes.capacity(None, vmi.Spec(), 100, 450)  # type: ignore[arg-type]
+        assert (passed, len(results)) == (found, 2)
+        monkeypatch.setattr(scale_verbs, "_on_cluster", lambda *_: run_vmi.Outcome(results, passed))
+        assert main(["scale", "vmi", "capacity", "--count", "450", "-o", str(tmp_path)]) == (3 if found.no_data else 0)
+
+    @pytest.mark.parametrize(
+        ("sizes", "passed", "gate", "failed"),
+        [((10, 20, 30), 20, False, []), ((10,), 0, False, [10]), ((10, 20, 30), 20, None, [30]), ((10,), 0, None, [10])],
+    )
+    def test_of_a_search_in_a_suite_a_first_step_that_fails_and_an_end_without_data_are_breaches(
+        self, sizes: tuple[int, ...], passed: int, gate: bool | None, failed: list[int]
+    ) -> None:
+        output = self.searched(sizes, passed, 1.0, gate)
+        found = parse_results(output, "creation_to_running")
+        assert ("lower bound" in output.facts["notes"]) == (gate is None)
+        assert [each.value for each in found if each.metric == "capacity"] == [passed]
+        breached = [(each.coords or {})["count"] for each in found if each.metric == "gates_failed" and each.value]
+        assert breached == failed
+
+    def test_a_rate_that_only_the_step_which_ended_a_search_did_not_hold_is_its_answer_too(self) -> None:
+        found = parse_results(self.searched((10, 20, 30), 20, 1.0, late=(30,)), "creation_to_running")
+        assert [each.value for each in found if each.metric == "capacity"] == [20]
+        with pytest.raises(Invalid, match="the open loop did not hold its rate of 20 VMIs") as caught:
+            parse_results(self.searched((10, 20, 30), 20, 1.0, late=(20, 30)), "creation_to_running")
+        assert {(each.coords or {}).get("count") for each in caught.value.measurements} == {10, 20, 30, None}
+
+    def test_a_search_whose_first_step_never_ran_is_invalid(self) -> None:
+        with pytest.raises(Invalid, match="never ran"):
+            parse_results(self.searched((10,), 0, 0.5), "creation_to_running")
+
+    def searched(self, sizes: tuple[int, ...], passed: int, ran: float, last: bool | None = False, late: tuple[int, ...] = ()) -> Output:
+        """What a search leaves whose last size broke its gate (`last` None: had no data for it), of which a share of `ran` VMIs ran, and of
+        whose sizes these did not hold their rate."""
+        gate = {"metric": "api_p99", "op": "<", "value": 1.0, "other": None}
+        results = [
+            {"count": size, "rows": [], "stages": [], "calls": [], "error": "", "disturbed": ""}
+            | {"facts": {"notes": [], "generator": [{"held": size not in late}]}}
+            | {"figures": {"left_behind": 0.0, "success_ratio": ran if size == sizes[-1] else 1.0}}
+            | {"verdicts": [{"gate": gate, "value": 0.5, "threshold": 1.0, "passed": size != sizes[-1] or last}]}
+            for size in sizes
+        ]
+        capacity = {"passed": passed, "stopped": "" if last is False else "no data", "no_data": last is None}
+        return Output({"results": orjson.dumps({"capacity": capacity, "results": results}).decode()})
+
+    def test_a_step_over_the_limit_is_told_at_once(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        from perfdag.cli import main
+
+        kubeconfig = {"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}], "users": [{"name": "u", "user": {}}]}
+        contexts = [{"name": "x", "context": {"cluster": "c", "user": "u"}}]
+        (tmp_path / "k").write_bytes(orjson.dumps({**kubeconfig, "contexts": contexts, "current-context": "x"}))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("KUBECONFIG", str(tmp_path / "k"))
+            assert main(["scale", "vmi", "capacity", "--count", "50", "--step", "100", "-o", str(tmp_path)]) == 2
+        assert "the first step of 100 is over the limit of 50" in capsys.readouterr().err
+
+
+class Taken:
+    """A lock that another run takes meanwhile, which is seen at the end."""
+
+    lost = ""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    async def __aenter__(self) -> "Taken":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.lost = "performance run x took the cluster meanwhile"
+
+
+class TestLadder:
+    @pytest.fixture
+    def broken(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A cluster that takes 600 VMIs; at 800 its API server goes away."""
+
+        async def burst(kube: Any, spec: vmi.Spec, count: int) -> vmi.Result:
+            if count > 600:
+                raise KubeError(0, "Unreachable", "no answer from https://x")
+            facts: dict[str, Any] = {"generator": [], "notes": [], "simulated": False, "kubevirt_version": "v1.6"}
+            figures: dict[str, float | None] = {"api_p99": 0.1, "left_behind": 0.0, "success_ratio": 1.0}
+            return vmi.Result("burst", count, spec.run, [], [], figures, facts, gates.hold(spec.gates, figures))
+
+        async def check(*_: Any) -> None:
+            pass
+
+        @contextlib.asynccontextmanager
+        async def namespaces(*_: Any) -> Any:
+            yield
+
+        monkeypatch.setattr(vmi, "burst", burst)
+        monkeypatch.setattr(sizes, "check_nodes", check)
+        monkeypatch.setattr(sizes, "own_namespaces", namespaces)
+
+    async def test_sizes_before_one_that_broke_are_kept_and_it_is_a_size_without_data(self, broken: None) -> None:
+        spec = vmi.Spec(gates=[gates.parse("api_p99 < 1"), gates.parse("left_behind <= 0")])
+        results = await sizes.ladder(None, spec, [400, 600, 800, 1000], 0.0)  # type: ignore[arg-type]
+        assert [each.passed for each in results[-1].verdicts] == [None, None]
+        told = table.audit(results)
+        assert told["Values"]["api_p99"]["value"] == 0.1, "of the last size that was measured"
+        assert len(told["Rungs"]) == 3
+        assert [(each.count, each.failed, each.error) for each in results] == [
+            (400, False, ""),
+            (600, False, ""),
+            (800, True, "no answer from https://x"),
+        ]
+        texts = {"results": orjson.dumps({"capacity": None, "results": [asdict(each) for each in results]}).decode()}
+        with pytest.raises(Invalid, match="800 VMIs were not measured: no answer") as caught:
+            parse_results(Output(texts), "api_p99")
+        breached = {(each.coords or {})["count"]: each.value for each in caught.value.measurements if each.metric == "gates_failed"}
+        assert breached == {400: 0.0, 600: 0.0, 800: 1.0}
+        with pytest.raises(KubeError):
+            await sizes.ladder(None, spec, [800], 0.0)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("end", [KubeError(0, "Unreachable", "away"), KeyboardInterrupt()], ids=["error", "Ctrl-C"])
+    def test_the_files_of_sizes_before_are_written_however_it_ends(
+        self, end: BaseException, broken: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        from perfdag.cli import main, scale_verbs
+
+        async def measure(kube: Any, spec: vmi.Spec, ask: Any) -> None:
+            await sizes.ladder(kube, spec, [400, 600], 0.0)
+            raise end
+
+        monkeypatch.setattr(run_vmi, "measure", measure)
+        monkeypatch.setattr(scale_verbs, "_on_cluster", lambda args, work, _: asyncio.run(work(None)))
+        assert main(["scale", "vmi", "ladder", "--count", "400", "600", "-o", str(tmp_path)]) in (4, 130)
+        assert [each["count"] for each in orjson.loads((tmp_path / "summary.json").read_bytes())["runs"]] == [400, 600]
+        assert f"measured before: 400, 600 VMIs; their files are in {tmp_path}" in capsys.readouterr().err
+
+    def test_the_files_of_sizes_before_an_interruption_say_that_they_were_not_alone(
+        self, broken: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Another run took the Lease at 600 VMIs, which is seen when this one ends."""
+        from perfdag.cli import main, scale_verbs
+
+        measured = vmi.burst
+
+        async def burst(kube: Any, spec: vmi.Spec, count: int) -> vmi.Result:
+            if count == 600:
+                raise KeyboardInterrupt
+            return await measured(kube, spec, count)
+
+        monkeypatch.setattr(vmi, "burst", burst)
+        monkeypatch.setattr(run_vmi, "ExclusiveRun", Taken)
+        monkeypatch.setattr(scale_verbs, "_on_cluster", lambda args, work, _: asyncio.run(work(None)))
+        assert main(["scale", "vmi", "ladder", "--count", "400", "600", "--cooldown", "0", "-o", str(tmp_path)]) == 130
+        (run,) = orjson.loads((tmp_path / "summary.json").read_bytes())["runs"]
+        assert (run["count"], run["disturbed"]) == (400, "performance run x took the cluster meanwhile")
+
+    @pytest.mark.parametrize("scenario", ["ladder", "capacity"])
+    def test_a_run_that_was_not_alone_is_told_and_fails(
+        self, scenario: str, broken: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Another run takes the Lease while this one measures."""
+        from perfdag.cli import main, scale_verbs
+
+        outcomes: list[run_vmi.Outcome] = []
+
+        def on_cluster(args: Any, work: Any, connections: int) -> run_vmi.Outcome:
+            outcomes.append(asyncio.run(work(None)))
+            return outcomes[-1]
+
+        monkeypatch.setattr(run_vmi, "ExclusiveRun", Taken)
+        monkeypatch.setattr(scale_verbs, "_on_cluster", on_cluster)
+        words = ["--count", "200", "--step", "100"] if scenario == "capacity" else ["--count", "100"]
+        assert main(["scale", "vmi", scenario, *words, "-o", str(tmp_path)]) == 1
+        (outcome,) = outcomes
+        texts = {"capacity": outcome.capacity and asdict(outcome.capacity), "results": [asdict(each) for each in outcome.results]}
+        with pytest.raises(Invalid, match="performance run x took the cluster meanwhile"):
+            parse_results(Output({"results": orjson.dumps(texts).decode()}), "capacity")
