@@ -30,7 +30,7 @@ class Room:
 class Answer:
     """Whether the cluster has something that a shape asks for; `there` is None where that is not known, `why` told where it is not."""
 
-    kind: Literal["class", "resource", "spread", "network", "volcano"]
+    kind: Literal["class", "resource", "amount", "spread", "network", "attachment", "volcano"]
     what: str
     there: bool | None
     why: str = ""
@@ -83,12 +83,22 @@ def holders(resource: str, nodes: Sequence[Object]) -> list[Object]:
     return [each for each in nodes if amount((each["status"].get("allocatable") or {}).get(resource, "0")) >= 1]
 
 
+def _most(resource: str, nodes: Sequence[Object]) -> str:
+    """The most of a resource that any one node has. Its capacity is asked first: a device that is unwell now may get well."""
+    states = [each["status"] for each in nodes]
+    return max(((each.get("capacity") or each.get("allocatable") or {}).get(resource, "0") for each in states), key=amount, default="0")
+
+
 def _on_nodes(shape: Shape, nodes: Sequence[Object] | None) -> Iterator[Answer]:
     asked = {name: value for name, value in shape.resources.items() if "/" in name or name.startswith("hugepages-")} | shape.hugepages
     for name in (name for name, value in asked.items() if amount(value)):
         having = None if nodes is None else len(holders(name, nodes))
         told = name if having is None else f"{name} on {having} node{'s' * (having != 1)}"
-        yield Answer("resource", told, None if having is None else having > 0, f"no node has {name}")
+        most = _most(name, nodes or [])
+        if having and amount(asked[name]) > amount(most):
+            yield Answer("amount", told, False, f"a pod asks for {name}: {asked[name]}, the most that a node has is {most}")
+        else:
+            yield Answer("resource", told, None if having is None else having > 0, f"no node has {name}")
     count = shape.hosts.count
     if shape.hosts.placement == "spread" and count > 1:
         has = len(nodes or [])
@@ -156,9 +166,11 @@ async def _network(kube: Kube, shape: Shape, namespace: str) -> list[Answer]:
             return [Answer("network", what, None)]
         if error.status != 404:
             raise
-        absent = "the cluster has no Multus (it serves no NetworkAttachmentDefinition)"
-        why = absent if error.reason == "NoKind" else "there is no such NetworkAttachmentDefinition"
-        return [Answer("network", what, False, f"network {shape.network.name}: {why}")]
+        if error.reason == "NoKind":
+            why = "the cluster has no Multus (it serves no NetworkAttachmentDefinition)"
+            return [Answer("network", what, False, f"network {shape.network.name}: {why}")]
+        why = f"there is no such NetworkAttachmentDefinition in namespace {space or namespace}"
+        return [Answer("attachment", what, False, f"network {shape.network.name}: {why}")]
     return [Answer("network", what, True)]
 
 

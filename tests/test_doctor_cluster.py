@@ -26,6 +26,7 @@ ASKED: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     ({"scheduler": "volcano"}, {"PodGroup": 403}, "ok", "Volcano"),
     ({"resources": {"rdma/hca": 1}}, {}, "ok", "rdma/hca on 1 node"),
     ({"resources": {"nvidia.com/gpu": 1}}, {}, "missing", "no node has nvidia.com/gpu"),
+    ({"resources": {"rdma/hca": 5}}, {}, "missing", "the most that a node has is 4"),
     ({"resources": {"nvidia.com/gpu": 1}}, {"Node": 403}, "warn", "nvidia.com/gpu is not known"),
     ({"hugepages": {"hugepages-2Mi": "1Gi"}}, {}, "missing", "no node has hugepages-2Mi"),
     ({"hosts": {"count": 3, "placement": "spread"}}, {}, "missing", "the cluster has 2"),
@@ -41,6 +42,19 @@ async def test_doctor_and_the_plan_step_find_the_same(shape: dict[str, Any], has
     assert words in found.what
     skipped = await lacking(api, [asking], "bench")
     assert skipped == ({0: found.what} if state == "missing" else {})
+
+
+@pytest.mark.parametrize(
+    ("shape", "do"),
+    [
+        ({"network": {"name": "b/net"}}, "make it, or name one that is there"),
+        ({"resources": {"rdma/hca": 5}}, "ask for less"),
+    ],
+)
+async def test_what_is_there_already_need_not_be_installed(shape: dict[str, Any], do: str) -> None:
+    [found] = await asked(cluster(NetworkAttachmentDefinition=["b/other"]), [Shape.model_validate(shape)], "bench")
+    assert found.state == "missing"
+    assert (found.do or "").startswith(do)
 
 
 def test_cuda_in_pods_without_a_gpu_is_found(tmp_path: Path) -> None:

@@ -221,7 +221,9 @@ def _told(answer: "Answer") -> Finding:
         "class": "use one that is there, or make it",
         "resource": "set them aside on a node" if name.startswith("hugepages-") else _plugin(name),
         "spread": "fewer hosts, or placement: any",
+        "amount": "ask for less, or add a node that has as much",
         "network": "install Multus and the NetworkAttachmentDefinition",
+        "attachment": "make it, or name one that is there: kubectl get network-attachment-definitions --all-namespaces",
         "volcano": "install Volcano, or use scheduler: default",
     }
     return Finding("missing", answer.why, ways[answer.kind])

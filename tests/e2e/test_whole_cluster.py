@@ -1,5 +1,6 @@
 """What other runs on the cluster would feel too, so nothing runs beside these: a cordoned node, a killed controller, Multus, a node taken whole."""
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -45,6 +46,26 @@ def test_a_killed_controller_loses_nothing(bench: Namespace, tmp_path: Path) -> 
     assert said.returncode == 0, said.stdout + said.stderr
     bench.assert_complete(run_id, 12)
     assert len({row["batch"] for row in bench.rows(run_id)}) > 1, "the controller had nothing left to do"
+
+
+@pytest.mark.skipif("PERFDAG_TEST_NETWORK" not in os.environ, reason="PERFDAG_TEST_NETWORK names no Multus network (namespace/name)")
+def test_what_multus_added_is_what_is_measured(bench: Namespace, tmp_path: Path) -> None:
+    network, suite = os.environ["PERFDAG_TEST_NETWORK"], tmp_path / "multus.yaml"
+    suite.write_text(
+        "name: multus\npending_limit: 90s\nentries:\n"
+        f"  - {{benchmark: iperf, network: {{name: {network}}}, params: {{duration: 5s}}}}\n"
+        f"  - {{benchmark: iperf, name: absent, network: {{name: {bench.name}/absent}}, params: {{duration: 1s}}}}\n"
+    )
+    name = bench.submit(suite)
+    told = [bench.pod(name, rank)["metadata"]["annotations"]["k8s.v1.cni.cncf.io/network-status"] for rank in (0, 1)]
+    added = {address for status in told for each in json.loads(status) if each.get("interface") == "net1" for address in each["ips"]}
+    ended = bench.watch(name)
+    rows = {row["entry"]: row for row in bench.rows(bench.run_id(name))}
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    facts = json.loads(rows["iperf"]["env"])["sample"]
+    assert {facts["client_address"], facts["server_address"]} <= added
+    assert rows["absent"]["status"] == "skipped"
+    assert "no such NetworkAttachmentDefinition" in rows["absent"]["error"]
 
 
 @pytest.fixture

@@ -22,7 +22,8 @@ def unable(asked: Shape, room: Room) -> str | None:
     return next((each.why for each in of_room(asked, room) if each.there is False), None)
 
 
-NODES = [node("a"), node("b", **{"rdma/hca": "4", "example.com/part": "500m", "example.com/many": "1k"})]
+HELD = {"rdma/hca": "4", "hugepages-1Gi": "2Gi", "example.com/part": "500m", "example.com/many": "1k"}
+NODES = [node("a", **{"hugepages-1Gi": "1Gi"}), node("b", **HELD)]
 CLASSES = frozenset({"fast", ""})
 
 
@@ -34,8 +35,11 @@ CLASSES = frozenset({"fast", ""})
         ({"hosts": {"count": 3, "placement": "spread"}}, "3 nodes are asked for (placement: spread), the cluster has 2"),
         ({"volume": {"storage_class": "slow"}}, "there is no storage class slow; there are: fast"),
         ({"resources": {"example.com/part": 1}}, "no node has example.com/part"),
-        ({"resources": {"hugepages-1Gi": "1Gi"}}, "no node has hugepages-1Gi"),
-        ({"resources": {"rdma/hca": 9}}, None),
+        ({"resources": {"hugepages-16Mi": "1Gi"}}, "no node has hugepages-16Mi"),
+        ({"resources": {"rdma/hca": 9}}, "a pod asks for rdma/hca: 9, the most that a node has is 4"),
+        ({"hugepages": {"hugepages-1Gi": "4Gi"}}, "a pod asks for hugepages-1Gi: 4Gi, the most that a node has is 2Gi"),
+        ({"hugepages": {"hugepages-1Gi": "2048Mi"}}, None),
+        ({"resources": {"rdma/hca": 4}}, None),
         ({"resources": {"example.com/many": 9}}, None),
         ({"resources": {"cpu": 500}}, None),
         ({"hosts": {"count": 3}}, None),
@@ -50,6 +54,15 @@ def test_only_what_no_waiting_brings_is_lacking(asked: dict[str, Any], why: str 
 
 def test_what_is_not_known_is_taken_to_be_there() -> None:
     assert unable(shape(resources={"nvidia.com/gpu": 1}, volume={"storage_class": "slow"}), Room()) is None
+
+
+def test_devices_that_are_unwell_now_are_waited_for() -> None:
+    unwell = node("a", **{"nvidia.com/gpu": "7"})
+    unwell["status"]["capacity"] = {"nvidia.com/gpu": "8"}
+    assert unable(shape(resources={"nvidia.com/gpu": 8}), Room([unwell])) is None
+    assert (
+        unable(shape(resources={"nvidia.com/gpu": 9}), Room([unwell])) == "a pod asks for nvidia.com/gpu: 9, the most that a node has is 8"
+    )
 
 
 def test_simulated_nodes_are_no_room() -> None:
@@ -93,7 +106,9 @@ GPU, BY_HAND, NET = shape(resources={"nvidia.com/gpu": 1}), shape(volume={"stora
 
 async def test_a_network_is_lacking_without_multus_and_without_its_definition() -> None:
     assert "no Multus" in (await lacking(cluster(), [shape(), NET], "bench"))[1]
-    assert "no such" in (await lacking(cluster(NetworkAttachmentDefinition=["b/other"]), [NET], "bench"))[0]
+    assert (await lacking(cluster(NetworkAttachmentDefinition=["b/other"]), [NET], "bench"))[0].endswith(
+        "there is no such NetworkAttachmentDefinition in namespace b"
+    )
     assert (
         await lacking(cluster(NetworkAttachmentDefinition=["b/net"]), [NET, shape(network={"name": "x", "default": True})], "bench") == {}
     )
