@@ -77,10 +77,14 @@ def test_a_wrapper_that_is_not_there_is_missing_and_an_interpreter_is_asked_once
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/asked\n")
     python.chmod(0o755)
-    params = f"{{system: stub, python: {python}, treatment_python: /there/python, wrapper: [no-such-runtime]}}"
-    entry = f"{{benchmark: resnet50-overhead, params: {params}, permutations: {{product: {{pairs: [2, 3, 4]}}}}}}"
-    assert main(["doctor", str(write_suite(f"name: w\nentries:\n  - {entry}\n"))]) == 1
-    said = [line for line in capsys.readouterr().out.splitlines() if "resnet50" in line]
-    (missing,) = said
-    assert missing == "missing  resnet50-overhead: no-such-runtime is not installed"
+
+    def missing(wrapper: str) -> str:
+        params = f"{{system: stub, python: {python}, treatment_python: /there/python, wrapper: [{wrapper}]}}"
+        entry = f"{{benchmark: resnet50-overhead, params: {params}, permutations: {{product: {{pairs: [2, 3, 4]}}}}}}"
+        assert main(["doctor", str(write_suite(f"name: w\nentries:\n  - {entry}\n"))]) == 1
+        (said,) = [line for line in capsys.readouterr().out.splitlines() if "resnet50" in line]
+        return said
+
+    assert missing("no-such-runtime") == "missing  resnet50-overhead: no-such-runtime is not installed"
+    assert "/there/python (Python) behind env" in missing("env")
     assert (tmp_path / "asked").read_text() == "asked\n"
