@@ -326,8 +326,9 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
         """Delete by label: an object may be there whose answer we did not wait for. Then wait for what its owners leave behind."""
         kube, documents = self._kube, self._template.documents[::-1]
         resources = [await kube.resource(each.api_version, each.kind) for each in documents]
-        if session.in_flight:
-            await asyncio.sleep(IN_FLIGHT)  # a request that was cut off here may still be carried out there
+        if session.in_flight:  # a request that was cut off here may still be carried out there, on a busy server long after
+            await remove(kube, self._run, resources, self._namespaces, 20, LEFT_BEHIND)
+            await asyncio.sleep(IN_FLIGHT)
         await remove(kube, self._run, resources, self._namespaces, 20, LEFT_BEHIND)
         await session.observer.until(lambda: not session.left(session.submissions), LEFT_BEHIND)
 
