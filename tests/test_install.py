@@ -4,16 +4,14 @@ import argparse
 import base64
 import json
 import os
-import threading
 import uuid
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-import yaml
 
 from perfdag import kube
 from perfdag.cli import main
@@ -21,6 +19,7 @@ from perfdag.cli.cluster_run import installed
 from perfdag.cli.install import STORE_KEYS, secret_notes, store_secret
 from perfdag.kube import Kube
 from perfdag.workflows import due, runs
+from tests.apiserver import Answering, serving
 
 pytest.importorskip("hera")
 Object = dict[str, Any]
@@ -35,7 +34,7 @@ KINDS = {
 WIDE = ("Namespace", "PriorityClass", "ClusterRole", "ClusterRoleBinding", "ClusterWorkflowTemplate")
 
 
-class Server(BaseHTTPRequestHandler):
+class Server(Answering, BaseHTTPRequestHandler):
     """An API server that keeps objects by path: apply, merge patch, delete and list by labels, and nothing else."""
 
     objects: dict[str, Object]
@@ -65,7 +64,7 @@ class Server(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         found = self._served()
         refused = bool(self.forbidden) and f"/{self.forbidden}?" in self.path
-        self._answer(403 if refused else 200 if found is not None else 404, found)
+        self.answer(403 if refused else 200 if found is not None else 404, found)
 
     def do_PATCH(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -77,42 +76,20 @@ class Server(BaseHTTPRequestHandler):
             body["data"] = (self.objects.get(path) or {}).get("data", {}) | body["data"]
         if "dryRun" not in self.path:
             self.objects[path] = body
-        self._answer(200, body)
+        self.answer(200, body)
 
     def do_DELETE(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
-        self._answer(200 if self.objects.pop(self.path, None) else 404, {})
-
-    def _answer(self, status: int, body: Any) -> None:
-        data = json.dumps(body if status == 200 else {"kind": "Status", "message": "no"}).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *args: object) -> None:
-        pass
+        self.answer(200 if self.objects.pop(self.path, None) else 404, {})
 
 
 @pytest.fixture
 def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Server]]:
     """An API server of its own that KUBECONFIG names; no key of S3 in the environment."""
     handler = type("Handler", (Server,), {"objects": {}, "forbidden": ""})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    document = {
-        "current-context": "one",
-        "clusters": [{"name": "one", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
-        "users": [{"name": "one", "user": {"token": "t"}}],
-        "contexts": [{"name": "one", "context": {"cluster": "one", "user": "one"}}],
-    }
-    (tmp_path / "config").write_text(yaml.safe_dump(document))
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
     no_keys(monkeypatch)
-    yield handler
-    server.shutdown()
-    server.server_close()
+    with serving(handler, tmp_path, monkeypatch):
+        yield handler
 
 
 def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from perfdag.kube import MERGE_PATCH, Kube, KubeError
+from perfdag.steps.scale import tasks
 from perfdag.steps.scale.observer import PATIENCE
 from perfdag.steps.scale.templates import RUN_LABEL
 
@@ -93,11 +94,7 @@ class Heartbeat:
 
     async def __aexit__(self, *_: object) -> None:
         self.pause()
-        for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with suppress(asyncio.CancelledError):
-                await task
+        await tasks.end(self._tasks)
         with suppress(KubeError):
             await self._kube.delete(await self._kube.resource("v1", "ConfigMap"), self._name, self._namespace)
 

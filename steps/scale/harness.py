@@ -3,7 +3,8 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+
+from perfdag.steps.scale import tasks
 
 BUSY = 0.7
 """Share of a core beyond which times may be our own."""
@@ -28,9 +29,7 @@ class Harness:
 
     async def __aexit__(self, *_: object) -> None:
         if self._task:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await tasks.end([self._task])
 
     def pause(self) -> None:
         """Leave out what follows, until `resume`: what this process does with its figures is none of them."""

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from perfdag.kube import Kube, KubeError
+from perfdag.steps.scale import tasks
 from perfdag.steps.scale.templates import RUN_LABEL
 
 NAME = "perfdag-performance-run"
@@ -57,9 +58,7 @@ class ExclusiveRun:
 
     async def __aexit__(self, *_: object) -> None:
         if self._task:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await tasks.end([self._task])
         leases = await self._kube.resource("coordination.k8s.io/v1", "Lease")
         with suppress(KubeError):
             there = await self._kube.get(leases, NAME, self._namespace)

@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 
 from perfdag.kube import Event, Kube, KubeError, Resource
+from perfdag.steps.scale import tasks
 from perfdag.steps.scale.stages import Extractor, extractor, failure, unix_ns
 from perfdag.steps.scale.templates import RUN_LABEL
 
@@ -155,11 +156,7 @@ class Observer:
         return all(int(self._versions[kind]) >= at for kind, at in self._newest.items())
 
     async def __aexit__(self, *_: object) -> None:
-        for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with suppress(asyncio.CancelledError):
-                await task
+        await tasks.end(self._tasks)
         gc.unfreeze()
 
     async def _start(self, resource: Resource) -> set[str]:

@@ -1,9 +1,8 @@
 """The clocks, the lag of the watch, and how busy the harness is, against a small API server of the heartbeat's one object."""
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -11,11 +10,12 @@ import orjson
 import pytest
 from aiohttp import web
 
-from perfdag.kube import Kube, KubeError
-from perfdag.kubeconfig import Cluster, Credentials
+from perfdag.kube import KubeError
 from perfdag.steps.scale import clock
 from perfdag.steps.scale.clock import Heartbeat, Offset
 from perfdag.steps.scale.harness import Harness, busiest
+
+from .api import client
 
 
 class Server:
@@ -62,21 +62,6 @@ class Server:
             await answer.write(line)
         self.watches.remove(lines)
         return answer
-
-
-@contextlib.asynccontextmanager
-async def client(handle: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[Kube]:
-    app = web.Application()
-    app.router.add_route("*", "/{tail:.*}", handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        async with Kube(Cluster(f"http://127.0.0.1:{runner.addresses[0][1]}", "fake", "default", Credentials(), "test")) as kube:
-            yield kube
-    finally:
-        await runner.cleanup()
 
 
 async def until(done: Callable[[], bool]) -> None:

@@ -15,12 +15,14 @@ import pytest
 from aiohttp import web
 
 from perfdag.kube import Kube, KubeError, Resource
-from perfdag.kubeconfig import Cluster, Credentials
+from perfdag.kubeconfig import Cluster
 from perfdag.steps.scale.clock import IN_FLIGHT
 from perfdag.steps.scale.generator import BESIDE, ApiSubmitter, connections, generate
 from perfdag.steps.scale.rows import Clocks, rows_of
 from perfdag.steps.scale.schedule import ARRIVALS, Schedule
 from perfdag.steps.scale.templates import Document, Template, TemplateError, built_in, load
+
+from .api import served
 
 
 class TestTemplates:
@@ -137,16 +139,8 @@ async def api_server(answer: Callable[[int, web.Request], web.Response | None]) 
             await asyncio.sleep(5.0)
         return answered or web.Response()
 
-    app = web.Application()
-    app.router.add_route("*", "/{tail:.*}", handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield Cluster(f"http://127.0.0.1:{runner.addresses[0][1]}", "fake", "default", Credentials(), "test")
-    finally:
-        await runner.cleanup()
+    async with served(handle) as cluster:
+        yield cluster
 
 
 def refusal(status: int, reason: str) -> web.Response:

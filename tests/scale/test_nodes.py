@@ -15,7 +15,7 @@ from perfdag.steps.scale.rows import Clocks, Row, on_simulated, rows_of
 from perfdag.steps.scale.scenario import NotHereError
 from perfdag.steps.scale.templates import load
 
-from .test_clock import client
+from .api import client
 from .test_completion import sent
 
 GPU = "nvidia.com/gpu"

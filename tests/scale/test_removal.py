@@ -8,7 +8,7 @@ from aiohttp import web
 from perfdag.steps.scale.removal import remove_namespaces, remove_run
 from perfdag.steps.scale.templates import RUN_LABEL
 
-from .test_clock import client
+from .api import client
 
 KINDS = {"/api/v1": ("Namespace", "Pod", "ConfigMap", "ServiceAccount"), "/apis/batch/v1": ("Job",)}
 AUTOMATIC = {"configmaps": [{"name": "kube-root-ca.crt"}], "serviceaccounts": [{"name": "default"}]}

@@ -15,7 +15,7 @@ from perfdag.steps.scale.observer import Observer, Record
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.templates import load
 
-from .test_clock import client
+from .api import client
 
 
 class Heart:

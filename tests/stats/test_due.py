@@ -1,14 +1,11 @@
 """The step that looks whether a suite's nights came, with a webhook and an API server that names the cluster."""
 
-import json
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
-import yaml
 
 from perfdag.cases import Rules
 from perfdag.checks import Check
@@ -16,47 +13,29 @@ from perfdag.cli import main
 from perfdag.gate import check, remember
 from perfdag.missed import overdue
 from perfdag.store import Store, open_store
+from tests.apiserver import Answering, serving
 from tests.stats.receiver import Receiver
 from tests.stats.synthetic import START, nights, run_id
 
 
-class Server(BaseHTTPRequestHandler):
+class Server(Answering, BaseHTTPRequestHandler):
     """An API server whose namespace kube-system has the uid `blue`, or that forbids to read it."""
 
     allowed = True
 
     def do_GET(self) -> None:
-        body = json.dumps({"metadata": {"uid": "blue"}} if self.allowed else {"kind": "Status", "message": "no"}).encode()
-        self.send_response(200 if self.allowed and self.path == "/api/v1/namespaces/kube-system" else 403)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args: object) -> None:
-        pass
+        self.answer(200 if self.allowed and self.path == "/api/v1/namespaces/kube-system" else 403, {"metadata": {"uid": "blue"}})
 
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, webhook: str) -> Iterator[Store]:
     """The store of a pod of the cluster `blue`."""
     Server.allowed = True
-    server = HTTPServer(("127.0.0.1", 0), Server)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    document = {
-        "current-context": "one",
-        "clusters": [{"name": "one", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
-        "users": [{"name": "one", "user": {"token": "t"}}],
-        "contexts": [{"name": "one", "context": {"cluster": "one", "user": "one"}}],
-    }
-    (tmp_path / "config").write_text(yaml.safe_dump(document))
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
     monkeypatch.setenv("PERFDAG_WEBHOOK", webhook)
     monkeypatch.setenv("PERFDAG_STORE", "claim://bench")
     monkeypatch.setattr("perfdag.steps.place.STORE", str(tmp_path / "store"))
-    yield open_store(str(tmp_path / "store"))
-    server.shutdown()
-    server.server_close()
+    with serving(Server, tmp_path, monkeypatch):
+        yield open_store(str(tmp_path / "store"))
 
 
 def due(hours: float) -> int:

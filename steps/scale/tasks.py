@@ -1,0 +1,14 @@
+"""Ending the tasks that run beside a measurement."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+
+async def end(tasks: "Sequence[asyncio.Task[None]]") -> None:
+    """Cancel tasks and wait until all have ended. Raises what one of them had ended with by itself."""
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        with suppress(asyncio.CancelledError):
+            await task
