@@ -41,6 +41,19 @@ class TestSimulate:
             "vmi-deleted": ("NotIn", ["Running"]),
         }
 
+    def test_a_vmi_that_kwok_made_anew_is_deleted_by_no_other_stage_moved_on(self) -> None:
+        """What `apply` makes of a VMI that is gone has no spec; stages of a VMI that is scheduled leave it alone."""
+        found = {each["metadata"]["name"]: each["spec"] for each in simulate.stages("kubevirt", failures=5)}
+        spec = {
+            name: [key for key in found[name]["selector"]["matchExpressions"] if key["key"] == ".spec"] for name in found if "vmi-" in name
+        }
+        assert {name: each[0]["operator"] for name, each in spec.items() if each} == {
+            "vmi-revived": "DoesNotExist",
+            "vmi-running": "Exists",
+            "vmi-failed": "Exists",
+        }
+        assert found["vmi-revived"]["steps"] == [{"delete": True}]
+
     def test_a_launcher_pod_carries_the_labels_of_its_vmi(self) -> None:
         """As KubeVirt's do: those of the run, too."""
         (made,) = (each for each in simulate.stages("kubevirt") if each["metadata"]["name"] == "vmi-scheduling")
