@@ -71,6 +71,17 @@ def test_elsewhere_each_sample_has_a_plain_line(tmp_path: Path) -> None:
     assert sum(" bad " in line and " failed: " in line for line in lines) == 2
 
 
+def test_a_log_says_that_a_long_sample_has_begun(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "name: s\nentries:\n  - {benchmark: command, params: {argv: [ls], expected: 29.0}, permutations: {product: {expected: [29.0, 600.0]}}}\n"
+    plan = make_plan(suite.loads(text))
+    progress: Any = Progress(plan)
+    short, long = sorted(plan.points, key=lambda point: point.seconds)
+    progress.started(short, 1)
+    assert capsys.readouterr().err == ""
+    progress.started(long, 1)
+    assert re.fullmatch(r"\[1/2\] .+ begins, about 10 min \d s\n", capsys.readouterr().err)
+
+
 def test_the_time_left_follows_what_samples_take(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "name: s\nentries:\n  - {benchmark: command, params: {argv: [ls], expected: 1.7}, permutations: {product: {exit_code: [0, 1, 2, 3]}}}\n"
     plan = make_plan(suite.loads(text))

@@ -1,4 +1,4 @@
-"""Progress of a run: one live line on a terminal, one plain line a sample elsewhere."""
+"""Progress of a run: one live line on a terminal; elsewhere a plain line when a sample ends, and when a long one begins."""
 
 import sys
 import time
@@ -9,6 +9,9 @@ from perfdag.parts import Part, headline
 from perfdag.plan import SAMPLE_OVERHEAD, Plan
 from perfdag.points import Point
 from perfdag.units import short, short_seconds
+
+LONG = 30.0
+"""Expected seconds from which on a log says that a sample has begun: until it ends there is nothing else to see."""
 
 
 class Progress:
@@ -50,6 +53,12 @@ class Progress:
             left = f"about {short_seconds(self.left())} left" if self._expected_left > 0.1 else "repeating until it is precise"
             text = f"{self.done}/{self.total}  {point.sample(repetition)}  {left}"
             self._live.update(escape(text))
+        elif point.seconds >= LONG:
+            print(
+                f"[{self.done + 1}/{self.total}] {point.sample(repetition)} begins, about {short_seconds(point.seconds)}",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def ended(self, point: Point, part: Part) -> None:
         self._spent += time.monotonic() - self._began
