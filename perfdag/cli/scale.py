@@ -17,7 +17,7 @@ EPILOG = """examples:
   perfdag scale plot --skip-errors -o out1
   perfdag scale submit -t distributed -n 1000 --num-workers 7 --pvc -p 1 --delay 5 -o out2
   perfdag scale plot --skip-errors --plot detailed -o out2
-  perfdag scale delete --run 1121120501-a1b2c3
+  perfdag scale delete --run r1121120501-a1b2c3
 """
 _PLOTS = ("general", "detailed", "timeline", "scurves", "ecdf", "order", "api-calls")
 _TYPES = ("training", "distributed", "interactive")

@@ -334,7 +334,7 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
 
 
 def new_run() -> str:
-    """A run id: sortable, unique, fit for names of objects."""
+    """A run id: sortable, unique, fit for names of objects, those of Services too, which begin with a letter."""
     import secrets
 
-    return time.strftime("%m%d%H%M%S", time.gmtime()) + "-" + secrets.token_hex(3)
+    return time.strftime("r%m%d%H%M%S", time.gmtime()) + "-" + secrets.token_hex(3)

@@ -128,7 +128,7 @@ async def named(kube: Kube, name: str) -> list[str]:
 
 
 def test_parts_of_a_run_belong_to_it_and_other_runs_do_not() -> None:
-    run = "1121120501-a1b2c3"
+    run = "r1121120501-a1b2c3"
     for label, ours in (
         ("", True),
         ("-primer", True),
@@ -139,7 +139,7 @@ def test_parts_of_a_run_belong_to_it_and_other_runs_do_not() -> None:
         ("9", False),
     ):
         assert belongs(run, {"labels": {RUN_LABEL: run + label}}) is ours, label
-    assert not belongs("1121120501", {"labels": {RUN_LABEL: run}}), "half an id is no run's"
+    assert not belongs("r1121120501", {"labels": {RUN_LABEL: run}}), "half an id is no run's"
     assert not belongs(run, {})
 
 

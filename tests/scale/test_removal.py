@@ -1,11 +1,15 @@
 """What goes with a run that is deleted, and what stays, against a small API server."""
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from perfdag.steps.scale.removal import remove_namespaces, remove_run
+from perfdag.steps.scale import sizes, vmi
+from perfdag.steps.scale.files import prefix_of
+from perfdag.steps.scale.removal import PRIMER, belongs, remove_namespaces, remove_run
 from perfdag.steps.scale.templates import RUN_LABEL
 
 from .api import client
@@ -76,3 +80,15 @@ async def test_deletion_by_id_keeps_such_a_namespace_too(other: bool) -> None:
     async with client(server.handle) as kube:
         assert await remove_run(kube, "r", None, 2, 5.0) == 0
     assert server.namespace is other
+
+
+def test_names_are_those_of_a_service_too() -> None:
+    """A PyTorchJob gets a Service of its name (RFC 1035: it begins with a letter), a VMI a launcher pod; a part's name is the longest."""
+    spec = vmi.Spec()
+    part = sizes.rung(spec, 98).run
+    primer = replace(spec, run=f"{part}-{PRIMER}").run
+    for run in (spec.run, part, primer, prefix_of(spec.run)):
+        name = f"{run}-99999"
+        assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name), name
+        assert len(f"virt-launcher-{name}-abcde") <= 63
+        assert run == prefix_of(spec.run) or belongs(spec.run, {"labels": {RUN_LABEL: run}})
