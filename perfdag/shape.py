@@ -141,6 +141,17 @@ class Volume(_Strict):
     medium: Literal["", "Memory"] = Field("", description="emptyDir: Memory for a tmpfs")
     claim: Name | None = Field(None, description="an existing claim, used and not deleted; recorded as reused (env.sample.volume_reused)")
 
+    @property
+    def known_size(self) -> int | None:
+        """Bytes that there are when planning; None for an existing claim or a node's folder of which the suite does not say it."""
+        found = self.kind == "hostPath" or self.claim is not None
+        return None if found and "size" not in self.model_fields_set else self.size
+
+    @property
+    def common(self) -> bool:
+        """Whether all pods of a gang write to the same room, on whatever nodes they are."""
+        return self.kind == "claim" and (self.claim is not None or self.access == "ReadWriteMany")
+
 
 class Toleration(_Strict):
     key: str | None = None

@@ -132,10 +132,11 @@ class Fio(Benchmark[FioParams]):
         if claim and params.writes and not params.overwrite:
             wrong.append(f"the claim {claim} exists, and the data of its device would be lost; use another, or set overwrite: true")
         if shape.volume is not None and not (params.directory or params.file):
-            sharing = shape.hosts.count if shape.volume.access == "ReadWriteMany" else 1
-            needed = params.size * (1 if block else params.numjobs * sharing)
-            if needed > shape.volume.size:
-                wrong.append(f"size x numjobs is {needed} B, volume.size {shape.volume.size} B; make the volume larger or size smaller")
+            known = shape.volume.known_size
+            sharing = shape.hosts.count if shape.volume.common else 1
+            needed, said = (params.size, "size") if block else (params.size * params.numjobs * sharing, fio_files.product(sharing))
+            if known is not None and needed > known:
+                wrong.append(f"{said} is {needed} B, volume.size {known} B; make the volume larger or size smaller")
         unused = "server" if shape.hosts.count == 1 else "client"
         if getattr(shape.hosts.cpus, unused):
             does = "the client does the I/O of one host" if unused == "server" else "the servers do the I/O of several hosts"

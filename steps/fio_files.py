@@ -69,7 +69,7 @@ def files(gang: Gang, params: "FioParams") -> Iterator[list[Place]]:
                 params,
                 device,
                 described,
-                shared=len(gang.hosts) if gang.volume else 1,
+                sharing=_sharing(gang, host, root, described),
                 ours=device is not None and device == gang.volume and not (gang.shape.volume and gang.shape.volume.claim),
             )
             marker = mark(STEPS * gang.timeout, isinstance(host, LocalHost))
@@ -93,7 +93,7 @@ def doubt(kind: str) -> str | None:
     return _DOUBTFUL.get("fuse" if kind.startswith("fuse") else kind)
 
 
-def _refuse(host: Host, params: "FioParams", device: str | None, described: dict[str, Any], shared: int, ours: bool) -> None:
+def _refuse(host: Host, params: "FioParams", device: str | None, described: dict[str, Any], sharing: int, ours: bool) -> None:
     """Raise Skip or Failed where the target cannot give what is asked, or has data that would be lost."""
     kind, where = described.get("type"), device or described.get("mount")
     if params.direct and kind in _MEMORY:
@@ -108,9 +108,26 @@ def _refuse(host: Host, params: "FioParams", device: str | None, described: dict
         # fio would make a file longer, and go round a device that is too short
         raise Failed(f"{device} on {host.name} holds {holds} B, size is {params.size} B; make size smaller")
     free = described.get("free_bytes")
-    needed = round(params.size * (1 if device else params.numjobs * shared) * _SPARE)
+    needed = round(params.size * (1 if device else params.numjobs * sharing) * _SPARE)
     if kind != "block" and free is not None and not (device and _exists(host, device)) and free < needed:
-        raise Failed(f"{where} on {host.name} has {free} B free, fio needs {needed} B (size x numjobs); free some or make size smaller")
+        said = "size" if device else product(sharing)
+        raise Failed(f"{where} on {host.name} has {free} B free, fio needs {needed} B ({said}); free some or make size smaller")
+
+
+def product(sharing: int) -> str:
+    """What is multiplied to know the room that so many hosts need together."""
+    return "size x numjobs" + (f" x {sharing} hosts" if sharing > 1 else "")
+
+
+def _sharing(gang: Gang, host: Host, root: str, described: dict[str, Any]) -> int:
+    """Hosts of the gang whose files take their room from the same file system as those of this host."""
+    volume = gang.shape.volume
+    within = gang.volume is not None and volume is not None and PurePosixPath(root).is_relative_to(gang.volume)
+    if within and volume is not None and volume.kind == "claim":
+        return len(gang.hosts) if volume.common else 1
+    if described.get("type") in _MEMORY and not (within and volume is not None and volume.kind == "hostPath"):
+        return 1  # a tmpfs of the pod
+    return sum(each.name == host.name for each in gang.hosts)  # the node's disk
 
 
 def _allowed(host: Host, device: str, writes: bool) -> None:

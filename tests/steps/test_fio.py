@@ -15,7 +15,7 @@ import pytest
 from pydantic import ValidationError
 
 from perfdag.benchmark import Failed, Gang, Invalid, Measurement, Output, Skip
-from perfdag.hosts import LocalHost
+from perfdag.hosts import Finished, LocalHost
 from perfdag.shape import Shape, merge
 from perfdag.stats.percentiles import needed
 from perfdag.steps import fio_files, fio_report, leftovers
@@ -318,8 +318,12 @@ def test_readwrite_is_rw() -> None:
     ("params", "shape", "says"),
     [
         ({"rw": "trim"}, {}, "block device"),
-        ({"size": "2GiB"}, {"volume": {"size": "1GiB"}}, "volume.size"),
-        ({"size": "600MiB"}, {"volume": {"size": "1GiB", "access": "ReadWriteMany"}, "hosts": {"count": 2}}, "volume.size"),
+        ({"size": "2GiB"}, {"volume": {"size": "1GiB"}}, "size x numjobs is 2147483648 B, volume.size 1073741824 B"),
+        ({"size": "600MiB"}, {"volume": {"access": "ReadWriteMany"}, "hosts": {"count": 2}}, "size x numjobs x 2 hosts is 1258291200 B"),
+        ({"size": "600MiB"}, {"volume": {"size": "1GiB", "claim": "kept"}, "hosts": {"count": 2}}, "size x numjobs x 2 hosts is"),
+        ({"size": "2GiB"}, {"volume": {"kind": "emptyDir"}}, "volume.size"),
+        ({"size": "2GiB"}, {"volume": {"kind": "hostPath", "path": "/mnt/data", "size": "1GiB"}}, "volume.size"),
+        ({"size": "2GiB", "numjobs": 4}, {"volume": {"mode": "Block"}}, "size is 2147483648 B, volume.size"),
         ({"nrfiles": 2}, {"volume": {"mode": "Block"}}, "Block"),
         ({"file": "/dev/sdz"}, {"hosts": {"count": 2}}, "several hosts"),
         ({"rw": "randwrite"}, {"volume": {"mode": "Block", "claim": "precious"}}, "claim precious exists"),
@@ -337,6 +341,9 @@ def test_what_cannot_be_is_refused_at_plan(params: dict[str, Any], shape: dict[s
 def test_what_can_be_is_not_refused() -> None:
     assert FIO.check(FioParams(), Shape()) == []
     assert FIO.check(FioParams(size="600MiB"), Shape.model_validate({"volume": {"size": "1GiB"}, "hosts": {"count": 2}})) == []
+    for found in ({"kind": "hostPath", "path": "/mnt/data"}, {"claim": "kept"}, {"claim": "kept", "mode": "Block"}):
+        # the default of volume.size says nothing of them
+        assert FIO.check(FioParams(size="4GiB"), Shape.model_validate({"volume": found})) == []
     kept = Shape.model_validate({"volume": {"mode": "Block", "claim": "precious"}})
     assert FIO.check(FioParams(), kept) == FIO.check(FioParams(rw="write", prefill=True, overwrite=True), kept) == []
     assert FIO.check(FioParams(iodepth=8, direct=False, ioengine="io_uring"), Shape()) == []
@@ -464,6 +471,45 @@ def test_a_failed_run_leaves_no_file(here: Gang, tmp_path: Path) -> None:
 def test_too_little_space_is_said_with_numbers(here: Gang) -> None:
     with pytest.raises(Failed, match=r"has \d+ B free, fio needs \d+ B"):
         FIO.run(here, FioParams(size="4PiB"))
+
+
+class Pod(LocalHost):
+    """A pod of a node: this machine, with nothing run on it."""
+
+    def run(self, argv: Any, **given: Any) -> Finished:
+        return Finished(list(argv), 1, "", "", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("volume", "nodes", "kind", "says"),
+    [
+        ({}, "aabb", "ext4", None),  # a claim of its own for each
+        ({"access": "ReadWriteMany"}, "abcd", "nfs4", "(size x numjobs x 4 hosts)"),
+        ({"claim": "kept"}, "aaaa", "ext4", "(size x numjobs x 4 hosts)"),
+        ({"kind": "hostPath", "path": "/mnt"}, "abcd", "ext4", None),
+        ({"kind": "hostPath", "path": "/mnt"}, "abcc", "ext4", "needs 4380866642 B (size x numjobs x 2 hosts)"),
+        ({"kind": "emptyDir"}, "aaab", "ext4", "(size x numjobs x 3 hosts)"),
+        ({"kind": "emptyDir", "medium": "Memory"}, "aaab", "tmpfs", None),
+        (None, "aabc", "overlay", "(size x numjobs x 2 hosts)"),
+        (None, "aabc", "tmpfs", None),
+    ],
+)
+def test_room_is_counted_for_the_hosts_that_share_it(
+    volume: dict[str, Any] | None, nodes: str, kind: str, says: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = {"type": kind, "mount": "/perfdag/volume", "free_bytes": 4_000_000_000}
+    monkeypatch.setattr(fio_files, "filesystem", lambda host, path: described)
+    shape = Shape.model_validate({"hosts": {"count": 4}} | ({"volume": {"size": "5GiB", **volume}} if volume is not None else {}))
+    mounted = str(tmp_path / "volume") if volume is not None else None
+    four = Gang([Pod("10.0.0.1", node) for node in nodes], shape, 60, str(tmp_path / "scratch"), mounted)
+    params = FioParams(size="2GiB", direct=False)
+    if says is None:
+        with fio_files.files(four, params) as places:
+            assert len(places) == 4
+        return
+    with pytest.raises(Failed) as full, fio_files.files(four, params):
+        pass
+    assert says in str(full.value)
 
 
 def test_direct_io_in_memory_is_skipped(here: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
