@@ -21,6 +21,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+IN_POD = "the service account"
+"""The source of a cluster that no kubeconfig tells of."""
 TOKEN_LIFE = 60.0
 """Seconds a token file is believed before it is read again (the kubelet renews it)."""
 
@@ -121,7 +123,8 @@ async def _run_plugin(plugin: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Cluster:
-    """An API server and how to speak to it. `server` has no trailing slash; `namespace` is the context's own."""
+    """An API server and how to speak to it. `server` has no trailing slash; `namespace` is the context's own; `current` tells whether other
+    programs speak to it too where they are told no context."""
 
     server: str
     context: str
@@ -133,6 +136,7 @@ class Cluster:
     server_name: str | None = None
     proxy: str | None = None
     client_pem: tuple[str, str] | None = None
+    current: bool = True
 
     def tls(self) -> ssl.SSLContext | bool:
         """The TLS context of a connection (False: plain HTTP).
@@ -186,7 +190,7 @@ def _in_pod() -> Cluster:
         context="in-cluster",
         namespace=name.read_text().strip() if name.is_file() else "default",
         credentials=Credentials(token_file=SERVICE_ACCOUNT / "token"),
-        source="the service account",
+        source=IN_POD,
         ca=ca.read_text() if ca.is_file() else None,
     )
 
@@ -232,6 +236,7 @@ def _from_files(paths: list[Path], context: str | None) -> Cluster:
         server_name=server.get("tls-server-name"),
         proxy=server.get("proxy-url") or _environment_proxy(address),
         client_pem=(certificate[0], certificate[1] or "") if certificate[0] else None,
+        current=name == current,
     )
 
 

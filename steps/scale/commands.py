@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from perfdag.kube import Kube, KubeError, Resource
+from perfdag.kubeconfig import IN_POD
 from perfdag.steps.scale import rights, runai, table
 from perfdag.steps.scale.files import RunFile, forget, prefix_of, read_run, write_run
 from perfdag.steps.scale.generator import ApiSubmitter, CommandSubmitter, Submitted, Submitter, generate
@@ -48,12 +49,18 @@ class Order:
 
 
 def _submitter(kube: Kube, order: Order) -> Submitter | None:
+    """None for the API. Programs get KUBECONFIG as we have it, but not our context. Raises TemplateError, SettingsError."""
     settings = order.settings
     if settings.submitter == "kubectl":
-        return CommandSubmitter(kube, [settings.kubectl_path, "-n", "{namespace}", "apply", "-f", "-"])
+        context = [] if kube.cluster.source == IN_POD else ["--context", kube.cluster.context]
+        return CommandSubmitter(kube, [settings.kubectl_path, *context, "-n", "{namespace}", "apply", "-f", "-"])
     if settings.submitter == "runai-cli":
         if order.template not in runai.WORKLOAD_TYPES:
             raise TemplateError(f"the Run:ai CLI submits {', '.join(runai.WORKLOAD_TYPES)}, not {order.template}")
+        if not kube.cluster.current:
+            name = kube.cluster.context
+            text = f"the Run:ai CLI submits to the current context of the kubeconfig, not to {name!r}"
+            raise runai.SettingsError(f"{text}; run `kubectl config use-context {name}` first, or use --submitter api")
         argv = runai.runai_argv(settings, order.template, order.gpus, order.workers, order.pvc)
         return CommandSubmitter(kube, argv, reads_input=False)
     if settings.submitter != "api":

@@ -7,7 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from perfdag.kube import KubeError, Resource
+from perfdag import kubeconfig
+from perfdag.kube import Kube, KubeError, Resource
 from perfdag.steps.scale import commands, runai, sampling, vmi
 from perfdag.steps.scale.attach import attach, find, follow, workload_of
 from perfdag.steps.scale.chains import chain, kinds_of
@@ -400,12 +401,13 @@ async def test_a_submission_waits_for_other_performance_runs_and_says_where_it_m
     told: list[str] = []
     settings = runai.Settings(submitter="runai-cli")
     order = commands.Order("training", 1, 1, Schedule(), tmp_path, settings, lock_timeout=7.0, tell=told.append)
+    kube = Kube(kubeconfig.Cluster("http://none.invalid", "one", "default", kubeconfig.Credentials(), "test"))
     if goes_on:
-        assert await commands.submit(None, order) == "done"  # type: ignore[arg-type, comparison-overlap]
+        assert await commands.submit(kube, order) == "done"  # type: ignore[comparison-overlap]
         assert told == ["other performance runs are not kept out: no right to leases"]
     else:
         with pytest.raises(KubeError, match="still holds the cluster"):
-            await commands.submit(None, order)  # type: ignore[arg-type]
+            await commands.submit(kube, order)
 
 
 def test_retries_are_told_by_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import orjson
 import pytest
 
-from perfdag.kube import KubeError
+from perfdag import kubeconfig
+from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import runai
 from perfdag.steps.scale.commands import Order, _submitter
 from perfdag.steps.scale.files import forget, read_run
@@ -227,6 +228,48 @@ class TestSubmitters:
         assert _submitter("kube", order) == ("kube", "p")  # type: ignore[arg-type]
         with pytest.raises(runai.SettingsError, match="submitter 'sdc'; there are api, kubectl, runai-cli, sdk"):
             runai.check_submitter("sdc")
+
+
+class TestContext:
+    """Other programs create the objects in the cluster whose rights, lock and namespace were asked for."""
+
+    CONFIG = {
+        "current-context": "first",
+        "clusters": [{"name": name, "cluster": {"server": f"http://{name}.invalid"}} for name in ("first", "second")],
+        "contexts": [{"name": name, "context": {"cluster": name}} for name in ("first", "second")],
+    }
+
+    @pytest.fixture(autouse=True)
+    def config(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "config").write_bytes(orjson.dumps(self.CONFIG))  # JSON is YAML
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+
+    def submitter(self, kube: Kube, name: str) -> Any:
+        settings = runai.Settings(submitter=name, kubectl_path="/bin/kubectl")
+        return _submitter(kube, Order("training", 1, 1, Schedule(), Path(), settings))
+
+    @pytest.mark.parametrize(("context", "told"), [(None, "first"), ("second", "second")])
+    def test_kubectl_is_told_it(self, context: str | None, told: str) -> None:
+        """The current one too: somebody may choose another while we submit."""
+        argv = self.submitter(Kube(context=context), "kubectl")._argv
+        assert argv == ["/bin/kubectl", "--context", told, "-n", "{namespace}", "apply", "-f", "-"]
+
+    def test_in_a_pod_there_is_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "token").write_text("t")
+        monkeypatch.setattr(kubeconfig, "SERVICE_ACCOUNT", tmp_path)
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.delenv("KUBECONFIG")
+        for name in ("kubectl", "runai-cli"):
+            assert "--context" not in self.submitter(Kube(), name)._argv
+
+    def test_the_command_line_of_runai_takes_the_current_one_alone(self) -> None:
+        for context in (None, "first"):
+            assert self.submitter(Kube(context=context), "runai-cli")._argv[0] == "runai"
+        with pytest.raises(
+            runai.SettingsError, match=r"submits to the current context.* not to 'second'; .*kubectl config use-context second"
+        ):
+            self.submitter(Kube(context="second"), "runai-cli")
 
 
 class TestBackendTimes:
