@@ -127,7 +127,9 @@ class Imb(Benchmark[ImbParams]):
             problems.append("transport shm stays on one host; set hosts.count to 1 or use tcp")
         if params.transport == "rdma" and not devices.has_rdma(shape):
             problems.append(f"transport: rdma {devices.RDMA_WANTED}")
-        given, needed = shape.resources.get("memory"), params.memory() * math.ceil(params.ranks / count)
+        per_pod = math.ceil(params.ranks / count)
+        problems += [] if params.oversubscribe else openmpi.few_cpus(shape, per_pod)
+        given, needed = shape.resources.get("memory"), params.memory() * per_pod
         if given is not None and needed > _SHARE * quantity_bytes(given):
             problems.append(
                 f"messages of 2^{params.max_log} B need buffers of {short(needed, 'B')} on each host, too much for resources.memory {given};"

@@ -12,15 +12,11 @@ from pydantic import Field, model_validator
 from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Params, Skip, Tool
 from perfdag.hosts import LocalHost
 from perfdag.shape import Shape
-from perfdag.steps import devices, leftovers, openmpi
+from perfdag.steps import devices, leftovers, openfoam_room, openmpi
 from perfdag.steps import openfoam_case as case
 from perfdag.steps.openfoam_log import Log, check_ended, measurements, read_log, unstamped, why
-from perfdag.units import quantity_bytes, short
 
 DEBIAN_ROOT = "/usr/share/openfoam"
-# a tenth more than measured with OpenFOAM 1912: blockMesh and icoFoam alike 905 B, the case with its mesh in text 115 B
-BASE_MEMORY, MEMORY_PER_CELL = 50 << 20, 1000
-DISK_PER_CELL = 130  # as much again where decomposePar cuts it
 # s for a cell and iteration of the pressure, measured with OpenFOAM 1912 on a virtual machine of 2025; a V-cycle goes over all levels
 COST = {"PCG": 50e-9, "GAMG": 240e-9}
 TOLERANCE_CYCLES = 15  # of GAMG to the published tolerance and below, whatever the mesh
@@ -144,7 +140,8 @@ class OpenFoam(Benchmark[OpenFoamParams]):
             problems.append(f"hosts.count is {shape.hosts.count} but the parameter nodes is {params.nodes}; leave hosts.count out")
         if shape.volume is not None and shape.volume.mode == "Block":
             problems.append("volume.mode is Block, and the case is a folder of files; use mode Filesystem, or leave volume out")
-        problems += _room(params, shape)
+        problems += openfoam_room.problems(params, shape)
+        problems += [] if params.oversubscribe else openmpi.few_cpus(shape, params.procs // params.nodes)
         if params.transport == "rdma" and not devices.has_rdma(shape):
             problems.append(f"transport: rdma {devices.RDMA_WANTED}")
         return problems
@@ -169,6 +166,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
         lead = gang.hosts[0]
         for root in filter(None, (str(Path(gang.scratch).parent), gang.volume)):
             leftovers.clear(lead, root)  # what was killed leaves tens of GB
+        openfoam_room.need(lead, gang.volume or gang.scratch, params)
         # the first host reads and writes for all, so no other has a copy; other runs on the volume have theirs
         folder = gang.notes["case"] = f"{gang.volume or gang.scratch}/{leftovers.PREFIX}openfoam-{secrets.token_hex(4)}"
         try:
@@ -239,24 +237,6 @@ def version(log: str) -> str | None:
     """The version that the log's head names, for example 1912; None: it names none."""
     found = _VERSION.search(unstamped(log))
     return found[1] if found else None
-
-
-def _room(params: OpenFoamParams, shape: Shape) -> list[str]:
-    """What of the case does not fit in the memory of a pod or on the volume, where the suite says how large they are."""
-    cells = params.cavity().cells ** 3
-    memory, disk = BASE_MEMORY + MEMORY_PER_CELL * cells, DISK_PER_CELL * cells * (2 if params.procs > 1 else 1)
-    problems = []
-    given = shape.resources.get("memory")
-    if given is not None and quantity_bytes(given) < memory:
-        problems.append(
-            f"{cells:,} cells need {short(memory, 'B')} on the first host, which makes the whole mesh, and resources.memory is {given};"
-            " raise it or use fewer cells"
-        )
-    if shape.volume is not None and shape.volume.size < disk:
-        problems.append(
-            f"the case of {cells:,} cells needs {short(disk, 'B')}, volume.size is {short(shape.volume.size, 'B')}; make it larger or use fewer cells"
-        )
-    return problems
 
 
 def _environment() -> dict[str, str]:

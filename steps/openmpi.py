@@ -4,13 +4,16 @@ mpirun starts its daemons on the other hosts with `perfdag step rsh HOST COMMAND
 to it, so they end with it. Options are those of Open MPI 4.1 (mpirun(1), ompi_info --all).
 """
 
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from perfdag.benchmark import Gang, Skip, Tool
-from perfdag.hosts import Host
+from perfdag import cgroups, cpulist
+from perfdag.benchmark import Failed, Gang, Skip, Tool
+from perfdag.hosts import Host, LocalHost
+from perfdag.shape import Shape, amount
 
 Transport = Literal["tcp", "rdma"]
 MPIRUN = Tool("mpirun", {"apt": "openmpi-bin", "dnf": "openmpi", "zypper": "openmpi4", "pacman": "openmpi", "brew": "open-mpi"})
@@ -18,6 +21,9 @@ _WAYS = re.compile(r"mca: bml: Using (\w+) btl for send to")
 _NODES = re.compile(r"send to \[\[\d+,1\],(\d+)\] on node (\S+)")
 _VERSION = re.compile(r"\(Open MPI\) (\S+)")
 _SHARED_MEMORY = {"vader", "sm"}  # one way by two names: sm from Open MPI 5.0 on, which still takes the older one on its command line
+_LIMITS = ("/proc/self/status", *(f"/sys/fs/cgroup/{name}" for name in ("cpu.max", "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")))
+_ALLOWED = re.compile(r"^Cpus_allowed_list:\s*([0-9,-]+)$", re.M)
+_QUOTA = re.compile(r"^(\d+)\s(\d+)$", re.M)  # microseconds of a period, on a line of its own each in version 1
 _SELECTED = re.compile(r"select: component (\w+) selected")
 WIRE = "rc,dc,ud,self"
 """UCX's transports over the wire. No tcp: with a TCP fallback an `rdma` result could be one over Ethernet."""
@@ -32,20 +38,54 @@ def ranks_by_address(hosts: Sequence[Host], ranks: int) -> dict[str, int]:
     return dict(counted)
 
 
+def few_cpus(shape: Shape, ranks: int) -> list[str]:
+    """Why so many ranks in a pod would wait for its CPU quota, empty where they would not: resources are its limits too."""
+    given = shape.resources.get("cpu")
+    if given is None or amount(given) >= ranks:
+        return []
+    return [
+        f"{ranks} processes in each pod, and resources.cpu {given}, would be throttled by its CPU quota; raise it to {ranks}, or use fewer"
+    ]
+
+
 def need_cpus(hosts: Sequence[Host], ranks: int) -> None:
-    """Raise Skip where a node has fewer CPUs than it gets ranks: spinning ranks that share a CPU measure the scheduler."""
+    """Raise Skip where a pod or a node has fewer CPUs than it gets ranks: spinning ranks that share a CPU measure the scheduler.
+
+    A pod's CPUs may be its own (the kubelet's static CPU manager), so those of a node are asked of each pod on it.
+    """
     per_host = ranks // len(hosts)
-    wanted = Counter({host.name: 0 for host in hosts})
-    for host in hosts:
-        wanted[host.name] += per_host
-    seen: set[str] = set()
-    for host in hosts:
-        if host.name in seen:
-            continue
-        seen.add(host.name)
-        cpus = int(host.run(["nproc"], timeout=10).check("nproc").stdout)
-        if cpus < wanted[host.name]:
-            raise Skip(f"{host.name} has {cpus} CPUs for {wanted[host.name]} processes; use fewer, or set oversubscribe: true")
+    pods: dict[tuple[str, int], tuple[Host, int]] = {}
+    for index, host in enumerate(hosts):
+        key = (host.name, -1 if isinstance(host, LocalHost) else index)  # this machine several times is one
+        pods[key] = (host, per_host + pods.get(key, (host, 0))[1])
+    nodes: dict[str, set[int]] = {}
+    wanted: Counter[str] = Counter()
+    for host, count in pods.values():
+        own, quota = _cpus(host)
+        if quota is not None and quota < count:
+            raise Skip(f"{host.name} has a CPU quota of {quota:g} for {count} processes, which would throttle them; raise it, or use fewer")
+        _enough(f"{'' if isinstance(host, LocalHost) else 'a pod on '}{host.name}", len(own), count)
+        nodes[host.name] = nodes.get(host.name, set()) | own
+        wanted[host.name] += count
+    for name, own in nodes.items():
+        _enough(name, len(own), wanted[name])
+
+
+def _enough(where: str, has: int, wanted: int) -> None:
+    if has < wanted:
+        raise Skip(f"{where} has {has} CPUs for {wanted} processes; use fewer, or set oversubscribe: true")
+
+
+def _cpus(host: Host) -> tuple[set[int], float | None]:
+    """The CPUs on which a host's processes may run, and how many of them its cgroup may keep busy (None: no quota). Raises Failed."""
+    if isinstance(host, LocalHost):
+        own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+        return own, cgroups.limits()["cpu_limit"]
+    said = host.run(["cat", *_LIMITS], timeout=10)  # what of them is there
+    allowed, quota = _ALLOWED.search(said.stdout), _QUOTA.search(said.stdout)
+    if allowed is None:
+        raise Failed(f"{host.name} does not say on which CPUs it may run: {said.tail(100)}")
+    return cpulist.cpus(allowed[1]), int(quota[1]) / int(quota[2]) if quota else None
 
 
 def version(host: Host) -> str:

@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +169,15 @@ def test_shapes() -> None:
     assert IMB.check(ImbParams(), pairs.pair()) == []
     assert "not 4 ranks_per_host" in IMB.check(ImbParams(benchmark="Bcast", ranks=4, ranks_per_host=4), shape)[0]
     assert "cannot be spread evenly" in IMB.check(ImbParams(benchmark="Bcast", ranks=3, ranks_per_host=1), shape)[0]
+
+
+def test_more_ranks_than_the_cpus_of_a_pod_are_refused_when_planning() -> None:
+    params = ImbParams(benchmark="Allreduce", ranks=16, ranks_per_host=8)
+    for cpu, says in ((1, "resources.cpu 1"), ("7500m", "resources.cpu 7500m"), ("8", None), (8.0, None)):
+        shape = Shape.model_validate({"hosts": {"count": 2}, "resources": {"cpu": cpu}})
+        problems = IMB.check(params, shape)
+        assert [f"8 processes in each pod, and {says}, would be" in each for each in problems] == ([True] if says else [])
+        assert IMB.check(params.model_copy(update={"oversubscribe": True}), shape) == []
 
 
 def test_rdma_needs_a_device_that_is_no_gpu_and_the_right_to_lock_memory() -> None:
@@ -401,8 +409,6 @@ def test_where_there_is_no_impi_rt_the_advice_is_open_mpi(monkeypatch: pytest.Mo
 
 
 def test_more_ranks_than_cpus_are_skipped_unless_asked_for(tmp_path: Path) -> None:
-    if shutil.which("nproc") is None:
-        pytest.skip("no nproc here")
     params = ImbParams(benchmark="Bcast", ranks=4096, transport="shm")
     with pytest.raises(Skip, match="oversubscribe: true"):
         IMB.run(gang(params, tmp_path), params)

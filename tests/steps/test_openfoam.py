@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from perfdag.benchmark import Failed, Gang, Invalid, Output, Skip
 from perfdag.hosts import LocalHost
 from perfdag.shape import Shape
-from perfdag.steps import leftovers, openfoam, openmpi
+from perfdag.steps import leftovers, openfoam, openfoam_room, openmpi
 from perfdag.steps import openfoam_case as case
 from perfdag.steps.openfoam import OpenFoam, OpenFoamParams
 
@@ -375,3 +375,26 @@ def test_a_case_that_does_not_fit_is_refused_when_planning(params: dict[str, Any
     assert "volume.mode is Block" in problem
     fits = {"resources": {"memory": "8Gi"}, "volume": {"size": "1GiB"}}
     assert OpenFoam().check(OpenFoamParams(**params), Shape.model_validate(fits)) == []
+    for found in ({"kind": "hostPath", "path": "/mnt/data"}, {"claim": "kept"}):  # the default of volume.size says nothing of them
+        shape = Shape.model_validate({"hosts": {"count": 2}, "volume": found})
+        assert OpenFoam().check(OpenFoamParams(size="M", procs=8, nodes=2), shape) == []
+
+
+def test_more_processes_than_the_cpus_of_a_pod_are_refused_when_planning() -> None:
+    params = OpenFoamParams(procs=16, nodes=2)
+    shape = Shape.model_validate({"hosts": {"count": 2}, "resources": {"cpu": 4}})
+    (problem,) = OpenFoam().check(params, shape)
+    assert problem.startswith("8 processes in each pod, and resources.cpu 4, would be throttled by its CPU quota; raise it to 8")
+    assert OpenFoam().check(params.model_copy(update={"oversubscribe": True}), shape) == []
+    assert OpenFoam().check(OpenFoamParams(procs=8, nodes=2), shape) == []
+
+
+def test_a_case_that_does_not_fit_on_the_disk_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(tmp_path, monkeypatch, 0)
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    here = Gang([LocalHost()], Shape(), 20, str(tmp_path / "s"), volume=str(volume))
+    monkeypatch.setattr(openfoam_room, "filesystem", lambda host, path: {"mount": path, "free_bytes": 1 << 30})
+    with pytest.raises(Failed, match=rf"{volume} on .* has 1 GiB free, the case of 64,000,000 cells needs 7.749 GiB; free some"):
+        OpenFoam().prepare(here, OpenFoamParams(size="XL"))
+    assert list(volume.iterdir()) == []
