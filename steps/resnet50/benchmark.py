@@ -50,9 +50,9 @@ class Resnet50(Benchmark[Workload]):
         return missing(gang, params)
 
     def run(self, gang: Gang, params: Workload) -> Output:
-        host, argv = gang.hosts[0], [*params.wrapper, *start.plain(params)]
+        host, argv = gang.hosts[0], [*start.before(params), *start.plain(params)]
         with start.watched([host], params) as watch:
-            finished = host.run(argv, timeout=gang.timeout, env=params.wrapper_env, stdin=start.spec(params))
+            finished = host.run(argv, timeout=gang.timeout, stdin=start.spec(params))
             text = watch.ran(host, finished)
         facts = {**said({"result": text}), **watch.facts}
         return Output(texts(text, finished.stderr), [argv], versions(text), {**facts, **_seed(text, params, facts)})
@@ -105,9 +105,9 @@ def missing(gang: Gang, params: Workload, wrapped: bool = True) -> list[Tool]:
     driver that are not there."""
     if params.wrapper and (without := [host.name for host in gang.hosts if host.which(params.wrapper[0]) is None]):
         return [Tool(params.wrapper[0], {}, f"`wrapper` begins with it: install it on {without[0]}, or mend its path")]
-    wrapper, env = (params.wrapper, params.wrapper_env) if wrapped else ([], {})
-    behind = f" behind {wrapper[0]}" if wrapper else ""
-    lacking = {tool.program: tool for host in gang.hosts for tool in start.absent(host, params, behind, wrapper=wrapper, env=env)}
+    before = start.before(params) if wrapped else []
+    behind = f" behind {params.wrapper[0]}" if wrapped and params.wrapper else ""
+    lacking = {tool.program: tool for host in gang.hosts for tool in start.absent(host, params, behind, wrapped=before)}
     tools = [lacking[name] for name in sorted(lacking)]
     if params.device == "cuda" and any(host.which("nvidia-smi") is None for host in gang.hosts):
         tools.append(DRIVER)

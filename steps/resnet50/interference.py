@@ -114,12 +114,12 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
 
     def run(self, gang: Gang, params: InterferenceParams) -> Output:
         hosts = [gang.hosts[number % len(gang.hosts)] for number in range(params.copies)]
-        argv = [*params.wrapper, *start.plain(params)]
+        argv = [*start.before(params), *start.plain(params)]
         texts: dict[str, str] = {}
         with start.watched(hosts, params) as watch:
             for number, host in enumerate(hosts):
                 with start.kept(texts, f"copy {number} alone"):
-                    finished = host.run(argv, timeout=gang.timeout, env=params.wrapper_env, stdin=start.spec(params, **own(params, number)))
+                    finished = host.run(argv, timeout=gang.timeout, stdin=start.spec(params, **own(params, number)))
                     texts[f"solo-{number}"] = watch.ran(host, finished)
                     result.read(texts[f"solo-{number}"])
             with start.kept(texts, "the copies together"):

@@ -114,19 +114,19 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
         tools = missing(gang, params, wrapped=False)
         if not tools:
             behind = f" behind {params.wrapper[0] if params.wrapper else 'wrapper_env'}"
-            tools = start.absent(gang.hosts[0], params, behind, params.treatment_python, params.wrapper, params.wrapper_env)
+            tools = start.absent(gang.hosts[0], params, behind, params.treatment_python, start.before(params))
         return tools
 
     def run(self, gang: Gang, params: OverheadParams) -> Output:
         host, given, plain = gang.hosts[0], start.spec(params), start.plain(params)
-        wrapped = [*params.wrapper, *start.plain(params, params.treatment_python)]
+        wrapped = [*start.before(params), *start.plain(params, params.treatment_python)]
         order = "".join(blocks(math.ceil(params.pairs / 2), params.seed))[: 2 * params.pairs]
         texts: dict[str, str] = {"order": order}
         with start.watched([host], params) as watch:
             for number, side in enumerate(order):
-                treated, env = (True, params.wrapper_env) if side == "B" else (False, {})
+                treated = side == "B"
                 with start.kept(texts, f"run {number + 1} of {len(order)} ({'treatment' if treated else 'baseline'})"):
-                    finished = host.run(wrapped if treated else plain, timeout=gang.timeout, env=env, stdin=given)
+                    finished = host.run(wrapped if treated else plain, timeout=gang.timeout, stdin=given)
                     texts[f"{number:03}{side}"] = watch.ran(host, finished)
         return Output(texts, [plain, wrapped], versions(texts["000" + order[0]]), {**said(texts), **watch.facts})
 

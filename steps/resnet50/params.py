@@ -81,14 +81,17 @@ class Workload(benchmark.Params):
         max_length=64,
         description="argv put before the program, which passes the three standard streams on: nice -n 5, kubectl exec -i POD --",
     )
-    wrapper_env: dict[Text, str] = Field({}, description="environment of the program: LD_PRELOAD of a vGPU layer")
+    wrapper_env: dict[Text, str] = Field(
+        {},
+        description="environment of the program, set behind the wrapper: LD_PRELOAD of a vGPU layer; the wrapper's own: [env, NAME=VALUE, ...]",
+    )
     system: Literal["resnet50", "stub"] = Field("resnet50", description="stub: a known service time, to measure the harness itself")
     stub: StubParams = StubParams()
 
     @field_validator("wrapper_env")
     @classmethod
     def _names(cls, value: dict[str, str]) -> dict[str, str]:
-        bad = [name for name in value if "=" in name or "\0" in name + value[name]]
+        bad = [name for name in value if "=" in name or name.startswith("-") or "\0" in name + value[name]]
         if bad:
             raise ValueError(f"{bad[0]!r} cannot be the name of an environment variable")
         return value

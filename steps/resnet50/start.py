@@ -24,6 +24,13 @@ def interpreter(params: Workload) -> str:
     return params.python or sys.executable
 
 
+def before(params: Workload) -> list[str]:
+    """argv that stands before the program: the wrapper, and behind it the environment, of which kubectl exec or a container runtime would pass
+    nothing on."""
+    env = ["env", *(f"{name}={value}" for name, value in params.wrapper_env.items())] if params.wrapper_env else []
+    return [*params.wrapper, *env]
+
+
 def plain(params: Workload, python: str | None = None) -> list[str]:
     """argv of the program without the wrapper, by another interpreter where one is named; the spec comes on standard input."""
     return [python or interpreter(params), "-m", MODULE]
@@ -36,22 +43,18 @@ def spec(params: Workload, **more: Any) -> bytes:
 
 def waiting(folder: str, params: Workload) -> list[str]:
     """argv of a copy with its wrapper: it reads `folder`/spec, makes `ready` there before LoadGen starts, and waits for `go` (see relay)."""
-    # for the program alone: what is preloaded there has no business in the relay
-    env = ["env", *(f"{name}={value}" for name, value in params.wrapper_env.items())] if params.wrapper_env else []
-    return [sys.executable, "-m", f"{MODULE}.relay", folder, *env, *params.wrapper, *plain(params), "--wait"]
+    return [sys.executable, "-m", f"{MODULE}.relay", folder, *before(params), *plain(params), "--wait"]
 
 
-def absent(
-    host: Host, params: Workload, behind: str, python: str | None = None, wrapper: Sequence[str] = (), env: Mapping[str, str] | None = None
-) -> list[Tool]:
-    """Python packages that an interpreter of a host lacks (unset: the one that measures), in the environment and behind the wrapper in which
-    it will run; the interpreter itself where it does not start, with what it said. `behind` is put after each name."""
+def absent(host: Host, params: Workload, behind: str, python: str | None = None, wrapped: Sequence[str] = ()) -> list[Tool]:
+    """Python packages that an interpreter of a host lacks (unset: the one that measures), behind the argv with which it will run; the
+    interpreter itself where it does not start, with what it said. `behind` is put after each name."""
     python = python or interpreter(params)
-    if not wrapper and host.which(python) is None:
+    if not wrapped and host.which(python) is None:
         return [Tool(f"{python} (Python){behind}", TORCH)]
     needs = _NEEDS if params.system == "resnet50" else _NEEDS[2:]
     code = "import importlib.util,sys;print(*[n for n in sys.argv[1:] if importlib.util.find_spec(n) is None])"
-    finished = host.run([*wrapper, python, "-c", code, *needs], timeout=60, env=env)
+    finished = host.run([*wrapped, python, "-c", code, *needs], timeout=60)
     if finished.code == 0:
         return [Tool(f"{name} (Python){behind}", TORCH) for name in finished.stdout.split()]
     said = f"{host.name} says: {finished.tail()}" if finished.tail() else f"on {host.name} it exited {finished.code} without a word"

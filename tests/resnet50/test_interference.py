@@ -1,5 +1,6 @@
 """Copies beside each other: fairness, overlap, and two stubs that share a lock."""
 
+import contextlib
 import json
 import math
 import re
@@ -81,6 +82,37 @@ def test_copies_need_of_their_wrapper_the_standard_streams_alone_and_have_schedu
     assert not list(tmp_path.glob("copy-*"))
 
 
+class Recording(LocalHost):
+    """A host that notes what it was asked to run, and with what environment."""
+
+    def __init__(self) -> None:
+        super().__init__("127.0.0.1")
+        self.asked: list[tuple[list[str], Any]] = []
+
+    def run(self, argv: Sequence[str], **more: Any) -> Finished:
+        self.asked.append((list(argv), more.get("env")))
+        return Finished(list(argv), 0, "" if "-c" in argv else RECORDED.read_text(), "", 1.0)
+
+    def serve(self, argv: Sequence[str], **more: Any) -> Any:
+        self.asked.append((list(argv), more.get("env")))
+        raise Failed("enough")
+
+
+@pytest.mark.parametrize("benchmark", [Resnet50(), Resnet50Interference(), Resnet50Overhead()])
+def test_the_environment_is_set_behind_the_wrapper_which_may_pass_none_on(benchmark: Any, tmp_path: Path) -> None:
+    given = {"wrapper": ["env", "-i"], "wrapper_env": {"LAYER": "on it", "SECOND": "$X"}, "python": "/there/python"}
+    params = benchmark.Params.model_validate({"system": "stub", "scenario": "single-stream", **given})
+    host = Recording()
+    gang = Gang([host], Shape(), 60, str(tmp_path))
+    benchmark.missing(gang, params)
+    with contextlib.suppress(Failed):
+        benchmark.run(gang, params)
+    assert {str(env) for _, env in host.asked} == {"None"}
+    wrapped = [argv[argv.index("env") :][:5] for argv, _ in host.asked if "env" in argv]
+    assert len(wrapped) >= 2
+    assert all(argv == ["env", "-i", "env", "LAYER=on it", "SECOND=$X"] for argv in wrapped)
+
+
 class Losing(LocalHost):
     """A host whose second run ends as told."""
 
@@ -127,7 +159,7 @@ def test_what_runs_behind_a_wrapper_is_looked_for_there(given: dict[str, Any], s
     assert [each.program for each in Resnet50Interference().missing(Gang([LocalHost()], Shape(), 60, str(tmp_path)), params)] == said
 
 
-NEEDY = {"wrapper": ["sh", "-c", 'test "$NEED" = 1 && exec "$@"', "x"], "wrapper_env": {"NEED": "1"}}
+NEEDY = {"wrapper": ["env", "NEED=1", "sh", "-c", 'test "$NEED" = 1 && exec "$@"', "x"]}
 """A wrapper that does nothing without its environment."""
 
 

@@ -31,6 +31,7 @@ from perfdag.steps.resnet50.system import Stub
         ({"weights_sha256": "a" * 64}, "needs a weights file"),
         ({"cpus": "0; rm -rf /"}, "match pattern"),
         ({"wrapper_env": {"A=B": "1"}}, "environment variable"),
+        ({"wrapper_env": {"-u": "1"}}, "environment variable"),
         ({"threads": 0}, "greater than or equal to 1"),
         ({"price_per_hour": 0}, "greater than 0"),
         ({"colour": "red"}, "Extra inputs"),
