@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from perfdag.steps.scale.stages import foreign
+
 
 @dataclass(frozen=True)
 class Step:
@@ -141,12 +143,15 @@ def without_pods(api_version: str, kind: str) -> bool:
 
 def chain(api_version: str, kind: str) -> tuple[Step, ...]:
     """The steps of a workload kind; a kind unknown here is taken for one that brings up pods."""
-    return CHAINS.get(kind) or (_alone(kind) if without_pods(api_version, kind) else _any(kind))
+    known = None if foreign(api_version, kind) else CHAINS.get(kind)
+    return known or (_alone(kind) if without_pods(api_version, kind) else _any(kind))
 
 
 def kinds_of(api_version: str, kind: str) -> list[tuple[str, str]]:
     """(apiVersion, kind) of all that the chain of a workload looks at, the workload first."""
-    found = [(api_version, kind), *_BETWEEN.get(kind, () if kind in CHAINS or without_pods(api_version, kind) else _ANY)]
+    known = kind in CHAINS and not foreign(api_version, kind)
+    between = _BETWEEN.get(kind, () if known or without_pods(api_version, kind) else _ANY)
+    found = [(api_version, kind), *(each for each in between if each[1] != kind)]  # kinds are told apart by name alone
     for step in chain(api_version, kind):
         if step.kind == "PodGroup":
             found += [(group, "PodGroup") for group in _GROUPS]

@@ -168,6 +168,7 @@ class Observer:
         labels = f"{RUN_LABEL}={self.run}" if resource.kind in self.primary else ""
         version = self._versions.get(resource.kind)
         latest, newest, known = "", 0, dict[str, tuple[str, str]]()
+        read = extractor(resource.api_version, resource.kind)
         async for items, at in self.kube.pages(resource, namespace, labels=labels):
             latest = latest or at
             now = time.monotonic_ns()
@@ -176,7 +177,7 @@ class Observer:
                 if namespace or metadata.get("namespace") in self.namespaces:
                     newest = max(newest, int(metadata["resourceVersion"]))
                     known[metadata["uid"]] = (metadata.get("namespace", ""), metadata["name"])
-                    self._take(resource.kind, extractor(resource.kind), Event("ADDED", item, now, listed=True))
+                    self._listed(resource, read, Event("ADDED", item, now, listed=True))
         self._caught_up[resource.kind] = int(latest or 0)
         known = {} if resource.kind == "Event" else known
         if version is not None and known:
@@ -187,8 +188,8 @@ class Observer:
     async def _follow(
         self, resource: Resource, namespace: str | None, labels: str, version: str, known: Mapping[str, tuple[str, str]]
     ) -> None:
-        wanted, read = set(self.namespaces), extractor(resource.kind)
-        kind, caught_up = resource.kind, self._caught_up[resource.kind]
+        wanted, read = set(self.namespaces), extractor(resource.api_version, resource.kind)
+        kind, caught_up, metadata = resource.kind, self._caught_up[resource.kind], dict[str, Any]()
         try:
             changes = self.kube.watch(resource, namespace, labels=labels, resource_version=version, known=known, patience=PATIENCE)
             async for event in changes:
@@ -201,11 +202,22 @@ class Observer:
                 if event.type != "BOOKMARK" and (namespace or metadata.get("namespace") in wanted):
                     self._take(kind, read, event)
         except KubeError as error:
-            self.failed.append(error)
-            self._changed.set()
+            self._broken(error)
+        except Exception as error:  # who waits is told, and what was seen is kept
+            self._broken(_unreadable(resource, metadata, error))
         except asyncio.CancelledError:
             self.failed.append(KubeError(0, "Stopped", "the watch was stopped"))  # nobody waits for what it cannot tell any more
             raise
+
+    def _broken(self, error: KubeError) -> None:
+        self.failed.append(error)
+        self._changed.set()
+
+    def _listed(self, resource: Resource, read: Extractor, event: Event) -> None:
+        try:
+            self._take(resource.kind, read, event)
+        except Exception as error:
+            raise _unreadable(resource, event.object["metadata"], error) from error
 
     def _take(self, kind: str, read: Extractor, event: Event) -> None:
         body, received = event.object, 0 if event.listed else event.received_ns
@@ -334,6 +346,12 @@ class Observer:
                 raw, ours = orjson.loads(line)
                 (self._adopt if ours else self._stray)(Record.read(raw, shift))
         self._versions = dict(mark["versions"])
+
+
+def _unreadable(resource: Resource, metadata: dict[str, Any], error: Exception) -> KubeError:
+    which = f"{resource.kind} {metadata.get('namespace', '')}/{metadata.get('name', '?')}"
+    text = f"the watch ended at {which} ({resource.api_version}), which has not the form of its kind: {type(error).__name__} {error}"
+    return KubeError(0, "Unreadable", " ".join(text.split())[:500])
 
 
 def _owner(metadata: dict[str, Any]) -> str:

@@ -48,7 +48,9 @@ def _life(body: Object) -> Iterator[Seen]:
 
 
 def _conditions(body: Object) -> dict[str, Object]:
-    return {each["type"]: each for each in (body.get("status") or {}).get("conditions") or []}
+    """Conditions by type; what has none is not of the form that Kubernetes gives conditions."""
+    found = (body.get("status") or {}).get("conditions") or []
+    return {each["type"]: each for each in found if isinstance(each, dict) and isinstance(each.get("type"), str)}
 
 
 _POD_CONDITIONS = {
@@ -125,6 +127,17 @@ def _job(body: Object) -> Iterator[Seen]:
             yield stage, unix_ns(condition.get("lastTransitionTime")), True
 
 
+_VOLCANO = {"Running": "running", "Completed": "succeeded", "Failed": "failed", "Aborted": "failed", "Terminated": "failed"}
+
+
+def _volcano_job(body: Object) -> Iterator[Seen]:
+    """Volcano's Job: the phase is that of its state (volcano-sh/apis, batch/v1alpha1); its conditions have no type."""
+    yield from _life(body)
+    state = (body.get("status") or {}).get("state")
+    if isinstance(state, dict) and (stage := _VOLCANO.get(state.get("phase", ""))):
+        yield stage, unix_ns(state.get("lastTransitionTime")), True
+
+
 def _status_since(body: Object) -> int:
     """When the phase was written last, as the API server noted it of who wrote it (metadata.managedFields); 0 where it does not say."""
     writes = [
@@ -162,8 +175,15 @@ _BY_KIND: dict[str, Extractor] = {
 }
 
 
-def extractor(kind: str) -> Extractor:
+def foreign(api_version: str, kind: str) -> bool:
+    """Whether it is another group's kind with the name of one that is known here: a Job that is not Kubernetes' own."""
+    return kind == "Job" and "." in api_version.rpartition("/")[0]
+
+
+def extractor(api_version: str, kind: str) -> Extractor:
     """The extractor of a kind; a kind unknown here gets its life, phase and conditions."""
+    if foreign(api_version, kind):
+        return _volcano_job if api_version.startswith("batch.volcano.sh/") else _other
     return _BY_KIND.get(kind, _other)
 
 

@@ -1,13 +1,18 @@
-"""Whose objects the observer keeps and counts, without a cluster."""
+"""Whose objects the observer keeps and counts, and what becomes of a watch that cannot be read, without a cluster."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
+from aiohttp import web
 
-from perfdag.kube import Event
+from perfdag.kube import Event, KubeError
 from perfdag.steps.scale.observer import Observer
 from perfdag.steps.scale.stages import extractor
+
+from .api import client
 
 
 def body(uid: str, owner: str = "", name: str = "", run: str = "", ready: bool = False) -> dict[str, Any]:
@@ -21,7 +26,7 @@ def body(uid: str, owner: str = "", name: str = "", run: str = "", ready: bool =
 
 def see(observer: Observer, kind: str, *bodies: dict[str, Any]) -> None:
     for each in bodies:
-        observer._take(kind, extractor(kind), Event("MODIFIED", each, 7))
+        observer._take(kind, extractor("", kind), Event("MODIFIED", each, 7))
 
 
 def observer(**more: Any) -> Observer:
@@ -73,3 +78,51 @@ class TestWhose:
             event = {"metadata": {}, "involvedObject": {"uid": uid, "kind": "Pod"}, "reason": "Failed", "type": "Warning", "message": "no"}
             see(ours, "Event", event)
         assert ours.reasons == {"Pod Failed: no": 1}
+
+
+class Watched:
+    """Serves Jobs of Volcano: those that are `there`, then, on the watch, those that are `told`."""
+
+    def __init__(self, there: list[dict[str, Any]], told: list[dict[str, Any]]) -> None:
+        self.there, self.told = there, told
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        if request.path == f"/apis/{VOLCANO}":
+            return web.json_response({"resources": [{"name": "jobs", "kind": "Job", "namespaced": True}]})
+        if "watch" not in request.query:
+            return web.json_response({"metadata": {"resourceVersion": "5"}, "items": self.there})
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        for each in self.told:
+            await answer.write(orjson.dumps({"type": "ADDED", "object": each}) + b"\n")
+        await asyncio.sleep(30)
+        return answer
+
+
+VOLCANO = "batch.volcano.sh/v1alpha1"
+
+
+def volcano_job(name: str, version: int, since: str = "2026-01-01T00:00:02Z") -> dict[str, Any]:
+    made = body(name, run="r")
+    made["metadata"]["resourceVersion"] = str(version)
+    conditions = [{"status": "Pending", "lastTransitionTime": "2026-01-01T00:00:01Z"}]
+    return {**made, "status": {"conditions": conditions, "state": {"phase": "Running", "lastTransitionTime": since}}}
+
+
+class TestForms:
+    async def test_jobs_of_volcano_are_followed(self) -> None:
+        server = Watched([volcano_job("a", 4)], [volcano_job("b", 6)])
+        async with client(server.handle) as kube, Observer(kube, "r", [(VOLCANO, "Job")], ["ns"], events=False) as ours:
+            assert await ours.until(lambda: ours.reached("Job", "running") == 2, 5.0)
+            assert ours.failed == []
+
+    async def test_what_has_not_the_form_of_its_kind_ends_its_watch_with_an_error_that_names_it(self) -> None:
+        server = Watched([], [volcano_job("a", 6), volcano_job("odd", 7, since="yesterday")])
+        async with client(server.handle) as kube, Observer(kube, "r", [(VOLCANO, "Job")], ["ns"], events=False) as ours:
+            with pytest.raises(KubeError, match=f"Job ns/odd .{VOLCANO}.*yesterday"):
+                await ours.until(lambda: ours.reached("Job", "running") == 2, 5.0)
+        assert ours.reached("Job", "running") == 1, "leaving raises nothing, and what was seen is kept"
+        server.there = server.told
+        async with client(server.handle) as kube:
+            with pytest.raises(KubeError, match="Job ns/odd"):
+                await Observer(kube, "r", [(VOLCANO, "Job")], ["ns"], events=False).__aenter__()

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from perfdag.steps.scale.chains import chain, kinds_of
 from perfdag.steps.scale.completion import settled
 from perfdag.steps.scale.generator import Submission
 from perfdag.steps.scale.observer import Record
@@ -31,7 +32,7 @@ class TestStages:
 
     def test_all_phases_of_a_vmi_only_the_present_one_is_fresh(self) -> None:
         body = vmi(("Pending", "01"), ("Scheduling", "02"), ("Scheduled", "03.25"), ("Running", "04"))
-        seen = {stage: (at, fresh) for stage, at, fresh in extractor("VirtualMachineInstance")(body) if at}
+        seen = {stage: (at, fresh) for stage, at, fresh in extractor("", "VirtualMachineInstance")(body) if at}
         assert list(seen) == ["created", "pending", "scheduling", "scheduled", "running"]
         assert seen["scheduled"] == (unix_ns("2026-01-01T00:00:03.25Z"), False)
         assert seen["running"][1] is True
@@ -43,24 +44,44 @@ class TestStages:
             {"time": "2026-01-01T00:00:05Z", "subresource": "status", "fieldsV1": {"f:status": {"f:phase": {}}}},
         ]
         body = {"metadata": {"name": "c", "uid": "u", "managedFields": wrote}, "status": {"phase": "Bound"}}
-        found = {stage: at for stage, at, _ in extractor("PersistentVolumeClaim")(body)}
+        found = {stage: at for stage, at, _ in extractor("", "PersistentVolumeClaim")(body)}
         assert found["bound"] == unix_ns("2026-01-01T00:00:05Z")
 
     def test_failed_and_what_it_says(self) -> None:
         body = vmi(("Pending", "01"), ("Failed", "02"))
         body["status"]["message"] = "no\n room"
-        assert "failed" in {stage for stage, _, _ in extractor("VirtualMachineInstance")(body)}
+        assert "failed" in {stage for stage, _, _ in extractor("", "VirtualMachineInstance")(body)}
         assert failure(body) == "Failed: no room"
+
+    @pytest.mark.parametrize(
+        ("phase", "stage"), [("Running", "running"), ("Completed", "succeeded"), ("Aborted", "failed"), ("Restarting", "created")]
+    )
+    def test_a_job_of_volcano_has_its_phase_in_its_state_and_conditions_without_types(self, phase: str, stage: str) -> None:
+        past = [{"status": each, "lastTransitionTime": "2026-01-01T00:00:01Z"} for each in ("Pending", phase)]
+        state = {"phase": phase, "lastTransitionTime": "2026-01-01T00:00:02Z"}
+        body = {"metadata": {"name": "j"}, "status": {"conditions": [*past, "not a mapping"], "state": state}}
+        seen = list(extractor("batch.volcano.sh/v1alpha1", "Job")(body))
+        assert [name for name, _, _ in seen][-1] == stage
+        assert stage == "created" or seen[-1][1] == unix_ns("2026-01-01T00:00:02Z")
+        assert (failure(body), [name for name, _, _ in extractor("batch/v1", "Job")(body)]) == ("", ["created"])
+
+    def test_a_job_of_another_group_is_not_kubernetes_own(self) -> None:
+        api = "batch.volcano.sh/v1alpha1"
+        found = kinds_of(api, "Job")
+        assert found[0] == (api, "Job")
+        assert sum(kind == "Job" for _, kind in found) == 1, "records are told apart by the kind's name"
+        assert ("v1", "Pod") in found
+        assert {step.name for step in chain(api, "Job")} > {step.name for step in chain("batch/v1", "Job")}
 
     def test_deletion_is_the_moment_of_the_request_not_the_end_of_the_grace(self) -> None:
         body = vmi(("Running", "01"), deletionTimestamp="2026-01-01T00:01:00Z", deletionGracePeriodSeconds=30)
-        found = {stage: at for stage, at, _ in extractor("VirtualMachineInstance")(body)}
+        found = {stage: at for stage, at, _ in extractor("", "VirtualMachineInstance")(body)}
         assert found["deleting"] == unix_ns("2026-01-01T00:00:30Z")
 
     def test_unschedulable_and_gated_are_not_scheduled(self) -> None:
         def stages(reason: str) -> set[str]:
             condition = {"type": "PodScheduled", "status": "False", "reason": reason, "lastTransitionTime": "2026-01-01T00:00:00Z"}
-            return {stage for stage, _, _ in extractor("Pod")({"metadata": {}, "spec": {}, "status": {"conditions": [condition]}})}
+            return {stage for stage, _, _ in extractor("", "Pod")({"metadata": {}, "spec": {}, "status": {"conditions": [condition]}})}
 
         assert stages("Unschedulable") == {"created", "unschedulable"}
         assert stages("SchedulingGated") == {"created", "gated"}
