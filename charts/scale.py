@@ -63,15 +63,22 @@ def _words(values: Sequence[float], total: int) -> str:
     return f"median {np.median(values):.3g} s, mean {np.mean(values):.3g} s, n={len(values)}{unseen}"
 
 
+def _of(shown: int, total: int | None) -> str:
+    return f"{shown} workloads" if total in (None, shown) else f"{shown} of {total} workloads"
+
+
 @_housed
-def general(deltas: Deltas) -> Figure:
-    """Time from submission to the scheduling decision (and to the backend's row, where it is known) by order of submission."""
+def general(deltas: Deltas, total: int | None = None, excluded: Sequence[str] = ()) -> Figure:
+    """Time from submission to the scheduling decision (and to the backend's row, where it is known) by order of submission.
+
+    `total` workloads were submitted (None: as many as are given); `excluded` says of those that are missing why.
+    """
     names = ["Total Pod Scheduling Decision", "Total Backend Job Creation"]
     shown = [name for name in names if _seen(deltas, name)[1]] or names[:1]
-    middle = float(np.median(_seen(deltas, shown[0])[1])) if _seen(deltas, shown[0])[1] else float("nan")
-    fig, axes = style.figure(
-        len(shown), (2.6,), title=f"Submission to scheduling: median {middle:.3g} s over {len(deltas)} workloads", subtitle=""
-    )
+    first = _seen(deltas, shown[0])[1]
+    title = f"Submission to scheduling: median {np.median(first):.3g} s over " if first else "Submission to scheduling: "
+    title += _of(len(first), len(deltas) if total is None else total)
+    fig, axes = style.figure(len(shown), (2.6,), title=title, subtitle="; ".join(excluded))
     for ax, name in zip(axes, shown, strict=True):
         places, values = _seen(deltas, name)
         _by_order(ax, places, values)
@@ -82,8 +89,8 @@ def general(deltas: Deltas) -> Figure:
 
 
 @_housed
-def detailed(deltas: Deltas) -> Figure:
-    """A row a stage: left its delta over the time of submission, right the histogram of the delta."""
+def detailed(deltas: Deltas, total: int | None = None, excluded: Sequence[str] = ()) -> Figure:
+    """A row a stage: left its delta over the time of submission, right the histogram of the delta. `total` and `excluded` as of `general`."""
     names = [name for name in _REFERENCE if not name.startswith("Total") and _seen(deltas, name)[1]]
     if not names:
         return style.no_data("no stage was seen")
@@ -92,8 +99,8 @@ def detailed(deltas: Deltas) -> Figure:
         len(names),
         (1.5,),
         2,
-        title=f"{len(deltas)} workloads, stage by stage",
-        subtitle="left: over the time of submission; right: how often",
+        title=f"{_of(len(deltas), total)}, stage by stage",
+        subtitle="; ".join(["left: over the time of submission; right: how often", *excluded]),
     )
     for number, name in enumerate(names):
         left, right = axes[2 * number], axes[2 * number + 1]

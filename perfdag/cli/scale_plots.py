@@ -10,26 +10,26 @@ def plot(args: argparse.Namespace) -> int:
     """Write times.csv and the picture; 1 without data."""
     from perfdag.charts import scale as charts
     from perfdag.charts.style import to_bytes
-    from perfdag.steps.scale import runai
+    from perfdag.steps.scale import times
 
     settings_of(args)
     if args.plot not in ("general", "detailed"):
         return _plot_stages(args)
     skip = args.skip_errors is not False
-    times = runai.read_times(args.output_dir)
-    runai.write_csv(args.output_dir / "times.csv", times)
-    chosen = runai.select(times, skip, args.head, args.tail)
-    left_out = [each.excluded for each in times if each.excluded]
-    for reason in sorted(set(left_out)):
-        print(f"{left_out.count(reason)} of {len(times)} {'left out' if skip else 'flagged'}: {reason}", file=sys.stderr)
+    every = times.read_times(args.output_dir)
+    times.write_csv(args.output_dir / "times.csv", every)
+    chosen = times.select(every, skip, args.head, args.tail)
+    excluded = [f"{count} {'left out' if skip else 'flagged'}: {reason}" for reason, count in times.left_out(every).items()]
+    for text in excluded:
+        print(f"of {len(every)} workloads {text}", file=sys.stderr)
     if not chosen:
         print("no data to plot", file=sys.stderr)
         return 1
     deltas = [(str(each.info["submitTimestamp"]), each.deltas) for each in chosen]
-    figure = charts.general(deltas) if args.plot == "general" else charts.detailed(deltas)
+    draw = charts.general if args.plot == "general" else charts.detailed
     path = args.output_dir / f"{args.plot}.png"
-    path.write_bytes(to_bytes(figure)[1])
-    print(f"{path} and {args.output_dir / 'times.csv'}: {len(chosen)} workloads")
+    path.write_bytes(to_bytes(draw(deltas, len(every), excluded))[1])
+    print(f"{path} and {args.output_dir / 'times.csv'}: {len(chosen)} of {len(every)} workloads")
     return 0
 
 

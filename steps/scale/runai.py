@@ -1,10 +1,8 @@
-"""The files of Run:ai's scale test tool: settings, submitted.json, sampled.json and times.csv (run-ai/scale-test-tool, README.md).
+"""The files of Run:ai's scale test tool: settings, submitted.json and sampled.json (run-ai/scale-test-tool, README.md); times.csv is in `times`.
 
-Field names and reference stages are the tool's. Differences: a time that was never seen is null, never another event's time; times
-keep their fraction; a difference is never clamped; the CSV's header has as many columns as its rows.
+Field names are the tool's. Differences: a time that was never seen is null, never another event's time; times keep their fraction.
 """
 
-import csv
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -12,8 +10,6 @@ from datetime import UTC, datetime
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
-
-import orjson
 
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale.generator import Submitted
@@ -23,21 +19,6 @@ from perfdag.steps.scale.templates import RUNAI_STORAGE
 T = TypeVar("T")
 SUBMITTERS, SUBMITTER_GROUP = ("api", "kubectl", "runai-cli"), "perfdag.submitters"
 WORKLOAD_TYPES = ("training", "distributed", "interactive")
-REFERENCE = {
-    "Workload Creation": ("workloadCreatedTimestamp", "submitTimestamp"),
-    "Job Creation": ("jobCreatedTimestamp", "workloadCreatedTimestamp"),
-    "First Pod Creation": ("firstPodCreatedTimestamp", "jobCreatedTimestamp"),
-    "Last Pod Creation": ("lastPodCreatedTimestamp", "jobCreatedTimestamp"),
-    "Pod Group Creation": ("podGroupCreatedTimestamp", "firstPodCreatedTimestamp"),
-    "Pod Scheduling Decision": ("podSchedulingDecisionTimestamp", "podGroupCreatedTimestamp"),
-    "First Eviction": ("firstEvictionTimestamp", "podGroupCreatedTimestamp"),
-    "First PVC Bind Request": ("firstPVCBindRequestTimestamp", "podGroupCreatedTimestamp"),
-    "First PVC Bind": ("firstPVCBindTimestamp", "firstPVCBindRequestTimestamp"),
-    "Backend Job Creation": ("backendJobCreatedTimestamp", "podGroupCreatedTimestamp"),
-    "Total Pod Scheduling Decision": ("podSchedulingDecisionTimestamp", "submitTimestamp"),
-    "Total Backend Job Creation": ("backendJobCreatedTimestamp", "submitTimestamp"),
-}
-"""Delta -> (event, the event it is measured from)."""
 _TIMES: dict[str, tuple[str, ...]] = {
     "workloadCreatedTimestamp": ("workload_created", "created"),
     "jobCreatedTimestamp": ("job_created", "created"),
@@ -60,19 +41,6 @@ _OF_PODS = {"firstPodCreatedTimestamp": ("created",), "lastPodCreatedTimestamp":
 _LAST = ("lastPodCreatedTimestamp", "podSchedulingDecisionTimestamp")
 """Of a set of VMIs the last one's, where all have it; of the others the first one's."""
 _NEEDED = ("workloadCreatedTimestamp", "firstPodCreatedTimestamp", "podSchedulingDecisionTimestamp")
-_INFO = {
-    "Job Name": "jobName",
-    "Namespace": "jobNamespace",
-    "projectName": "projectName",
-    "Workload Created": "workloadCreatedTimestamp",
-    "Job Created": "jobCreatedTimestamp",
-    "First Pod Created": "firstPodCreatedTimestamp",
-    "Last Pod Created": "lastPodCreatedTimestamp",
-    "Pod Group Created": "podGroupCreatedTimestamp",
-    "Pod Scheduling Decision Time": "podSchedulingDecisionTimestamp",
-    "Workload Submitted": "submitTimestamp",
-    "Backend Job Created": "backendJobCreatedTimestamp",
-}
 
 
 class SettingsError(ValueError):
@@ -208,107 +176,6 @@ def _time(row: Row, watched: bool) -> float | None:
 
 def _iso(seconds: float | None) -> str | None:
     return datetime.fromtimestamp(seconds, UTC).isoformat() if seconds else None
-
-
-@dataclass
-class Times:
-    """One workload of times.csv: its info and deltas in seconds (None: unobserved), and why it is left out of plots (empty: it is not)."""
-
-    info: dict[str, Any]
-    deltas: dict[str, float | None]
-    excluded: str = ""
-
-
-def read_times(folder: Path) -> list[Times]:
-    """Join submitted.json and sampled.json, in order of submission. Files of the original tool are read too. Raises SettingsError.
-
-    A workload's time of submission is of our clock. Where the others are the API's whole seconds, it is put on the API server's clock, whose
-    lead is in the sample's summary.json (without one: none).
-    """
-    ahead = _server_ahead(folder)
-    known = _read(folder / "submitted.json", "jobName", "projectName", "submitTimestamp")
-    submitted = {(each["jobName"], each["projectName"]): each["submitTimestamp"] for each in known}
-    found = []
-    for item in _read(folder / "sampled.json", "jobName", "projectName"):
-        key = (item["jobName"], item["projectName"])
-        if key in submitted:
-            found.append(_times({**item, "submitTimestamp": submitted[key]}, ahead))
-    return sorted(found, key=lambda each: str(each.info["submitTimestamp"]))
-
-
-def _read(path: Path, *keys: str) -> list[dict[str, Any]]:
-    try:
-        data = orjson.loads(path.read_bytes())
-    except FileNotFoundError:
-        verb = "submit" if path.name == "submitted.json" else "sample"
-        raise SettingsError(f"no {path}; run `perfdag scale {verb} -o {path.parent}` first") from None
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"cannot read {path}: {error}") from None
-    if not isinstance(data, list):
-        raise SettingsError(f"{path} is not a list of workloads")
-    for number, each in enumerate(data, 1):
-        lacking = [key for key in keys if not isinstance(each, dict) or key not in each]
-        if lacking:
-            raise SettingsError(f"{path}: workload {number} of {len(data)} has no {', '.join(lacking)}")
-    return data
-
-
-def _server_ahead(folder: Path) -> float:
-    """The server's clock minus ours in seconds, as the sample measured it; 0 where nothing tells."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        return float(orjson.loads((folder / "summary.json").read_bytes())["server_clock_ahead_s"])
-    return 0.0
-
-
-def _times(info: dict[str, Any], ahead: float) -> Times:
-    def at(key: str) -> float | None:
-        text = info.get(key)
-        try:
-            return datetime.fromisoformat(text).timestamp() if text else None
-        except (TypeError, ValueError):
-            raise SettingsError(f"workload {info['jobName']}: {key} is {text!r}, not a time (ISO 8601)") from None
-
-    created = at("workloadCreatedTimestamp")
-    shift = ahead if created is not None and created == int(created) else 0.0
-    deltas: dict[str, float | None] = {}
-    for name, (event, since) in REFERENCE.items():
-        end, start = at(event), at(since)
-        start = start + shift if start is not None and since == "submitTimestamp" else start
-        deltas[name] = _delta(start, end) if end is not None and start is not None else None
-    group, pod, total = at("podGroupCreatedTimestamp"), at("firstPodCreatedTimestamp"), deltas["Total Pod Scheduling Decision"]
-    excluded = ""
-    if group is not None and pod is not None and int(group) < int(pod):
-        excluded = "pod group older than its first pod (the pod was replaced)"
-    elif total is not None and total < -1:
-        excluded = "scheduled before it was submitted (clocks differ)"
-    elif total is None:
-        excluded = "never scheduled"
-    return Times(info, deltas, excluded)
-
-
-def _delta(start: float, end: float) -> float:
-    """Seconds between two times of one clock; where one of them is a whole second, both are cut to it, as the tool does."""
-    if start == int(start) or end == int(end):
-        return float(int(end) - int(start))
-    return end - start
-
-
-def select(times: Sequence[Times], skip_errors: bool, head: int | None, tail: int | None) -> list[Times]:
-    """What is plotted: without the excluded ones if asked, then the first `head` and of those the last `tail`."""
-    chosen = [each for each in times if not (skip_errors and each.excluded)]
-    chosen = chosen[:head] if head else chosen
-    return chosen[-tail:] if tail else chosen
-
-
-def write_csv(path: Path, times: Sequence[Times]) -> None:
-    """times.csv: every workload, the excluded ones with the reason; unobserved is empty."""
-    with path.open("w", newline="") as file:
-        out = csv.writer(file)
-        out.writerow([*_INFO, *REFERENCE, "Excluded"])
-        for each in times:
-            info = [each.info.get(key) or "" for key in _INFO.values()]
-            deltas = ["" if (value := each.deltas[name]) is None else f"{value:.6f}" for name in REFERENCE]
-            out.writerow([*info, *deltas, each.excluded])
 
 
 async def runai_version(kube: Kube) -> str | None:

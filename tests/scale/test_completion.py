@@ -9,7 +9,7 @@ import pytest
 
 from perfdag import kubeconfig
 from perfdag.kube import Kube, KubeError, Resource
-from perfdag.steps.scale import commands, runai, sampling, vmi
+from perfdag.steps.scale import commands, runai, sampling, times, vmi
 from perfdag.steps.scale.attach import attach, find, follow, workload_of
 from perfdag.steps.scale.chains import chain, kinds_of
 from perfdag.steps.scale.completion import reached, settled, wanted
@@ -256,8 +256,8 @@ class TestSampled:
         assert [self.seconds(item, key) for key in keys] == [2, 4, 5, 7]
         (tmp_path / "sampled.json").write_bytes(orjson.dumps([item]))
         (tmp_path / "submitted.json").write_bytes(orjson.dumps(runai.submitted_json(Submitted("r", sent("a"), BASE / 1e9, BASE), "p")))
-        (times,) = runai.read_times(tmp_path)
-        assert times.deltas["Total Pod Scheduling Decision"] == 7.0
+        (found,) = times.read_times(tmp_path)
+        assert found.deltas["Total Pod Scheduling Decision"] == 7.0
         assert self.sampled(SET, own, *vmis, pods[0], members=2) == ([], 1), "not all of it is scheduled"
 
 

@@ -14,10 +14,10 @@ import pytest
 
 from perfdag import kubeconfig
 from perfdag.kube import Kube, KubeError
-from perfdag.steps.scale import runai
+from perfdag.steps.scale import runai, times
 from perfdag.steps.scale.commands import Order, _submitter
-from perfdag.steps.scale.files import forget, read_run
-from perfdag.steps.scale.generator import CommandSubmitter
+from perfdag.steps.scale.files import RunFile, forget, read_run, write_run
+from perfdag.steps.scale.generator import CommandSubmitter, Submission, Submitted
 from perfdag.steps.scale.rows import Row
 from perfdag.steps.scale.schedule import Schedule
 
@@ -54,8 +54,8 @@ class TestRunaiFiles:
         return {"jobName": name, "jobNamespace": "runai-p", "projectName": "p"} | stamps
 
     def test_reference_stages_and_columns(self, tmp_path: Path) -> None:
-        times = runai.read_times(self.folder(tmp_path, [self.item("a")]))
-        assert times[0].deltas == {
+        found = times.read_times(self.folder(tmp_path, [self.item("a")]))
+        assert found[0].deltas == {
             "Workload Creation": 1.0,
             "Job Creation": 1.0,
             "First Pod Creation": 1.0,
@@ -69,7 +69,7 @@ class TestRunaiFiles:
             "Total Pod Scheduling Decision": 6.0,
             "Total Backend Job Creation": None,
         }
-        runai.write_csv(tmp_path / "times.csv", times)
+        times.write_csv(tmp_path / "times.csv", found)
         rows = list(csv.reader((tmp_path / "times.csv").open()))
         assert len(rows[0]) == len(rows[1]) == len(set(rows[0]))
         assert rows[1][rows[0].index("First Eviction")] == ""
@@ -91,22 +91,74 @@ class TestRunaiFiles:
         (tmp_path / "submitted.json").write_bytes(orjson.dumps(submitted))
         (tmp_path / "sampled.json").write_bytes(orjson.dumps(sampled))
         (tmp_path / "summary.json").write_bytes(orjson.dumps({"server_clock_ahead_s": ahead}))
-        totals = [each.deltas["Total Pod Scheduling Decision"] or 0.0 for each in runai.read_times(tmp_path)]
+        totals = [each.deltas["Total Pod Scheduling Decision"] or 0.0 for each in times.read_times(tmp_path)]
         assert (len(totals), waiting) == (2000, 0)
         assert sum(totals) / 2000 == pytest.approx(0.3, abs=0.05)
         assert all(each == int(each) for each in totals) != watched
 
     def test_excluded_workloads_are_named_and_kept_in_the_table(self, tmp_path: Path) -> None:
         late_pod = self.item("late", firstPodCreatedTimestamp="08")
-        times = runai.read_times(self.folder(tmp_path, [self.item("a"), late_pod, self.item("b")]))
-        assert [each.excluded != "" for each in times] == [False, True, False]
-        assert len(runai.select(times, True, None, None)) == 2
-        assert len(runai.select(times, False, None, None)) == 3
-        assert [each.info["jobName"] for each in runai.select(times, True, 2, 1)] == ["b"]
+        found = times.read_times(self.folder(tmp_path, [self.item("a"), late_pod, self.item("b")]))
+        assert [each.excluded != "" for each in found] == [False, True, False]
+        assert len(times.select(found, True, None, None)) == 2
+        assert len(times.select(found, False, None, None)) == 3
+        assert [each.info["jobName"] for each in times.select(found, True, 2, 1)] == ["b"]
+
+    def partly_scheduled(self, folder: Path) -> None:
+        """Of 12 workloads 10 were accepted, of which 6 were scheduled."""
+        self.folder(folder, [self.item(f"j-{i}") for i in range(10)])
+        (folder / "sampled.json").write_bytes(orjson.dumps([self.item(f"j-{i}") for i in range(6)]))
+        due = round(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1e9)
+        error = 'pods "j-10" is forbidden: exceeded quota'
+        items = [Submission(i, f"j-{i}", "runai-p", due, due, due + 1, error=error if i > 9 else "") for i in range(12)]
+        file = RunFile("r", "run.ai/v2alpha1", "TrainingWorkload", ["runai-p"], "p", 1, 1, True, items, {})
+        file.submissions[11].error = 'pods "j-11" is forbidden: exceeded quota'
+        write_run(folder / "run.json", file, Submitted("r", items, 0.0, 0))
+
+    @pytest.mark.parametrize("plot", ["general", "detailed"])
+    @pytest.mark.parametrize(("skip", "shown", "how"), [("--skip-errors", 6, "left out"), ("--no-skip-errors", 12, "flagged")])
+    def test_what_was_never_scheduled_or_refused_is_counted_with_the_reason(
+        self,
+        plot: str,
+        skip: str,
+        shown: int,
+        how: str,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        from perfdag.charts import style
+        from perfdag.cli import main
+
+        drawn: list[str] = []
+        monkeypatch.setattr(style, "to_bytes", lambda figure: (drawn.extend(each.get_text() for each in figure.texts), b"x"))
+        self.partly_scheduled(tmp_path)
+        assert main(["scale", "plot", "--plot", plot, skip, "-o", str(tmp_path)]) == 0
+        reasons = [f"4 {how}: never scheduled", f'2 {how}: refused: pods "NAME" is forbidden: exceeded quota']
+        said = capsys.readouterr()
+        assert said.err.splitlines() == [f"of 12 workloads {each}" for each in reasons]
+        assert f"{shown} of 12 workloads" in said.out
+        with (tmp_path / "times.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        assert [row["Job Name"] for row in rows if not row["Excluded"]] == [f"j-{i}" for i in range(6)]
+        assert len(rows) == 12
+        assert all(row["Total Pod Scheduling Decision"] == "" and row["Workload Submitted"] for row in rows if row["Excluded"])
+        title, subtitle = drawn
+        assert ("6 of 12" if plot == "general" or shown == 6 else "12 workloads") in title
+        assert all(each in subtitle.replace("\n", " ") for each in reasons)
+
+    def test_a_run_of_which_nothing_was_scheduled_is_no_picture_of_none(self, tmp_path: Path) -> None:
+        from perfdag.charts import scale as charts
+
+        self.folder(tmp_path, [self.item("a")])
+        (tmp_path / "sampled.json").write_text("[]")
+        (only,) = times.read_times(tmp_path)
+        assert only.excluded == "never scheduled"
+        assert charts.general([(only.info["submitTimestamp"], only.deltas)]).texts[0].get_text().endswith("scheduling: 0 of 1 workloads")
 
     def test_missing_files_and_bad_settings_say_what_to_do(self, tmp_path: Path) -> None:
         with pytest.raises(runai.SettingsError, match="perfdag scale submit"):
-            runai.read_times(tmp_path)
+            times.read_times(tmp_path)
         (tmp_path / "s.yaml").write_text("submiter: api")
         with pytest.raises(runai.SettingsError, match=r"submiter; there are .*submitter"):
             runai.read_settings(tmp_path / "s.yaml")
@@ -139,12 +191,12 @@ class TestRunaiFiles:
         self.folder(tmp_path, [self.item("a")])
         (tmp_path / file).write_bytes(orjson.dumps(body))
         with pytest.raises(runai.SettingsError, match=told):
-            runai.read_times(tmp_path)
+            times.read_times(tmp_path)
 
     def test_a_time_that_is_none_is_named(self, tmp_path: Path) -> None:
         self.folder(tmp_path, [{**self.item("a"), "jobCreatedTimestamp": "yesterday"}])
         with pytest.raises(runai.SettingsError, match=r"workload a: jobCreatedTimestamp is 'yesterday', not a time"):
-            runai.read_times(tmp_path)
+            times.read_times(tmp_path)
 
     @pytest.mark.parametrize(
         ("body", "told"),
