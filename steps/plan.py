@@ -13,7 +13,7 @@ from perfdag.confirm import ROUNDS
 from perfdag.kube import Kube, KubeError, run
 from perfdag.parts import forget_damaged, note, run_folder, stored_parts
 from perfdag.plan import Plan, make_plan, read_plan
-from perfdag.podspec import Context, account_of, claim_spec, host_port, patch, priority_class, shared_claim, shares
+from perfdag.podspec import LABEL, Context, account_of, claim_spec, host_port, patch, priority_class, shared_claim, shares
 from perfdag.runs import elsewhere, variants
 from perfdag.shape import Shape
 from perfdag.steps import budget
@@ -25,9 +25,11 @@ from perfdag.steps.room import has_class, lacking
 from perfdag.steps.size import check_shapes, check_size, refuse
 from perfdag.store import NotStoredError, Store, StoreError
 
-FANS = ("batches", "batchesnet", "duels")
+FANS = ("batches", "duels")
 SSH_PORT = 2222
-NETWORKS = {False: "k8s.v1.cni.cncf.io/networks", True: "v1.multus-cni.io/default-network"}
+NETWORK = f"{LABEL}/network"
+"""Annotation of a pod that Multus gives no network: whose network it is on."""
+MULTUS = {False: "k8s.v1.cni.cncf.io/networks", True: "v1.multus-cni.io/default-network"}
 
 Object = dict[str, Any]
 
@@ -51,14 +53,13 @@ def plan_of(here: Here, store: Store, environment: Mapping[str, str], mounted: P
 
 
 def outputs(plan: Plan, here: Here, stored: set[str], other: Plan | None = None) -> dict[str, Any]:
-    """What Argo gets: the batches that still miss a sample (by kind of network), the shape of each, the distinct shapes.
+    """What Argo gets: the batches that still miss a sample in the plan's order, the shape of each, the distinct shapes.
 
     `other`: the second variant of a plan of two; `stored` then holds the samples that both have. Raises BadDocument.
     """
     check_size(plan)
     shapes = [Shape.model_validate(each) for each in plan.shapes]
     left = [number for number, batch in enumerate(plan.batches) if any(plan.key(position) not in stored for position in batch.samples)]
-    net = [number for number in left if shapes[plan.batches[number].shape].network.name]
     accounts = {point.shape: account_of(point.benchmark) for point in plan.points if point.benchmark in here.allowed}
     if other:
         described, shapeof = _side_by_side(plan, other, here)
@@ -72,8 +73,7 @@ def outputs(plan: Plan, here: Here, stored: set[str], other: Plan | None = None)
         ]
     check_shapes(described)
     return {
-        "batches": [] if other else [number for number in left if number not in set(net)],
-        "batchesnet": [] if other else net,
+        "batches": [] if other else left,
         "duels": left if other else [],
         "shapeof": shapeof,
         "shapes": described,
@@ -91,8 +91,7 @@ def _turn(shape: Shape, pods: int, number: int) -> str:
 
 
 def _side_by_side(a: Plan, b: Plan, here: Here) -> tuple[list[Object], list[Object]]:
-    """The shapes of two variants and, for each batch, how many pods of which shape of each: `n` a side, those with a
-    network of their own apart."""
+    """The shapes of two variants and, for each batch, which of them each side has and how many pods (`n`, as many on both)."""
     described, shapeof = [], []
     for plan, first in ((a, 0), (b, 1)):
         accounts = {point.shape: account_of(point.benchmark) for point in plan.points if point.benchmark in here.allowed}
@@ -103,13 +102,9 @@ def _side_by_side(a: Plan, b: Plan, here: Here) -> tuple[list[Object], list[Obje
             described.append(_described(shape, a, here, accounts.get(number), ranks))
     for number, (left, right) in enumerate(zip(a.batches, b.batches, strict=True)):
         first_shape = Shape.model_validate(a.shapes[left.shape])
-        turn = _turn(first_shape, 2 * first_shape.hosts.count, number)
-        entry = {"s": str(left.shape), "t": str(len(a.shapes) + right.shape), "turn": turn}
-        for side, raw in (("a", a.shapes[left.shape]), ("b", b.shapes[right.shape])):
-            shape = Shape.model_validate(raw)
-            pods, named = str(shape.hosts.count), bool(shape.network.name)
-            entry |= {"n": pods, side: "0" if named else pods, f"{side}net": pods if named else "0"}
-        shapeof.append(entry)
+        n = first_shape.hosts.count
+        turn = _turn(first_shape, 2 * n, number)
+        shapeof.append({"s": str(left.shape), "t": str(len(a.shapes) + right.shape), "n": str(n), "turn": turn})
     return described, shapeof
 
 
@@ -117,10 +112,14 @@ def _described(shape: Shape, plan: Plan, here: Here, account: str | None, ranks:
     priority = priority_class(plan.options.get("priority", 0))
     context = Context(plan.run_id, here.workflow_uid, here.images, here.store, here.pull_policy, priority, account, ranks)
     ports = [ssh_port(shape, plan.run_id, rank) for rank in (0, 1)]
-    described: Object = {"patch": patch(shape, context), "port": str(ports[0]), "step": str(ports[1] - ports[0])}
-    if shape.network.name:
-        described |= {"network": shape.network.name, "netkey": NETWORKS[shape.network.default]}
-    return described
+    named = shape.network.name
+    return {
+        "patch": patch(shape, context),
+        "port": str(ports[0]),
+        "step": str(ports[1] - ports[0]),
+        "netkey": MULTUS[shape.network.default] if named else NETWORK,
+        "network": named or ("host" if shape.network.host else "pod"),
+    }
 
 
 def ssh_port(shape: Shape, run_id: str, rank: int) -> int:

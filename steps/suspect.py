@@ -22,7 +22,7 @@ from perfdag.store import Store
 def step(here: Here, out: Path) -> list[str]:
     """Collect the run, look for suspicious points, plan the runs that confirm them; what is measured again, by entry and label.
 
-    Writes the numbers of their batches below `out`, by kind of network. Raises BadDocument, StoreError, KubeError.
+    Writes the numbers of their batches below `out`. Raises BadDocument, StoreError, KubeError.
     """
     store = here.open()
     plan = load_plan(store, here.run_id)
@@ -58,15 +58,14 @@ def planned(store: Store, plan: Plan) -> list[Plan]:
 
 
 def outputs(store: Store, plan: Plan, confirming: list[Plan]) -> dict[str, list[int]]:
-    """The batches that Argo fans out over, those on a network of their own apart."""
+    """The batches that Argo fans out over, in the order of the confirming runs."""
     stored = {each.run_id: stored_parts(store, each.run_id) for each in confirming}
     left = [
         number
         for number, made, index in numbers(plan, confirming)
         if any(made.key(position) not in stored[made.run_id] for position in made.batches[index].samples)
     ]
-    net = [number for number in left if _shape(plan, number).network.name]
-    return {"batches": [number for number in left if number not in net], "batchesnet": net, "duels": []}
+    return {"batches": left, "duels": []}
 
 
 def _shape(plan: Plan, number: int) -> Shape:

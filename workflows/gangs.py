@@ -44,28 +44,25 @@ def _turns(made: Installation) -> m.Synchronization | None:
     return m.Synchronization(mutexes=[m.Mutex(name=f"perfdag-{{{{workflow.uid}}}}-{{{{={_of_batch('turn')}}}}}")])
 
 
-def duel(made: Installation, ranks: dict[bool, Container]) -> DAG:
-    """Ranks of both variants of one batch: those of A first, those of B counted on, each with or without a network of its own."""
-    attempt = _attempts(made, "duel")
+def duel(made: Installation, rank: Container) -> DAG:
+    """Ranks of both variants of one batch: those of A first, those of B counted on."""
+    attempt, count = _attempts(made, "duel"), m.IntOrString(root=f"{{{{={_of_batch('n')}}}}}")
     with attempt:
-        for side, shape in (("a", "s"), ("b", "t")):
-            start = m.IntOrString(root="0" if side == "a" else f"{{{{={_of_batch('n')}}}}}")
-            for net in (False, True):
-                count = m.IntOrString(root=f"{{{{={_of_batch(side + ('net' if net else ''))}}}}}")
-                _ranks(f"{side}-net" if net else side, ranks[net], shape, m.Sequence(start=start, count=count))
+        _ranks("a", rank, "s", m.Sequence(count=count))
+        _ranks("b", rank, "t", m.Sequence(start=count, count=count))
     return attempt
 
 
-def gang(made: Installation, ranks: dict[bool, Container], net: bool) -> DAG:
+def gang(made: Installation, rank: Container) -> DAG:
     """Ranks of one batch, all created at once; a retry makes the whole gang anew."""
-    attempt = _attempts(made, "gang-net" if net else "gang")
+    attempt = _attempts(made, "gang")
     with attempt:
-        _ranks("rank", ranks[net], "s", m.Sequence(count=m.IntOrString(root=f"{{{{={_of_batch('n')}}}}}")))
+        _ranks("rank", rank, "s", m.Sequence(count=m.IntOrString(root=f"{{{{={_of_batch('n')}}}}}")))
     return attempt
 
 
-def rank(made: Installation, net: bool) -> Container:
-    """A pod of a batch: rank 0 leads, the others serve; its shape's patch is laid over it. `net`: with the annotation of a network."""
+def rank(made: Installation) -> Container:
+    """A pod of a batch: rank 0 leads, the others serve; its shape's patch is laid over it."""
     # of a pod of variant B; of others it is no rank, and their patches do not ask for it
     twin = f"string(asInt(inputs.parameters.rank) - asInt({_of_batch('n')}))"
     port = f"string(asInt({_of_shape('port')}) + asInt({_of_shape('step')}) * asInt(inputs.parameters.rank))"
@@ -83,12 +80,12 @@ def rank(made: Installation, net: bool) -> Container:
         "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
         # Volcano's gang: plan makes the PodGroup where the shape asks for it; other schedulers do not read this
         "scheduling.k8s.io/group-name": "perfdag-{{workflow.uid}}-b{{inputs.parameters.batch}}",
+        # Multus' own keys may not be empty; with a template for it alone its batches would be a fan of their own, after all others
+        "{{=" + _of_shape("netkey") + "}}": "{{=" + _of_shape("network") + "}}",
     }
-    if net:
-        annotations["{{=" + _of_shape("netkey") + "}}"] = "{{=" + _of_shape("network") + "}}"
     return container(
         made,
-        "rank-net" if net else "rank",
+        "rank",
         image=made.image("base"),
         args=[
             "step",

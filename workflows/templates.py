@@ -20,7 +20,7 @@ NAME = "perfdag"
 PLAN_SECONDS, SENTRY_MARGIN, FINISH_SECONDS = 1800, 60, 3600
 # the run id as it was given, empty where plan makes one, and as plan says it: there are runs whose plan was refused
 _GIVEN, _MADE = "workflow.parameters.run", "workflow.outputs.parameters.run"
-_FANS = {"batches": "gang", "batchesnet": "gang-net", "duels": "duel"}
+_FANS = {"batches": "gang", "duels": "duel"}
 
 
 def template(made: Installation) -> WorkflowTemplate:
@@ -48,8 +48,8 @@ def template(made: Installation) -> WorkflowTemplate:
         sentry = tried(made, "sentry", _sentry(made))
         suspect = tried(made, "suspect", _suspect(made), lost(made, "suspect", FINISH_SECONDS))
         tried(made, "finish", _finish(made), lost(made, "finish", FINISH_SECONDS))
-        ranks = {net: rank(made, net) for net in (False, True)}
-        fans = [gang(made, ranks, False), gang(made, ranks, True), duel(made, ranks)]
+        pods = rank(made)
+        fans = [gang(made, pods), duel(made, pods)]
         # a DAG of its own: the sentry beside it is no batch, and must not take a batch's place under the limit
         with DAG(name="batches", fail_fast=False, inputs=[Parameter(name=name) for name in _FANS]) as batches:
             for (fan, name), each in zip(_FANS.items(), fans, strict=True):
@@ -127,7 +127,6 @@ def _plan(made: Installation) -> Container:
         volume_mounts=[m.VolumeMount(name="suite", mount_path="/perfdag/suite", read_only=True)],
         outputs=[
             Parameter(name="batches", value_from=m.ValueFrom(path="/tmp/perfdag-plan/batches")),
-            Parameter(name="batchesnet", value_from=m.ValueFrom(path="/tmp/perfdag-plan/batchesnet")),
             Parameter(name="duels", value_from=m.ValueFrom(path="/tmp/perfdag-plan/duels")),
             Parameter(name="shapeof", global_name="shapeof", value_from=m.ValueFrom(path="/tmp/perfdag-plan/shapeof")),
             Parameter(name="shapes", global_name="shapes", value_from=m.ValueFrom(path="/tmp/perfdag-plan/shapes")),
@@ -195,7 +194,7 @@ def document(made: Installation) -> dict[str, Any]:
     for each in made_of["spec"]["templates"]:
         if each["name"] == "batches":
             each["parallelism"] = made.parallel_batches
-        if each["name"] in ("rank", "rank-net"):
+        if each["name"] == "rank":
             each["pendingTimeout"] = "{{workflow.outputs.parameters.pending}}"
         elif "container" in each:  # the workflow holds the lock of all that measure
             each["pendingTimeout"] = f"{made.pending_limit}s"

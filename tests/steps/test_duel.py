@@ -84,8 +84,8 @@ entries:
 def test_pods_of_both_variants_are_told_where_to_be() -> None:
     found = made(PAIR, a=("one.network.host=true",), b=("one.network.name=bench/net",))
     given = outputs(found.a, place(found.a.run_id), set(), found.b)
-    assert (given["batches"], given["batchesnet"], given["duels"]) == ([], [], [0])
-    assert given["shapeof"] == [{"s": "0", "t": "1", "n": "2", "turn": "gang", "a": "2", "anet": "0", "b": "0", "bnet": "2"}]
+    assert (given["batches"], given["duels"]) == ([], [0])
+    assert given["shapeof"] == [{"s": "0", "t": "1", "n": "2", "turn": "gang"}]
     a, b = (json.loads(json.dumps(each["patch"])) for each in given["shapes"])
     assert a["hostNetwork"]
     assert "hostNetwork" not in b
@@ -95,7 +95,7 @@ def test_pods_of_both_variants_are_told_where_to_be() -> None:
     assert "podAffinity" not in a["affinity"]
     near = b["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert [each["labelSelector"]["matchLabels"]["perfdag/rank"] for each in near] == ["@TWIN@"]
-    assert given["shapes"][1]["network"] == "bench/net"
+    assert [each["network"] for each in given["shapes"]] == ["host", "bench/net"]
 
 
 def test_two_variants_on_the_host_network_have_ports_of_their_own() -> None:

@@ -17,7 +17,7 @@ from perfdag.kube import Kube, KubeError
 from perfdag.plan import make_plan
 from perfdag.runs import load_plan
 from perfdag.steps.place import Here
-from perfdag.steps.plan import step
+from perfdag.steps.plan import FANS, step
 from perfdag.steps.pods import read, told
 from perfdag.store import open_store
 from perfdag.suite import loads
@@ -85,7 +85,7 @@ def test_the_rest_is_measured_and_the_rows_say_why(here: Here, tmp_path: Path) -
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     out = tmp_path / "out"
     step(here, out, {})
-    left: list[int] = [number for name in ("batches", "batchesnet", "duels") for number in orjson.loads((out / name).read_bytes())]
+    left: list[int] = [number for name in FANS for number in orjson.loads((out / name).read_bytes())]
     entries = [plan.points[plan.order[batch.samples[0]][0]].entry for batch in plan.batches]
     assert [entries[number] for number in left] == ["good"]
     stored = load_plan(store, here.run_id)

@@ -16,7 +16,7 @@ from perfdag.shape import Shape
 from perfdag.steps.gang import wrong_place
 from perfdag.steps.given import suite_text
 from perfdag.steps.place import Here, here
-from perfdag.steps.plan import batch_objects, kept, outputs, plan_of, ssh_port
+from perfdag.steps.plan import FANS, batch_objects, kept, outputs, plan_of, ssh_port
 from perfdag.steps.size import check_size
 from perfdag.store import FolderStore
 from perfdag.suite import loads
@@ -71,7 +71,6 @@ def test_outputs_are_integers_and_shapes_and_skip_what_is_stored() -> None:
     assert len(plan.batches) == 2
     made = outputs(plan, place(), set())
     assert made["batches"] == [0, 1]
-    assert made["batchesnet"] == []
     assert made["shapeof"] == [{"s": "0", "n": "1", "turn": str(number)} for number in range(4)]  # two more for runs that confirm
     assert made["gated"] == "false"
     stored = {plan.key(position) for position in plan.batches[0].samples}
@@ -110,15 +109,16 @@ def test_pairs_share_the_pods_of_one_gang() -> None:
     [
         ("{name: bench/net}", "k8s.v1.cni.cncf.io/networks"),
         ("{name: bench/net, default: true}", "v1.multus-cni.io/default-network"),
-        ("{host: true}", None),
-        ("{}", None),
+        ("{host: true}", "perfdag/network"),
+        ("{}", "perfdag/network"),
     ],
 )
-def test_a_network_is_an_annotation_and_a_peers_port_is_what_its_lead_calls(network: str, key: str | None) -> None:
+def test_a_network_is_an_annotation_and_a_peers_port_is_what_its_lead_calls(network: str, key: str) -> None:
     text = f"name: s\nentries: [{{benchmark: command, hosts: {{count: 3}}, network: {network}, params: {{argv: ['true']}}}}]\n"
     plan = make_plan(loads(text), run_id=place().run_id)
     [made] = outputs(plan, place(), set())["shapes"]
-    assert (made.get("netkey"), made.get("network")) == (key, "bench/net" if key else None)
+    assert made["netkey"] == key
+    assert made["network"] == {"{host: true}": "host", "{}": "pod"}.get(network, "bench/net")
     told = [int(made["port"]) + int(made["step"]) * rank for rank in range(3)]
     assert told == [ssh_port(plan.shape_of(0), plan.run_id, rank) for rank in range(3)]
 
@@ -139,12 +139,20 @@ def test_gangs_of_several_hosts_take_turns_unless_volcano_places_them() -> None:
     assert len({each["turn"] for each in made}) == 3
 
 
-def test_multus_batches_go_to_the_twin() -> None:
-    text = suite(1).replace("permutations", "network: {name: bench/fast}\n    permutations")
-    made = outputs(make_plan(loads(text), run_id="r"), place(), set())
-    assert (made["batches"], made["batchesnet"]) == ([], [0])
-    assert made["shapes"][0]["network"] == "bench/fast"
-    assert made["shapes"][0]["netkey"] == "k8s.v1.cni.cncf.io/networks"
+def test_shapes_of_every_network_are_fanned_out_over_in_the_plans_order() -> None:
+    """A fan of their own would measure the batches of Multus' networks after all others: drift between the shapes would be a difference."""
+    text = "name: s\nrepetitions: 6\nentries:\n" + "".join(
+        f"  - {{benchmark: command, name: {name}, network: {network}, params: {{argv: ['true']}}}}\n"
+        for name, network in (("plain", "{}"), ("fast", "{name: bench/fast}"), ("host", "{host: true}"))
+    )
+    plan = make_plan(loads(text), run_id="r")
+    assert len(plan.batches) == 18
+    made = outputs(plan, place(), set())
+    assert {name: made[name] for name in FANS} == {"batches": list(range(18)), "duels": []}
+    networks = [made["shapes"][int(made["shapeof"][number]["s"])]["network"] for number in made["batches"]]
+    blocks = [networks[first : first + 3] for first in range(0, 18, 3)]
+    assert all(sorted(block) == ["bench/fast", "host", "pod"] for block in blocks), networks
+    assert len(set(map(tuple, blocks))) > 1, "in seeded order"
 
 
 def test_an_allowed_benchmark_has_pods_and_an_account_of_its_own() -> None:

@@ -69,17 +69,18 @@ def test_numbers_lead_to_batches_and_their_shapes(tmp_path: Path) -> None:
     assert assigned(store, plan, 1)[0].run_id == plan.run_id
 
 
-def test_what_is_stored_is_not_measured_again_and_networks_go_apart(tmp_path: Path) -> None:
+def test_what_is_stored_is_not_measured_again_and_the_rest_in_the_order_of_its_runs(tmp_path: Path) -> None:
     store, plan = stored(tmp_path)
     confirming = begin(store, plan, of(plan, "one", "net"))
-    assert suspect.outputs(store, plan, []) == {"batches": [], "batchesnet": [], "duels": []}
-    made = suspect.outputs(store, plan, confirming)
-    assert [len(made["batches"]), len(made["batchesnet"])] == [ROUNDS, ROUNDS]
+    assert suspect.outputs(store, plan, []) == {"batches": [], "duels": []}
+    found = numbers(plan, confirming)
+    assert [made.run_id for _, made, _ in found] == [each.run_id for each in confirming for _ in each.batches]
+    assert suspect.outputs(store, plan, confirming) == {"batches": [number for number, _, _ in found], "duels": []}
     done = confirming[0]
     for position in range(len(done.order)):
         store.put(part_key(done.run_id, done.key(position)), Part("x", 1, "ok").dump())
     after = suspect.outputs(store, plan, confirming)
-    assert {name: len(value) for name, value in after.items()} == {"batches": ROUNDS - 1, "batchesnet": ROUNDS - 1, "duels": 0}
+    assert after == {"batches": [number for number, made, _ in found if made is not done], "duels": []}
 
 
 def test_what_goes_on_in_another_workflow_has_the_facts_of_both(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from perfdag.workflows.templates import FINISH_SECONDS, PLAN_SECONDS, Installati
 from .pods import pod
 
 GOLDEN = Path(__file__).parent / "golden"
-FANS = ("gang", "gang-net", "duel")
+FANS = ("gang", "duel")
 NASTY = "quote ' \" back\\slash {{workflow.name}} {{=1+1}} $(HOME) $HOME `id`\nsecond: line # not a comment\n- {{ item\n"
 INSTALLATIONS = {
     "base": Installation(namespace="bench", store="s3://bench/results"),
@@ -204,9 +204,19 @@ def test_rights_of_an_allowed_benchmark_are_of_its_own_account(namespaced: bool)
 def test_gangs_take_turns_where_batches_may_overlap(name: str, taken: bool) -> None:
     template = next(each for each in documents()[name] if each["metadata"]["name"] == "perfdag" and each["kind"] == "WorkflowTemplate")
     fans = [each for each in template["spec"]["templates"] if each["name"] in FANS]
-    assert ["synchronization" in each for each in fans] == [taken] * 3
+    assert ["synchronization" in each for each in fans] == [taken] * 2
     names = {each["synchronization"]["mutexes"][0]["name"] for each in fans if taken}
     assert all("{{workflow.uid}}" in each and ".turn')}}" in each for each in names)
+
+
+def test_batches_of_all_shapes_are_one_fan() -> None:
+    """Argo goes through the tasks of a DAG by their names, and through a task's items one after the other."""
+    template = next(each for each in documents()["base"] if each["kind"] == "WorkflowTemplate" and each["metadata"]["name"] == "perfdag")
+    made = {each["name"]: each for each in template["spec"]["templates"]}
+    fans = {each["withParam"]: each["template"] for each in made["batches"]["dag"]["tasks"]}
+    assert fans == {"{{inputs.parameters.batches}}": "gang", "{{inputs.parameters.duels}}": "duel"}, "a plan has one of both"
+    assert {task["template"] for name in FANS for task in made[name]["dag"]["tasks"]} == {"rank"}
+    assert [key for key in made["rank"]["metadata"]["annotations"] if ".netkey" in key], "Multus' annotation is the shape's own"
 
 
 def test_no_pod_waits_for_ever_and_only_what_another_attempt_may_mend_is_tried_again() -> None:
@@ -215,7 +225,7 @@ def test_no_pod_waits_for_ever_and_only_what_another_attempt_may_mend_is_tried_a
     pods = [each for each in template["spec"]["templates"] if "container" in each]
     said = "{{workflow.outputs.parameters.pending}}"
     steps = {"plan-pod": "30s", "sentry-pod": "30s", "suspect-pod": "30s", "finish-pod": "30s"}
-    assert {each["name"]: each.get("pendingTimeout") for each in pods} == {**steps, "rank": said, "rank-net": said}
+    assert {each["name"]: each.get("pendingTimeout") for each in pods} == {**steps, "rank": said}
     assert not any("retryStrategy" in each for each in pods), "Argo forgets the pendingTimeout of a template that has one"
     tried = {each["name"]: each["retryStrategy"] for each in template["spec"]["templates"] if "retryStrategy" in each}
     steps = {"plan": PLAN_SECONDS, "suspect": FINISH_SECONDS, "finish": FINISH_SECONDS}
@@ -254,7 +264,7 @@ def test_pods_of_every_step_are_labelled_by_their_run() -> None:
     found = {each["name"]: each["metadata"]["labels"].get("perfdag/run") for each in template["spec"]["templates"] if "container" in each}
     given, made = "{{workflow.parameters.run}}", "{{workflow.outputs.parameters.run}}"
     steps = {"plan-pod": given, "sentry-pod": made, "suspect-pod": made, "finish-pod": given}
-    assert found == {**steps, "rank": made, "rank-net": made}
+    assert found == {**steps, "rank": made}
 
 
 def test_pods_that_measure_nothing_keep_away_from_those_that_do() -> None:
@@ -272,7 +282,7 @@ def test_pods_that_measure_nothing_keep_away_from_those_that_do() -> None:
     }
     away = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}}
     steps = ("plan-pod", "sentry-pod", "suspect-pod", "finish-pod", "look-pod")
-    assert {each["name"]: each.get("affinity") for each in pods} == {**dict.fromkeys(steps, away), "rank": None, "rank-net": None}
+    assert {each["name"]: each.get("affinity") for each in pods} == {**dict.fromkeys(steps, away), "rank": None}
 
 
 def test_a_look_that_never_began_is_no_late_night() -> None:
