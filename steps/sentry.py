@@ -7,6 +7,7 @@ inside it can say so.
 import asyncio
 import base64
 import gzip
+import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -151,11 +152,23 @@ class InStore:
         self._plan, self._store = plan, store
 
     def __call__(self, batch: int, reason: str) -> None:
-        """Note it in the plan that the batch belongs to. Those that confirm are planned while the sentry stands. Raises StoreError."""
+        """Note it in the plan that the batch belongs to, and in both where two variants are measured side by side: without the pods of
+        one neither is measured. Those that confirm are planned while the sentry stands. Raises StoreError.
+        """
+        if self._plan.trigger == "ab":
+            said = _of_variant(reason, self._plan.shape_of(batch).hosts.count)
+            for each in variants(self._store, self._plan):
+                note(self._store, each.run_id, f"batch-{batch}", "failed", said, [batch])
+            return
         if batch >= len(self._plan.batches) and "confirmed" not in self._plan.options:
             self._plan = load_plan(self._store, self._plan.run_id)
         plan, index = assigned(self._store, self._plan, batch)
         note(self._store, plan.run_id, f"batch-{index}", "failed", reason, [index])
+
+
+def _of_variant(reason: str, pods: int) -> str:
+    """The reason with the variant of the pod that it tells of, `pods` a side: by its rank."""
+    return re.sub(r"^pod of rank (\d+)", lambda found: f"{found[0]} (variant {'AB'[int(found[1]) >= pods]})", reason)
 
 
 def of_annotations(workflow: Object) -> tuple[set[int], dict[int, str]]:

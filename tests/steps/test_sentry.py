@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from perfdag.abtest import prepare
+from perfdag.abtest import on_cluster, prepare
+from perfdag.collect import gather
 from perfdag.kube import KubeError
 from perfdag.parts import part_key
 from perfdag.plan import Plan, make_plan
@@ -486,3 +487,18 @@ def test_a_batch_that_confirms_is_noted_in_the_run_that_it_is_of(tmp_path: Path)
     [first, _] = begin(store, plan, {plan.points[0].id})
     sentry.note(1, "no room")
     assert store.list(f"runs/{first.run_id}/notes") == [f"runs/{first.run_id}/notes/batch-0.json"]
+
+
+def test_why_pods_of_two_variants_never_started_is_in_the_rows_of_both(tmp_path: Path) -> None:
+    store = FolderStore(str(tmp_path))
+    text = "name: s\nentries: [{benchmark: command, hosts: {count: 2}, params: {argv: ['true']}}]\n"
+    duel = on_cluster(prepare(loads(text), loads(text), ("a", "b"), 8))
+    for each in (duel.a, duel.b):
+        store.put(f"runs/{each.run_id}/plan.json", each.dump())
+    for rank, letter in ((1, "A"), (2, "B")):
+        Sentry(60.0, InStore(duel.a, store)).note(0, f"pod of rank {rank} never started: InvalidImageName: no")
+        for each in (duel.a, duel.b):
+            rows = gather(store, each)[0].to_pylist()
+            assert {(row["status"], row["error"]) for row in rows} == {
+                ("failed", f"pod of rank {rank} (variant {letter}) never started: InvalidImageName: no")
+            }
