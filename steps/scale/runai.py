@@ -127,13 +127,13 @@ def runai_argv(settings: Settings, workload: str, gpus: str, workers: int, pvc: 
 
 
 def submitted_json(done: Submitted, project: str) -> list[dict[str, str]]:
-    """submitted.json: what was accepted, with the moment it was sent."""
+    """submitted.json: what was accepted, with the moment it was due; that of a closed loop, which is never late, is when it was sent."""
     return [
         {
             "jobName": each.name,
             "projectName": project,
             "jobNamespace": each.namespace,
-            "submitTimestamp": _iso(done.wall(each.started_ns)) or "",
+            "submitTimestamp": _iso(done.wall(each.intended_ns)) or "",
         }
         for each in done.created
     ]

@@ -96,6 +96,15 @@ class TestRunaiFiles:
         assert sum(totals) / 2000 == pytest.approx(0.3, abs=0.05)
         assert all(each == int(each) for each in totals) != watched
 
+    def test_the_time_of_submission_is_when_it_was_due(self, tmp_path: Path) -> None:
+        """One that was due at 0.7 s and sent 3 s later waited for the client too, as the rows' stages say."""
+        self.folder(tmp_path, [self.item("a")])
+        due = round(datetime(2026, 1, 1, 0, 0, 0, 700_000, tzinfo=UTC).timestamp() * 1e9)
+        sent = Submission(0, "a", "runai-p", due, due + 3 * 10**9, due + 4 * 10**9)
+        (tmp_path / "submitted.json").write_bytes(orjson.dumps(runai.submitted_json(Submitted("r", [sent], 0.0, 0), "p")))
+        (found,) = times.read_times(tmp_path)
+        assert found.deltas["Total Pod Scheduling Decision"] == 6.0
+
     def test_excluded_workloads_are_named_and_kept_in_the_table(self, tmp_path: Path) -> None:
         late_pod = self.item("late", firstPodCreatedTimestamp="08")
         found = times.read_times(self.folder(tmp_path, [self.item("a"), late_pod, self.item("b")]))
