@@ -78,8 +78,10 @@ def _tell_held(told: dict[str, Any]) -> None:
     """What became of an open loop's schedule."""
     if told["held"] is None:
         return
-    rate = "" if told["rate_share"] is None else f"{told['rate_share']:.0%} of its rate, "
-    text = f"the schedule was {'held' if told['held'] else 'not held'}: {rate}lag p99 {told['lag_p99_s']:.3f} s"
+    said = [] if told["rate_share"] is None else [f"{told['rate_share']:.0%} of its rate"]
+    said += [] if told["lag_p99_s"] is None else [f"lag p99 {told['lag_p99_s']:.3f} s"]
+    said += [f"{told['not_sent']} of {told['planned']} never sent"] if told["not_sent"] else []
+    text = f"the schedule was {'held' if told['held'] else 'not held'}: {', '.join(said)}"
     print(text, file=sys.stdout if told["held"] else sys.stderr)
 
 

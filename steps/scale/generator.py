@@ -10,7 +10,7 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -167,16 +167,17 @@ class Submitted:
     def summary(self, schedule: Schedule) -> dict[str, Any]:
         """Rates in objects/s, lags in seconds, failures by message, and whether the schedule was held (None: a closed loop).
 
-        `rate_share` is None too where all objects were due at once: that has no rate.
+        `rate_share` is of what was sent; it is None too where all of that was due at once, which has no rate. A schedule of which a part was
+        never sent was not held.
         """
         sent = [each for each in self.submissions if each.started_ns]
         done = self.created
         span = (max(each.answered_ns for each in done) - min(each.started_ns for each in sent)) / 1e9 if done else 0.0
         lags = sorted(each.lag for each in sent)
-        planned = (self.submissions[-1].intended_ns - self.submissions[0].intended_ns) / 1e9 if self.submissions else 0.0
-        took = (max(each.started_ns for each in sent) - min(each.started_ns for each in sent)) / 1e9 if sent else 0.0
+        planned, took = _span(each.intended_ns for each in sent), _span(each.started_ns for each in sent)
         share = (1.0 if took <= planned else planned / took) if planned else None
         late = lags[min(len(lags) - 1, -(-99 * len(lags) // 100) - 1)] if lags else 0.0
+        held = len(sent) == len(self.submissions) and (late <= LATE or (share is not None and share >= HELD))
         causes = Counter(nameless(each.error, each.name) for each in self.submissions if each.error)
         return {
             "planned": len(self.submissions),
@@ -189,9 +190,15 @@ class Submitted:
             "lag_median_s": lags[len(lags) // 2] if lags and schedule.open_loop else None,
             "lag_p99_s": late if lags and schedule.open_loop else None,
             "rate_share": share if schedule.open_loop else None,
-            "held": late <= LATE or (share is not None and share >= HELD) if schedule.open_loop else None,
+            "held": held if schedule.open_loop else None,
             "errors": dict(causes.most_common(10)),
         }
+
+
+def _span(moments: Iterable[int]) -> float:
+    """Seconds from the first to the last of moments in ns; 0 without any."""
+    found = list(moments)
+    return (max(found) - min(found)) / 1e9 if found else 0.0
 
 
 async def generate(

@@ -17,7 +17,7 @@ from aiohttp import web
 from perfdag.kube import Kube, KubeError, Resource
 from perfdag.kubeconfig import Cluster
 from perfdag.steps.scale.clock import IN_FLIGHT
-from perfdag.steps.scale.generator import BESIDE, ApiSubmitter, connections, generate
+from perfdag.steps.scale.generator import BESIDE, ApiSubmitter, Submission, Submitted, connections, generate
 from perfdag.steps.scale.rows import Clocks, rows_of
 from perfdag.steps.scale.schedule import ARRIVALS, Schedule
 from perfdag.steps.scale.templates import Document, Template, TemplateError, built_in, load
@@ -209,6 +209,24 @@ class TestGenerator:
         assert told["held"] is False
         assert told["rate_share"] < 0.4
         assert told["lag_p99_s"] > 1.0
+
+    @pytest.mark.parametrize(("took", "share"), [(50.0, 0.01), (0.5, 1.0)])
+    def test_a_schedule_that_was_cut_off_was_not_held_and_what_was_never_sent_has_no_rate(self, took: float, share: float) -> None:
+        """Of 1,000 due at 10/s 6 were sent by the deadline: over `took` seconds, of the 0.5 s that they were due in."""
+        schedule, second = Schedule("constant", 10.0), 1_000_000_000
+        items = [Submission(i, f"r-{i}", "n", 1 + round(at * second)) for i, at in enumerate(schedule.offsets(1000))]
+        for i, each in enumerate(items[:6]):
+            each.started_ns = 1 + round(i * took / 5 * second)
+            each.answered_ns = each.started_ns + 1
+        told = Submitted("r", items, 0.0, 0).summary(schedule)
+        assert told["rate_share"] == pytest.approx(share)
+        assert (told["held"], told["not_sent"]) == (False, 994)
+
+    @pytest.mark.parametrize("sent", [0, 1])
+    def test_one_object_or_none_has_no_rate(self, sent: int) -> None:
+        items = [Submission(i, f"r-{i}", "n", 1 + i, started_ns=1 if i < sent else 0) for i in range(2)]
+        told = Submitted("r", items, 0.0, 0).summary(Schedule("constant", 10.0))
+        assert (told["rate_share"], told["held"]) == (None, False)
 
     @pytest.mark.parametrize(("seconds", "parallel", "held"), [(0.001, 20, True), (0.2, 2, False)])
     async def test_a_single_batch_is_judged_by_its_lag(self, seconds: float, parallel: int, held: bool) -> None:

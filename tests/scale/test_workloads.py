@@ -168,3 +168,16 @@ async def test_a_pod_that_is_gone_or_released_does_not_end_the_release(again: st
     assert {kind for _, kind, _ in asked} == {STRATEGIC_PATCH}
     assert all(patch == {"spec": {"schedulingGates": [{"$patch": "delete", "name": "perfdag/hold"}]}} for _, _, patch in asked)
     assert all("released" in pod.stages for pod in pods)
+
+
+async def test_a_schedule_that_the_deadline_cut_off_was_not_held() -> None:
+    class Quick:
+        async def submit(self, bodies: Any, namespace: str, tally: Any) -> str:
+            return "made"
+
+    here, schedule = held(0), Schedule("constant", 20.0)
+    here.submitter, here.deadline = Quick(), time.monotonic() + 0.3
+    made = await here.create(1000, schedule, 4)
+    told = made.summary(schedule)
+    assert (told["held"], told["not_sent"] > 900) == (False, True)
+    assert "given up at the sample's own time limit" in here.notes[-1]
