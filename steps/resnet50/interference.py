@@ -120,12 +120,14 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
             for number, host in enumerate(hosts):
                 with start.kept(texts, f"copy {number} alone"):
                     finished = host.run(argv, timeout=gang.timeout, stdin=start.spec(params, **own(params, number)))
+                    texts |= start.stderr(f"solo-{number}", finished)
                     texts[f"solo-{number}"] = watch.ran(host, finished)
                     result.read(texts[f"solo-{number}"])
             with start.kept(texts, "the copies together"):
                 ended = together(hosts, gang, params, size(texts, params))
             for number, finished in enumerate(ended):
                 with start.kept(texts, f"copy {number} beside the others"):
+                    texts |= start.stderr(f"together-{number}", finished)
                     texts[f"together-{number}"] = watch.ran(hosts[number], finished)
         placed = {"hosts": [host.name for host in hosts], "devices": watch.used[-params.copies :]}
         return Output(texts, [argv], versions(texts["solo-0"]), {**said(texts), **watch.facts, **placed})

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,7 +10,7 @@ from perfdag import benchmark
 from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Tool
 from perfdag.shape import Shape
 from perfdag.stats.paired import blocks
-from perfdag.steps.resnet50 import result, start
+from perfdag.steps.resnet50 import preload, result, start
 from perfdag.steps.resnet50.benchmark import check, expected, missing, said, shortest, versions
 from perfdag.steps.resnet50.params import OverheadParams
 
@@ -127,6 +127,7 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
                 treated = side == "B"
                 with start.kept(texts, f"run {number + 1} of {len(order)} ({'treatment' if treated else 'baseline'})"):
                     finished = host.run(wrapped if treated else plain, timeout=gang.timeout, stdin=given)
+                    texts |= start.stderr(f"{number:03}{side}", finished)
                     texts[f"{number:03}{side}"] = watch.ran(host, finished)
         return Output(texts, [plain, wrapped], versions(texts["000" + order[0]]), {**said(texts), **watch.facts})
 
@@ -139,8 +140,9 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
         runs = [result.read(output.texts.get(f"{number:03}{side}", "")) for number, side in enumerate(order)]
         for number, (side, found) in enumerate(zip(order, runs, strict=True)):
             costs[side].append(found.cost(params.scenario))
-            if reason := result.wrong(found, params):
+            if reason := result.wrong(found, params, treated=side == "B"):
                 reasons.append(f"run {number + 1} ({'treatment' if side == 'B' else 'baseline'}): {reason}")
+        reasons += _layers(*([each.raw for side, each in zip(order, runs, strict=True) if side == which] for which in "AB"), params)
         if len(weights := {result.weights(each) for each in runs}) > 1:
             reasons.append(f"baseline and treatment ran different weights: {', '.join(sorted(weights))}")
         if reason := output.facts.get("against"):
@@ -153,6 +155,15 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
 
     def series(self, output: Output) -> str:
         return output.tool
+
+
+def _layers(plain: Sequence[Mapping[str, Any]], treated: Sequence[Mapping[str, Any]], params: OverheadParams) -> list[str]:
+    """Why libraries of LD_PRELOAD do not part the sides: the baseline has them too, or a wrapper names one that no run has."""
+    named = preload.entries(params.wrapper_env.get("LD_PRELOAD", ""))
+    both = [entry for entry in named if any(raw.get("preloaded", {}).get(entry) for raw in plain)]
+    reasons = [f"the baseline has {entry} too, by an LD_PRELOAD of perfdag's own environment: take it out there" for entry in both]
+    lost = sorted(preload.ignored(treated) - preload.ignored(plain) - set(named))
+    return reasons + [f"LD_PRELOAD {entry} was not loaded into the treatment: mend its path as the program sees it" for entry in lost]
 
 
 def _values(judged: Overhead, costs: dict[str, list[float]], marks: dict[str, Any]) -> "list[Measurement]":

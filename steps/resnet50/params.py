@@ -145,7 +145,7 @@ class Workload(benchmark.Params):
 
     def spec(self) -> dict[str, Any]:
         """What the program is told: everything but how it is started."""
-        named = set(Workload.model_fields) - {"python", "wrapper", "wrapper_env", "price_per_hour", "currency"}
+        named = set(Workload.model_fields) - {"python", "wrapper", "price_per_hour", "currency"}
         return {**self.model_dump(include=named), "duration": self.duration(), "queries": self.queries()}
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from perfdag.steps.resnet50 import imagenet, loadgen, peak, summary
+from perfdag.steps.resnet50 import imagenet, loadgen, peak, preload, summary
 from perfdag.steps.resnet50.batcher import Batcher
 from perfdag.steps.resnet50.relay import READY
 from perfdag.steps.resnet50.system import Stub, System
@@ -106,6 +106,7 @@ class Program:
         """Set up, check, warm up, run LoadGen, check again."""
         if self.spec["cpus"]:
             _pin(self.spec["cpus"])
+        self.result |= preload.found(self.spec["wrapper_env"])
         subject: Any = _StubSubject(self.spec) if self.spec["system"] == "stub" else _model_subject(self.spec)
         self.result |= subject.facts
         system: System = subject.system

@@ -9,7 +9,7 @@ from typing import Any
 
 from perfdag.benchmark import Failed, Measurement, Metric, Skip
 from perfdag.stats.percentiles import needed
-from perfdag.steps.resnet50 import summary
+from perfdag.steps.resnet50 import preload, summary
 from perfdag.steps.resnet50.imagenet import reached
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.program import PROGRAM
@@ -120,9 +120,12 @@ def read(text: str) -> Result:
         raise Failed(f"no finished LoadGen test in the result: {error}", {"result": text}) from None
 
 
-def wrong(result: Result, params: Workload) -> str | None:
-    """Why the figures are not what they claim, LoadGen's reasons included; None where they are."""
+def wrong(result: Result, params: Workload, treated: bool = True) -> str | None:
+    """Why the figures are not what they claim, LoadGen's reasons included; None where they are. `treated`: whether the program was to run in
+    wrapper_env."""
     raw = result.raw
+    if treated and (reason := preload.untreated(raw, params.wrapper_env)):
+        return reason
     clock = raw.get("clock")
     if clock and not clock["honest"]:
         return str(clock["words"])

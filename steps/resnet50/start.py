@@ -10,6 +10,7 @@ from typing import Any
 from perfdag.benchmark import Failed, SampleError, Skip, Tool
 from perfdag.hosts import Finished, Host
 from perfdag.steps import gpu
+from perfdag.steps.resnet50 import preload
 from perfdag.steps.resnet50.params import Workload
 
 MODULE = "perfdag.steps.resnet50"
@@ -47,8 +48,9 @@ def waiting(folder: str, params: Workload) -> list[str]:
 
 
 def absent(host: Host, params: Workload, behind: str, python: str | None = None, wrapped: Sequence[str] = ()) -> list[Tool]:
-    """Python packages that an interpreter of a host lacks (unset: the one that measures), behind the argv with which it will run; the
-    interpreter itself where it does not start, with what it said. `behind` is put after each name."""
+    """Python packages that an interpreter of a host lacks (unset: the one that measures), behind the argv with which it will run, and
+    libraries that ld.so cannot preload there; the interpreter itself where it does not start, with what it said. `behind` is put after each
+    name."""
     python = python or interpreter(params)
     if not wrapped and host.which(python) is None:
         return [Tool(f"{python} (Python){behind}", TORCH)]
@@ -56,7 +58,9 @@ def absent(host: Host, params: Workload, behind: str, python: str | None = None,
     code = "import importlib.util,sys;print(*[n for n in sys.argv[1:] if importlib.util.find_spec(n) is None])"
     finished = host.run([*wrapped, python, "-c", code, *needs], timeout=60)
     if finished.code == 0:
-        return [Tool(f"{name} (Python){behind}", TORCH) for name in finished.stdout.split()]
+        layers = preload.refused(finished.stderr, wrapped)
+        tools = [Tool(f"{entry} (LD_PRELOAD){behind}", {}, f"{host.name} says: {finished.tail()}") for entry in layers]
+        return [*tools, *(Tool(f"{name} (Python){behind}", TORCH) for name in finished.stdout.split())]
     said = f"{host.name} says: {finished.tail()}" if finished.tail() else f"on {host.name} it exited {finished.code} without a word"
     return [Tool(f"{python} (Python){behind}", {}, said)]
 
@@ -90,6 +94,11 @@ def _sooner(params: Workload) -> str:
     if lasts > params.duration():
         return f"{queries} queries at {params.target_rate:g}/s arrive in {lasts:.0f} s: raise timeout or target_rate, or lower min_queries"
     return "raise timeout" if params.scenario == "accuracy" else "raise timeout or lower min_duration"
+
+
+def stderr(name: str, finished: Finished) -> dict[str, str]:
+    """The end of what a run said on standard error, by the name of its text; nothing where it said nothing."""
+    return {f"{name}-stderr": said} if (said := finished.stderr.strip()[-4000:]) else {}
 
 
 @contextlib.contextmanager
