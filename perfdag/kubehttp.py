@@ -70,6 +70,12 @@ class Transport:
             await self._session.close()
             self._session = None
 
+    async def connect(self, connections: int) -> None:
+        """Have this many connections open, as far as `connections` of the transport allows: a handshake costs more than most requests,
+        and is no part of a measurement. Raises KubeError.
+        """
+        await asyncio.gather(*(self.raw("GET", "/version") for _ in range(connections)))
+
     async def raw(
         self,
         method: str,

@@ -65,6 +65,7 @@ async def gated(kube: Kube, spec: Spec) -> Result:
             session.notes.append(
                 f"{held} of {pods_made} pods were gated {session.ended(spec.timeout)}: any that came later were not released"
             )
+        await kube.connect(spec.parallel)  # a slow submission had opened few, and then the release waited for handshakes
         start = time.monotonic_ns()
         await release(kube, list(session.observer.of("Pod")), spec.parallel)
         released = time.monotonic_ns()
