@@ -33,6 +33,8 @@ pyhpc_equation_of_state pyhpc_isoneutral_mixing pyhpc_turbulent_kinetic_energy s
 stable_diffusion_text_encoder stable_diffusion_unet
 """
 _EVAL_ONLY = frozenset(_WITHOUT_TRAIN.split())
+_BY_WEIGHTS = frozenset({"vision_maskrcnn"})
+"""Models whose work hangs on what their weights find in an image: with random ones it is not theirs."""
 # run.py refuses the others, but for amp on a CPU, which it takes and computes as fp32
 _PRECISIONS = {"cpu": ("fp32", "bf16", "amp_bf16"), "cuda": ("fp32", "tf32", "fp16", "bf16", "amp", "amp_fp16")}
 
@@ -64,6 +66,8 @@ class TorchbenchParams(Params):
             raise ValueError(
                 f"{model!r} is not a model of pytorch/benchmark at {COMMIT[:7]}; near: {', '.join(near) or 'none'}; {len(MODELS)} are known"
             )
+        if model in _BY_WEIGHTS:
+            raise ValueError(f"{model} does as much as its weights find in an image, and weights are random here; use another model")
         return model
 
     @model_validator(mode="after")

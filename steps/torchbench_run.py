@@ -21,13 +21,16 @@ from typing import Any
 
 MARK = "perfdag-torchbench "
 SEED = 20240229
+_WITHIN = {"Super_SloMo": "vgg16"}
+"""Models that are not torchvision's, and the one of it whose ImageNet weights their constructor loads."""
 
 
 def weights(folders: list[str], model: str) -> str:
-    """The first folder that has the state dict of a model of torchvision; where none has, the last, in which it is written."""
+    """The first folder that has the state dict of a model, or of the one within it, of torchvision; where none has, the last, in which it is written."""
     import torch
     import torchvision
 
+    model = _WITHIN.get(model, model)
     if model not in torchvision.models.list_models():
         return folders[0]
     kinds = torchvision.models.get_model_weights(model)

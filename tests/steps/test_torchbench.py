@@ -80,6 +80,7 @@ def test_both_models_and_odd_batches_were_recorded() -> None:
         ({"batch_size": 0}, "greater than or equal to 1"),
         ({"model": "resnet5"}, "near: resnet50"),
         *(({"model": model, "test": "train"}, "only eval") for model in ("llama", "sam", "sam_fast", "llava", "moondream", "maml")),
+        ({"model": "vision_maskrcnn"}, "does as much as its weights find in an image, and weights are random here"),
         ({"gpus": 2, "device": "cuda"}, "the only value is 1"),
         ({"device": "cpu", "precision": "amp_fp16"}, "device cpu has fp32, bf16, amp_bf16"),
         ({"device": "cpu", "precision": "amp"}, "precision amp: device cpu has fp32, bf16, amp_bf16"),
@@ -104,8 +105,14 @@ def test_a_gpu_that_would_be_idle_is_refused() -> None:
 def test_arguments_are_those_of_run_py() -> None:
     argv = arguments(TorchbenchParams(model="alexnet", device="cuda", batch_size=3, precision="bf16", compile=True))
     assert argv == [
-        "alexnet", "-d", "cuda", "-t", "eval", "--bs", "3", "--metrics", "cpu_peak_mem,ttfb,gpu_peak_mem", "--precision", "bf16", "--torchdynamo", "inductor",
+        "alexnet", "-d", "cuda", "-t", "eval", "--bs", "3", "--metrics", "ttfb", "--precision", "bf16", "--torchdynamo", "inductor",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_run_py_is_asked_for_no_peak_of_memory(device: Any) -> None:
+    """It would clear torch's own count after the measured batches and run two to fifteen others."""
+    assert not any("peak_mem" in each for each in arguments(TorchbenchParams(device=device)))
 
 
 def test_a_log_of_another_version_reads_the_same() -> None:
@@ -258,6 +265,14 @@ def test_an_images_weights_are_used_and_what_it_lacks_is_made_elsewhere(tmp_path
     (home / "hub/checkpoints/vgg16-397923af.pth").write_text("the image's")
     Torchbench().prepare(gang, params)
     assert gang.notes["home"] == str(home)
+
+
+def test_the_weights_of_a_model_within_another_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Super_SloMo's constructor loads those of vgg16."""
+    bench, gang = checkout(tmp_path, monkeypatch, "Super_SloMo"), Gang([LocalHost()], Shape(), 20, str(tmp_path / "scratch"))
+    benchmark = Torchbench()
+    benchmark.prepare(gang, TorchbenchParams(model="Super_SloMo", path=str(bench)))
+    assert (Path(gang.notes["home"]) / "hub/checkpoints/vgg16-397923af.pth").read_text() == "random"
 
 
 def test_the_commit_is_of_the_series_and_an_unknown_one_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
