@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from perfdag.kube import Kube, KubeError
-from perfdag.steps.scale.gpus import GPU, free_gpus, span
+from perfdag.steps.scale.gpus import GPU, free_gpus, waits
 from perfdag.steps.scale.observer import Observer
 from perfdag.steps.scale.scenario import NotHereError, Spec, begin, finish, session_of, template_of
 from perfdag.steps.scale.schedule import Schedule
@@ -185,12 +185,11 @@ async def reclaim(kube: Kube, spec: Spec) -> Result:
         made = await session.create(half, Schedule(), spec.parallel)
         jobs_of = {each.uid for each in made.created}
 
-        def waits() -> list[float]:
-            pods = [each for each in session.observer.of("Pod") if each.owner in jobs_of and "scheduled" in each.stages]
-            return sorted(span(each, "created", "scheduled") for each in pods)
+        def reclaimed() -> set[str]:
+            return {each.owner for each in session.observer.of("Pod") if each.owner in jobs_of and "scheduled" in each.stages}
 
-        await session.until(lambda: len(waits()) >= half, spec.timeout)
-        seen = waits()
+        await session.until(lambda: len(reclaimed()) == len(jobs_of), spec.timeout)
+        seen = reclaimed()
         if not filled or len(seen) < half:
             session.notes.append(
                 f"reclaim: first queue filled {filled}; {len(seen)} of {half} reclaimed {session.ended(spec.timeout)}; does {scheduler.name} reclaim?"
@@ -198,9 +197,8 @@ async def reclaim(kube: Kube, spec: Spec) -> Result:
         gone = [each for each in session.observer.of("Pod") if "gone" in each.stages or "evicted" in each.stages]
         extra: dict[str, float | None] = {
             "reclaimed": float(len(seen)),
-            "reclaim_wait_p50": seen[len(seen) // 2] if seen else None,
-            "reclaim_wait_max": seen[-1] if seen else None,
             "evicted": float(len(gone)),
+            **waits("reclaim_wait", session, made),
         }
         # what had to go for the other queue's share cannot be placed again: a ReplicaSet's next pod waits, a Job has no other
         evicted = {each.owner for each in gone} - jobs_of

@@ -1,21 +1,27 @@
 """GPU scenarios of the scheduler: fill, fragmentation, and preemption by priority."""
 
-import time
+import math
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import orjson
 
 from perfdag.kube import Kube, KubeError
+from perfdag.steps.scale.generator import Submitted
 from perfdag.steps.scale.nodes import takes_pods, untolerated
 from perfdag.steps.scale.observer import Record
+from perfdag.steps.scale.rows import Family
 from perfdag.steps.scale.scenario import NotHereError, Spec, begin, finish, session_of, template_of
 from perfdag.steps.scale.schedule import Schedule
+from perfdag.steps.scale.session import Session
+from perfdag.steps.scale.summary import rank
 from perfdag.steps.scale.templates import RUN_LABEL, Document, Template
 from perfdag.steps.scale.vmi import Result
 
 GPU = "nvidia.com/gpu"
+VERDICT = 30.0
+"""Seconds to wait for the scheduler's word on a pod that has no room."""
 
 
 async def _gpus(kube: Kube) -> tuple[dict[str, int], Counter[str]]:
@@ -64,22 +70,40 @@ async def fill(kube: Kube, spec: Spec) -> Result:
     room = sum(count // size for count in free.values())
     run = begin(spec, "fill")
     async with session_of(kube, spec, run, template_of(spec, run, name="pod", gpus=size)) as session:
-        await session.create(room, Schedule(), spec.parallel)
-        placed = await session.wait("Pod", room, spec.timeout, "scheduled")
+        fitting = await session.create(room, Schedule(), spec.parallel)
+        await session.wait("Pod", len(fitting.created), spec.timeout, "scheduled")
+        placed = reaching(session, fitting, "scheduled") == room
         before = await _allocated(kube)
         over = [name for name, count in (await _gpus(kube))[0].items() if before[name] > count]
-        start = time.monotonic()
-        await session.create(1, Schedule(), 1)
-        refused = await session.wait("Pod", 1, 30.0, "unschedulable")
+        made = await session.create(1, Schedule(), 1)
+        await session.until(lambda: reaching(session, made, "scheduled", "unschedulable") == len(made.created), VERDICT)
+        refused = reaching(session, made, "unschedulable") > reaching(session, made, "scheduled")
         extra: dict[str, float | None] = {
             "gpus_free": float(sum(free.values())),
             "gpus_allocated": float(session.reached("Pod", "scheduled") * size),
             "nodes_overcommitted": float(len(over)),
-            "unschedulable_verdict": time.monotonic() - start if refused else None,
+            "unschedulable_verdict": _verdict(session, made) if refused else None,
         }
         if not placed or over or not refused:
             session.notes.append(f"fill: placed {placed}, over-committed {over[:5]}, extra pod refused {refused}")
-        return await finish("fill", spec, session, extra, planned_misses=1)
+        return await finish("fill", spec, session, extra, planned_misses=1, among={each.uid for each in made.created})
+
+
+def seen_of(session: Session, made: Submitted) -> list[Record]:
+    """Records of what was created at once; what other creations made is not among them."""
+    return [record for each in made.created if (record := session.observer.records.get(each.uid))]
+
+
+def reaching(session: Session, made: Submitted, *stages: str) -> int:
+    """How many of what was created at once reached one of the stages; each counts once."""
+    return sum(any(stage in each.stages for stage in stages) for each in seen_of(session, made))
+
+
+def _verdict(session: Session, made: Submitted) -> float | None:
+    """Seconds from sending a pod to the watch's word that it cannot be placed; None where only a list told of that."""
+    (item,), (record,) = made.created, seen_of(session, made)
+    at = record.times("unschedulable")
+    return (at[2] - item.started_ns) / 1e9 if at and at[2] else None
 
 
 async def fragmentation(kube: Kube, spec: Spec) -> Result:
@@ -94,17 +118,19 @@ async def fragmentation(kube: Kube, spec: Spec) -> Result:
     ideal = len(whole) - -(-small // largest)
     run = begin(spec, "fragmentation")
     async with session_of(kube, spec, run, template_of(spec, run, name="pod", gpus=1)) as session:
-        await session.create(small, Schedule(), spec.parallel)
-        await session.wait("Pod", small, spec.timeout, "scheduled")
+        made = await session.create(small, Schedule(), spec.parallel)
+        await session.wait("Pod", len(made.created), spec.timeout, "scheduled")
+        standing = reaching(session, made, "scheduled")
+        if standing < small:
+            session.notes.append(f"fragmentation: {standing} of {small} small pods were placed, so nothing tells how well they were packed")
         session.template = template_of(spec, run, name="pod", gpus=largest)
-        await session.create(ideal, Schedule(), spec.parallel)
-        await session.until(
-            lambda: session.reached("Pod", "scheduled") - small + session.reached("Pod", "unschedulable") >= ideal, spec.timeout
-        )
-        got = session.reached("Pod", "scheduled") - small
+        big = await session.create(ideal, Schedule(), spec.parallel)
+        await session.until(lambda: reaching(session, big, "scheduled", "unschedulable") == len(big.created), spec.timeout)
+        got = reaching(session, big, "scheduled")
         extra: dict[str, float | None] = {"whole_nodes_ideal": float(ideal), "whole_nodes_placed": float(got)}
-        extra["packing"] = got / ideal if ideal else None
-        return await finish("fragmentation", spec, session, extra, planned_misses=ideal - got)
+        extra["packing"] = got / ideal if ideal and standing == small else None
+        uids = {each.uid for each in big.created}
+        return await finish("fragmentation", spec, session, extra, planned_misses=len(uids) - got, among=uids)
 
 
 async def preemption(kube: Kube, spec: Spec) -> Result:
@@ -118,29 +144,32 @@ async def preemption(kube: Kube, spec: Spec) -> Result:
     async with _priorities(kube, run) as (low, high):
         template = with_priority(template_of(spec, run, name="pod", gpus=size), low)
         async with session_of(kube, spec, run, template) as session:
-            await session.create(room, Schedule(), spec.parallel)
-            await session.wait("Pod", room, spec.timeout, "scheduled")
+            low_ones = await session.create(room, Schedule(), spec.parallel)
+            await session.wait("Pod", len(low_ones.created), spec.timeout, "scheduled")
+            if (held := reaching(session, low_ones, "scheduled")) < room:
+                session.notes.append(f"{held} of {room} low-priority pods were placed, so not all of the others had to evict one")
             session.template = with_priority(template_of(spec, run, name="pod", gpus=size), high)
             made = await session.create(wanted, Schedule(), spec.parallel)
-            done = await session.wait("Pod", room + len(made.created), spec.timeout, "scheduled")
-            if not done:
+            if not await session.until(lambda: reaching(session, made, "scheduled") == len(made.created), spec.timeout):
                 session.notes.append(f"not all high-priority pods placed {session.ended(spec.timeout)}")
-            names = {each.name for each in made.submissions}
-            urgent = [each for each in session.observer.of("Pod") if each.name in names]
-            waits = sorted(span(each, "created", "scheduled") for each in urgent if "scheduled" in each.stages)
             gone = sum("gone" in each.stages or "evicted" in each.stages for each in session.observer.of("Pod"))
-            extra: dict[str, float | None] = {
-                "preemptor_wait_p50": waits[len(waits) // 2] if waits else None,
-                "preemptor_wait_max": waits[-1] if waits else None,
-                "evicted": float(gone),
-            }
+            extra = waits("preemptor_wait", session, made) | {"evicted": float(gone)}
             return await finish("preemption", spec, session, extra)
 
 
-def span(record: Record, start: str, end: str) -> float:
-    """Seconds from one stage to the other on the watch's clock; infinite where one was not seen."""
-    first, last = record.times(start), record.times(end)
-    return (last[2] - first[2]) / 1e9 if first and last and first[2] and last[2] else float("inf")
+def waits(name: str, session: Session, made: Submitted) -> dict[str, float | None]:
+    """Median and maximum of what the workloads of one creation waited for a node, in seconds; None where one that never got one, which
+    waits for ever, is among those that would tell."""
+    family = Family(session.observer.records)
+    ordered = sorted(_waited(family.below(each.uid)["Pod"]) for each in made.created)
+    return {f"{name}_p50": rank(ordered, 0.50), f"{name}_max": rank(ordered, 1.0)}
+
+
+def _waited(pods: Sequence[Record]) -> float:
+    """Seconds on the watch's clock from a workload's first pod to the first that got a node; infinite where that was not seen."""
+    made = [times[2] for each in pods if (times := each.times("created")) and times[2]]
+    placed = [times[2] for each in pods if (times := each.times("scheduled")) and times[2]]
+    return (min(placed) - min(made)) / 1e9 if made and placed else math.inf
 
 
 def with_priority(template: Template, name: str) -> Template:

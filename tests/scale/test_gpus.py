@@ -1,0 +1,139 @@
+"""What the GPU scenarios make of a scheduler's decisions, which a test makes itself."""
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import orjson
+import pytest
+
+from perfdag.kube import KubeError
+from perfdag.steps.scale import gangs, gpus, session, workloads
+from perfdag.steps.scale.clock import Offset
+from perfdag.steps.scale.observer import Observer, Record
+from perfdag.steps.scale.vmi import Result
+
+from .test_workloads import Heart
+
+Decide = Callable[[int], Sequence[tuple[str, float]]]
+
+
+class Cluster:
+    """An API server whose scheduler does with the pod of each object (by its index) what `decide` says: stages, in seconds from its creation.
+
+    A stage in the future of more than a second comes as much later as it says in hundredths.
+    """
+
+    counts: dict[str, int] = {}
+
+    def __init__(self, decide: Decide) -> None:
+        self.decide, self.observer = decide, Observer(None, "r", [], ["ns"])  # type: ignore[arg-type]
+
+    async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
+        body = orjson.loads(bodies[-1])
+        own = Record(body["kind"], uuid.uuid4().hex, body["metadata"]["name"], namespace, "")
+        now = time.monotonic_ns()
+        own.put("created", received_ns=now)
+        self.observer._adopt(own)
+        pod = own if own.kind == "Pod" else Record("Pod", uuid.uuid4().hex, own.name + "-x", namespace, own.uid)
+        pod.put("created", received_ns=now)
+        if pod is not own:
+            self.observer._adopt(pod)
+        for stage, after in self.decide(int(body["metadata"]["labels"]["perfdag/index"])):
+            say = self.observer._note, pod, stage, 0, 0, now + round(after * 1e9)
+            asyncio.get_running_loop().call_later(after / 100 if after > 1 else 0.0, *say)
+        return own.uid
+
+    async def resource(self, api_version: str, kind: str) -> str:
+        return kind
+
+    async def create(self, body: Any) -> None:
+        pass
+
+    async def delete(self, resource: str, name: str, namespace: str = "") -> bool:
+        for each in self.observer.records.values():
+            each.put("gone", received_ns=time.monotonic_ns())
+        return True
+
+    async def raw(self, *_: Any) -> Any:
+        raise KubeError(0, "Unreachable", "no answer")
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Runs a scenario on nodes with so many GPUs each."""
+
+    async def run(scenario: workloads.Scenario, nodes: list[int], decide: Decide, **more: Any) -> Result:
+        kube: Any = Cluster(decide)
+        free = {f"n{i}": count for i, count in enumerate(nodes)}
+
+        @contextlib.asynccontextmanager
+        async def opened(_: Any, spec: Any, run: str, template: Any) -> AsyncIterator[session.Session]:
+            yield session.Session(kube, run, template, ["ns"], kube.observer, Heart(), kube, Offset(0.0, 0.0), [], 1)  # type: ignore[arg-type]
+
+        async def known(*_: Any) -> Any:
+            return free
+
+        async def none(*_: Any) -> Any:
+            return Counter[str]()
+
+        async def both(*_: Any) -> Any:
+            return free, Counter[str]()
+
+        async def played(*_: Any) -> tuple[set[str], str]:
+            return set(), ""
+
+        for module in (gpus, gangs):
+            monkeypatch.setattr(module, "session_of", opened)
+            monkeypatch.setattr(module, "free_gpus", known)
+        for name, answer in {"_gpus": both, "_allocated": none}.items():
+            monkeypatch.setattr(gpus, name, answer)
+        monkeypatch.setattr(gpus, "VERDICT", 0.2, raising=False)
+        monkeypatch.setattr(session, "simulated_nodes", played)
+        return await workloads.measure(kube, workloads.Spec(template="pod", namespaces=["ns"], **{"timeout": 0.2, **more}), scenario)
+
+    return run
+
+
+class TestFill:
+    async def test_the_verdict_is_that_of_the_extra_pod(self, measured: Any) -> None:
+        """The first is told that it has no room, and is placed a moment later."""
+        stages = {0: [("unschedulable", 0.01), ("scheduled", 0.02)], 4: []}
+        result = await measured("fill", [4], lambda i: stages.get(i, [("scheduled", 0.02)]))
+        assert result.figures["unschedulable_verdict"] is None
+        assert any("extra pod refused False" in note for note in result.facts["notes"])
+        result = await measured("fill", [4], lambda i: [("scheduled", 0.02)] if i < 4 else [("unschedulable", 0.25)])
+        assert 0.25 <= result.figures["unschedulable_verdict"] < 1
+        assert result.figures["success_ratio"] == 1
+
+    async def test_an_extra_pod_that_is_placed_is_not_the_one_that_may_miss(self, measured: Any) -> None:
+        result = await measured("fill", [4], lambda i: [] if i == 1 else [("scheduled", 0.02)])
+        assert result.figures["success_ratio"] == 4 / 5
+
+
+class TestFragmentation:
+    async def test_a_small_pod_that_was_not_placed_leaves_nothing_to_tell_of_the_packing(self, measured: Any) -> None:
+        result = await measured("fragmentation", [8, 8], lambda i: [] if i == 3 else [("scheduled", 0.01)])
+        assert (result.figures["whole_nodes_placed"], result.figures["whole_nodes_ideal"], result.figures["packing"]) == (1, 1, None)
+        assert any("7 of 8 small pods were placed" in note for note in result.facts["notes"])
+        assert result.figures["success_ratio"] == 8 / 9
+
+    async def test_a_pod_that_is_placed_at_its_second_try_is_one(self, measured: Any) -> None:
+        """Of two whole nodes; the other pod is placed later."""
+        stages = {16: [("unschedulable", 0.01), ("scheduled", 0.02)], 17: [("scheduled", 10.0)]}
+        result = await measured("fragmentation", [8] * 4, lambda i: stages.get(i, [("scheduled", 0.01)]), timeout=5)
+        assert (result.figures["whole_nodes_placed"], result.figures["packing"], result.figures["success_ratio"]) == (2, 1, 1)
+
+
+@pytest.mark.parametrize(("scenario", "wait"), [("preemption", "preemptor_wait"), ("reclaim", "reclaim_wait")])
+@pytest.mark.parametrize(("placed", "p50", "most"), [(1, None, None), (6, 1.0, None), (10, 1.0, 1.0)])
+async def test_what_is_never_placed_waits_for_ever(
+    measured: Any, scenario: str, wait: str, placed: int, p50: float | None, most: float | None
+) -> None:
+    """So many of ten that ask for the others' room get it within a second."""
+    result = await measured(scenario, [20], lambda i: [("scheduled", 1.0)] if i < 20 + placed else [], count=10)
+    assert [result.figures[f"{wait}_{each}"] for each in ("p50", "max")] == [p50, most]
