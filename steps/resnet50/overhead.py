@@ -122,6 +122,7 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
         wrapped = [*start.before(params), *start.plain(params, params.treatment_python)]
         order = "".join(blocks(math.ceil(params.pairs / 2), params.seed))[: 2 * params.pairs]
         texts: dict[str, str] = {"order": order}
+        runs: list[result.Result] = []
         with start.watched([host], params) as watch:
             for number, side in enumerate(order):
                 treated = side == "B"
@@ -129,7 +130,9 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
                     finished = host.run(wrapped if treated else plain, timeout=gang.timeout, stdin=given)
                     texts |= start.stderr(f"{number:03}{side}", finished)
                     texts[f"{number:03}{side}"] = watch.ran(host, finished)
-        return Output(texts, [plain, wrapped], versions(texts["000" + order[0]]), {**said(texts), **watch.facts})
+                    runs.append(result.read(texts[f"{number:03}{side}"]))
+        facts = {**said(texts), **watch.facts, "sides": sides(runs, order)}
+        return Output(texts, [plain, wrapped], versions(texts["000" + order[0]]), facts)
 
     def parse(self, output: Output, params: OverheadParams) -> list[Measurement]:
         order = output.texts.get("order", "")
@@ -145,6 +148,7 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
         reasons += _layers(*([each.raw for side, each in zip(order, runs, strict=True) if side == which] for which in "AB"), params)
         if len(weights := {result.weights(each) for each in runs}) > 1:
             reasons.append(f"baseline and treatment ran different weights: {', '.join(sorted(weights))}")
+        reasons += _apart(sides(runs, order))
         if reason := output.facts.get("against"):
             reasons.append(str(reason))
         judged = overhead([math.log(b / a) for a, b in zip(costs["A"], costs["B"], strict=True)], params.limit)
@@ -164,6 +168,34 @@ def _layers(plain: Sequence[Mapping[str, Any]], treated: Sequence[Mapping[str, A
     reasons = [f"the baseline has {entry} too, by an LD_PRELOAD of perfdag's own environment: take it out there" for entry in both]
     lost = sorted(preload.ignored(treated) - preload.ignored(plain) - set(named))
     return reasons + [f"LD_PRELOAD {entry} was not loaded into the treatment: mend its path as the program sees it" for entry in lost]
+
+
+def sides(runs: Sequence[result.Result], order: str) -> dict[str, dict[str, list[str]]]:
+    """On what the runs of each side ran: the device by name and uuid, versions, threads; several texts where its runs differ."""
+    found: dict[str, dict[str, set[str]]] = {}
+    for side, run in zip(order, runs, strict=True):
+        device, raw = run.raw.get("device", {}), run.raw
+        what = {
+            "device": " ".join(str(device[name]) for name in ("name", "uuid") if device.get(name)),
+            "torch": raw.get("versions", {}).get("torch"),
+            "torchvision": raw.get("versions", {}).get("torchvision"),
+            "LoadGen": run.tested.version.split()[0] if run.tested else None,
+            "threads": raw.get("model", {}).get("threads"),
+        }
+        for name, text in what.items():
+            found.setdefault("baseline" if side == "A" else "treatment", {}).setdefault(name, set()).add(str(text))
+    return {side: {name: sorted(texts) for name, texts in each.items()} for side, each in found.items()}
+
+
+def _apart(found: Mapping[str, Mapping[str, list[str]]]) -> list[str]:
+    """Why the sides differ by more than the treatment."""
+    reasons = []
+    for name, plain in found["baseline"].items():
+        treated = found["treatment"][name]
+        if len({*plain, *treated}) > 1:
+            mend = ": set threads" if name == "threads" else ""
+            reasons.append(f"{name} is {' and '.join(plain)} in the baseline and {' and '.join(treated)} in the treatment{mend}")
+    return reasons
 
 
 def _values(judged: Overhead, costs: dict[str, list[float]], marks: dict[str, Any]) -> "list[Measurement]":

@@ -84,6 +84,24 @@ class Drifting(LocalHost):
         return Finished(list(argv), 0, json.dumps(raw), "", seconds)
 
 
+class Refusing(Drifting):
+    """Its second run finds that something is wrong."""
+
+    def run(self, argv: Sequence[str], **more: Any) -> Finished:
+        found = super().run(argv, **more)
+        error = {"program": 1, "error": {"kind": "memory", "text": "batch 9 does not fit"}}
+        return found if self.latency < 0.010 * 1.01**1.5 else replace(found, code=3, stdout=json.dumps(error))
+
+
+def test_the_first_run_with_an_error_ends_the_comparison() -> None:
+    params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", "wrapper": ["treated"], "pairs": 2})
+    host = Refusing(0.0)
+    with pytest.raises(Failed, match=r"^run 2 of 4 \((treatment|baseline)\): batch 9 does not fit") as lost:
+        Resnet50Overhead().run(Gang([host], Shape(), 60, "/"), params)
+    assert host.latency < 0.010 * 1.01**2.5
+    assert sum(text.startswith("{") for text in lost.value.texts.values()) >= 2
+
+
 class Dying(Drifting):
     """Its third run prints nothing."""
 
@@ -151,6 +169,54 @@ def test_invalid_runs_make_the_comparison_invalid() -> None:
     texts["001B"] = json.dumps({**good, "model": {"weights": "random, seed 3"}})
     with pytest.raises(Invalid, match="baseline and treatment ran different weights: none, random, seed 3"):
         Resnet50Overhead().parse(Output(texts), params)
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "said"),
+    [
+        ("device", {"name": "Tesla T4", "uuid": "GPU-2"}, "device is Tesla T4 GPU-1 in the baseline and Tesla T4 GPU-2 in the treatment"),
+        ("device", {"name": "NVIDIA L4"}, "device is Tesla T4 GPU-1 in the baseline and NVIDIA L4 in the treatment"),
+        ("versions", {"torch": "2.8.0", "torchvision": "0.24"}, r"torch is 2\.9\.0 in the baseline and 2\.8\.0 in the treatment"),
+        ("versions", {"torch": "2.9.0", "torchvision": "0.23"}, r"torchvision is 0\.24 in the baseline and 0\.23 in"),
+        ("model", {"weights": "none", "threads": 2}, "threads is 16 in the baseline and 2 in the treatment: set threads"),
+    ],
+)
+def test_sides_that_differ_by_more_than_the_treatment_are_no_comparison(name: str, other: dict[str, Any], said: str) -> None:
+    params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", "wrapper": ["env"], "pairs": 2})
+    raw = json.loads(RECORDED.read_text()) | {
+        "device": {"name": "Tesla T4", "uuid": "GPU-1"},
+        "versions": {"torch": "2.9.0", "torchvision": "0.24"},
+        "model": {"weights": "none", "threads": 16},
+    }
+    texts = {"order": "ABBA", **dict.fromkeys(("000A", "001B", "002B", "003A"), json.dumps(raw))}
+    assert Resnet50Overhead().parse(Output(texts), params)
+    texts["002B"] = json.dumps(raw | {name: other})
+    with pytest.raises(Invalid, match=rf"{said.split()[0]} is .* in the baseline and .* and .* in the treatment"):
+        Resnet50Overhead().parse(Output(texts), params)
+    texts["001B"] = texts["002B"]
+    with pytest.raises(Invalid, match=said):
+        Resnet50Overhead().parse(Output(texts), params)
+
+
+def test_another_loadgen_is_no_comparison_and_both_sides_are_in_the_facts() -> None:
+    params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", "wrapper": ["treated"], "pairs": 2})
+
+    class Newer(Drifting):
+        """LoadGen is another version behind the wrapper."""
+
+        def run(self, argv: Sequence[str], **more: Any) -> Finished:
+            found = super().run(argv, **more)
+            return (
+                replace(found, stdout=re.sub(r'(loadgen_version\\", \\"value\\": \\")\S+', r"\g<1>9.9.9", found.stdout))
+                if argv[0] == "treated"
+                else found
+            )
+
+    output = Resnet50Overhead().run(Gang([Newer(0.0)], Shape(), 60, "/"), params)
+    assert output.facts["sides"]["treatment"]["LoadGen"] == ["9.9.9"]
+    assert output.facts["sides"]["baseline"]["device"] == ["stub"]
+    with pytest.raises(Invalid, match=r"LoadGen is \S+ in the baseline and 9\.9\.9 in the treatment"):
+        Resnet50Overhead().parse(output, params)
 
 
 def test_marks_and_facts_are_those_of_one_measurement() -> None:
