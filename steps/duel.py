@@ -20,6 +20,7 @@ from perfdag.parts import note, part_key, read_part, stored_parts
 from perfdag.plan import Plan
 from perfdag.runs import variants
 from perfdag.steps import budget
+from perfdag.steps.deadly import known, pass_over
 from perfdag.steps.gang import Gone, Hosts, Said, connect, fell_apart, join, own_host, place_for, running, ssh_config
 from perfdag.steps.lead import GangLost, Lead
 from perfdag.steps.place import Here
@@ -101,6 +102,9 @@ def lead(here: Here, store: Store, plan: Plan, number: int, attempt: int, last: 
     for each in (duel.a, duel.b):
         forget_unmarked(store, each, each.batches[number].samples)
     try:
+        deadly = known(here, store, number, attempt)
+        for each in (duel.a, duel.b):
+            mark(store, each, list(pass_over(here, store, each, number, deadly)), None)
         _drive(here, store, duel, number, attempt)
         return 0
     except (Gone, GangLost, Infrastructure, KubeError) as error:

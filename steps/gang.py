@@ -5,7 +5,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,13 @@ from perfdag.benchmark import Infrastructure
 from perfdag.confirm import assigned
 from perfdag.hosts import Host, LocalHost
 from perfdag.kube import Kube, KubeError
-from perfdag.pairs import together
 from perfdag.parts import Part, note, run_folder, stored_parts
 from perfdag.plan import Plan
 from perfdag.podspec import USER, VOLUME, shares
 from perfdag.points import Point
 from perfdag.shape import Shape
 from perfdag.steps import budget, peer
+from perfdag.steps.deadly import UnderWay, in_turn, known, pass_over
 from perfdag.steps.lead import PRECISE, GangLost, Lead, Place
 from perfdag.steps.place import KEYS, Here, scratch_home
 from perfdag.steps.plan import ssh_port
@@ -70,9 +70,16 @@ def lead(here: Here, store: Store, plan: Plan, number: int, attempt: int, last: 
     if not left:
         return 0
     try:
+        deadly = known(here, store, number, attempt)
+        over = pass_over(here, store, plan, index, deadly)
+        for position, part in over.items():
+            said.ended(plan.points[plan.order[position][0]], part)
+        left = [position for position in left if position not in over]
+        if not left:
+            return 0
         with gathered(here, plan, shape, number, attempt) as gang:
             reused = shares(shape.volume) and used_before(here, store, number)
-            _measure(store, plan, place_for(here, shape, gang, reused), index, in_turn(plan, batch.samples, left, attempt), said)
+            _measure(store, plan, place_for(here, shape, gang, reused), index, in_turn(plan, batch.samples, left, attempt, deadly), said)
         return 0
     except (Gone, GangLost, KubeError) as error:
         return fell_apart(store, [plan], index, f"batch {number}, attempt {attempt}", last, error)
@@ -92,16 +99,6 @@ def fell_apart(store: Store, plans: Sequence[Plan], index: int, attempt: str, la
     if last:
         print(f"{attempt}: given up; the reason is in the rows of what is left", flush=True)  # noqa: T201
     return peer.REFUSED if refused else peer.RETRYABLE
-
-
-def in_turn(plan: Plan, samples: Sequence[int], left: Collection[int], attempt: int) -> list[int]:
-    """The samples of a batch in the order to measure them in: on a retry those under way when the last attempt ended go last, so that
-    what kills its pod costs only itself."""
-    groups = together(plan.points, plan.order, samples)
-    if attempt:
-        suspect = next((group for group in groups if not set(left).isdisjoint(group)), None)
-        groups = [group for group in groups if group is not suspect] + ([suspect] if suspect else [])
-    return [position for group in groups for position in group]
 
 
 def _measure(store: Store, plan: Plan, place: Place, number: int, samples: Sequence[int], said: "Said") -> None:
@@ -294,13 +291,16 @@ class Said:
     def __init__(self, total: int) -> None:
         self._total, self._done = total, 0
         self._file = os.environ.get("ARGO_PROGRESS_FILE")
+        self._under_way = UnderWay()
         self._report()
 
     def started(self, point: Point, repetition: int) -> None:
         """A sample begins."""
+        self._under_way.began(point, repetition)
 
     def ended(self, point: Point, part: Part) -> None:
         """A sample is stored."""
+        self._under_way.ended(point)
         self._done += 1
         text = f"{self._done}/{self._total} {part.status} {point.entry} {point.label} repetition {part.repetition}"
         print(text if part.error is None else f"{text}: {part.error}", flush=True)  # noqa: T201

@@ -14,7 +14,8 @@ from perfdag.parts import Part
 from perfdag.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps import gang
-from perfdag.steps.gang import Gone, Said, absent, in_turn
+from perfdag.steps.deadly import in_turn
+from perfdag.steps.gang import Gone, Said, absent
 from perfdag.steps.lead import PRECISE
 from perfdag.steps.peer import REFUSED, RETRYABLE
 from perfdag.steps.pods import Pod
@@ -29,19 +30,19 @@ PAIRS = "name: p\nentries:\n  - benchmark: iperf\n    hosts: {count: 4, pairs: a
 
 def test_a_first_attempt_keeps_the_order_of_the_plan() -> None:
     plan = make_plan(loads(SLEEPS))
-    assert in_turn(plan, [3, 1, 4, 0, 2], [4, 0, 2], 0) == [3, 1, 4, 0, 2]
+    assert in_turn(plan, [3, 1, 4, 0, 2], [4, 0, 2], 0, {}) == [3, 1, 4, 0, 2]
 
 
 def test_a_retry_measures_what_was_under_way_last() -> None:
     plan = make_plan(loads(SLEEPS))
-    assert in_turn(plan, [3, 1, 4, 0, 2], [4, 0, 2], 1) == [3, 1, 0, 2, 4]
-    assert in_turn(plan, [3, 1, 4, 0, 2], [2], 2) == [3, 1, 4, 0, 2]
+    assert in_turn(plan, [3, 1, 4, 0, 2], [4, 0, 2], 1, {}) == [3, 1, 0, 2, 4]
+    assert in_turn(plan, [3, 1, 4, 0, 2], [2], 2, {}) == [3, 1, 4, 0, 2]
 
 
 def test_a_retry_keeps_pairs_together_that_are_measured_at_once() -> None:
     plan = make_plan(loads(PAIRS))
     samples = plan.batches[0].samples
-    again = in_turn(plan, samples, samples, 1)
+    again = in_turn(plan, samples, samples, 1, {})
     assert again == [*samples[2:], *samples[:2]]
     assert sorted(again) == sorted(samples)
 
@@ -157,6 +158,7 @@ def test_a_volume_that_was_written_to_before_is_called_reused(
         yield gang.Hosts(hosts_on(0), gang_of(None))
 
     monkeypatch.setattr(gang, "gathered", gathered)
+    monkeypatch.setattr(gang, "known", lambda *_: {})
     monkeypatch.setattr(gang, "_measure", lambda store, plan, place, *_: seen.append(place.facts))
     ours, next_workflow = place(), replace(place(), workflow_uid="another")
     for here, attempt in ((ours, 0), (ours, 1), (next_workflow, 0)):

@@ -1,0 +1,185 @@
+"""Points that kill their pod, on a store in a folder: here a command kills its lead as the kernel does where memory ends."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdag.hosts import LocalHost
+from perfdag.parts import Part, part_key, read_part, stored_parts
+from perfdag.plan import Plan, make_plan
+from perfdag.steps import deadly, duel, gang
+from perfdag.steps.deadly import UnderWay, killed, known
+from perfdag.steps.gang import Hosts, Said
+from perfdag.steps.lead import Lead, Place
+from perfdag.store import FolderStore
+from perfdag.suite import loads
+
+from .test_duel import made
+from .test_plan_step import place
+
+OOM = {"exitCode": 137, "reason": "OOMKilled"}
+SPEC = {"containers": [{"name": "main", "resources": {"limits": {"memory": "300Mi"}}}]}
+KILLS = "[sh, -c, 'kill -9 $PPID']"
+
+
+def ended(message: str = "", attempt: int = 0, rank: int = 0, **state: Any) -> dict[str, Any]:
+    """A pod whose main container ended with this message."""
+    labels = {"perfdag/attempt": str(attempt), "perfdag/rank": str(rank)}
+    main = {"name": "main", "state": {"terminated": {"exitCode": 0, "message": message, **state}}}
+    return {"metadata": {"name": f"p{attempt}", "labels": labels}, "spec": SPEC, "status": {"phase": "Failed", "containerStatuses": [main]}}
+
+
+class Cluster:
+    """The pods of a batch as the API tells of them; each attempt at the batch is a process, which a sample may kill."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pods: list[dict[str, Any]] = []
+        self.message = tmp_path / "termination-log"
+        self.store = FolderStore(str(tmp_path / "store"))
+        monkeypatch.setattr(deadly, "MESSAGE", self.message)
+        monkeypatch.setattr(deadly, "Kube", lambda: self)
+
+        @contextlib.contextmanager
+        def gathered(*_: Any) -> Any:
+            yield Hosts([LocalHost()], {})
+
+        monkeypatch.setattr(gang, "gathered", gathered)
+
+    async def __aenter__(self) -> "Cluster":
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def resource(self, *told: str) -> str:
+        return "pods"
+
+    async def list(self, kind: str, namespace: str, *, labels: str) -> list[dict[str, Any]]:
+        return self.pods
+
+    def attempt(self, number: int, measure: Callable[[int], int], **state: Any) -> int | None:
+        """The exit code of an attempt, None of one that was killed, whose pod then is in the API with that state."""
+        self.message.write_text("")
+        child = os.fork()
+        if not child:
+            code = 99
+            try:
+                code = measure(number)
+            finally:
+                os._exit(code)
+        status = os.waitpid(child, 0)[1]
+        if not os.WIFSIGNALED(status):
+            return os.WEXITSTATUS(status)
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        if state:
+            self.pods.append(ended(self.message.read_text(), number, **state))
+        return None
+
+
+def parts_of(cluster: Cluster, plan: Plan) -> list[Part]:
+    names = sorted(name for name in stored_parts(cluster.store, plan.run_id) if not name.startswith("canary"))
+    return [read_part(cluster.store.get(part_key(plan.run_id, name))) for name in names]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    return Cluster(tmp_path, monkeypatch)
+
+
+def suite(good: int, kills: int, repetitions: int) -> Plan:
+    fine = [f"  - {{benchmark: command, name: good{each}, params: {{argv: ['true', '{each}']}}}}\n" for each in range(good)]
+    bad = [f"  - {{benchmark: command, name: bad{each}, params: {{argv: {KILLS}, expected: {each + 1}}}}}\n" for each in range(kills)]
+    return make_plan(loads(f"name: s\nrepetitions: {repetitions}\nentries:\n{''.join(fine + bad)}"))
+
+
+@pytest.mark.parametrize(("good", "kills", "repetitions"), [(7, 1, 3), (6, 2, 3)])
+def test_a_point_that_kills_its_pod_costs_only_its_own_samples(cluster: Cluster, good: int, kills: int, repetitions: int) -> None:
+    plan = suite(good, kills, repetitions)
+    codes = [
+        cluster.attempt(each, lambda number: gang.lead(place(), cluster.store, plan, 0, number, number == 2), **OOM) for each in range(3)
+    ]
+    assert codes == [None, None, 0 if kills == 1 else None]
+    parts = parts_of(cluster, plan)
+    assert len([part for part in parts if part.status == "ok"]) == good * repetitions
+    failed = [part.error for part in parts if part.status == "failed"]
+    why = (
+        "2 gangs ended while this point was measured, so it is measured no more: OOMKilled: container main passed its memory limit of 300Mi"
+    )
+    assert failed == ([why] * repetitions if kills == 1 else [])
+
+
+def test_a_pod_that_was_deleted_or_ended_in_order_is_not_the_fault_of_its_sample(cluster: Cluster) -> None:
+    plan = suite(2, 1, 2)
+    for state in ({}, {"exitCode": 75}):
+        for each in range(2):
+            measure = lambda number: gang.lead(place(), cluster.store, plan, 0, number, False)  # noqa: E731
+            assert cluster.attempt(each, measure, **state) is None
+        assert {part.status for part in parts_of(cluster, plan)} == {"ok"}
+        cluster.pods.clear()
+
+
+def test_what_is_known_outlives_the_pods_and_is_of_one_workflow(cluster: Cluster) -> None:
+    id_of = suite(0, 1, 1).points[0].id
+    cluster.pods = [ended(f"measuring x (1/3) [{id_of}]", **OOM)]
+    assert known(place(), cluster.store, 0, 0) == {}
+    once = {id_of: ["OOMKilled: container main passed its memory limit of 300Mi"]}
+    assert known(place(), cluster.store, 0, 1) == once
+    cluster.pods = []
+    assert known(place(), cluster.store, 0, 2) == once
+    assert known(replace(place(), workflow_uid="of a resume"), cluster.store, 0, 2) == {}
+    assert known(place(), cluster.store, 1, 2) == {}
+
+
+def test_a_peer_that_is_killed_tells_of_the_sample_that_its_lead_measured() -> None:
+    lead, peer = ended("measuring x [00000000000000aa 00000000000000bb]", exitCode=75), ended(rank=1, **OOM)
+    assert killed([lead, peer]) == (["00000000000000aa", "00000000000000bb"], "OOMKilled: container main passed its memory limit of 300Mi")
+    assert killed([lead]) is None
+    assert killed([ended(**OOM)]) is None, "between two samples"
+    evicted = ended("measuring x [00000000000000aa]", exitCode=137)
+    evicted["status"] |= {"reason": "Evicted", "message": "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi."}
+    assert (killed([evicted]) or [])[0] == ["00000000000000aa"]
+
+
+def test_the_message_of_the_container_is_what_is_measured_now(cluster: Cluster) -> None:
+    points = suite(2, 0, 2).points
+    under_way = UnderWay()
+    under_way.began(points[0], 1)
+    assert not cluster.message.exists(), "outside of a pod nobody reads it"
+    cluster.message.write_text("")
+    under_way.began(points[0], 2)
+    assert cluster.message.read_text() == f"measuring good0 (2/2) [{points[0].id}]"
+    under_way.began(points[1], 2)
+    assert cluster.message.read_text() == f"measuring good0 (2/2) and 1 beside it [{points[0].id} {points[1].id}]"
+    under_way.ended(points[0])
+    assert cluster.message.read_text() == f"measuring good1 (2/2) [{points[1].id}]"
+    under_way.ended(points[1])
+    assert cluster.message.read_text() == ""
+
+
+def test_a_point_that_kills_a_variants_pod_leaves_the_others_of_both(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = f"name: s\nentries:\n  - {{benchmark: command, name: one, params: {{argv: ['true']}}}}\n  - {{benchmark: command, name: bad, params: {{argv: {KILLS}}}}}\n"
+    found = made(text)
+    for plan in (found.a, found.b):
+        cluster.store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    here = place(found.a.run_id)
+
+    def drive(*_: Any) -> None:
+        """The rounds of variant A alone, as a gang would measure them."""
+        lead = Lead(found.a, cluster.store, Place(hosts_for=lambda _: [LocalHost()]), Said(1))
+        lead.measure(found.a.batches[0].samples)
+
+    monkeypatch.setattr(duel, "_drive", drive)
+    codes = [
+        cluster.attempt(each, lambda number: duel.lead(here, cluster.store, found.a, 0, number, number == 2), **OOM) for each in range(3)
+    ]
+    assert codes == [None, None, 0]
+    parts = parts_of(cluster, found.a)
+    assert {part.status for part in parts if "gangs ended" not in (part.error or "")} == {"ok"}
+    given_up = [part for plan in (found.a, found.b) for part in parts_of(cluster, plan) if part.status == "failed"]
+    assert {part.facts["idle_cpus"] for part in given_up} == {None}, "another attempt would measure it again"
+    assert len(given_up) in (16, 32)
