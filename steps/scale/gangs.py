@@ -5,7 +5,7 @@ PodGroup of a Job, of the size that the Job's annotation says (KAI-Scheduler, do
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +21,8 @@ from perfdag.steps.scale.templates import RUN_LABEL, Document, Template
 from perfdag.steps.scale.vmi import Result
 
 Object = dict[str, Any]
+TRIES, PAUSE = 20, 0.5
+"""Of deleting a queue, and seconds between them."""
 
 
 @dataclass(frozen=True)
@@ -91,40 +93,47 @@ def gang_of(scheduler: GangScheduler, jobs: Template, members: int, queue: str) 
 
 
 @asynccontextmanager
-async def own_queues(kube: Kube, scheduler: GangScheduler, run: str, share: int) -> AsyncIterator[tuple[str, str]]:
-    """The two queues of a run, gone again at the end."""
+async def own_queues(
+    kube: Kube, scheduler: GangScheduler, run: str, share: int, left: list[str], tell: Callable[[str], None]
+) -> AsyncIterator[tuple[str, str]]:
+    """The two queues of a run, gone again at the end. What is said of those that are not is in `left`, and told where an error is raised."""
     bodies = queues(scheduler, run, share)
     resource = await kube.resource(scheduler.queue, "Queue")
+    say = tell
     try:
         for body in bodies:
             await kube.create(body)
         names = [body["metadata"]["name"] for body in bodies]
         yield names[-2], names[-1]
+        say = left.append
     finally:
-        for body in reversed(bodies):
-            await _remove_queue(kube, resource, body["metadata"]["name"])
+        for name in [body["metadata"]["name"] for body in reversed(bodies)]:
+            if why := await _remove_queue(kube, resource, name):
+                say(f"the queue {name} is left: {why}; `perfdag scale delete --run {run}` deletes it")
 
 
-async def _remove_queue(kube: Kube, resource: Any, name: str) -> None:
-    """Delete a queue; Volcano's webhook refuses until it is closed, and until the scheduler has seen that it is empty."""
-    for attempt in range(20):
+async def _remove_queue(kube: Kube, resource: Any, name: str) -> str:
+    """Delete a queue; Volcano's webhook refuses until it is closed, and until the scheduler has seen that it is empty. Returns why it is
+    left, empty where it is not."""
+    why = ""
+    for _ in range(TRIES):
         try:
             await kube.delete(resource, name)
-            return
+            return ""
         except KubeError as error:
-            if attempt == 19:
-                raise
-            if "losed" in str(error):
+            why = str(error)
+        if "losed" in why:
+            with suppress(KubeError):  # the next deletion tells
                 await _close(kube, resource, name)
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(PAUSE)
+    return why
 
 
 async def _close(kube: Kube, resource: Any, name: str) -> None:
     there = await kube.get(resource, name)
     target = {"apiVersion": resource.api_version, "kind": "Queue", "name": name, "uid": there["metadata"]["uid"], "controller": True}
     command = {"apiVersion": "bus.volcano.sh/v1alpha1", "kind": "Command", "metadata": {"name": f"close-{name}"}}
-    with suppress(KubeError):  # it is there already, or this Volcano has no Commands: the next deletion tells
-        await kube.create(command | {"action": "CloseQueue", "target": target})
+    await kube.create(command | {"action": "CloseQueue", "target": target})  # unless it is there, or this Volcano has no Commands
 
 
 def placed(observer: Observer, members: int) -> tuple[int, int]:
@@ -151,7 +160,8 @@ async def gang(kube: Kube, spec: Spec) -> Result:
     fitting = room_for(list(free.values()), size, spec.workers)
     count = max(spec.count, fitting + 1)
     jobs = template_of(spec, run, name="job", gpus=size)
-    async with own_queues(kube, scheduler, run, sum(free.values())) as (queue, _):
+    left: list[str] = []
+    async with own_queues(kube, scheduler, run, sum(free.values()), left, spec.tell) as (queue, _):
         template = gang_of(scheduler, jobs, spec.workers, queue)
         async with session_of(kube, spec, run, template) as session:
             await session.create(count, spec.schedule, spec.parallel)
@@ -161,7 +171,9 @@ async def gang(kube: Kube, spec: Spec) -> Result:
             if whole < fitting or split:
                 session.notes.append(f"gang: {whole} of {fitting} that fit are placed whole, {split} in part")
             extra: dict[str, float | None] = {"gangs_fitting": float(fitting), "gangs_placed": float(whole), "gangs_split": float(split)}
-            return await finish("gang", spec, session, extra, planned_misses=count - fitting)
+            result = await finish("gang", spec, session, extra, planned_misses=count - fitting)
+    result.facts["notes"] += left
+    return result
 
 
 async def reclaim(kube: Kube, spec: Spec) -> Result:
@@ -174,9 +186,9 @@ async def reclaim(kube: Kube, spec: Spec) -> Result:
     room = sum(count // size for count in free.values())
     half = room // 2
     jobs = template_of(spec, run, name="job", gpus=size, workers=1)
-    spec.workers = 1
+    spec.workers, left = 1, list[str]()
     async with (
-        own_queues(kube, scheduler, run, half * size) as (first, second),
+        own_queues(kube, scheduler, run, half * size, left, spec.tell) as (first, second),
         session_of(kube, spec, run, gang_of(scheduler, jobs, 1, first)) as session,
     ):
         await session.create(room, Schedule(), spec.parallel)
@@ -202,4 +214,6 @@ async def reclaim(kube: Kube, spec: Spec) -> Result:
         }
         # what had to go for the other queue's share cannot be placed again: a ReplicaSet's next pod waits, a Job has no other
         evicted = {each.owner for each in gone} - jobs_of
-        return await finish("reclaim", spec, session, extra, planned_misses=half, among=evicted)
+        result = await finish("reclaim", spec, session, extra, planned_misses=half, among=evicted)
+    result.facts["notes"] += left
+    return result

@@ -29,8 +29,11 @@ class Cluster:
     """
 
     counts: dict[str, int] = {}
+    stuck = "none"
+    "What the names of queues end with that cannot be deleted."
 
-    def __init__(self, decide: Decide) -> None:
+    def __init__(self, decide: Decide = lambda index: []) -> None:
+        self.asked: list[str] = []
         self.decide, self.observer = decide, Observer(None, "r", [], ["ns"])  # type: ignore[arg-type]
 
     async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
@@ -55,6 +58,10 @@ class Cluster:
         pass
 
     async def delete(self, resource: str, name: str, namespace: str = "") -> bool:
+        if resource == "Queue":
+            self.asked.append(name)
+            if name.endswith(self.stuck):
+                raise KubeError(403, "Forbidden", "no such right")
         for each in self.observer.records.values():
             each.put("gone", received_ns=time.monotonic_ns())
         return True
@@ -137,3 +144,28 @@ async def test_what_is_never_placed_waits_for_ever(
     """So many of ten that ask for the others' room get it within a second."""
     result = await measured(scenario, [20], lambda i: [("scheduled", 1.0)] if i < 20 + placed else [], count=10)
     assert [result.figures[f"{wait}_{each}"] for each in ("p50", "max")] == [p50, most]
+
+
+class TestQueues:
+    @pytest.fixture(autouse=True)
+    def one_b(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each run's second queue cannot be deleted."""
+        monkeypatch.setattr(Cluster, "stuck", "-b")
+        monkeypatch.setattr(gangs, "PAUSE", 0.0, raising=False)
+
+    @pytest.mark.parametrize("scenario", ["reclaim", "gang"])
+    async def test_one_that_cannot_be_deleted_costs_no_result(self, measured: Any, scenario: str) -> None:
+        told: list[str] = []
+        result = await measured(scenario, [4], lambda i: [("scheduled", 0.01)], workers=1, tell=told.append)
+        (note,) = [note for note in result.facts["notes"] if "queue" in note and "left" in note]
+        assert note == f"the queue perfdag-{result.run}-b is left: no such right; `perfdag scale delete --run {result.run}` deletes it"
+        assert note not in told, "it is said once, with the result"
+
+    async def test_an_error_of_the_measurement_goes_first_and_all_queues_are_tried(self) -> None:
+        kube: Any = Cluster()
+        told: list[str] = []
+        with pytest.raises(KubeError, match="the watch is gone"):
+            async with gangs.own_queues(kube, gangs.KAI, "r", 4, [], told.append):
+                raise KubeError(0, "Unreachable", "the watch is gone")
+        assert set(kube.asked) == {"perfdag-r", "perfdag-r-a", "perfdag-r-b"}
+        assert told == ["the queue perfdag-r-b is left: no such right; `perfdag scale delete --run r` deletes it"]
