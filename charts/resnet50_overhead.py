@@ -64,7 +64,15 @@ def limit_of(cell: Cell) -> float:
 def _words(cell: Cell, word: str) -> str:
     needed = next((each.middle for each in cell.series("pairs_needed") if each.values), None)
     said = f"{word}: about {needed:.0f} pairs would tell" if word == "inconclusive" and needed is not None else word
+    said += _late(cell)
     return marked(f"{said} (no valid sample)" if cell.why else said, _coords(cell))
+
+
+def _late(cell: Cell) -> str:
+    """Where the treatment broke the latency bound: LoadGen's word, which the verdict does not need."""
+    treated = [each for each in cell.series("valid") if each.coords.get("side") == "treatment" and each.values]
+    late = sum(each.middle == 0 for each in treated)
+    return f"; LoadGen says INVALID of the treatment in {late} of {len(treated)} runs" if late else ""
 
 
 def _coords(cell: Cell) -> Mapping[str, Any]:

@@ -259,19 +259,12 @@ def apart(facts: Mapping[str, Any], params: InterferenceParams) -> list[str]:
     return []
 
 
-def _merely_late(beside: result.Result, reason: str) -> bool:
-    """Whether all that LoadGen holds against a run is its latency: too short a run or too few queries are no effect of the others."""
-    if not reason.startswith("LoadGen says INVALID") or beside.tested is None:
-        return False
-    return all(beside.tested.keys.get(f"result_{name}") is not False for name in ("min_duration_met", "min_queries_met"))
-
-
 def reasons_against(solo: Sequence[result.Result], beside: Sequence[result.Result], params: InterferenceParams) -> list[str]:
     """Why the figures are not what they claim. A latency bound that breaks beside others is what is measured, so it is no reason."""
     reasons = [f"copy {number} alone: {reason}" for number, each in enumerate(solo) if (reason := result.wrong(each, params))]
     for number, each in enumerate(beside):
         reason = result.wrong(each, params)
-        if reason and not _merely_late(each, reason):
+        if reason and not result.merely_late(each, reason):
             reasons.append(f"copy {number} beside the others: {reason}")
         if params.memory_share is not None and params.device_memory is not None:
             seen, share = each.raw.get("device", {}).get("memory"), params.device_memory * params.memory_share

@@ -166,6 +166,14 @@ def _differ(found: Mapping[str, Any]) -> str:
     return f"put {found['images'] - found['same_class']} of {found['images']} images into another class than"
 
 
+def merely_late(found: Result, reason: str) -> bool:
+    """Whether all that is held against a run is LoadGen's word on its latency: too short a run or too few queries are no effect of what stands
+    beside it or before it."""
+    if not reason.startswith("LoadGen says INVALID") or found.tested is None:
+        return False
+    return all(found.tested.keys.get(f"result_{name}") is not False for name in ("min_duration_met", "min_queries_met"))
+
+
 def _merely_short(tested: summary.Summary, params: Workload) -> bool:
     """Whether a fast run is INVALID only because it is short: its few queries cannot show a percentile, or Offline's one query, sized by
     a short warm-up, was done early. That is what a smoke test is, and marked."""

@@ -124,6 +124,16 @@ def test_overhead_says_its_verdict(low: float, high: float, said: str) -> None:
     assert said in words(found["overhead"])
 
 
+def test_overhead_says_of_how_many_treatments_loadgen_says_invalid() -> None:
+    values = [
+        value(metric, 0.2, "1", stat=stat) for metric, stat in (("overhead", "mean"), ("overhead_bound", "low"), ("overhead_bound", "high"))
+    ]
+    for pair, side, valid in ((0, "baseline", 1), (1, "baseline", 1), (0, "treatment", 0), (1, "treatment", 1)):
+        values.append(value("valid", valid, "1", coords={"side": side, "pair": pair}))
+    found = drawn(resnet50_overhead, table(sample("resnet50-overhead", {"limit": 0.05}, 1, values)))
+    assert "fails; LoadGen says INVALID of the treatment in 1 of 2 runs" in words(found["overhead"])
+
+
 @pytest.mark.parametrize(
     ("scenario", "headings", "finding"),
     [

@@ -219,6 +219,27 @@ def test_another_loadgen_is_no_comparison_and_both_sides_are_in_the_facts() -> N
         Resnet50Overhead().parse(output, params)
 
 
+def test_a_treatment_that_breaks_the_latency_bound_fails_and_a_baseline_that_does_is_invalid() -> None:
+    given = {"scenario": "server", "target_rate": 400, "wrapper": ["env"], "pairs": 3}
+    params = OverheadParams.model_validate({"system": "stub", **given})
+    raw = json.loads(RECORDED.with_name("server-overloaded.json").read_text())
+    logs = raw["tests"][0]["logs"]
+    held = {name: text.replace("INVALID", "VALID") for name, text in logs.items()}
+    held["detail"] = re.sub(r'("result_99.00_percentile_latency_ns", "value": )\d+', r"\g<1>9000000", held["detail"])
+    plain, late = (json.dumps({**raw, "tests": [raw["tests"][0] | {"logs": each}]}) for each in (held, logs))
+    texts = {"order": "ABBAAB"} | {f"{n:03}{side}": plain if side == "A" else late for n, side in enumerate("ABBAAB")}
+    values = Resnet50Overhead().parse(Output(texts), params)
+    assert next(each.value for each in values if each.metric == "passes") == 0
+    valid = {(each.coords["side"], each.coords["pair"]): each.value for each in values if each.metric == "valid"}
+    assert valid == {(side, pair): float(side == "baseline") for side in ("baseline", "treatment") for pair in range(3)}
+    with pytest.raises(Invalid, match=r"run 1 \(baseline\): LoadGen says INVALID"):
+        Resnet50Overhead().parse(Output({**texts, "000A": late}), params)
+    short = late.replace(r"result_min_duration_met\", \"value\": true", r"result_min_duration_met\", \"value\": false")
+    assert short != late
+    with pytest.raises(Invalid, match=r"run 2 \(treatment\): LoadGen says INVALID"):
+        Resnet50Overhead().parse(Output({**texts, "001B": short}), params)
+
+
 def test_marks_and_facts_are_those_of_one_measurement() -> None:
     given = {"wrapper": ["env"], "pairs": 2, "check_logits": False, "fast": True}
     params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", **given})
