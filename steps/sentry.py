@@ -9,7 +9,7 @@ import base64
 import gzip
 import re
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import orjson
@@ -17,19 +17,17 @@ import orjson
 from perfdag.checks import gated
 from perfdag.confirm import assigned
 from perfdag.kube import Kube, KubeError, Resource, run
-from perfdag.parts import note, stored_parts
+from perfdag.parts import note
 from perfdag.plan import Plan
-from perfdag.podspec import HOPELESS, NOTES
+from perfdag.podspec import HOPELESS, NOTES, STOOD
 from perfdag.runs import load_plan, variants
+from perfdag.steps.complete import EVERY, all_stored
 from perfdag.steps.marks import head
 from perfdag.steps.peer import REFUSED, RETRYABLE
 from perfdag.steps.place import Here, pending_limit
 from perfdag.steps.pods import Pod, is_pulling, is_unpacking, read, selector, told
-from perfdag.store import Store, StoreError
+from perfdag.store import Store
 
-EVERY, LAST_EVERY = 3.0, 0.5
-COUNTING = 20
-"""Seconds between two counts of the samples for each that a count takes."""
 HOPELESS_SECONDS, PULL_SECONDS = 3.0, 20.0
 GIVEN_UP = "GivenUp"
 NOTE_LENGTH, NOTES_BYTES = 400, 60_000
@@ -55,7 +53,7 @@ class Sentry:
         self._limit, self._put = limit, put
         self._since: dict[str, float] = {}
         self._silent: dict[str, float] = {}
-        self._noted: dict[int, str] = {}
+        self._noted: dict[int, tuple[int, str]] = {}
         self._refusals: dict[str, str] = {}
         self.hopeless: set[int] = set()
         """Batches that another attempt cannot mend."""
@@ -79,7 +77,7 @@ class Sentry:
             if pod.phase == "Pending":
                 waited = max(now - since, self._age(pod))
                 if waited >= min(HOPELESS_SECONDS, self._limit):
-                    self.note(pod.batch, f"pod of rank {pod.rank} never started: {pod.trouble}")
+                    self.note(pod.batch, f"pod of rank {pod.rank} never started: {pod.trouble}", pod.attempt)
                 if waited >= (HOPELESS_SECONDS if pod.batch in self.hopeless else patience(pod, self._limit)):
                     if not is_unpacking(pod.trouble):
                         self.hopeless.add(pod.batch)  # it is not worth waiting for again
@@ -91,7 +89,7 @@ class Sentry:
                     self.hopeless.add(pod.batch)
                     doomed.add((pod.batch, pod.attempt))  # its peers would wait for it
                 if pod.trouble not in _SAID and self._ended.get(pod.uid) != pod.trouble:
-                    self.note(pod.batch, f"pod of rank {pod.rank}: {pod.trouble}")
+                    self.note(pod.batch, f"pod of rank {pod.rank}: {pod.trouble}", pod.attempt)
                     self._ended[pod.uid] = pod.trouble  # pods of one batch would take turns in what is noted
         self._given_up |= doomed
         return [pod for pod in pods if pod.batch is not None and (pod.batch, pod.attempt) in doomed and pod.phase in ("Pending", "Running")]
@@ -110,10 +108,9 @@ class Sentry:
     def _speechless(self, pod: Pod, batch: int, now: float) -> None:
         """Note a pod that has waited for nearly all of its time with no word of why."""
         waited = now - self._silent.setdefault(pod.uid, now)
-        if waited >= max(self._limit - 2 * EVERY, self._limit / 2) and batch not in self._noted:
-            self.note(
-                batch, f"pod of rank {pod.rank} has not started after {waited:.0f} s on {pod.node or 'no node'}, and no event says why"
-            )
+        if waited >= max(self._limit - 2 * EVERY, self._limit / 2) and self._noted.get(batch, (None,))[0] != pod.attempt:
+            where = pod.node or "no node"
+            self.note(batch, f"pod of rank {pod.rank} has not started after {waited:.0f} s on {where}, and no event says why", pod.attempt)
 
     def refused(self, nodes: dict[str, Object], now: float) -> None:
         """Note pods that were never made: the API server calls them invalid, or a quota, an admission rule or a webhook refused them.
@@ -130,19 +127,19 @@ class Sentry:
                     continue
                 batch = int(given["batch"])
                 if self._refusals.get(uid) != message:
-                    self.note(batch, f"pod of rank {given.get('rank')} was refused: {message}")
+                    self.note(batch, f"pod of rank {given.get('rank')} was refused: {message}", int(given.get("attempt") or 0))
                     self._refusals[uid] = message  # it stays in the status: pods of one batch would take turns in what is noted
                 final = "is invalid" in message or "is forbidden" in message
                 if final if unmade else now - self._since.setdefault(uid, now) >= max(self._limit - 2 * EVERY, self._limit / 2):
                     self.hopeless.add(batch)
 
-    def note(self, batch: int, reason: str) -> None:
-        """Say why the samples of a batch have no part; once for each reason."""
+    def note(self, batch: int, reason: str, attempt: int = 0) -> None:
+        """Say why the samples of a batch have no part; once for each reason and attempt, since the lead of a gang that stands takes it away."""
         kind = "image" if "ErrImagePull" in reason else reason
-        if self._noted.get(batch) != kind:
+        if self._noted.get(batch) != (attempt, kind):
             print(f"batch {batch}: {reason}", flush=True)  # noqa: T201
             self._put(batch, reason)
-            self._noted[batch] = kind  # last: what a store that was away did not take is noted again
+            self._noted[batch] = attempt, kind  # last: what a store that was away did not take is noted again
 
 
 class InStore:
@@ -211,20 +208,6 @@ def nodes_of(workflow: Object) -> dict[str, Object]:
     return status.get("nodes") or {}
 
 
-def missing(store: Store, plans: Sequence[Plan]) -> int:
-    """Count the samples of runs that are not stored. Raises StoreError."""
-    stored = [stored_parts(store, plan.run_id) for plan in plans]
-    return sum(plan.key(position) not in known for plan, known in zip(plans, stored, strict=True) for position in range(len(plan.order)))
-
-
-def until_next(left: int, took: float, still: float) -> float:
-    """Seconds until the samples are counted again: so many are left, to count them took so long, and that is so for `still` seconds.
-
-    Counting costs the store a listing, so that many left, a long listing and a long wait each make it rarer.
-    """
-    return max(LAST_EVERY, COUNTING * took, min(0.2 * left, 10 * EVERY), min(0.05 * still, EVERY))
-
-
 def template_of(node: Object) -> str | None:
     """The template that a node was made from: one of the workflow's own, or one that a task of another workflow refers to."""
     return node.get("templateName") or (node.get("templateRef") or {}).get("template")
@@ -244,51 +227,41 @@ def finished(workflow: Object) -> bool:
     return "Succeeded" not in suspects or len(fans) > 1
 
 
-async def stand(here: Here, pending: str) -> None:
-    """Stand until the last batch is over, or until every sample is stored where none may be measured again. Raises StoreError.
+def failed(workflow: Object) -> bool:
+    """Whether there are batches that `argo retry` would measure again: the workflow was stopped, ran out of time, or a batch failed."""
+    status = workflow.get("status") or {}
+    fans = [node.get("phase") for node in nodes_of(workflow).values() if template_of(node) == "batches"]
+    return bool(workflow["spec"].get("shutdown")) or not {"Failed", "Error"}.isdisjoint([status.get("phase"), *fans])
 
+
+async def stand(here: Here, pending: str) -> bool:
+    """Stand until the last batch is over, or until every sample is stored where none may be measured again; whether all went well. Raises
+    StoreError.
+
+    Where batches failed, so that the run does anyway, the sentry has to fail too: `argo retry` keeps what ended well, and nobody would give
+    up what is hopeless there.
     An API server out of reach is waited for. The controller looks at a workflow every 10 s: a sentry that ended after the measuring pods
     would cost a run one more look. A claim is not mounted here, since it may be one that one node at a time can have: the lead's.
     """
     limit = pending_limit(pending)
     async with Kube() as kube:
         if here.claimed:
-            await _guard(kube, here, limit, None)
-            return
+            return await _guard(kube, here, limit, None)
         store = here.open()
         plan = load_plan(store, here.run_id)
         plans = variants(store, plan)
-        standing = [asyncio.create_task(_guard(kube, here, limit, InStore(plan, store)))]
+        standing: list[asyncio.Task[bool]] = [asyncio.create_task(_guard(kube, here, limit, InStore(plan, store)))]
         if not gated(plan):
             standing.append(asyncio.create_task(all_stored(store, plans)))
         done, others = await asyncio.wait(standing, return_when=asyncio.FIRST_COMPLETED)
         for each in others:
             each.cancel()
-        for each in done:
-            each.result()
+        ended = [each.result() for each in done]
+        return any(ended)
 
 
-async def all_stored(store: Store, plans: Sequence[Plan]) -> None:
-    """Wait until every sample of these runs is stored. A store that is away is waited for."""
-    last, changed = -1, time.monotonic()
-    while True:
-        began = time.monotonic()
-        try:
-            left = await asyncio.to_thread(missing, store, plans)  # a store that does not answer must not keep the guard from its rounds
-        except StoreError as error:
-            print(f"waiting for the store: {error}", flush=True)  # noqa: T201
-            await asyncio.sleep(EVERY)
-            continue
-        if not left:
-            return
-        now = time.monotonic()
-        if left != last:
-            last, changed = left, now
-        await asyncio.sleep(until_next(left, now - began, now - changed))
-
-
-async def _guard(kube: Kube, here: Here, limit: float, put: Callable[[int, str], None] | None) -> None:
-    """Look until the last batch is over. Where `put` is None notes are annotations of the Workflow, for the last step."""
+async def _guard(kube: Kube, here: Here, limit: float, put: Callable[[int, str], None] | None) -> bool:
+    """Look until the last batch is over; whether none failed. Where `put` is None notes are annotations of the Workflow, for the last step."""
     pods = await kube.resource("v1", "Pod")
     workflows = await kube.resource("argoproj.io/v1alpha1", "Workflow")
     notes: dict[int, str] = {}
@@ -298,14 +271,16 @@ async def _guard(kube: Kube, here: Here, limit: float, put: Callable[[int, str],
             workflow = await kube.get(workflows, here.workflow, here.namespace)
             before = workflow["metadata"].get("annotations") or {}
             if finished(workflow):
-                if HOPELESS in before:  # `argo retry` makes no sentry anew that ended well, and with it nobody who clears this
-                    await kube.patch(workflows, here.workflow, {"metadata": {"annotations": {HOPELESS: None}}}, here.namespace)
-                return
+                over: Object = {HOPELESS: None} if HOPELESS in before else {}  # where there is no other sentry nobody clears this
+                over |= {STOOD: here.workflow_uid} if failed(workflow) else {}
+                if over:
+                    await kube.patch(workflows, here.workflow, {"metadata": {"annotations": over}}, here.namespace)
+                return not failed(workflow)
             sentry.believed, noted = of_annotations(workflow)
             sentry.refused(nodes_of(workflow), time.monotonic())
             doomed = sentry.look(await _seen(kube, pods, here), time.monotonic())
             hopeless = sentry.hopeless | sentry.believed
-            said: Object = {HOPELESS: None} if HOPELESS in before else {}  # of an earlier go: retries read it
+            said: Object = {name: None for name in (HOPELESS, STOOD) if name in before}  # of an earlier go: retries read them
             said |= as_annotations(head(workflow), hopeless, noted | notes)
             if not said.items() <= before.items():
                 # before its pods end: then Argo decides whether there is another attempt

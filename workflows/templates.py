@@ -11,7 +11,7 @@ from typing import Any
 from hera.workflows import DAG, ClusterWorkflowTemplate, Container, Parameter, RetryStrategy, Task, WorkflowTemplate
 from hera.workflows import models as m
 
-from perfdag.podspec import BEGAN, ENDED, LABEL, STEP, restricted
+from perfdag.podspec import BEGAN, ENDED, LABEL, STEP, STOOD, restricted
 from perfdag.workflows.containers import ASIDE, container, labels, with_store
 from perfdag.workflows.containers import Installation as Installation
 from perfdag.workflows.gangs import duel, gang, rank
@@ -45,7 +45,7 @@ def template(made: Installation) -> WorkflowTemplate:
         image_pull_secrets=[m.LocalObjectReference(name=name) for name in made.pull_secrets] or None,
     ) as w:
         plan = tried(made, "plan", _plan(made), lost(made, "plan", PLAN_SECONDS))
-        sentry = tried(made, "sentry", _sentry(made))
+        sentry = tried(made, "sentry", _sentry(made), f"'{{{{workflow.annotations.{STOOD}}}}}' != '{{{{workflow.uid}}}}'")
         suspect = tried(made, "suspect", _suspect(made), lost(made, "suspect", FINISH_SECONDS))
         tried(made, "finish", _finish(made), lost(made, "finish", FINISH_SECONDS))
         pods = rank(made)
@@ -76,7 +76,7 @@ def lost(made: Installation, name: str, limit: int) -> str:
     return f"lastRetry.status == 'Error' || asFloat(lastRetry.duration) < ({most})"
 
 
-def tried(made: Installation, name: str, pod: Container, expression: str | None = None) -> DAG:
+def tried(made: Installation, name: str, pod: Container, expression: str) -> DAG:
     """A step: its pod, anew where it failed and the expression holds.
 
     The retryStrategy is a DAG's: of a template that has one itself Argo forgets the pendingTimeout.

@@ -92,8 +92,10 @@ def _sentry(args: argparse.Namespace) -> int:
     from perfdag.steps.place import here
     from perfdag.steps.sentry import stand
 
-    asyncio.run(stand(here(), os.environ["PERFDAG_PENDING"]))
-    return 0
+    if asyncio.run(stand(here(), os.environ["PERFDAG_PENDING"])):
+        return 0
+    print("batches failed; argo retry makes another sentry for them")
+    return 1
 
 
 def _lead(args: argparse.Namespace) -> int:

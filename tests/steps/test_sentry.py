@@ -15,21 +15,20 @@ from perfdag.collect import gather
 from perfdag.kube import KubeError
 from perfdag.parts import part_key
 from perfdag.plan import Plan, make_plan
-from perfdag.podspec import HOPELESS
+from perfdag.podspec import HOPELESS, STOOD
+from perfdag.steps.complete import all_stored, missing, until_next
 from perfdag.steps.peer import REFUSED, RETRYABLE
 from perfdag.steps.pods import Pod, explain, read, selector, told
 from perfdag.steps.sentry import (
     InStore,
     Sentry,
     _guard,
-    all_stored,
     as_annotations,
+    failed,
     finished,
     hand_over,
-    missing,
     nodes_of,
     of_annotations,
-    until_next,
 )
 from perfdag.store import FolderStore, Store, StoreError
 from perfdag.suite import loads
@@ -109,7 +108,7 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_sentry_of_this_ru
     waiting = {"name": "main", "image": "i", "state": {"waiting": {"reason": "InvalidImageName", "message": "no"}}}
     status = {"phase": "Pending", "containerStatuses": [waiting]}
     lost = {"metadata": {"name": "p", "uid": "u", "labels": labels}, "spec": {"containers": []}, "status": status}
-    marks = as_annotations(earlier, {7}, {7: "full"} if claimed else {})
+    marks = {STOOD: "u-1"} | as_annotations(earlier, {7}, {7: "full"} if claimed else {})
     workflow: dict[str, Any] = {"metadata": {"name": "w", "uid": "u-1", "annotations": marks}, "spec": {}}
     workflow["status"] = {"startedAt": "2026-01-02T00:00:00Z"}
 
@@ -130,14 +129,15 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_sentry_of_this_ru
     monkeypatch.setattr("perfdag.steps.sentry.HOPELESS_SECONDS", 0.0)
     api: Any = Api()
     kept: dict[int, str] = {}
-    await _guard(api, place(), 60.0, None if claimed else kept.__setitem__)
+    assert not await _guard(api, replace(place(), workflow_uid="u-1"), 60.0, None if claimed else kept.__setitem__)
     assert [kind for kind, _ in done] == ["Workflow", "Pod", "Workflow"]
     workflow["metadata"] |= done[0][1]["metadata"]
     hopeless, notes = of_annotations(workflow)
     told = {0, 7} if believed else {0}
     assert hopeless == told
     assert (set(notes), set(kept)) == ((told, set()) if claimed else (set(), {0}))
-    assert done[2][1] == {"metadata": {"annotations": {HOPELESS: None}}}, "argo retry makes no sentry that would"
+    assert done[0][1]["metadata"]["annotations"][STOOD] is None, "of the go before argo retry: this sentry is made anew where it is lost"
+    assert done[2][1] == {"metadata": {"annotations": {HOPELESS: None, STOOD: "u-1"}}}, "so that it fails once"
 
 
 def test_notes_of_a_sentry_without_a_store_fit_into_an_object_and_come_into_the_rows(
@@ -366,9 +366,9 @@ async def test_it_waits_for_the_last_sample_also_of_a_store_that_is_away(tmp_pat
             raise StoreError("away")
         return answer
 
-    monkeypatch.setattr("perfdag.steps.sentry.missing", counted)
-    monkeypatch.setattr("perfdag.steps.sentry.EVERY", 0.01)
-    monkeypatch.setattr("perfdag.steps.sentry.LAST_EVERY", 0.01)
+    monkeypatch.setattr("perfdag.steps.complete.missing", counted)
+    monkeypatch.setattr("perfdag.steps.complete.EVERY", 0.01)
+    monkeypatch.setattr("perfdag.steps.complete.LAST_EVERY", 0.01)
     await all_stored(store, [plan])
     assert answers == []
 
@@ -390,6 +390,20 @@ def test_finished_reads_compressed_nodes() -> None:
     workflow: dict[str, Any] = {"metadata": {"name": "w"}, "spec": {}, "status": {"phase": "Running", "compressedNodes": packed}}
     assert nodes_of(workflow) == nodes
     assert finished(workflow)
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "anew"),
+    [
+        ({}, {"phase": "Running", "nodes": {"b": {"templateName": "batches", "phase": "Succeeded"}}}, False),
+        ({}, {"phase": "Running", "nodes": {"b": {"templateName": "batches", "phase": "Failed"}}}, True),
+        ({}, {"phase": "Running", "nodes": {"r": {"templateName": "rank", "phase": "Failed"}}}, False),
+        ({}, {"phase": "Failed"}, True),
+        ({"shutdown": "Stop"}, {"phase": "Running"}, True),
+    ],
+)
+def test_a_sentry_fails_where_argo_retry_would_measure_again(spec: dict[str, Any], status: dict[str, Any], anew: bool) -> None:
+    assert failed({"metadata": {"name": "w"}, "spec": spec, "status": status}) == anew
 
 
 @pytest.mark.parametrize(
