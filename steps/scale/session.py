@@ -103,12 +103,20 @@ class Session:
 
         return await self.until(enough, timeout)
 
-    async def all_there(self, timeout: float, goal: str = "ready") -> bool:
-        """Wait until all that the accepted workloads bring up reached the goal or failed; false after `timeout` seconds, or at the
-        sample's limit."""
+    def there(self, goal: str = "ready") -> tuple[int, int]:
+        """How many of all that the accepted workloads bring up reached the goal or failed, and how many shall."""
         last, members = self.template.documents[-1], self.expected_pods
         enough = wanted(self.submissions, members)
-        return await self.until(lambda: reached(self.observer, last.api_version, last.kind, members, enough, goal) >= enough, timeout)
+        return reached(self.observer, last.api_version, last.kind, members, enough, goal), enough
+
+    async def all_there(self, timeout: float, goal: str = "ready") -> bool:
+        """Wait until all of them did; false after `timeout` seconds, or at the sample's limit."""
+
+        def enough() -> bool:
+            got, wanted = self.there(goal)
+            return got >= wanted
+
+        return await self.until(enough, timeout)
 
     def alive(self) -> list[Submission]:
         """What was accepted, and not deleted since."""

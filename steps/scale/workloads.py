@@ -59,9 +59,8 @@ async def gated(kube: Kube, spec: Spec) -> Result:
     template = template_of(spec, run, gated=True)
     async with session_of(kube, spec, run, template) as session:
         await session.create(spec.count, spec.schedule, spec.parallel)
-        pods_made = wanted(session.submissions, template.members)
-        if not await session.wait("Pod", pods_made, spec.timeout, "gated"):
-            held = session.reached("Pod", "gated")
+        if not await session.all_there(spec.timeout, "gated"):
+            held, pods_made = session.there("gated")
             session.notes.append(
                 f"{held} of {pods_made} pods were gated {session.ended(spec.timeout)}: any that came later were not released"
             )
@@ -69,8 +68,7 @@ async def gated(kube: Kube, spec: Spec) -> Result:
         start = time.monotonic_ns()
         await release(kube, list(session.observer.of("Pod")), spec.parallel)
         released = time.monotonic_ns()
-        done = await session.wait("Pod", pods_made, spec.timeout, "scheduled")
-        if not done:
+        if not await session.all_there(spec.timeout, "scheduled"):
             session.notes.append(f"not all pods scheduled {session.ended(spec.timeout)}")
         times = [each.times("scheduled") for each in session.observer.of("Pod")]
         at = [found[2] / 1e9 for found in times if found and found[2]]

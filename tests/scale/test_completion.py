@@ -73,6 +73,59 @@ class TestAnyKind:
         observer._adopt(record("Pod", "c2", "c", gone=3))
         assert reached(observer, "ray.io/v1", "RayCluster", None, enough) == 3, "one that was replaced does not count"
 
+    def jobs(self, *pods: Record, kind: str = "Job", failed: str = "") -> Observer:
+        return observed(*(record(kind, name, created=1, **({"failed": 9} if name in failed else {})) for name in "abcdefghij"), *pods)
+
+    def test_a_pod_that_was_replaced_does_not_count_for_another_workload(self) -> None:
+        """Of 10 Jobs 8 have a ready pod, 2 of these after one that failed; 2 wait."""
+        ready = [record("Pod", f"{name}1", name, created=2, scheduled=3, ready=4) for name in "abcdefgh"]
+        lost = [record("Pod", f"{name}0", name, created=2, scheduled=3, failed=4) for name in "ab"]
+        waiting = [record("Pod", f"{name}0", name, created=2) for name in "ij"]
+        api, kind = "batch/v1", "Job"
+        observer = self.jobs(*ready, *lost, *waiting)
+        for goal in ("ready", "scheduled"):
+            assert reached(observer, api, kind, 1, wanted(sent(*"abcdefghij"), 1), goal) == 8
+        assert reached(self.jobs(*ready, *lost, *waiting, failed="ij"), api, kind, 1, 10) == 10, "these have failed for good"
+        assert reached(self.jobs(*ready, *lost), api, kind, 1, 10) == 8, "the others have no pods yet"
+
+    @pytest.mark.parametrize(
+        ("kind", "pods", "members", "want"),
+        [
+            ("Job", [("failed",)], 1, 0),
+            ("Job", [("ready", "failed")], 1, 1),
+            ("Job", [("ready", "gone"), ("ready",), ("ready",), ()], 3, 2),
+            ("Job", [("ready", "succeeded"), ("succeeded", "gone"), ("ready",), ()], 6, 3),
+            ("Deployment", [("failed",)], 1, 1),
+            ("Deployment", [("failed",), ()], 1, 0),
+            ("Deployment", [("gone",)], 1, 0),
+            ("Deployment", [("failed",), ("ready",), ("ready",)], 3, 3),
+            ("Deployment", [("ready", "failed"), ("ready",), ("ready",), ()], 3, 2),
+        ],
+        ids=str,
+    )
+    def test_of_a_workload_that_lost_pods_those_that_stand_in_count(self, kind: str, pods: Any, members: int, want: int) -> None:
+        """A Job tries again until it says that it failed; of others a failed pod is the end where none took its place."""
+        made = [record("Pod", f"p{i}", "a", created=2, **dict.fromkeys(stages, 3)) for i, stages in enumerate(pods)]
+        observer = observed(record(kind, "a", created=1), *made)
+        assert reached(observer, "batch/v1" if kind == "Job" else "apps/v1", kind, members, 0) == want
+
+    @pytest.mark.parametrize("stages", [("failed",), ("gone",), ("ready",), ("ready", "gone"), ("succeeded",)])
+    def test_a_pod_of_its_own_has_nobody_to_stand_in_for_it(self, stages: tuple[str, ...]) -> None:
+        observer = observed(record("Pod", "a", created=1, **dict.fromkeys(stages, 2)), record("Pod", "b", created=1))
+        assert reached(observer, "v1", "Pod", 1, 1) == 1
+
+    async def test_a_gate_is_waited_for_on_a_pod_of_each_workload(self) -> None:
+        """Of 2 Jobs one has a pod in the place of another that was deleted; the other has none yet."""
+        from perfdag.steps.scale.session import Session
+
+        gone, here = record("Pod", "a0", "a", created=2, gated=2, gone=3), record("Pod", "a1", "a", created=3, gated=3)
+        observer = observed(record("Job", "a", created=1), record("Job", "b", created=1), gone, here)
+        session = Session(None, "r", load("job", "r", gated=True), ["ns"], observer, None, None, None, [], 1, submissions=sent("a", "b"))  # type: ignore[arg-type]
+        assert session.there("gated") == (1, 2)
+        assert not await session.all_there(0.05, "gated")
+        observer._adopt(record("Pod", "b0", "b", created=3, gated=3))
+        assert await session.all_there(0.05, "gated")
+
     def test_what_has_no_pods_is_there_once_it_is_created_and_no_workload(self) -> None:
         observer = observed(record("ConfigMap", "a", created=1))
         assert (reached(observer, "v1", "ConfigMap", None, 1), wanted(sent("a"), None)) == (1, 1)
@@ -138,6 +191,13 @@ class TestVmis:
         alone = record(vmi.VMI, "a", created=1, gone=2)
         assert settled([alone], 1) == 1
         assert settled([record(vmi.VMI, "v", "vm", created=1, gone=2)], 1) == 0, "the VM starts another"
+
+    def test_one_that_ran_and_was_replaced_does_not_stand_for_one_that_waits(self) -> None:
+        made = [record(vmi.VMI, f"v{i}", "set", created=1, **stages) for i, stages in enumerate(({"running": 2.0},) * 2)]
+        lost, waits = record(vmi.VMI, "lost", "set", created=1, running=2, gone=3), record(vmi.VMI, "waits", "set", created=3)
+        assert settled([*made, lost, waits], 3) == 2
+        waits.put("running")
+        assert settled([*made, lost, waits], 3) == 3
 
     async def test_what_was_churned_away_is_waited_for_no_more(self) -> None:
         """Of 4 VMIs one never ran and was deleted in a cycle: the next wait is for the other 3 alone."""
