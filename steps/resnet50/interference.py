@@ -125,10 +125,7 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
                     result.read(texts[f"solo-{number}"])
             with start.kept(texts, "the copies together"):
                 ended = together(hosts, gang, params, size(texts, params))
-            for number, finished in enumerate(ended):
-                with start.kept(texts, f"copy {number} beside the others"):
-                    texts |= start.stderr(f"together-{number}", finished)
-                    texts[f"together-{number}"] = watch.ran(hosts[number], finished)
+            collect(hosts, ended, watch, texts)
         placed = {"hosts": [host.name for host in hosts], "devices": watch.used[-params.copies :]}
         return Output(texts, [argv], versions(texts["solo-0"]), {**said(texts), **watch.facts, **placed})
 
@@ -146,6 +143,25 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
 
     def series(self, output: Output) -> str:
         return output.tool
+
+
+def collect(hosts: Sequence[Host], ended: Sequence[Finished], watch: start.Watch, texts: dict[str, str]) -> None:
+    """Put what the copies printed into the texts, of all before any is judged. Raises what the first without a result raises, which keeps
+    those texts and says how many ended well."""
+    for number, finished in enumerate(ended):
+        texts |= {f"together-{number}": finished.stdout} | start.stderr(f"together-{number}", finished)
+    lost: list[tuple[int, SampleError]] = []
+    for number, finished in enumerate(ended):
+        try:
+            texts[f"together-{number}"] = watch.ran(hosts[number], finished)
+            result.read(texts[f"together-{number}"])
+        except SampleError as error:
+            lost.append((number, error))
+    if lost:
+        number, error = lost[0]
+        well = f"{len(ended) - len(lost)} of {len(ended)} copies ended well"
+        with start.kept(texts, f"copy {number} beside the others ({well})"):
+            raise error
 
 
 def own(params: InterferenceParams, number: int) -> dict[str, Any]:

@@ -16,8 +16,9 @@ from perfdag.benchmark import Failed, Gang, Infrastructure, Invalid, Measurement
 from perfdag.hosts import Finished, LocalHost
 from perfdag.shape import Shape
 from perfdag.stats.fairness import jain
+from perfdag.steps.resnet50 import start
 from perfdag.steps.resnet50.benchmark import Resnet50
-from perfdag.steps.resnet50.interference import Resnet50Interference, measurements, overlap, reasons_against, together
+from perfdag.steps.resnet50.interference import Resnet50Interference, collect, measurements, overlap, reasons_against, together
 from perfdag.steps.resnet50.overhead import Resnet50Overhead
 from perfdag.steps.resnet50.params import InterferenceParams
 from perfdag.steps.resnet50.result import read
@@ -142,6 +143,21 @@ def test_a_run_that_is_lost_keeps_the_texts_of_those_before_it(end: Any, kind: t
         Resnet50Interference().run(Gang([Losing(end)], Shape(), 60, str(tmp_path)), params)
     assert str(lost.value) == said
     assert json.loads(lost.value.texts["solo-0"])["program"] == 1
+
+
+def test_a_copy_that_dies_beside_the_others_keeps_what_they_all_printed() -> None:
+    good = Finished([], 0, RECORDED.read_text(), "", 1.0)
+    unfit = json.dumps({"program": 1, "error": {"kind": "memory", "text": "batch 9 does not fit"}})
+    ended = [good, replace(good, code=-9, stdout="", stderr="Killed by a layer"), good, replace(good, stdout=unfit)]
+    texts = {"solo-0": "{}"}
+    watch = start.Watch(InterferenceParams.model_validate({"system": "stub", "scenario": "single-stream", "copies": 4}))
+    with pytest.raises(Failed, match=r"^copy 1 beside the others \(2 of 4 copies ended well\): the program was killed") as lost:
+        collect([LocalHost()] * 4, ended, watch, texts)
+    kept = lost.value.texts
+    assert json.loads(kept["together-0"])["program"] == json.loads(kept["together-2"])["program"] == 1
+    assert (kept["solo-0"], kept["together-1-stderr"], kept["together-3"]) == ("{}", "Killed by a layer", unfit)
+    with pytest.raises(Failed, match=r"^copy 2 beside the others \(2 of 3 copies ended well\): batch 9 does not fit$"):
+        collect([LocalHost()] * 3, [good, good, ended[3]], watch, {})
 
 
 @pytest.mark.parametrize(
