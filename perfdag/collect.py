@@ -297,7 +297,8 @@ def _time(text: str) -> Any:
 
 
 def _notes(store: Store, run_id: str) -> Iterator[_Note]:
-    keys = store.list(f"{run_folder(run_id)}/notes")
+    """The one that says more first. A budget was spent by a gang that stood: a batch's own note is of before, though a claim may get it later."""
+    keys = sorted(store.list(f"{run_folder(run_id)}/notes"), key=lambda key: (not key.rpartition("/")[2].startswith("budget-"), key))
     for _, data in store.get_many(keys):
         raw = orjson.loads(data)
         yield _Note(raw["status"], raw["reason"], set(raw["batches"]) if raw["batches"] is not None else None)

@@ -128,3 +128,8 @@ def note(store: Store, run_id: str, name: str, status: str, reason: str, batches
     """Record why samples have no part: all of the run's, or those of some batches. Collect gives the reason to their rows."""
     data = {"status": status, "reason": reason, "batches": batches}
     store.put(f"runs/{run_id}/notes/{name}.json", orjson.dumps(data, option=orjson.OPT_SORT_KEYS))
+
+
+def forget_note(store: Store, run_id: str, name: str) -> None:
+    """Remove a note whose reason is over. Raises StoreError."""
+    store.delete(f"runs/{run_id}/notes/{name}.json")

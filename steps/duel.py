@@ -16,7 +16,7 @@ from perfdag.abtest import Duel, positions, recall
 from perfdag.benchmark import Infrastructure
 from perfdag.hosts import Host
 from perfdag.kube import KubeError
-from perfdag.parts import note, part_key, read_part, stored_parts
+from perfdag.parts import forget_note, note, part_key, read_part, stored_parts
 from perfdag.plan import Plan
 from perfdag.runs import variants
 from perfdag.steps import budget
@@ -127,6 +127,8 @@ def _drive(here: Here, store: Store, duel: Duel, number: int, attempt: int) -> N
     try:
         join(mine, [by_rank[rank] for rank in range(1, n)], config, shapes["A"], here.run_id)
         connect(others, [by_rank[n + rank] for rank in range(n)], config, shapes["B"], here.run_id)
+        for plan in (duel.a, duel.b):
+            forget_note(store, plan.run_id, f"batch-{number}")
         _rounds(here, store, duel, number, mine, others)
         measured = True
     finally:

@@ -17,7 +17,7 @@ from perfdag.benchmark import Infrastructure
 from perfdag.confirm import assigned
 from perfdag.hosts import Host, LocalHost
 from perfdag.kube import Kube, KubeError
-from perfdag.parts import Part, note, run_folder, stored_parts
+from perfdag.parts import Part, forget_note, note, run_folder, stored_parts
 from perfdag.plan import Plan
 from perfdag.podspec import USER, VOLUME, shares
 from perfdag.points import Point
@@ -78,6 +78,7 @@ def lead(here: Here, store: Store, plan: Plan, number: int, attempt: int, last: 
         if not left:
             return 0
         with gathered(here, plan, shape, number, attempt) as gang:
+            forget_note(store, plan.run_id, f"batch-{index}")  # what kept it from standing, or ended the last one
             reused = shares(shape.volume) and used_before(here, store, number)
             _measure(store, plan, place_for(here, shape, gang, reused), index, in_turn(plan, batch.samples, left, attempt, deadly), said)
         return 0

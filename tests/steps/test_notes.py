@@ -1,0 +1,109 @@
+"""Why samples have no part, where more than one thing kept them from being measured."""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdag.collect import gather
+from perfdag.hosts import LocalHost
+from perfdag.parts import note
+from perfdag.plan import Plan, make_plan
+from perfdag.steps import duel, ended, gang
+from perfdag.steps.gang import Hosts
+from perfdag.steps.pods import Pod
+from perfdag.steps.sentry import InStore, Sentry
+from perfdag.store import FolderStore, Store
+from perfdag.suite import loads
+
+from .test_duel import made
+from .test_plan_step import place
+
+SUITE = "name: s\nbudget: 100s\nrepetitions: 3\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"
+PENDING = "pod of rank 0 never started: Unschedulable: 0/1 nodes are available"
+
+
+def reasons(store: Store, plan: Plan) -> set[tuple[str, str]]:
+    return {(row["status"], row["error"]) for row in gather(store, plan)[0].to_pylist()}
+
+
+@pytest.fixture
+def stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every gang does."""
+
+    @contextlib.contextmanager
+    def gathered(*_: Any) -> Any:
+        yield Hosts([LocalHost()], {})
+
+    monkeypatch.setattr(gang, "gathered", gathered)
+
+
+@pytest.mark.usefixtures("stands")
+def test_a_gang_that_stood_in_the_end_is_not_what_its_pods_once_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, store = make_plan(loads(SUITE)), FolderStore(str(tmp_path))
+    note(store, plan.run_id, "batch-0", "failed", PENDING, [0])
+    monkeypatch.setattr(gang.budget, "deadline", lambda *_: 0.0)
+    assert gang.lead(place(), store, plan, 0, 0, True) == 0
+    assert reasons(store, plan) == {("skipped", "the budget of 100 s was spent")}
+
+
+@pytest.mark.usefixtures("stands")
+def test_a_run_that_is_stopped_says_so_of_a_batch_that_had_to_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, store = make_plan(loads(SUITE)), FolderStore(str(tmp_path))
+    note(store, plan.run_id, "batch-0", "failed", PENDING, [0])
+
+    def stopped(*_: Any) -> None:
+        raise SystemExit(75)
+
+    monkeypatch.setattr(gang, "_measure", stopped)
+    with pytest.raises(SystemExit):
+        gang.lead(place(), store, plan, 0, 0, True)
+    monkeypatch.setattr(ended, "run", lambda work: {"spec": {"shutdown": "Stop"}})
+    ended.tell(place(), store, plan, "Failed")
+    assert reasons(store, plan) == {("missing", "workflow wf was ended by `argo stop`")}
+
+
+def test_a_spent_budget_is_what_a_sentry_without_a_store_cannot_know(tmp_path: Path) -> None:
+    """Its notes come to the store with the last step, after those of the leads."""
+    plan, store = make_plan(loads(SUITE)), FolderStore(str(tmp_path))
+    note(store, plan.run_id, "budget-0", "skipped", "the budget of 100 s was spent", [0])
+    note(store, plan.run_id, "batch-0", "failed", PENDING, [0])
+    assert reasons(store, plan) == {("skipped", "the budget of 100 s was spent")}
+
+
+def test_a_duel_that_stands_takes_away_what_was_noted_of_both_variants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, store = made(), FolderStore(str(tmp_path))
+    for plan in (found.a, found.b):
+        store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+        note(store, plan.run_id, "batch-0", "failed", PENDING, [0])
+    here, beside = place(found.a.run_id), {}
+    for rank in (0, 1):
+        beside[f"p{rank}"] = Pod(f"p{rank}", 0, 0, rank, "Running", "node-1", "127.0.0.1")
+
+    async def running(*_: Any) -> dict[str, Pod]:
+        return beside
+
+    monkeypatch.setattr(duel, "running", running)
+    monkeypatch.setattr(duel, "ssh_config", lambda: tmp_path)
+    monkeypatch.setattr(duel, "join", lambda *_: None)
+    monkeypatch.setattr(duel, "connect", lambda *_: None)
+    monkeypatch.setattr(duel, "_rounds", lambda *_: None)
+    assert duel.lead(here, store, found.a, 0, 0, False) == 0
+    assert [store.list(f"runs/{plan.run_id}/notes") for plan in (found.a, found.b)] == [[], []]
+
+
+@pytest.mark.usefixtures("stands")
+def test_what_ends_the_next_gang_too_is_noted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, store = make_plan(loads(SUITE)), FolderStore(str(tmp_path))
+    monkeypatch.setattr(gang, "known", lambda *_: {})
+    monkeypatch.setattr(gang, "_measure", lambda *_: None)
+    sentry, oom = Sentry(60.0, InStore(plan, store)), "OOMKilled: container main passed its memory limit of 1Gi"
+    seen = []
+    for attempt in (0, 1):
+        gang.lead(place(), store, plan, 0, attempt, False)
+        assert reasons(store, plan) == {("missing", "planned, but no result was stored")}
+        seen.append(Pod(f"p{attempt}", 0, attempt, 0, "Failed", None, None, oom, uid=f"u{attempt}"))
+        sentry.look(seen, 5.0 * attempt)
+        assert reasons(store, plan) == {("failed", f"pod of rank 0: {oom}")}
+    assert sentry.look(seen, 30.0) == []
