@@ -39,13 +39,14 @@ _EVENT_STAGES = {
 
 
 class Record:
-    """One object: who it is, who owns it, its node, what it says of a failure, and three times for each stage reached."""
+    """One object: who it is, who owns it, its node, what it says of a failure (`error_newer`: since the last Event that warned of it), and
+    three times for each stage reached."""
 
-    __slots__ = ("_times", "error", "kind", "name", "namespace", "node", "owner", "stages", "uid")
+    __slots__ = ("_times", "error", "error_newer", "kind", "name", "namespace", "node", "owner", "stages", "uid")
 
     def __init__(self, kind: str, uid: str, name: str, namespace: str, owner: str) -> None:
         self.kind, self.uid, self.name, self.namespace, self.owner = kind, uid, name, namespace, owner
-        self.node, self.error = "", ""
+        self.node, self.error, self.error_newer = "", "", False
         self.stages: tuple[str, ...] = ()
         self._times = array("q")
 
@@ -70,14 +71,15 @@ class Record:
 
     def dump(self) -> list[Any]:
         """For the state file."""
-        return [self.kind, self.uid, self.name, self.namespace, self.owner, self.node, self.error, self.stages, list(self._times)]
+        told = self.node, self.error, self.error_newer
+        return [self.kind, self.uid, self.name, self.namespace, self.owner, *told, self.stages, list(self._times)]
 
     @classmethod
     def read(cls, raw: list[Any], forget_receive: int = 0) -> "Record":
         """From the state file; `forget_receive` is added to receive times (the monotonic clock of another boot or machine)."""
         record = cls(*raw[:5])
-        record.node, record.error, record.stages = raw[5], raw[6], _shared(tuple(raw[7]))
-        times = [t + forget_receive if i % 3 == 2 and t else t for i, t in enumerate(raw[8])]
+        record.node, record.error, record.error_newer, record.stages = raw[5], raw[6], raw[7], _shared(tuple(raw[8]))
+        times = [t + forget_receive if i % 3 == 2 and t else t for i, t in enumerate(raw[9])]
         record._times = array("q", times)
         return record
 
@@ -238,7 +240,9 @@ class Observer:
             record.node = (body.get("status") or {}).get("nodeName", "") or record.node
         for stage, api, fresh in read(body) if "status" in body or "creationTimestamp" in metadata else ():
             self._note(record, stage, api, 0, received if fresh else 0)
-        record.error = failure(body) or record.error
+        told, over = failure(body), event.type == "DELETED" or "failed" in record.stages
+        if told != record.error and (told or not over):  # while it lives, what it said before has been mended
+            record.error, record.error_newer = told, bool(told)
         if event.type == "DELETED":
             self._note(record, "gone", 0, 0, received)
 
@@ -301,6 +305,8 @@ class Observer:
             self._pending_events.setdefault(uid, []).append((stage, at))
         if body.get("type") == "Warning" and uid:
             text = " ".join(f"{reason}: {body.get('message', '')}".split())[:500]
+            if record and self.messages.get(uid) != text:
+                record.error_newer = False
             self.messages[uid] = text
 
     async def until(self, done: Callable[[], bool], timeout: float) -> bool:
@@ -324,7 +330,14 @@ class Observer:
 
     def save(self, path: Path) -> None:
         """Write the state, so that another process can go on from it (atomically)."""
-        mark = {"run": self.run, "versions": self._versions, "wall_minus_monotonic_ns": time.time_ns() - time.monotonic_ns()}
+        known = self.records.keys() | self._strays.keys()
+        mark = {
+            "run": self.run,
+            "versions": self._versions,
+            "wall_minus_monotonic_ns": time.time_ns() - time.monotonic_ns(),
+            "messages": {uid: text for uid, text in self.messages.items() if uid in known},  # the API server forgets Events in an hour
+            "events": self._pending_events,
+        }
         ours, strays = self.records.values(), self._strays.values()
         lines = [
             orjson.dumps(mark),
@@ -345,7 +358,7 @@ class Observer:
             for line in lines:
                 raw, ours = orjson.loads(line)
                 (self._adopt if ours else self._stray)(Record.read(raw, shift))
-        self._versions = dict(mark["versions"])
+        self._versions, self.messages, self._pending_events = mark["versions"], mark["messages"], mark["events"]
 
 
 def _unreadable(resource: Resource, metadata: dict[str, Any], error: Exception) -> KubeError:

@@ -18,6 +18,8 @@ from perfdag.steps.scale.stages import whole_second
 
 Status = Literal["ok", "unobserved", "censored", "failed"]
 _ENDS = ("succeeded", "failed")
+OLDER = 140
+"""Characters of an older message before the newest one, which must not be cut off with a text that is too long."""
 SET, VMI = "VirtualMachineInstanceReplicaSet", "VirtualMachineInstance"
 
 
@@ -240,8 +242,7 @@ def _rows_of_one(
     item, record, below = workload.item, workload.record, workload.below
     members = [each for group in below.values() for each in group]
     nodes = sorted({each.node for each in members if each.node})
-    said = [each.error or messages.get(each.uid, "") for each in members]
-    error = item.error or next((text for text in said if text), "") or None
+    error = item.error or next((text for each in members if (text := said(each, messages))), "") or None
     moments: dict[str, Moment | None] = {}
     if item.started_ns:  # from the time it was due: in a closed loop that is when it was sent
         moments["submitted"] = Moment(received=(item.intended_ns or item.started_ns) + clocks.mono_to_unix_ns, ahead=clocks.ahead_ns)
@@ -276,6 +277,15 @@ def _rows_of_one(
             row.status = "censored"
             row.seconds = (end - (start.best if start else moments["submitted"].best)) / 1e9  # type: ignore[union-attr]
         yield row
+
+
+def said(record: Record, messages: Mapping[str, str]) -> str:
+    """What an object says of its failure and what Events warned of (`messages` by UID), the newest last; what both say only once."""
+    own, warned = record.error, messages.get(record.uid, "")
+    if not own or not warned or own.partition(": ")[2] == warned.partition(": ")[2]:
+        return own or warned
+    older, newest = (warned, own) if record.error_newer else (own, warned)
+    return f"{older[:OLDER]}; {newest}"
 
 
 def _overtaken(step: Step, steps: Sequence[Step], moments: Mapping[str, Moment | None]) -> bool:

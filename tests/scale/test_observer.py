@@ -9,7 +9,10 @@ import pytest
 from aiohttp import web
 
 from perfdag.kube import Event, KubeError
+from perfdag.steps.scale import measured
+from perfdag.steps.scale.generator import Submission
 from perfdag.steps.scale.observer import Observer
+from perfdag.steps.scale.rows import Clocks, rows_of, said
 from perfdag.steps.scale.stages import extractor
 
 from .api import client
@@ -78,6 +81,63 @@ class TestWhose:
             event = {"metadata": {}, "involvedObject": {"uid": uid, "kind": "Pod"}, "reason": "Failed", "type": "Warning", "message": "no"}
             see(ours, "Event", event)
         assert ours.reasons == {"Pod Failed: no": 1}
+
+
+class TestFailures:
+    def pod(self, *conditions: tuple[str, str, str], **status: Any) -> dict[str, Any]:
+        told = [{"type": name, "status": value, "reason": reason, "message": "0/3 nodes"} for name, value, reason in conditions]
+        return {**body("p", run="r"), "status": {"conditions": told, **status}}
+
+    def warning(self, reason: str, message: str) -> dict[str, Any]:
+        return {"metadata": {}, "involvedObject": {"uid": "p"}, "reason": reason, "type": "Warning", "message": message}
+
+    def test_what_was_mended_is_no_error_any_more(self) -> None:
+        """A pod that had no room at first, and then no image."""
+        ours = observer()
+        see(ours, "Pod", self.pod(("PodScheduled", "False", "Unschedulable")))
+        see(ours, "Event", self.warning("FailedScheduling", "0/3 nodes"))
+        assert said(ours.records["p"], ours.messages) == "Unschedulable: 0/3 nodes"
+        see(ours, "Pod", self.pod(("PodScheduled", "True", "")))
+        see(ours, "Event", self.warning("Failed", "ErrImagePull: no such image"))
+        item = Submission(0, "p", "ns", 1, 1, 2, "p")
+        rows = list(rows_of([item], ours.records, Clocks(0), run="r", kind="Pod", until_ns=9, messages=ours.messages))
+        assert measured.messages(rows) == {"Failed: ErrImagePull: no such image": 1}, "what `history --failures` searches"
+
+    def test_the_newest_of_what_it_says_and_what_events_say_is_last(self, tmp_path: Path) -> None:
+        ours = observer()
+        see(ours, "Event", self.warning("FailedMount", "no such volume"))
+        see(ours, "Pod", self.pod(("PodScheduled", "False", "Unschedulable")))
+        assert said(ours.records["p"], ours.messages) == "FailedMount: no such volume; Unschedulable: 0/3 nodes"
+        ours.save(tmp_path / "state")
+        again = observer()
+        again.restore(tmp_path / "state")
+        see(again, "Event", self.warning("FailedMount", "no such volume"))  # listed once more
+        assert said(again.records["p"], again.messages) == "FailedMount: no such volume; Unschedulable: 0/3 nodes"
+        see(again, "Event", self.warning("BackOff", "again"))
+        assert said(again.records["p"], again.messages) == "Unschedulable: 0/3 nodes; BackOff: again"
+
+    @pytest.mark.parametrize("end", ["Failed", "gone"])
+    def test_what_it_said_last_stays_when_it_is_over(self, end: str) -> None:
+        ours, kind = observer(), "VirtualMachineInstance"
+        see(ours, kind, self.pod(("Synchronized", "False", "NoDisk")))
+        last = body("p", run="r")
+        last["status"] = {"phase": end} if end == "Failed" else {}
+        ours._take(kind, extractor("", kind), Event("DELETED" if end == "gone" else "MODIFIED", last, 7))
+        assert ours.records["p"].error == ("NoDisk: 0/3 nodes" if end == "gone" else "Failed:")
+
+    def test_what_events_told_outlives_a_restart(self, tmp_path: Path) -> None:
+        """The API server forgets Events after an hour."""
+        first = observer()
+        see(first, "Pod", body("p", run="r"), body("stray", owner="job"))
+        see(first, "Event", self.warning("Failed", "no image"), {**self.warning("Failed", "no"), "involvedObject": {"uid": "theirs"}})
+        early = {"metadata": {}, "involvedObject": {"uid": "q"}, "reason": "Scheduled", "eventTime": "2026-01-01T00:00:01.5Z"}
+        see(first, "Event", early)
+        first.save(tmp_path / "state")
+        second = observer()
+        second.restore(tmp_path / "state")
+        assert second.messages == {"p": "Failed: no image"}
+        see(second, "Pod", body("q", run="r"))
+        assert second.records["q"].times("scheduled") == (0, 1767225601_500000000, 0)
 
 
 class Watched:

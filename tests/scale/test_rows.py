@@ -295,7 +295,7 @@ class TestRows:
         assert (rows["ready"].status, rows["submission_to_succeeded"].status) == (ready, succeeded)
         assert rows["submission_to_succeeded"].seconds == (pytest.approx(0.04) if end == "succeeded" else None)
 
-    def test_what_an_event_warned_of_is_the_error_of_a_row_unless_the_object_says_more(self) -> None:
+    def test_what_an_event_warned_of_and_what_the_object_says_is_the_error_of_a_row_the_newest_last(self) -> None:
         pod = record("Pod", "p", "root", created=1)
         made = {each.uid: each for each in (record("Job", "root", "", created=1), pod)}
 
@@ -307,7 +307,13 @@ class TestRows:
 
         assert errors() == {"FailedMount: no such volume"}
         pod.error = "Unschedulable: no node"
-        assert errors() == {"Unschedulable: no node"}
+        assert errors() == {"Unschedulable: no node; FailedMount: no such volume"}
+        pod.error_newer = True
+        assert errors() == {"FailedMount: no such volume; Unschedulable: no node"}
+        pod.error = "NotMounted: no such volume"
+        assert errors() == {"NotMounted: no such volume"}, "both say the same"
+        pod.error, pod.error_newer = "Unschedulable: " + 400 * "x", False
+        assert errors().pop()[:300].endswith("; FailedMount: no such volume")  # type: ignore[union-attr]
 
     def test_percentiles_count_the_censored_and_refuse_few_samples(self) -> None:
         def rows(ok: int, never: int) -> list[Row]:
