@@ -125,14 +125,14 @@ def _decades(share: float) -> float:
 
 
 Curve = list[tuple[int, Series, Series]]
-"""(depth, IOPS, p99 latency) by rising depth."""
+"""(I/Os in flight on all hosts, IOPS, p99 latency) by rising depth."""
 
 
 def _curves(cells: Sequence[Cell]) -> dict[tuple[str, str], dict[str, Curve]]:
     """Pattern and block size -> curve by what else tells points apart; only those of enough depths."""
     made: dict[tuple[str, str], dict[str, Curve]] = {}
     for cell in cells:
-        depth: Any = cell.state.params.get("iodepth")
+        depth = _in_flight(cell)
         rw, size, mixed = str(cell.state.params.get("rw", "")), cell.state.params.get("bs"), _both_ways(cell)
         for iops in cell.series("iops"):
             late = next((each for each in cell.series("latency", "p99") if each.coords == iops.coords), None)
@@ -140,13 +140,19 @@ def _curves(cells: Sequence[Cell]) -> dict[tuple[str, str], dict[str, Curve]]:
                 pattern = f"{rw} ({iops.coords.get('direction', '')})" if mixed else rw
                 facet = (pattern, short(float(size), "B") if isinstance(size, int | float) else str(size or ""))
                 name = words_without(cell, ("iodepth", "rw", "bs"))
-                made.setdefault(facet, {}).setdefault(name, []).append((int(depth), iops, late))
+                made.setdefault(facet, {}).setdefault(name, []).append((depth, iops, late))
     found = {}
     for facet, curves in made.items():
         long = {name: sorted(told, key=lambda each: each[0]) for name, told in curves.items() if len({d for d, _, _ in told}) >= DEPTHS}
         if long:
             found[facet] = long
     return found
+
+
+def _in_flight(cell: Cell) -> int | None:
+    """I/Os in flight of all jobs on all hosts, of whom IOPS are the sum too; None where no queue depth is known."""
+    depth, jobs = cell.state.params.get("iodepth"), cell.state.params.get("numjobs") or 1
+    return None if depth is None else int(depth) * int(jobs) * int(cell.state.shape.get("hosts", {}).get("count") or 1)
 
 
 def knee(found: Curve) -> int:
@@ -167,10 +173,13 @@ def _knees(curves: dict[tuple[str, str], dict[str, Curve]]) -> str:
 
 def _queue_depth(curves: dict[tuple[str, str], dict[str, Curve]], where: str) -> Figure:
     """A panel for each pattern (row) and block size (column) on the same axes."""
+    most, lines = max(map(len, curves.values())), len(style.SERIES)
+    curves = {facet: dict(list(named.items())[:lines]) for facet, named in curves.items()}
     patterns = list(dict.fromkeys(pattern for pattern, _ in curves))
     sizes = list(dict.fromkeys(size for _, size in curves))
     series = [each for named in curves.values() for found in named.values() for _, iops, late in found for each in (iops, late)]
-    said = f"numbers: I/Os in flight; ring: knee, where IOPS over p99 latency is highest; {band_words(series)}"
+    said = f"numbers: I/Os in flight (iodepth x numjobs x hosts); ring: knee, where IOPS over p99 latency is highest; {band_words(series)}"
+    said += f"; first {lines} of {most} curves{' of a panel' if len(curves) > 1 else ''}" if most > lines else ""
     rows, columns = len(patterns), len(sizes)
     heights = (3.4,) if len(curves) == 1 else (2.2,)
     fig, axes = style.figure(rows, heights, columns, title=_knees(curves), subtitle=f"{said}; {where}", sharex=True, sharey=True)
@@ -182,7 +191,7 @@ def _queue_depth(curves: dict[tuple[str, str], dict[str, Curve]], where: str) ->
         ax.set_yscale("log")
         ax.set_xlim(0, largest * 1.08)
         ax.set_ylim(lowest / 1.5, highest * 1.5)
-        for k, (name, found) in enumerate(list(curves.get(facet, {}).items())[: len(style.SERIES)]):
+        for k, (name, found) in enumerate(curves.get(facet, {}).items()):
             _curve(ax, found, name, style.look(k))
         name = style.value_axis(ax.xaxis, "1/s", largest, bins=6 if columns < 3 else 3)
         style.value_axis(ax.yaxis, "s", 1.0, log=True)

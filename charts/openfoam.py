@@ -10,7 +10,7 @@ from perfdag.charts import lines, style
 from perfdag.charts.generic import dot_figure
 from perfdag.charts.series import Cell, Series, alike, band_words, hosts_words, nodes_used, read, runs_words, value_words, words_without
 
-LINES = 12
+LINES, BARS = 12, 16
 _SCALED = ("procs", "nodes", "procs_per_node")
 _PHASES = (("mesh_time", "mesh"), ("decompose_time", "decompose"), ("startup_time", "MPI start and reading"), ("solve_time", "time loop"))
 
@@ -69,9 +69,11 @@ def _scaling(cells: Sequence[Cell], where: str, used: Mapping[str, int]) -> Figu
             names[nodes] = max(names.get(nodes, ""), hosts_words(nodes, used.get(cell.state.point)), key=len)
     points = sorted((procs, time.middle) for group in by_nodes.values() for procs, time in group)
     base_procs, base = points[0]
-    largest, fastest = points[-1]
+    largest = points[-1][0]
+    fastest, on = min((time.middle, nodes) for nodes, group in by_nodes.items() for procs, time in group if procs == largest)
     gained = base * base_procs / (fastest * largest)
-    title = f"OpenFOAM: {base / fastest:.3g} times as fast with {largest} processes as with {base_procs}: {gained * 100:.0f} % efficient"
+    placed = f" on {names[on]}" if sum(procs == largest for procs, _ in points) > 1 else ""
+    title = f"OpenFOAM: {base / fastest:.3g} times as fast with {largest} processes{placed} as with {base_procs}: {gained * 100:.0f} % efficient"
     said = band_words(time for group in by_nodes.values() for _, time in group)
     close = ", ".join(name for _, name in sorted(names.items()) if " on " in name)
     subtitle = "; ".join(part for part in (said, f"dashed: ideal from {base_procs}", close, where) if part)
@@ -102,13 +104,13 @@ def _scaling(cells: Sequence[Cell], where: str, used: Mapping[str, int]) -> Figu
 
 def _phases(cells: Sequence[Cell], where: str) -> Figure:
     """Stacked horizontal bars of the phases' medians, from zero."""
-    shown = list(cells)[:16]
-    slowest = max(shown, key=lambda cell: time.middle if (time := _time(cell)) else 0.0)
-    time = _time(slowest)
+    longest = sorted(cells, key=lambda cell: -time.middle if (time := _time(cell)) else 0.0)
+    shown = [cell for cell in cells if cell in longest[:BARS]]  # in their own order
+    time = _time(longest[0])
     title = f"OpenFOAM: time loop {value_words(time)}, the longest" if time else "OpenFOAM: phases"
-    fig, (ax,) = style.figure(
-        heights=(0.4 * len(shown) + 1.2,), title=title, subtitle=f"median of each phase; spread is in the table; {where}"
-    )
+    cut = f"the {len(shown)} longest of {len(cells)} points" if len(shown) < len(cells) else ""
+    subtitle = "; ".join(part for part in ("median of each phase; spread is in the table", cut, where) if part)
+    fig, (ax,) = style.figure(heights=(0.4 * len(shown) + 1.2,), title=title, subtitle=subtitle)
     places: list[Any] = list(range(len(shown)))
     left = [0.0] * len(shown)
     for k, (metric, name) in enumerate(_PHASES):

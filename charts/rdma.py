@@ -26,7 +26,11 @@ def over_sizes(rows: pa.Table, metric: str, headline: str, stats: Sequence[str],
     if not measured:
         yield "points", dot_figure(cells, [headline], where, title=f"No {metric}: no sample")
         return
+    typical = [cell for cell in measured if cell.series(metric, stats[0])]
+    best = _best(typical or measured, headline, metric)
     drawn = measured[:LINES]
+    if best is not None and best[0] not in drawn:
+        drawn[-1] = best[0]
     main = [cell for cell in drawn if cell.series(metric, stats[0])]
     shown = (stats if len(measured) == 1 else stats[:1]) if main else ("mean",)
     also = ("mean",) if main and len(main) < len(drawn) else ()
@@ -36,11 +40,11 @@ def over_sizes(rows: pa.Table, metric: str, headline: str, stats: Sequence[str],
     series = [each for made in panels.values() for line in made for each in line.series.values()]
     said = band_words(series).replace("dot", "line").replace("bar", "band")
     what = f"lines: {', '.join(shown)}" if len(shown) > 1 else " or ".join((*shown, *also))
-    cut = f"first {LINES} of {len(measured)} points" if len(measured) > LINES else ""
+    cut = f"{LINES} of {len(measured)} points{', the best among them' if best else ''}" if len(measured) > LINES else ""
     fig, axes = style.figure(
         len(panels),
         [2.6] * len(panels),
-        title=_finding(main or drawn, headline, metric, named=len(measured) > 1),
+        title=_finding(best, headline, metric, named=len(measured) > 1),
         subtitle="; ".join(x for x in (what, said, cut, where) if x),
         sharex=True,
     )
@@ -66,12 +70,16 @@ def _lines(cells: Sequence[Cell], metric: str, stats: Sequence[str], otherwise: 
     return lines.lines_of(pairs, "message_bytes")
 
 
-def _finding(cells: Sequence[Cell], headline: str, metric: str, *, named: bool) -> str:
-    best = min if metric == "latency" else max
-    found = [(each.middle, cell.label, each) for cell in cells for each in cell.series(headline) if each.values]
-    if not found:
+def _best(cells: Sequence[Cell], headline: str, metric: str) -> tuple[Cell, Series] | None:
+    """The point of the lowest latency or the highest bandwidth, and its headline; None where no point has one."""
+    found = [(cell, each) for cell in cells for each in cell.series(headline) if each.values]
+    return (min if metric == "latency" else max)(found, key=lambda pair: pair[1].middle) if found else None
+
+
+def _finding(best: tuple[Cell, Series] | None, headline: str, metric: str, *, named: bool) -> str:
+    if best is None:
         return f"RDMA {metric} over message size"
-    _, label, each = best(found, key=lambda row: row[0])
+    cell, each = best
     size = each.coords.get("message_bytes")
     at = f" at {short(float(size), 'B')}" if isinstance(size, int | float) else ""
-    return f"RDMA {metric}: {headline.split('_')[0]} {value_words(each)}{at}" + (f" ({label})" if named and label else "")
+    return f"RDMA {metric}: {headline.split('_')[0]} {value_words(each)}{at}" + (f" ({cell.label})" if named and cell.label else "")

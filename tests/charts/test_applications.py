@@ -94,6 +94,32 @@ def test_openfoam_hosts_that_shared_a_node_are_said_to() -> None:
     assert "2 hosts on 1 node" in " ".join(each.get_text() for each in figure.texts)
 
 
+def _solved(procs: int, nodes: int, seconds: float, **params: Any) -> list[dict[str, Any]]:
+    value = {"metric": "solve_time", "value": seconds, "unit": "s", "better": "lower", "headline": True}
+    shape = {"hosts": {"count": nodes}}
+    made = sample("openfoam", {"size": "S", "procs": procs, "nodes": nodes, **params}, 1, [value], shape=shape)
+    return [{**row, "nodes": [f"node-{each}" for each in range(nodes)]} for row in made]
+
+
+def test_openfoam_scaling_is_of_the_fastest_of_the_most_processes() -> None:
+    rows = [*_solved(1, 1, 100), *_solved(2, 1, 55), *_solved(4, 1, 30), *_solved(4, 2, 80)]
+    figure = drawn("openfoam", table(rows))["scaling"]
+    said = "OpenFOAM: 3.33 times as fast with 4 processes on 1 host as with 1: 83 % efficient"
+    assert " ".join(title(figure).split()) == said
+    assert artist(figure, "efficiency 1 host").get_ydata()[-1] == pytest.approx(0.833, abs=1e-3)
+
+
+def test_openfoam_phases_are_of_the_longest_points_and_say_how_many() -> None:
+    rows = [row for i in range(20) for row in _solved(1, 1, 10.0 + i, tolerance=10.0 ** -(i + 1))]
+    figure = drawn("openfoam", table(rows))["phases"]
+    assert "29 s, n=1, the longest" in title(figure)
+    assert "the 16 longest of 20 points" in " ".join(each.get_text() for each in figure.texts)
+    widths = [each.get_width() for each in figure.axes[0].patches if each.get_width()]
+    assert widths == [10.0 + i for i in range(4, 20)]
+    few = drawn("openfoam", table(rows[:3]))["phases"]
+    assert "longest of" not in " ".join(each.get_text() for each in few.texts)
+
+
 def test_openfoam_of_a_recording_draws_its_phases() -> None:
     stdout = (RECORDED / "openfoam/xs-2-procs.stdout").read_text()
     output = Output({"stdout": stdout, "timing": "mesh_s=0.2\ndecompose_s=0.3\n"}, facts={"addresses": 1})
@@ -148,12 +174,14 @@ def test_rdma_latency_of_timed_and_untimed_points() -> None:
     assert "1 us" in title(alone)
 
 
-def test_rdma_points_that_are_not_drawn_are_counted_and_not_in_the_title() -> None:
+def test_rdma_points_that_are_not_drawn_are_counted_and_the_best_is_drawn() -> None:
     rows = [row for base in range(15, 0, -1) for row in _latencies({"gid_index": base}, "p50", base * 1e-6)]
     figure = drawn("rdma-latency", table(rows))["sizes"]
-    assert len([each for each in figure.axes[0].lines if (each.get_gid() or "").startswith("median")]) == 12
-    assert "first 12 of 15 points" in " ".join(each.get_text() for each in figure.texts)
-    assert "4 us" in title(figure)
+    names = [each.get_gid() for each in figure.axes[0].lines if (each.get_gid() or "").startswith("median")]
+    assert len(names) == 12
+    assert names[-1] == "median gid_index=1", "the fastest of all is the last of fifteen"
+    assert "12 of 15 points, the best among them" in " ".join(each.get_text() for each in figure.texts)
+    assert title(figure) == "RDMA latency: lowest 1 us, n=1 at 2 B (gid_index=1)"
 
 
 def test_torchbench_over_batch_sizes() -> None:

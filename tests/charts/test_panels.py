@@ -198,6 +198,32 @@ def test_the_knee_of_a_depth_curve_is_marked_and_named():
     assert "Knee at 8 in flight: 160 k/s at p99 200 us" in " ".join(" ".join(t.get_text() for t in figure.texts).split())
 
 
+def test_the_depth_of_a_curve_is_of_all_jobs_and_hosts():
+    samples = []
+    for depth in (1, 2, 4):
+        params = {"rw": "randread", "iodepth": depth, "numjobs": 4}
+        samples += [
+            rows.sample("fio", params, r, rows.io("read", 1e3 * depth, 1e-3), shape={"hosts": {"count": 2}}) for r in (1, 2)
+        ]
+    figure = drawn(fio, rows.table(*samples))["queue-depth"]
+    assert [t.get_text() for t in figure.axes[0].texts] == ["8", "16", "32"]
+    assert "iodepth x numjobs x hosts" in texts(figure)
+    assert "No knee up to 32 in flight" in texts(figure)
+
+
+def test_curves_that_are_not_drawn_are_counted_and_not_in_the_title():
+    samples = []
+    for jobs in range(1, 9):
+        for depth in (1, 2, 4):
+            rate = 1e3 * jobs * depth
+            samples.append(rows.sample("fio", {"rw": "randread", "iodepth": depth, "numjobs": jobs}, 1, rows.io("read", rate, 1e-3)))
+    figure = drawn(fio, rows.table(*samples))["queue-depth"]
+    assert len([line for line in figure.axes[0].lines if (line.get_gid() or "").startswith("median ")]) == 6
+    assert "first 6 of 8 curves" in texts(figure)
+    assert "and 3 more" in texts(figure), "of the six, three are told in the title"
+    assert "first" not in texts(drawn(fio, rows.fio())["queue-depth"])
+
+
 def test_fio_has_a_latency_panel_for_each_direction():
     figure = drawn(fio, rows.fio())["points"]
     assert [ax.get_xlabel().split(" (")[0] for ax in figure.axes] == ["IOPS", "bandwidth", "read latency", "write latency"]
