@@ -72,7 +72,8 @@ def _values(result: Result) -> dict[str, Any]:
         threshold: dict[str, Any] = {"thresholdValue": verdict.threshold, "thresholdExceeded": not verdict.passed}
         if verdict.gate.other:
             threshold |= {"thresholdMetric": verdict.gate.other, "thresholdRatio": verdict.gate.value}
-        values.setdefault(verdict.gate.metric, {"value": verdict.value})["thresholdResult"] = threshold
+        # not the creation's own: a gate sees the worse of creation and deletion
+        values[verdict.gate.metric] = {"value": verdict.value, "thresholdResult": threshold}
     return values
 
 

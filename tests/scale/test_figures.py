@@ -498,3 +498,11 @@ class TestAudit:
         assert values["vmiDeletionToFailedSecondsP95"]["value"] == 4.0
         assert values["api_p99"]["thresholdResult"]["thresholdExceeded"] is True, "of two gates the one that was breached"
         assert table.audit([]) == {"Values": {}, "Rungs": []}
+
+    def test_a_value_with_a_threshold_is_the_one_that_the_gate_saw(self) -> None:
+        """The deletion was slower than the creation, whose figure stands under its plain name."""
+        figures: dict[str, float | None] = {"api_p99": 0.2, "throughput_mean": 5.0}
+        verdicts = gates.hold([gates.parse("api_p99 < 1")], figures | {"api_p99": 1.5})
+        values = table.audit([vmi.Result("burst", 9, "r", [], [], figures, {}, verdicts)])["Values"]
+        assert values["api_p99"] == {"value": 1.5, "thresholdResult": {"thresholdValue": 1.0, "thresholdExceeded": True}}
+        assert values["throughput_mean"] == {"value": 5.0}
