@@ -1,9 +1,9 @@
 """A shape as what Argo lays over a pod: a podSpecPatch (strategic merge by container name), its annotations apart.
 
 Argo's own `init` and `wait` containers are named too: without a securityContext PodSecurity `restricted` refuses the pod, and without
-limits it can never be Guaranteed. `@BATCH@` stands for the number of the batch: one patch serves all batches of a shape,
-and `@PORT@` for the port of a rank's sshd on a host network. `@CLAIMED@` is the volume of a `claim://` store, which only a lead has. Where two variants
-stand side by side `@TWIN@` is the rank of the other variant's pod that this one shares its node with.
+limits it can never be Guaranteed. `@BATCH@` stands for the number of the batch and `@ATTEMPT@` for that of the attempt at it: one patch
+serves all batches of a shape. `@PORT@` is the port of a rank's sshd on a host network, `@CLAIMED@` the volume of a `claim://` store, which
+only a lead has. Where two variants stand side by side `@TWIN@` is the rank of the other variant's pod that this one shares its node with.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from typing import Any
 
 from perfdag.shape import Shape, Volume
 
-BATCH, TWIN, PORT, CLAIMED = "@BATCH@", "@TWIN@", "@PORT@", "@CLAIMED@"
+BATCH, ATTEMPT, TWIN, PORT, CLAIMED = "@BATCH@", "@ATTEMPT@", "@TWIN@", "@PORT@", "@CLAIMED@"
 USER = 1000
 VOLUME = "/perfdag/volume"
 STORE = "/perfdag/store"
@@ -247,9 +247,12 @@ def claim_spec(volume: Volume) -> Object:
 
 def _placement(shape: Shape, spec: Object, context: Context) -> None:
     own: Object = {"matchLabels": {f"{LABEL}/run": context.run_id, f"{LABEL}/batch": BATCH}}
-    twin: Object = {"matchLabels": {**own["matchLabels"], f"{LABEL}/rank": TWIN}}
+    # pods of an earlier attempt on a node that died are there until somebody deletes it, and would draw these to it
+    gang: Object = {"matchLabels": {**own["matchLabels"], f"{LABEL}/attempt": ATTEMPT}}
+    twin: Object = {"matchLabels": {**gang["matchLabels"], f"{LABEL}/rank": TWIN}}
     if context.ranks:
-        own["matchExpressions"] = [{"key": f"{LABEL}/rank", "operator": "In", "values": [str(rank) for rank in context.ranks]}]
+        side = [{"key": f"{LABEL}/rank", "operator": "In", "values": [str(rank) for rank in context.ranks]}]
+        own["matchExpressions"] = gang["matchExpressions"] = side
     anti: list[Object] = []
     if shape.hosts.exclusive:
         anti += [_away(_others("run", context.run_id)), _away(_others("batch", BATCH))]
@@ -268,7 +271,7 @@ def _placement(shape: Shape, spec: Object, context: Context) -> None:
     affinity: Object = {}
     if anti:
         affinity["podAntiAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": anti}
-    near = [own] if shape.hosts.placement == "packed" and shape.hosts.count > 1 else []
+    near = [gang] if shape.hosts.placement == "packed" and shape.hosts.count > 1 else []
     if context.ranks and context.ranks.start:
         near = [twin]  # where the first variant's pods are is decided by their own rules
     if near:

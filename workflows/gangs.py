@@ -3,7 +3,7 @@
 from hera.workflows import DAG, Container, Parameter, RetryStrategy, Task
 from hera.workflows import models as m
 
-from perfdag.podspec import BATCH, CLAIMED, HOPELESS, LABEL, PORT, TWIN
+from perfdag.podspec import ATTEMPT, BATCH, CLAIMED, HOPELESS, LABEL, PORT, TWIN
 from perfdag.workflows.containers import Installation, container, labels
 
 # two closing braces would end the expression
@@ -71,6 +71,7 @@ def rank(made: Installation) -> Container:
     patch = f"toJson({_of_shape('patch')})"
     for placeholder, value in (
         (f"'{BATCH}'", "inputs.parameters.batch"),
+        (f"'{ATTEMPT}'", "inputs.parameters.attempt"),
         (f"'{TWIN}'", twin),
         (f"toJson('{PORT}')", port),
         (f"toJson('{CLAIMED}')", f"({claim})"),

@@ -94,7 +94,8 @@ def test_pods_of_both_variants_are_told_where_to_be() -> None:
     assert {each["matchLabels"]["perfdag/run"] for each in apart} == {found.a.run_id}
     assert "podAffinity" not in a["affinity"]
     near = b["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    assert [each["labelSelector"]["matchLabels"]["perfdag/rank"] for each in near] == ["@TWIN@"]
+    selected = {"perfdag/run": found.a.run_id, "perfdag/batch": "@BATCH@", "perfdag/attempt": "@ATTEMPT@", "perfdag/rank": "@TWIN@"}
+    assert [each["labelSelector"]["matchLabels"] for each in near] == [selected]
     assert [each["network"] for each in given["shapes"]] == ["host", "bench/net"]
 
 

@@ -3,21 +3,30 @@
 import json
 from typing import Any
 
-from perfdag.podspec import BATCH, CLAIMED, PORT, TWIN, Context, patch
+from perfdag.podspec import ATTEMPT, BATCH, CLAIMED, PORT, TWIN, Context, patch
 from perfdag.shape import Shape
 
 Object = dict[str, Any]
 
 
 def pod(
-    shape: Object, name: str, *, run: str = "r", batch: int = 0, rank: int = 0, store: str = "s3://b/r", more: Object | None = None
+    shape: Object,
+    name: str,
+    *,
+    run: str = "r",
+    batch: int = 0,
+    rank: int = 0,
+    attempt: int = 0,
+    store: str = "s3://b/r",
+    more: Object | None = None,
 ) -> Object:
     """A pod of that rank: the patch with its placeholders replaced, laid over Argo's three containers; `more` is laid over its spec."""
     made = patch(Shape.model_validate(shape), Context(run, "uid", "registry.example/perfdag-{name}:1", store))
     text = json.dumps(made).replace(f'"{CLAIMED}"', '{"name": "store", "emptyDir": {}}').replace(f'"{PORT}"', str(20000 + rank))
-    spec = json.loads(text.replace(BATCH, str(batch)).replace(TWIN, "0"))
+    spec = json.loads(text.replace(BATCH, str(batch)).replace(ATTEMPT, str(attempt)).replace(TWIN, "0"))
     for each in [*spec["containers"], *spec["initContainers"]]:
         each.setdefault("image", "registry.example/argoexec:1")
-    labels = {"perfdag/measuring": "true", "perfdag/run": run, "perfdag/batch": str(batch), "perfdag/rank": str(rank)}
+    numbers = {"perfdag/batch": str(batch), "perfdag/rank": str(rank), "perfdag/attempt": str(attempt)}
+    labels = {"perfdag/measuring": "true", "perfdag/run": run, **numbers}
     spec |= {"restartPolicy": "Never", "automountServiceAccountToken": False} | (more or {})
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec}

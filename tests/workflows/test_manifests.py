@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from perfdag.document import BadDocument
-from perfdag.podspec import PORT, Context, claim_spec, host_port, patch
+from perfdag.podspec import ATTEMPT, BATCH, PORT, Context, claim_spec, host_port, patch
 from perfdag.shape import Shape
 from perfdag.steps.size import MAX_SHAPES, check_shapes
 from perfdag.workflows import base, due, lint, runs
@@ -151,6 +151,23 @@ def test_net_admin_is_in_the_mtu_container_alone() -> None:
         if "NET_ADMIN" in each["securityContext"]["capabilities"].get("add", [])
     ]
     assert holders == ["mtu"]
+
+
+def test_pods_are_drawn_to_those_of_their_attempt_and_kept_from_those_of_any() -> None:
+    """Those of an earlier one that are on a node that died are there until somebody deletes it."""
+    rules = {
+        placement: patch(Shape.model_validate({"hosts": {"count": 2, "placement": placement}}), CONTEXT)["affinity"]
+        for placement in ("packed", "spread")
+    }
+    [near] = rules["packed"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    [away] = rules["spread"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    batch = {"perfdag/run": CONTEXT.run_id, "perfdag/batch": BATCH}
+    assert near["labelSelector"]["matchLabels"] == {**batch, "perfdag/attempt": ATTEMPT}
+    assert away["labelSelector"]["matchLabels"] == batch
+    [made] = [each for each in documents()["base"] if each["kind"] == "WorkflowTemplate" and each["metadata"]["name"] == "perfdag"]
+    rank = next(each for each in made["spec"]["templates"] if each["name"] == "rank")
+    assert f"'{ATTEMPT}', inputs.parameters.attempt" in rank["podSpecPatch"]
+    assert rank["metadata"]["labels"]["perfdag/attempt"] == "{{inputs.parameters.attempt}}"
 
 
 def test_a_pod_with_resources_can_be_guaranteed() -> None:

@@ -194,6 +194,15 @@ def test_packed_zones_and_taints(nodes: Nodes) -> None:
     assert nodes.place((0, pod(nodes.shape(zones=["c"]), "nowhere", run="y"))) == [None]
 
 
+def test_a_packed_gang_goes_elsewhere_when_a_node_died_under_an_earlier_attempt(nodes: Nodes) -> None:
+    packed = nodes.shape(hosts={"count": 2, "placement": "packed"})
+    nodes.place((0, pod(packed, "earlier", more={"nodeName": f"{nodes.name}-0"})))
+    elsewhere = nodes.shape(hosts={"count": 2, "placement": "packed"}, zones=["b"])
+    placed = nodes.place(*((0, pod(elsewhere, f"again-{rank}", rank=rank, attempt=1)) for rank in range(2)))
+    assert len(set(placed)) == 1
+    assert placed[0] in ("2", "3")
+
+
 def test_a_device_of_a_plugin_is_had_by_one_pod_on_the_node_that_has_it(nodes: Nodes) -> None:
     asked = nodes.shape(resources={"rdma/hca": 1}, privileges=["rdma"])
     assert nodes.place((0, pod(asked, "one")), (0, pod(asked, "two", run="s"))) == ["2", None]
