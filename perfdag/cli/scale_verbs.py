@@ -261,7 +261,7 @@ def vmi(args: argparse.Namespace) -> int:
     )
     ask = Ask(args.scenario, args.count, lock_timeout=args.lock_timeout, **given)
     try:
-        outcome = _on_cluster(args, lambda kube: measure(kube, spec, ask), connections(args.parallel))
+        outcome = _on_cluster(args, _into(args.output_dir, lambda kube: measure(kube, spec, ask)), connections(args.parallel))
     except BaseException:
         if measured:
             _write_results(args.output_dir, measured, None)  # whether they were alone is known only now
@@ -294,12 +294,25 @@ def scenario(args: argparse.Namespace) -> int:
     )
     if min(spec.count, spec.workers, spec.parallel) < 1:
         raise ValueError("--count, --workers and --parallel are 1 or more")
-    result = _on_cluster(args, lambda kube: workloads.exclusive(kube, spec, args.scenario, args.lock_timeout), connections(args.parallel))
+    measure = _into(args.output_dir, lambda kube: workloads.exclusive(kube, spec, args.scenario, args.lock_timeout))
+    result = _on_cluster(args, measure, connections(args.parallel))
     _tell_results(args.output_dir, [result], None)
     for name in workloads.FIGURES:
         if (value := result.figures.get(name)) is not None:
             print(f"{name}: {value:.6g}")
     return _code([result])
+
+
+def _into(folder: Path, work: "Callable[[Kube], Awaitable[T]]") -> "Callable[[Kube], Awaitable[T]]":
+    """The work, where its files may go into the folder: not over those of a submission whose workloads are still there."""
+
+    async def checked(kube: "Kube") -> T:
+        from perfdag.steps.scale.commands import finished
+
+        await finished(kube, folder)
+        return await work(kube)
+
+    return checked
 
 
 def _tell_results(folder: Path, results: "list[Result]", capacity: "Capacity | None") -> None:
@@ -322,13 +335,16 @@ def _write_results(folder: Path, results: "list[Result]", capacity: "Capacity | 
     from dataclasses import asdict
 
     from perfdag.steps.scale import table
+    from perfdag.steps.scale.files import forget
 
     folder.mkdir(parents=True, exist_ok=True)
+    forget(folder, ("stages.parquet", "summary.json", "perf-audit-results.json"), submission=True)
     table.write_rows(folder / "stages.parquet", [row for result in results for row in result.rows])
     table.write_json(folder / "perf-audit-results.json", table.audit(results))
     runs = [
         {"scenario": r.scenario, "count": r.count, "run": r.run, "figures": r.figures, "facts": r.facts, "calls": r.calls}
         | {"verdicts": [{**asdict(each), "gate": str(each.gate)} for each in r.verdicts], "error": r.error, "disturbed": r.disturbed}
+        | {"trace": r.trace}
         for r in results
     ]
     table.write_json(folder / "summary.json", {"runs": runs, "capacity": asdict(capacity) if capacity else None})

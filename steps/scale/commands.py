@@ -75,7 +75,7 @@ async def submit(kube: Kube, order: Order) -> RunFile:
     Raises TemplateError, SettingsError (the folder's run is still there), KubeError (unknown kind, missing namespace) before anything is
     created.
     """
-    await _finished(kube, order.folder)
+    await finished(kube, order.folder)
     run = new_run()
     project = order.settings.project
     values = {"project": project, "workers": order.workers, "gpus": order.gpus, "image": order.settings.image}
@@ -150,8 +150,8 @@ async def _submit(kube: Kube, order: Order, template: Template, namespaces: list
     return file
 
 
-async def _finished(kube: Kube, folder: Path) -> None:
-    """Raises SettingsError where the folder's run still has workloads: of one that is overwritten nothing would tell any more."""
+async def finished(kube: Kube, folder: Path) -> None:
+    """Raises SettingsError where the folder's submission still has workloads: of one that is overwritten nothing would tell any more."""
     if not (folder / "run.json").exists():
         return
     file = read_run(folder, 0)

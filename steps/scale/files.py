@@ -1,5 +1,7 @@
 """run.json: what a submission was, so that a sample can be taken by another process, while it goes on or afterwards."""
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,14 +35,17 @@ class RunFile:
     """Whether it was found on the cluster: then that is asked again, and not the file."""
 
 
-_PLOTS = ("general", "detailed", "timeline", "scurves", "ecdf", "order", "api-calls")
+_MADE = ("observed.jsonl", "sampled.json", "stages.parquet", "summary.json", "times.csv", "perf-audit-results.json")
+_SUBMISSION = ("run.json", "submitted.json")
+_PICTURE = re.compile(r"(general|detailed|timeline|scurves|ecdf|order|api-calls)(-\d+){0,2}\.png")
 
 
-def forget(folder: Path) -> None:
-    """Remove what was made of an earlier run: its rows would be joined to the next one's, or taken for them."""
-    made = ["observed.jsonl", "sampled.json", "stages.parquet", "summary.json", "times.csv", *(f"{plot}.png" for plot in _PLOTS)]
-    for name in made:
-        (folder / name).unlink(missing_ok=True)
+def forget(folder: Path, but: Iterable[str] = (), *, submission: bool = False) -> None:
+    """Remove what was made of an earlier run, pictures too: its rows would be joined to the next one's, or taken for them. Files `but` stay,
+    and those of the submission itself where it is not asked for them."""
+    made = {*_MADE, *(_SUBMISSION if submission else ())} - {*but}
+    for path in [each for each in folder.iterdir() if each.name in made or _PICTURE.fullmatch(each.name)]:
+        path.unlink()
 
 
 def prefix_of(run: str) -> str:

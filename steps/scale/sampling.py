@@ -15,7 +15,7 @@ from perfdag.steps.scale.chains import kinds_of
 from perfdag.steps.scale.clock import Heartbeat, drift, server_offset
 from perfdag.steps.scale.commands import write
 from perfdag.steps.scale.completion import reached, wanted
-from perfdag.steps.scale.files import RunFile, prefix_of, read_run
+from perfdag.steps.scale.files import RunFile, forget, prefix_of, read_run
 from perfdag.steps.scale.generator import Submitted
 from perfdag.steps.scale.harness import Harness
 from perfdag.steps.scale.observer import Observer
@@ -84,6 +84,8 @@ async def sample(kube: Kube, look: Look) -> Sample:
     file = await read()
     look.check(file)
     folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "run.json").exists():
+        forget(folder)
     kinds = kinds_of(file.api_version, file.kind)
     observer = Observer(
         kube,

@@ -401,6 +401,20 @@ class TestAttach:
         assert [each.kind for each in kinds] == ["Job"]
         assert (await attach(cluster, "r", kinds, None)).others == []
 
+    async def test_a_run_found_by_its_id_takes_the_place_of_what_a_scenario_left_in_the_folder(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("perf-audit-results.json", "scurves-400.png", "notes.txt"):
+            (tmp_path / name).touch()
+
+        async def stop(*_: Any) -> None:
+            raise KeyError
+
+        monkeypatch.setattr(sampling, "server_offset", stop)
+        with pytest.raises(KeyError):
+            await sampling.sample(Cluster(job(0)), sampling.Look(tmp_path, runai.Settings(), run="r"))  # type: ignore[arg-type]
+        assert {each.name for each in tmp_path.iterdir()} == {"notes.txt"}
+
     async def test_a_folder_of_another_run_is_not_written_to(self, tmp_path: Path) -> None:
         write_run(tmp_path / "run.json", RunFile("q", "v1", "Pod", ["ns"], "p", 1, 1, True, [], {}), Submitted("q", [], 0.0, 0))
         with pytest.raises(runai.SettingsError, match="holds run q; give another folder"):

@@ -217,10 +217,14 @@ class TestRunaiFiles:
             read_run(tmp_path, 0)
 
     def test_nothing_of_an_earlier_run_is_left_beside_the_next(self, tmp_path: Path) -> None:
-        for name in ("summary.json", "times.csv", "general.png", "timeline.png", "sampled.json", "notes.txt", "photo.png"):
+        ours = ("summary.json", "times.csv", "general.png", "timeline.png", "scurves-400.png", "ecdf-400-2.png", "sampled.json")
+        theirs = {"notes.txt", "photo.png", "general-notes.png", "order.pdf"}
+        for name in (*ours, "perf-audit-results.json", "run.json", *theirs):
             (tmp_path / name).touch()
-        forget(tmp_path)
-        assert {each.name for each in tmp_path.iterdir()} == {"notes.txt", "photo.png"}
+        forget(tmp_path, ["summary.json"])
+        assert {each.name for each in tmp_path.iterdir()} == {*theirs, "run.json", "summary.json"}
+        forget(tmp_path, submission=True)
+        assert {each.name for each in tmp_path.iterdir()} == theirs
 
     def test_the_cli_gets_an_argument_list(self) -> None:
         argv = runai.runai_argv(runai.Settings(), "distributed", "2", 7, True)

@@ -11,7 +11,9 @@ import pytest
 
 from perfdag.benchmark import Invalid, Output
 from perfdag.kube import KubeError
-from perfdag.steps.scale import gates, kubevirt, run_vmi, sizes, table, vmi
+from perfdag.steps.scale import commands, gates, kubevirt, run_vmi, sizes, table, vmi
+from perfdag.steps.scale.files import RunFile, write_run
+from perfdag.steps.scale.generator import Submitted
 from perfdag.steps.vmi_burst import parse_results
 
 
@@ -227,6 +229,40 @@ class TestLadder:
         assert main(["scale", "vmi", "ladder", "--count", "400", "600", "--cooldown", "0", "-o", str(tmp_path)]) == 130
         (run,) = orjson.loads((tmp_path / "summary.json").read_bytes())["runs"]
         assert (run["count"], run["disturbed"]) == (400, "performance run x took the cluster meanwhile")
+
+    @pytest.mark.parametrize("live", [False, True])
+    def test_the_folder_of_a_submission_is_taken_over_where_nothing_of_it_is_left(
+        self, live: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        from perfdag.cli import main, scale_verbs
+
+        async def measure(kube: Any, spec: vmi.Spec, ask: Any) -> run_vmi.Outcome:
+            figures = {"left_behind": 0.0, "success_ratio": 1.0}
+            facts = {"generator": [], "notes": []}
+            return run_vmi.Outcome([vmi.Result("steady", 9, "r", [], [], figures, facts, trace=[(0.0, 0), (2.5, 9)])])
+
+        async def there(*_: Any, **__: Any) -> list[int]:
+            return [1] if live else []
+
+        class Cluster:
+            async def resource(self, api_version: str, kind: str) -> str:
+                return kind
+
+        write_run(tmp_path / "run.json", RunFile("q", "v1", "Pod", ["ns"], "p", 1, 1, True, [], {}), Submitted("q", [], 0.0, 0))
+        before = {"submitted.json", "sampled.json", "observed.jsonl", "general.png", "scurves-400.png", "notes.txt"}
+        for name in before:
+            (tmp_path / name).touch()
+        monkeypatch.setattr(run_vmi, "measure", measure)
+        monkeypatch.setattr(commands, "there", there)
+        monkeypatch.setattr(scale_verbs, "_on_cluster", lambda args, work, _: asyncio.run(work(Cluster())))
+        code, names = main(["scale", "vmi", "steady", "-o", str(tmp_path)]), {each.name for each in tmp_path.iterdir()}
+        if live:
+            assert (code, names) == (2, {*before, "run.json"})
+            assert "holds run q, of which 1 objects are still there; `perfdag scale delete -o" in capsys.readouterr().err
+        else:
+            assert (code, names) == (0, {"notes.txt", "stages.parquet", "summary.json", "perf-audit-results.json"})
+            (run,) = orjson.loads((tmp_path / "summary.json").read_bytes())["runs"]
+            assert run["trace"] == [[0.0, 0], [2.5, 9]]
 
     @pytest.mark.parametrize("scenario", ["ladder", "capacity"])
     def test_a_run_that_was_not_alone_is_told_and_fails(
