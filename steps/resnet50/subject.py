@@ -10,6 +10,11 @@ from perfdag import cgroups
 from perfdag.steps.resnet50.logits import compare_logits, worst
 from perfdag.steps.resnet50.model import CHECKED, Resnet50, UnusableError, build, reference
 
+TF32 = (8, 0)
+"""Compute capability from which there is tf32; below it PyTorch takes the setting and computes in fp32."""
+_NO_GPU = ("no cuda-capable device", "no cuda gpus are available", "found no nvidia driver")
+"""What PyTorch says where a driver is there and no GPU was given; the last in a container that was given not even the driver's libraries."""
+
 
 class ModelSubject:
     """The system with what is said of it beside its times. Raises UnusableError where it cannot be set up."""
@@ -18,6 +23,9 @@ class ModelSubject:
         self._spec, self._repetitions = spec, repetitions
         if spec["device"] == "cuda" and not torch.cuda.is_available():
             raise UnusableError("device", no_cuda())
+        if spec["precision"] == "tf32" and torch.cuda.get_device_capability(0) < TF32:
+            name = torch.cuda.get_device_name(0)
+            raise UnusableError("device", f"precision tf32: {name} has none (Ampere or newer has); use fp32 or fp16")
         torch.set_num_threads(spec["threads"] or cgroups.cpus())
         net, self._model = build(spec["weights"], spec["seed"], spec["weights_sha256"])
         self._reference = reference(net, spec["seed"])
@@ -59,17 +67,25 @@ def no_cuda() -> str:
         return "device cuda: this PyTorch is built for the CPU only; install one with CUDA, or device: cpu"
     if not Path("/proc/driver/nvidia/version").exists():
         return "device cuda: no NVIDIA driver on this host; install it (on a cluster: the driver and nvidia-device-plugin), or device: cpu"
+    said = ""
+    try:
+        torch.cuda.init()
+    except RuntimeError as error:  # a driver that is too old, a fabric manager that is down
+        said = " ".join(str(error).split())[:300]
+    if said and not any(words in said.lower() for words in _NO_GPU):
+        return f"device cuda: the driver is there but PyTorch cannot use it: {said}"
     return "device cuda: the driver is there but no GPU is visible; ask for nvidia.com/gpu in resources, or check CUDA_VISIBLE_DEVICES"
 
 
 def device_facts(device: str) -> dict[str, Any]:
-    """Name, uuid, CUDA version, and bytes of memory this process can see."""
+    """Name, uuid, compute capability, CUDA version, and bytes of memory this process can see."""
     if device == "cuda":
         properties = torch.cuda.get_device_properties(0)
         free, total = torch.cuda.mem_get_info(0)
         return {
             "name": properties.name,
             "uuid": f"GPU-{properties.uuid}",  # as nvidia-smi writes it
+            "capability": f"{properties.major}.{properties.minor}",
             "cuda": torch.version.cuda,
             "memory": total,
             "free": free,

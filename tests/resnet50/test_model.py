@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,55 @@ def test_threads_keep_within_the_cpu_quota(monkeypatch: pytest.MonkeyPatch) -> N
     facts = ModelSubject(spec(), 1).facts
     assert (facts["model"]["threads"], facts["device"]["memory"]) == (2, 1 << 29)
     assert ModelSubject(spec(threads=1), 1).facts["model"]["threads"] == 1
+
+
+def fake_cuda(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Any:
+    """A module torch whose `cuda` is made up: no GPU was here."""
+    from perfdag.steps.resnet50 import subject
+
+    cuda = SimpleNamespace(is_available=lambda: True, get_device_capability=lambda at: (7, 5), get_device_name=lambda at: "Tesla T4")
+    cuda.__dict__.update(more)
+    fake = SimpleNamespace(cuda=cuda, version=SimpleNamespace(cuda="12.8"))
+    monkeypatch.setattr(subject, "torch", fake)
+    return subject
+
+
+def test_tf32_on_a_gpu_without_it_is_refused_and_the_capability_is_in_the_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = SimpleNamespace(name="Tesla T4", uuid="1b2c", major=7, minor=5)
+    cuda = {"get_device_properties": lambda at: properties, "mem_get_info": lambda at: (1, 2), "device_count": lambda: 1}
+    subject = fake_cuda(monkeypatch, **cuda)
+    with pytest.raises(
+        model.UnusableError, match=r"^precision tf32: Tesla T4 has none \(Ampere or newer has\); use fp32 or fp16$"
+    ) as caught:
+        subject.ModelSubject(spec(device="cuda", precision="tf32"), 1)
+    assert caught.value.kind == "device"
+    assert subject.device_facts("cuda").items() >= {"name": "Tesla T4", "uuid": "GPU-1b2c", "capability": "7.5"}.items()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            "The NVIDIA driver on your system is too old (found version 11040).\nPlease update it",
+            "PyTorch cannot use it: The NVIDIA driver on your system is too old (found version 11040). Please update it",
+        ),
+        ("Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized", "Error 802: system not yet initialized"),
+        ("CUDA error: no CUDA-capable device is detected", "no GPU is visible; ask for nvidia.com/gpu"),
+        ("Found no NVIDIA driver on your system. Please check that you have", "no GPU is visible; ask for nvidia.com/gpu"),
+        ("No CUDA GPUs are available", "no GPU is visible; ask for nvidia.com/gpu"),
+        ("", "no GPU is visible; ask for nvidia.com/gpu"),
+    ],
+)
+def test_a_gpu_that_pytorch_cannot_use_is_told_in_its_own_words(error: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def init() -> None:
+        if error:
+            raise RuntimeError(error)
+
+    subject = fake_cuda(monkeypatch, is_available=lambda: False, init=init)
+    monkeypatch.setattr(subject, "Path", lambda path: SimpleNamespace(exists=lambda: True))
+    with pytest.raises(model.UnusableError) as caught:
+        subject.ModelSubject(spec(device="cuda"), 1)
+    assert said in str(caught.value)
 
 
 def test_images_are_the_same_in_any_set() -> None:
