@@ -13,7 +13,8 @@ import pytest
 from perfdag import kube
 from perfdag.abtest import on_cluster, prepare
 from perfdag.cli import main
-from perfdag.cli.cluster_run import Counter, NotInstalled, Standing, View, installed
+from perfdag.cli.cluster_run import NotInstalled, View, installed
+from perfdag.cli.standing import Counter, Standing
 from perfdag.cli.step import _tell
 from perfdag.cli.submit import describe, follow
 from perfdag.kube import Kube, KubeError
@@ -510,3 +511,40 @@ async def test_a_plan_step_that_failed_says_why_before_the_table(
     assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("log")] == [
         f"log of w-{each}-pod-{each}1" for each in said
     ]
+
+
+def test_pairs_measured_at_once_share_their_expected_time(tmp_path: Path) -> None:
+    text = "name: p\nentries:\n  - {benchmark: iperf, hosts: {count: 16, pairs: all, parallel_pairs: 8}, params: {duration: 1s}}\n"
+    store, plan = open_store(str(tmp_path)), make_plan(loads(text))
+    store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    assert [len(batch.samples) for batch in plan.batches] == [120]
+    standing = Counter(str(tmp_path)).count(plan.run_id, [0])
+    assert standing is not None
+    assert standing.left == pytest.approx(plan.seconds())
+    one_left = plan.batches[0].samples[:-1]
+    for at in one_left:
+        store.put(f"runs/{plan.run_id}/parts/{plan.key(at)}.json", b"")
+    standing = Counter(str(tmp_path)).count(plan.run_id, [0])
+    assert standing is not None
+    assert standing.left == pytest.approx(plan.seconds() / 15), "its group is measured together again"
+
+
+def test_a_watch_of_an_ab_counts_both_variants_and_names_the_one_under_way(tmp_path: Path) -> None:
+    store, duel = open_store(str(tmp_path)), on_cluster(prepare(loads(SUITE), loads(SUITE), ("a", "b"), 8))
+    for plan in (duel.a, duel.b):
+        store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+
+    def stands() -> Standing:
+        found = Counter(str(tmp_path)).count(duel.a.run_id, [0])
+        assert found is not None
+        return found
+
+    assert (stands().done, stands().total) == (0, 32)
+    assert stands().left == pytest.approx(duel.a.seconds() + duel.b.seconds())
+    for number, (letter, repetition) in enumerate(duel.rounds()):
+        assert stands().current == f"command ({repetition}/16) of variant {letter}"
+        assert stands().done == number
+        plan = duel.a if letter == "A" else duel.b
+        [at] = [at for at, (_, each) in enumerate(plan.order) if each == repetition]
+        store.put(f"runs/{plan.run_id}/parts/{plan.key(at)}.json", b"")
+    assert (stands().done, stands().left, stands().current) == (32, 0, None)

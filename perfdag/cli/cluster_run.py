@@ -1,9 +1,7 @@
-"""A run on a cluster as seen from here: its Workflow, its pods and their trouble, and what the store has."""
+"""A run on a cluster as seen from here: its Workflow, its pods and their trouble."""
 
-import contextlib
 import re
 import time
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,16 +9,13 @@ from perfdag.cli import EXIT_INPUT, EXIT_REACH
 
 if TYPE_CHECKING:
     from perfdag.kube import Kube
-    from perfdag.plan import Plan
     from perfdag.steps.pods import Pod
-    from perfdag.store import Store
 
 Object = dict[str, Any]
 DONE = {"Succeeded", "Failed", "Error"}
 OTHER_VERSION = "its templates are of another version of perfdag: perfdag install again"
 _TEMPLATES = {"plan-pod", "sentry-pod", "finish-pod", "batches"}  # what is read here of a Workflow and of an installation
 RUN_LABEL, SUITE_LABEL = "perfdag/run", "perfdag/suite"
-BATCH_SECONDS = 15.0  # what pods of another batch take before they measure; only for expected times
 
 
 class NoRun(Exception):
@@ -227,87 +222,3 @@ async def spoken(kube: "Kube", seen: View, namespace: str) -> str | None:
         return None
     lines = [line async for line in kube.logs(lead.name, namespace, container="main", tail=5) if line and not argos(line)]
     return lines[-1] if lines else None
-
-
-@dataclass(frozen=True)
-class Standing:
-    """Samples stored and planned, the sample under way by name (None between batches), and the expected seconds to the end."""
-
-    done: int
-    total: int
-    current: str | None
-    left: float
-
-
-class Counter:
-    """Where a run stands by its store, where that can be reached from here; asked at most every few seconds."""
-
-    def __init__(self, root: str) -> None:
-        self.root = root
-        self._store: Store | None = None
-        self._plan: Plan | None = None
-        self._at, self._stored = 0.0, set[str]()
-        self._heard: dict[str, tuple[int, float | None]] = {}
-
-    def count(self, run_id: str | None, batches: Sequence[int] = ()) -> Standing | None:
-        """Where it stands while those batches have pods; None where the store is out of reach."""
-        from perfdag.parts import stored_parts
-        from perfdag.runs import load_plan
-        from perfdag.store import StoreError, open_store
-
-        if run_id is None or not self.root or self.root.startswith("claim://"):
-            return None
-        with contextlib.suppress(StoreError):
-            store = self._store = self._store or open_store(self.root, 0.0)
-            plan = self._plan = self._plan or load_plan(store, run_id)
-            if time.monotonic() - self._at > 3:
-                self._at = time.monotonic()
-                self._stored = {name for name in stored_parts(store, run_id) if not name.startswith("canary")}
-                self._hear(store, plan)
-            return _standing(plan, self._stored, self._precise(plan), batches)
-        return None
-
-    def _hear(self, store: "Store", plan: "Plan") -> None:
-        """Take up the headlines of new samples of points that `until` repeats, each once. Raises StoreError."""
-        from perfdag.parts import headline, part_key, read_part
-
-        repeated = {plan.key(at): index for at, (index, repetition) in enumerate(plan.order) if plan.points[index].until and repetition > 0}
-        new = sorted(self._stored.intersection(repeated).difference(self._heard))
-        for name, (_, data) in zip(new, store.get_many([part_key(plan.run_id, name) for name in new]), strict=True):
-            with contextlib.suppress(ValueError):  # a damaged one is measured again
-                part = read_part(data)
-                self._heard[name] = (repeated[name], headline(part.rows) if part.status == "ok" else None)
-
-    def _precise(self, plan: "Plan") -> set[int]:
-        """The points (by index) that `until` repeats no more."""
-        from perfdag.parts import relative_precision
-
-        values: dict[int, list[float]] = {}
-        for index, value in self._heard.values():
-            if value is not None:
-                values.setdefault(index, []).append(value)
-        reached = {index: relative_precision(each) for index, each in values.items()}
-        asked = {index: until.relative_spread for index in reached if (until := plan.points[index].until)}
-        return {index for index, limit in asked.items() if (found := reached[index]) is not None and found <= limit}
-
-
-def _standing(plan: "Plan", stored: Collection[str], precise: Collection[int], batches: Sequence[int]) -> Standing:
-    """Samples that `until` does not need are as good as done; those that it may yet need take no expected time, as in Plan.seconds."""
-
-    def added(at: int) -> bool:
-        index, repetition = plan.order[at]
-        return repetition > plan.points[index].repetitions
-
-    def done(at: int) -> bool:
-        return plan.key(at) in stored or (added(at) and plan.order[at][0] in precise)
-
-    absent = [[at for at in batch.samples if not done(at)] for batch in plan.batches]
-    under_way = next((absent[number][0] for number in batches if number < len(absent) and absent[number]), None)
-    current = None
-    if under_way is not None:
-        index, repetition = plan.order[under_way]
-        current = plan.points[index].sample(repetition)
-    certain = [[at for at in positions if not added(at)] for positions in absent]
-    todo = [positions for number, positions in enumerate(certain) if positions and number not in batches]
-    left = sum(plan.group_seconds([at]) for positions in certain for at in positions) + BATCH_SECONDS * len(todo)
-    return Standing(len(plan.order) - sum(map(len, absent)), len(plan.order), current, left)

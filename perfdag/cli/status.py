@@ -37,7 +37,8 @@ def run(args: argparse.Namespace) -> int:
 
     from perfdag import kube
     from perfdag.cli import EXIT_INPUT
-    from perfdag.cli.cluster_run import Counter, NoRun, View, find, view
+    from perfdag.cli.cluster_run import NoRun, View, find, view
+    from perfdag.cli.standing import Counter
     from perfdag.cli.submit import describe, follow
 
     async def look(client: kube.Kube) -> View:

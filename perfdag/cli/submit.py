@@ -8,7 +8,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from perfdag.cli.cluster_run import Counter, View
+    from perfdag.cli.cluster_run import View
+    from perfdag.cli.standing import Counter
     from perfdag.kube import Kube
     from perfdag.plan import Plan
     from perfdag.suite import Loaded
@@ -165,7 +166,8 @@ async def follow(name: str, namespace: str) -> int:
 
     A refusal (401, 403) is raised as KubeError: waiting does not mend it.
     """
-    from perfdag.cli.cluster_run import DONE, Counter, view
+    from perfdag.cli.cluster_run import DONE, view
+    from perfdag.cli.standing import Counter
     from perfdag.kube import Kube, KubeError
 
     said, counter, start, last = "", None, time.monotonic(), None
