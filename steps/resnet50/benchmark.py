@@ -88,14 +88,18 @@ def expected(params: Workload) -> float:
     if params.scenario == "find-peak":
         search = min(params.search_duration, params.duration())
         return start.SETUP + 14 * 1.3 * params.lasts(search) + 4 * params.lasts(params.duration())
+    # without target_rate Offline's query is sized by the warm-up's rate and a margin
+    margin = MARGIN if params.scenario == "offline" and params.target_rate is None and not params.fast else 1.0
     setup = 5.0 if params.system == "stub" else 60.0 if params.fast else start.SETUP
-    return setup + 1.2 * params.lasts(params.duration()) * (MARGIN if params.scenario == "offline" and not params.fast else 1.0)
+    return setup + 1.2 * params.lasts(params.duration()) * margin
 
 
 def shortest(params: Workload) -> float:
     """Seconds that LoadGen runs on any machine, or in Offline has to; 0 where a number of queries may end it."""
     if params.max_queries is not None or params.scenario == "accuracy" or (params.fast and params.scenario == "offline"):
         return 0.0
+    if params.scenario == "offline":
+        return params.duration()  # a faster device than target_rate is done with its samples sooner
     # a peak is a rate that a full trial held and one above it that a full trial did not
     return 2 * params.duration() if params.scenario == "find-peak" else params.lasts(params.duration())
 

@@ -64,7 +64,7 @@ class Workload(benchmark.Params):
     seed: int = Field(0, ge=0, lt=2**31, description="of the weights, the images, LoadGen's order and schedule")
     samples: int = Field(64, ge=1, le=50000, description="different images held in memory (MLPerf: 1024)")
     min_duration: PositiveDuration = Field(MLPERF_DURATION, description="shortest run; MLPerf's rules ask for 600 s")
-    min_queries: int | None = Field(None, ge=1, description="fewest queries (offline: samples); unset: mlperf.conf's")
+    min_queries: int | None = Field(None, ge=1, description="fewest queries; unset: mlperf.conf's, 100, in offline 24576 samples")
     max_queries: int | None = Field(None, ge=1, description="server, single-stream, find-peak: stop after so many queries; unset: no limit")
     fast: bool = Field(False, description="a smoke test of seconds: its rows say that they are not comparable")
     precision_of_peak: float = Field(0.01, gt=0, lt=0.5, description="find-peak: relative width of the last bracket")
@@ -137,8 +137,9 @@ class Workload(benchmark.Params):
         return max(least, FEWEST_BATCHES * self.batch) if self.scenario == "offline" and self.min_queries is None else least
 
     def lasts(self, duration: float) -> float:
-        """Seconds of a LoadGen test of at least `duration`: its fewest queries may take longer to arrive at target_rate."""
-        if self.scenario not in ("server", "find-peak") or self.target_rate is None:
+        """Seconds of a LoadGen test of at least `duration`: its fewest queries may take longer to arrive at target_rate, in Offline its fewest
+        samples longer to be done at that rate."""
+        if self.scenario not in ("server", "find-peak", "offline") or self.target_rate is None:
             return duration
         most = math.inf if self.max_queries is None else self.max_queries / self.target_rate
         return min(max(duration, self.queries() / self.target_rate), most)

@@ -91,6 +91,8 @@ def _sooner(params: Workload) -> str:
         return (
             f"raise timeout, or lower min_duration or search_duration; each trial takes {queries} queries, however long they take to arrive"
         )
+    if params.scenario == "offline":
+        return f"{queries} samples are asked, and {params.duration():g} s at least: raise timeout, or lower min_queries and min_duration"
     if lasts > params.duration():
         return f"{queries} queries at {params.target_rate:g}/s arrive in {lasts:.0f} s: raise timeout or target_rate, or lower min_queries"
     return "raise timeout" if params.scenario == "accuracy" else "raise timeout or lower min_duration"

@@ -107,6 +107,9 @@ def test_fast_is_seconds() -> None:
         ({"scenario": "find-peak", "min_duration": 60}, 120, 90 + 182 + 240),
         ({"scenario": "single-stream", "min_duration": 60}, 60, 90 + 72),
         ({"scenario": "offline", "min_duration": 60}, 60, 90 + 90),
+        ({"scenario": "offline", "min_duration": 60, "target_rate": 20}, 60, 90 + 1.2 * 24576 / 20),
+        ({"scenario": "offline", "min_duration": 60, "target_rate": 2000}, 60, 90 + 72),
+        ({"scenario": "offline", "min_duration": 60, "target_rate": 20, "min_queries": 640}, 60, 90 + 72),
         ({"scenario": "offline", "fast": True}, 0, 60 + 2.4),
     ],
 )

@@ -122,6 +122,10 @@ def test_a_search_without_a_peak_is_a_failed_row_that_says_what_was_tried(tmp_pa
         ({"scenario": "find-peak", "fast": False}, r"\(1 finished trials .*\): .* search_duration; each trial takes 662 queries"),
         ({"scenario": "server", "target_rate": 500}, "within 9 s: raise timeout or lower min_duration"),
         ({"scenario": "accuracy", "imagenet": "/x"}, "within 9 s: raise timeout$"),
+        (
+            {"scenario": "offline", "min_duration": 60, "fast": False},
+            "24576 samples are asked, and 60 s at least: raise timeout, or lower min_queries and min_duration",
+        ),
     ],
 )
 def test_a_program_that_takes_too_long_says_what_makes_it_so(params: dict[str, Any], said: str) -> None:
@@ -141,7 +145,7 @@ def test_the_result_is_the_last_line() -> None:
     [
         (Finished([], -9, "", "", 4.0), "batch 8 with 4 samples took too much; lower batch or samples, or raise the memory limit"),
         (Finished([], 137, "", "", 4.0), "the program was killed, as the kernel does when memory runs out"),
-        (Finished([], -9, "", "", 4.0, timed_out=True), "did not end within 4 s: raise timeout or lower min_duration"),
+        (Finished([], -9, "", "", 4.0, timed_out=True), "did not end within 4 s: 16 samples are asked, and 2 s at least: raise timeout"),
         (Finished([], 1, "", "Traceback\nImportError: libcudart.so", 4.0), "exited 1 without a result: (?s:.*)libcudart"),
     ],
 )
