@@ -72,7 +72,9 @@ async def session_of(kube: Kube, spec: Spec, run: str, template: Template) -> As
     """A session in the spec's namespaces, which are made where they are missing and deleted at the end."""
     async with (
         own_namespaces(kube, spec.namespaces, run),
-        open_session(kube, template, spec.namespaces, run, expected_pods=template.members, deadline=spec.deadline) as session,
+        open_session(
+            kube, template, spec.namespaces, run, expected_pods=template.members, deadline=spec.deadline, tell=spec.tell
+        ) as session,
     ):
         yield session
 

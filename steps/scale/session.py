@@ -7,7 +7,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,8 @@ LEFT_BEHIND = 300.0
 """Seconds to wait for deletion when a session ends early."""
 IN_FLIGHT = 1.0
 """Seconds in which the server has done or dropped a request whose connection was cut."""
+AGAIN = 2.0
+"""Seconds to wait for what was deleted to be gone, before what has appeared meanwhile is looked for."""
 
 
 @dataclass
@@ -272,8 +274,9 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
         expected_pods: int | None = None,
         deadline: float = math.inf,
         heartbeat: float = 0.5,
+        tell: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._kube, self._template, self._namespaces, self._run = kube, template, list(namespaces), run
+        self._kube, self._template, self._namespaces, self._run, self._tell = kube, template, list(namespaces), run, tell
         self._expected, self._deadline, self._interval = expected_pods, deadline, heartbeat
         self._stack = AsyncExitStack()
         self._session: Session | None = None
@@ -325,20 +328,45 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
         await self._close()
 
     async def _close(self) -> None:
-        if self._session:
-            with suppress(KubeError):
-                await self._remove(self._session)
-        await self._stack.aclose()
+        try:
+            if self._session:
+                await self._clear(self._session)
+        finally:
+            await self._stack.aclose()
 
-    async def _remove(self, session: Session) -> None:
-        """Delete by label: an object may be there whose answer we did not wait for. Then wait for what its owners leave behind."""
-        kube, documents = self._kube, self._template.documents[::-1]
-        resources = [await kube.resource(each.api_version, each.kind) for each in documents]
+    async def _clear(self, session: Session) -> None:
+        """Remove what is there, and tell what is left of it."""
+        here, how = (
+            f"of run {self._run} are left in {', '.join(self._namespaces)}",
+            f"`perfdag scale delete --run {self._run}` deletes them",
+        )
+        why = "interrupted"
+        try:
+            left, why = await self._remove(session), ""
+            if left:
+                self._tell(f"{left} objects {here}; {how}")
+        except KubeError as error:
+            why = str(error)
+        finally:
+            if why:
+                self._tell(f"whether objects {here} is not known ({why}); {how}")
+
+    async def _remove(self, session: Session) -> int:
+        """Delete by label: an object may be there whose answer we did not wait for. Then wait for what its owners leave behind, and delete
+        what appears meanwhile. Returns how many objects are left after LEFT_BEHIND seconds. Raises KubeError."""
+        kube, deadline = self._kube, time.monotonic() + LEFT_BEHIND
+        resources = [await kube.resource(each.api_version, each.kind) for each in self._template.documents[::-1]]
         if session.in_flight:  # a request that was cut off here may still be carried out there, on a busy server long after
             await remove(kube, self._run, resources, self._namespaces, 20, LEFT_BEHIND)
             await asyncio.sleep(IN_FLIGHT)
-        await remove(kube, self._run, resources, self._namespaces, 20, LEFT_BEHIND)
-        await session.observer.until(lambda: not session.left(session.submissions), LEFT_BEHIND)
+        while True:
+            listed = await remove(kube, self._run, resources, self._namespaces, 20, max(0.0, deadline - time.monotonic()))
+            try:
+                gone = await session.observer.until(lambda: not session.left(session.submissions), AGAIN)
+            except KubeError:  # of a broken watch: then by what is listed alone
+                return listed
+            if (gone and not listed) or time.monotonic() >= deadline:
+                return max(listed, session.left(session.submissions))
 
 
 def new_run() -> str:

@@ -19,7 +19,7 @@ from perfdag.steps.scale.kubevirt import check_nodes, nested_note
 from perfdag.steps.scale.namespaces import own_namespaces
 from perfdag.steps.scale.observer import Record
 from perfdag.steps.scale.prometheus import Prometheus, component_figures, scraped
-from perfdag.steps.scale.rows import SET, VMI, Row, on_simulated, with_deletion
+from perfdag.steps.scale.rows import SET, VMI, Row, on_simulated, said, with_deletion
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import Session, new_run, open_session
 from perfdag.steps.scale.stages import VM_PHASES
@@ -210,21 +210,35 @@ async def emptied(session: Session, parallel: int, timeout: float) -> float:
 
 @asynccontextmanager
 async def _primed(kube: Kube, spec: Spec) -> AsyncIterator[Session]:
-    if spec.primer:
-        await _primer(kube, spec)
+    notes = await _primer(kube, spec) if spec.primer else []
     made = template_of(spec, spec.run)
-    async with open_session(kube, made, spec.namespaces, spec.run, expected_pods=spec.replicas, deadline=spec.deadline) as session:
+    async with open_session(
+        kube, made, spec.namespaces, spec.run, expected_pods=spec.replicas, deadline=spec.deadline, tell=spec.tell
+    ) as session:
+        session.notes += notes
         yield session
 
 
-async def _primer(kube: Kube, spec: Spec) -> None:
-    """One object created, run and deleted, so that first-time costs (image, leader, new metric series) are outside the clock."""
+async def _primer(kube: Kube, spec: Spec) -> list[str]:
+    """One object created, run and deleted, so that first-time costs (image, leader, new metric series) are outside the clock.
+
+    Returns notes: why they may be within it. Raises KubeError.
+    """
     run = f"{spec.run}-{removal.PRIMER}"
     short = replace(spec, timeout=min(spec.timeout, PRIMER))
-    async with open_session(kube, template_of(spec, run), spec.namespaces[:1], run, deadline=spec.deadline) as session:
-        await session.create(1, Schedule(), 1)
-        await _settled(session, short)
-        await session.delete(session.submissions, 1, spec.timeout)
+    async with open_session(kube, template_of(spec, run), spec.namespaces[:1], run, deadline=spec.deadline, tell=spec.tell) as session:
+        (item,) = (await session.create(1, Schedule(), 1)).submissions
+        over = await _settled(session, short)
+        notes = []
+        if item.error or not item.answered_ns:
+            notes.append(f"the primer was not created: {item.error or session.ended(math.inf)}")
+        elif session.reached(VMI, "running") < spec.replicas:
+            what = "failed" if over else f"did not run {session.ended(short.timeout)}"
+            records, messages = session.observer.records.values(), session.observer.messages
+            notes.append(f"the primer {what}: {next((text for each in records if (text := said(each, messages))), 'nothing says why')}")
+        if not await session.delete(session.submissions, 1, spec.timeout):
+            notes.append("the primer was not gone when the measurement began")
+    return [f"{note}; what the first VMI costs besides may be in the figures" for note in notes]
 
 
 async def _result(

@@ -1,0 +1,160 @@
+"""What leaving a session tells of what is left, and what a primer that did not do its work leaves as a note."""
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import orjson
+import pytest
+
+from perfdag.kube import KubeError
+from perfdag.steps.scale import session, vmi
+from perfdag.steps.scale.clock import Offset
+from perfdag.steps.scale.generator import Submission
+from perfdag.steps.scale.observer import Observer, Record
+from perfdag.steps.scale.templates import RUN_LABEL, load
+
+from .test_workloads import Heart
+
+
+class Server:
+    """Pods by name: `stuck`, they are not deleted; `away`, it does not answer."""
+
+    def __init__(self, *there: str, stuck: bool = False, away: bool = False) -> None:
+        self.there, self.stuck, self.away = list(there), stuck, away
+        self.observer, self.deleted = Observer(None, "r", [], ["ns"]), list[str]()  # type: ignore[arg-type]
+        for name in there:
+            self.make(name)
+
+    def make(self, name: str) -> None:
+        made = Record("Pod", name, name, "ns", "")
+        made.put("created", received_ns=time.monotonic_ns())
+        self.observer._adopt(made)
+
+    async def resource(self, api_version: str, kind: str) -> str:
+        return kind
+
+    async def list(self, *_: Any, **__: Any) -> Any:
+        if self.away:
+            raise KubeError(0, "Unreachable", "no answer")
+        return [{"metadata": {"name": name, "namespace": "ns", "labels": {RUN_LABEL: "r"}}} for name in self.there]
+
+    async def delete(self, resource: str, name: str, namespace: str) -> bool:
+        if not self.stuck:
+            self.there.remove(name)
+            self.deleted.append(name)
+            self.observer._note(self.observer.records[name], "gone", 0, 0, time.monotonic_ns())
+        return True
+
+
+def left_by(server: Any, *names: str, in_flight: bool = False) -> tuple[session.open_session, list[str]]:
+    """A session that made pods of these names, about to be left, and what is told."""
+    told: list[str] = []
+    template = load("pod", "r")
+    opened = session.open_session(server, template, ["ns"], "r", tell=told.append)
+    here = session.Session(server, "r", template, ["ns"], server.observer, Heart(), None, Offset(0.0, 0.0), [])  # type: ignore[arg-type]
+    here.submissions = [Submission(i, name, "ns", 1, 1, 0 if in_flight else 2, name) for i, name in enumerate(names)]
+    opened._session = here
+    return opened, told
+
+
+class TestLeaving:
+    @pytest.fixture(autouse=True)
+    def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, seconds in {"LEFT_BEHIND": 0.5, "AGAIN": 0.05, "IN_FLIGHT": 0.0}.items():
+            monkeypatch.setattr(session, name, seconds, raising=False)
+
+    async def test_nothing_is_told_where_nothing_is_left(self) -> None:
+        opened, told = left_by(Server("a", "b"), "a", "b")
+        await opened._close()
+        assert told == []
+
+    async def test_what_cannot_be_deleted_is_told_with_what_deletes_it(self) -> None:
+        opened, told = left_by(Server("a", "b", stuck=True), "a", "b")
+        await opened._close()
+        assert told == ["2 objects of run r are left in ns; `perfdag scale delete --run r` deletes them"]
+
+    async def test_where_nobody_answers_that_is_told(self) -> None:
+        opened, told = left_by(Server("a", away=True), "a")
+        await opened._close()
+        assert told == ["whether objects of run r are left in ns is not known (no answer); `perfdag scale delete --run r` deletes them"]
+
+    async def test_a_second_interruption_is_told_and_the_rest_is_closed_all_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(session, "LEFT_BEHIND", 60.0)
+        opened, told = left_by(Server("a", stuck=True), "a")
+        closed: list[bool] = []
+        opened._stack.callback(lambda: closed.append(True))
+        closing = asyncio.create_task(opened._close())
+        await asyncio.sleep(0.05)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert (closed, len(told)) == ([True], 1)
+        assert "not known (interrupted); `perfdag scale delete --run r`" in told[0]
+
+    async def test_what_appears_while_the_rest_is_waited_for_is_deleted_too(self) -> None:
+        """A busy server carries out a creation that was cut off when all was looked for already: the watch tells of it."""
+        server = Server()
+        opened, told = left_by(server, "a", in_flight=True)
+        waits = server.observer.until
+
+        async def until(done: Any, timeout: float) -> bool:
+            if not server.deleted and not server.there:
+                server.there.append("a")
+                server.make("a")
+            return await waits(done, timeout)
+
+        server.observer.until = until  # type: ignore[method-assign]
+        await opened._close()
+        assert (server.deleted, told) == (["a"], [])
+
+
+class Primed:
+    """A cluster whose first VMI does not do what it should."""
+
+    def __init__(self, how: str) -> None:
+        self.how, self.counts = how, dict[str, int]()
+        self.observer = Observer(None, "r", [], ["ns"])  # type: ignore[arg-type]
+
+    async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
+        if self.how == "refused":
+            raise KubeError(403, "Forbidden", "quota exceeded")
+        name = orjson.loads(bodies[-1])["metadata"]["name"]
+        made = Record(vmi.VMI, name, name, namespace, "")
+        for stage in ("created", *{"runs": ("running",), "stays": ("running",), "failed": ("failed",)}.get(self.how, ())):
+            made.put(stage, received_ns=time.monotonic_ns())
+        made.error = "" if self.how in ("runs", "stays") else "Unschedulable: no node"
+        self.observer._adopt(made)
+        return name
+
+    async def resource(self, api_version: str, kind: str) -> str:
+        return kind
+
+    async def delete(self, resource: str, name: str, namespace: str) -> bool:
+        if self.how not in ("stays", "refused"):
+            self.observer._note(self.observer.records[name], "gone", 0, 0, time.monotonic_ns())
+        return True
+
+
+@pytest.mark.parametrize(
+    ("how", "note"),
+    [
+        ("runs", ""),
+        ("waits", "the primer did not run after 0.1 s: Unschedulable: no node"),
+        ("failed", "the primer failed: Unschedulable: no node"),
+        ("refused", "the primer was not created: quota exceeded"),
+        ("stays", "the primer was not gone when the measurement began"),
+    ],
+)
+async def test_a_primer_that_did_not_do_its_work_is_noted(how: str, note: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextlib.asynccontextmanager
+    async def opened(kube: Any, template: Any, namespaces: Any, run: str, **_: Any) -> AsyncIterator[session.Session]:
+        yield session.Session(kube, run, template, namespaces, kube.observer, Heart(), kube, Offset(0.0, 0.0), [])  # type: ignore[arg-type]
+
+    monkeypatch.setattr(vmi, "open_session", opened)
+    kube: Any = Primed(how)
+    async with vmi._primed(kube, vmi.Spec(namespaces=["ns"], timeout=0.1)) as here:
+        assert here.notes == ([f"{note}; what the first VMI costs besides may be in the figures"] if note else [])
