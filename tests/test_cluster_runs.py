@@ -356,6 +356,9 @@ def test_the_exit_code_and_the_table_are_those_of_the_last_attempt() -> None:
     codes = {code: seen(*refused, node("plan", 0, "2026-01-01T00:00:00Z", str(code))).exit_code() for code in (0, 1, 2, 4)}
     assert codes == {0: 1, 1: 1, 2: 2, 4: 4}
     assert seen(node("finish", 0, "2026-01-01T00:00:00Z", None)).exit_code() is None
+    without = [node("finish", 0, "2026-01-01T00:00:09Z", "4")]  # there is no plan
+    codes = {code: seen(*without, node("plan", 0, "2026-01-01T00:00:00Z", code)).exit_code() for code in (None, "2")}
+    assert codes == {None: 4, "2": 2}, "it never started, and it refused the suite"
 
 
 async def test_a_watch_that_begins_before_argo_looked_counts_in_the_installations_store_and_says_why_it_ended(

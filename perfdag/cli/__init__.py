@@ -44,8 +44,8 @@ EPILOG = """examples:
   perfdag report last
 
 exit codes: 0 nothing failed; 1 a sample failed, is invalid or missing; 2 bad input, nothing started; 3 a gate failed or its
-data is absent; 4 store, cluster or webhook out of reach, objects left after delete, or no room for temporary files;
-130 interrupted (continue with --resume)
+data is absent; 4 store, cluster or webhook out of reach, no plan made on a cluster, objects left after delete, or no
+room for temporary files; 130 interrupted (continue with --resume)
 """
 
 

@@ -154,13 +154,13 @@ def _suspect(args: argparse.Namespace) -> int:
 
 def _finish(args: argparse.Namespace) -> int:
     from perfdag.checks import gated
-    from perfdag.cli import ab_cluster
+    from perfdag.cli import EXIT_REACH, ab_cluster
     from perfdag.cli.check import after_run
     from perfdag.cli.finish import finish
     from perfdag.collect import collect
     from perfdag.kube import KubeError
     from perfdag.runs import load_plan
-    from perfdag.steps import budget, ended
+    from perfdag.steps import budget, ended, spent
     from perfdag.steps.place import here
     from perfdag.steps.sentry import hand_over
     from perfdag.store import NotStoredError
@@ -170,8 +170,9 @@ def _finish(args: argparse.Namespace) -> int:
     try:
         plan = load_plan(store, place.run_id)
     except NotStoredError:
+        # a suite that the plan step refused is told by that step's own code
         print(f"run {place.run_id}: no plan was made, so there is nothing to collect", file=sys.stderr)
-        return 2
+        return EXIT_REACH
     budget.end(store, plan.run_id)
     if place.claimed:
         try:
@@ -182,12 +183,14 @@ def _finish(args: argparse.Namespace) -> int:
     if plan.trigger == "ab":
         code = ab_cluster.finish(store, plan)
         _tell(place, plan, store)
+        spent.delete(place, plan, args.phase)
         return code
     for run_id in plan.options.get("confirmed", []):
         budget.end(store, run_id)
         collect(store, load_plan(store, run_id))
     code = finish(store, plan, history=True, gates=not gated(plan))
     _tell(place, plan, store)
+    spent.delete(place, plan, args.phase)
     return after_run(store, plan, code)
 
 

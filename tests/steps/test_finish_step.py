@@ -47,6 +47,15 @@ def test_it_leaves_the_report_with_the_history_beside_it(store: Store) -> None:
     assert f"runs/{newest(store)}/check.xml" in store.list(f"runs/{newest(store)}")
 
 
+def test_a_run_without_a_plan_is_no_mistake_of_its_suite(
+    store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its plan step never started: an image that no registry has, a store out of reach. A suite that it refused has its own exit code."""
+    monkeypatch.setenv("PERFDAG_RUN", "20260101T000000Z-00000000")
+    assert main(["step", "finish", "--phase", "Failed"]) == 4
+    assert "no plan was made" in capsys.readouterr().err
+
+
 def test_the_rows_of_a_run_that_was_ended_say_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perfdag.steps.ended.run", lambda work: {"spec": {"shutdown": "Stop"}})
     monkeypatch.setenv("PERFDAG_WORKFLOW", "wf-1")
