@@ -6,6 +6,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import orjson
@@ -47,8 +48,8 @@ class Cluster:
         if pod is not own:
             self.observer._adopt(pod)
         for stage, after in self.decide(int(body["metadata"]["labels"]["perfdag/index"])):
-            say = self.observer._note, pod, stage, 0, 0, now + round(after * 1e9)
-            asyncio.get_running_loop().call_later(after / 100 if after > 1 else 0.0, *say)
+            say = partial(self.observer._note, pod, stage, 0, 0, now + round(after * 1e9))
+            asyncio.get_running_loop().call_later(after / 100 if after > 1 else 0.0, say)
         return own.uid
 
     async def resource(self, api_version: str, kind: str) -> str:

@@ -313,7 +313,7 @@ class TestRows:
         pod.error = "NotMounted: no such volume"
         assert errors() == {"NotMounted: no such volume"}, "both say the same"
         pod.error, pod.error_newer = "Unschedulable: " + 400 * "x", False
-        assert errors().pop()[:300].endswith("; FailedMount: no such volume")  # type: ignore[union-attr]
+        assert str(errors().pop())[:300].endswith("; FailedMount: no such volume")
 
     def test_percentiles_count_the_censored_and_refuse_few_samples(self) -> None:
         def rows(ok: int, never: int) -> list[Row]:

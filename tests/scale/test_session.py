@@ -15,6 +15,7 @@ from perfdag.steps.scale import session, vmi
 from perfdag.steps.scale.clock import Offset
 from perfdag.steps.scale.generator import Submission
 from perfdag.steps.scale.observer import Observer, Record
+from perfdag.steps.scale.rows import VMI
 from perfdag.steps.scale.templates import RUN_LABEL, load
 
 from .test_workloads import Heart
@@ -122,8 +123,8 @@ class Primed:
     async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
         if self.how == "refused":
             raise KubeError(403, "Forbidden", "quota exceeded")
-        name = orjson.loads(bodies[-1])["metadata"]["name"]
-        made = Record(vmi.VMI, name, name, namespace, "")
+        name = str(orjson.loads(bodies[-1])["metadata"]["name"])
+        made = Record(VMI, name, name, namespace, "")
         for stage in ("created", *{"runs": ("running",), "stays": ("running",), "failed": ("failed",)}.get(self.how, ())):
             made.put(stage, received_ns=time.monotonic_ns())
         made.error = "" if self.how in ("runs", "stays") else "Unschedulable: no node"
