@@ -551,3 +551,26 @@ def test_a_watch_of_an_ab_counts_both_variants_and_names_the_one_under_way(tmp_p
         [at] = [at for at, (_, each) in enumerate(plan.order) if each == repetition]
         store.put(f"runs/{plan.run_id}/parts/{plan.key(at)}.json", b"")
     assert (stands().done, stands().left, stands().current) == (32, 0, None)
+
+
+def test_a_new_trouble_is_not_hidden_by_nodes_of_batches_that_are_over() -> None:
+    def node(number: int, phase: str, message: str, kind: str = "Pod") -> dict[str, Any]:
+        given = [{"name": "batch", "value": str(number)}, {"name": "rank", "value": "0"}]
+        return {"type": kind, "phase": phase, "message": message, "displayName": f"rank({number})", "inputs": {"parameters": given}}
+
+    meta = {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    nodes = {f"n{each}": node(each, "Failed", f"OOMKilled (exit code 137) in {each}") for each in range(6)}
+    nodes["n7"] = node(7, "Pending", "pods is forbidden: exceeded quota")  # no pod of it is there
+    plan = {"type": "Pod", "phase": "Failed", "message": "Error (exit code 1)", "displayName": "plan"}
+    nodes["plan"] = plan
+    now = Pod("now", 6, 0, 0, "Pending", "", None, trouble="ImagePullBackOff: no such image")
+    failed = Pod("failed", 6, 0, 1, "Failed", "n", None, trouble="OOMKilled: container main")
+    under_way = View({"metadata": meta, "spec": {}, "status": {"phase": "Running", "nodes": nodes}}, [failed, now])
+    assert under_way.troubles() == [
+        "now: ImagePullBackOff: no such image",
+        "rank(7): pods is forbidden: exceeded quota",
+        "failed: OOMKilled: container main",
+        "plan: Error (exit code 1)",
+    ]
+    over = View({"metadata": meta, "spec": {}, "status": {"phase": "Failed", "nodes": nodes}}, [failed, now])
+    assert len(over.troubles()) == 10, "at the end all are told"

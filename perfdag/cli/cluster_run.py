@@ -103,23 +103,36 @@ class View:
         return max(pods, key=_attempt, default=None)
 
     def troubles(self) -> list[str]:
-        """What keeps pods from running, and pods that Argo could not make; while the run lasts not those of batches that are over."""
+        """What keeps pods from running, and pods that Argo could not make, those that wait first; while the run lasts not those of batches
+        that are over."""
         from perfdag.steps.pods import troubles
         from perfdag.steps.sentry import nodes_of
 
-        measuring = [pod for pod in self.pods if pod.batch is not None]
-        # between two attempts no pod is there: the last ones tell
-        now: list[int | None] = [*self.batches] or [
-            pod.batch for pod in measuring if pod.created == max(each.created for each in measuring)
-        ]
-        over = {pod.batch for pod in measuring} - set(now) if self.phase not in DONE else set()
-        found = troubles(pod for pod in self.pods if pod.phase == "Pending" or pod.batch not in over)
+        now = self._under_way()
+
+        def told(batch: int | None, phase: str) -> bool:
+            return phase == "Pending" or batch is None or not now or batch in now
+
+        pods = [pod for pod in self.pods if told(pod.batch, pod.phase)]
+        found = [(pod.phase != "Pending", text) for pod in pods for text in troubles([pod])]
         for node in nodes_of(self.workflow).values():
-            if node.get("type") == "Pod" and node.get("phase") in ("Pending", "Error", "Failed") and node.get("message"):
-                text = f"{node.get('displayName')}: {node['message']}"
-                if not any(text.split(": ", 1)[1][:40] in each for each in found):
-                    found.append(text)
-        return found
+            if node.get("type") != "Pod" or node.get("phase") not in ("Pending", "Error", "Failed") or not node.get("message"):
+                continue
+            if told(_batch(node), node["phase"]) and not any(node["message"][:40] in text for _, text in found):
+                found.append((node["phase"] != "Pending", f"{node.get('displayName')}: {node['message']}"))
+        return [text for _, text in sorted(found, key=lambda each: each[0])]
+
+    def _under_way(self) -> set[int | None]:
+        """The batches that are, while the run is; none where that is not known. Between two attempts no pod is there: the last ones tell."""
+        measuring = [pod for pod in self.pods if pod.batch is not None]
+        newest = max((pod.created for pod in measuring), default=0.0)
+        return set() if self.phase in DONE else {*self.batches} or {pod.batch for pod in measuring if pod.created == newest}
+
+
+def _batch(node: Object) -> int | None:
+    """The batch of a measuring pod's node."""
+    given = {each["name"]: each.get("value") for each in (node.get("inputs") or {}).get("parameters") or []}
+    return int(given["batch"]) if str(given.get("batch", "")).isdigit() else None
 
 
 def _attempt(node: Object) -> tuple[str, int]:
