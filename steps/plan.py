@@ -246,12 +246,23 @@ async def create(kube: Kube, here: Here, plan: Plan, bodies: list[Object]) -> No
                 raise
 
 
+def secret_name(workflow_uid: str) -> str:
+    """Name of the Secret of a Workflow's key pair."""
+    return f"perfdag-ssh-{workflow_uid}"
+
+
 def secret(here: Here) -> Object:
     """The run's Secret: its key pair."""
     with tempfile.TemporaryDirectory() as folder:
         keys = make_keys(Path(folder))
-    meta = {"name": f"perfdag-ssh-{here.workflow_uid}"}
+    meta = {"name": secret_name(here.workflow_uid)}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": "Opaque", "stringData": keys}
+
+
+def shape_of(plan: Plan, number: int) -> Shape:
+    """The shape of a batch of the run, or of one that confirms it, as perfdag.confirm.numbers counts them on."""
+    first = len(plan.batches)
+    return plan.shape_of(number) if number < first else Shape.model_validate(plan.shapes[(number - first) % len(plan.shapes)])
 
 
 def batch_objects(shape: Shape, here: Here, plan: Plan, number: int) -> list[Object]:

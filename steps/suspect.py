@@ -13,9 +13,8 @@ from perfdag.parts import note, run_folder, stored_parts
 from perfdag.plan import Plan
 from perfdag.rules import nightly
 from perfdag.runs import load_plan
-from perfdag.shape import Shape
 from perfdag.steps.place import Here
-from perfdag.steps.plan import FANS, batch_objects, create_each
+from perfdag.steps.plan import FANS, batch_objects, create_each, shape_of
 from perfdag.store import Store
 
 
@@ -33,7 +32,7 @@ def step(here: Here, out: Path) -> list[str]:
         found = check(store, plan.suite, plan.run_id, nightly(store, checks_of(plan.suite_text))).confirm
         confirming = begin(store, plan, {each.point for each in found}) if found else []
     made = outputs(store, plan, confirming)
-    wanted = {number: batch_objects(_shape(plan, number), here, plan, number) for name in FANS for number in made[name]}
+    wanted = {number: batch_objects(shape_of(plan, number), here, plan, number) for name in FANS for number in made[name]}
     for number, (status, reason) in run(lambda kube: create_each(kube, here, plan, wanted)).items():
         again, index = assigned(store, plan, number)
         note(store, again.run_id, f"batch-{index}", status, reason, [index])
@@ -66,7 +65,3 @@ def outputs(store: Store, plan: Plan, confirming: list[Plan]) -> dict[str, list[
         if any(made.key(position) not in stored[made.run_id] for position in made.batches[index].samples)
     ]
     return {"batches": left, "duels": []}
-
-
-def _shape(plan: Plan, number: int) -> Shape:
-    return Shape.model_validate(plan.shapes[(number - len(plan.batches)) % len(plan.shapes)])

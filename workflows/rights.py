@@ -26,8 +26,14 @@ RUN = [
     # plan: whether the network that a shape names is there
     {"apiGroups": ["k8s.cni.cncf.io"], "resources": ["network-attachment-definitions"], "verbs": ["get"]},
 ]
-# finish: the sentry's notes and the report's address, as annotations. A name cannot be given: that of a Workflow is made when it is created
-FINISH = [EXECUTOR, {"apiGroups": ["argoproj.io"], "resources": ["workflows"], "verbs": ["get", "patch"]}]
+FINISH = [
+    EXECUTOR,
+    # the sentry's notes and the report's address, as annotations. A name cannot be given: that of a Workflow is made when it is created
+    {"apiGroups": ["argoproj.io"], "resources": ["workflows"], "verbs": ["get", "patch"]},
+    # what plan made and no batch needs any more: each by its name, which has the uid of the Workflow
+    {"apiGroups": [""], "resources": ["secrets", "persistentvolumeclaims"], "verbs": ["delete"]},
+    {"apiGroups": ["scheduling.volcano.sh"], "resources": ["podgroups"], "verbs": ["delete"]},
+]
 VOLCANO = {"apiGroups": ["scheduling.volcano.sh"], "resources": ["podgroups"], "verbs": ["create"]}
 
 

@@ -170,6 +170,10 @@ def test_fio_on_a_claim_of_each_pod_and_on_one_that_all_share(bench: Namespace, 
         assert late == {None, *found}, "of all together from their histograms"
     for folder in (*own, shared):
         assert not [path for path in folder.rglob("*") if path.is_file()], "fio's files were left"
+    # what a pod still uses goes with it; those of single pods are theirs anyway
+    claims = bench.objects("PersistentVolumeClaim", labels=f"perfdag/run={run_id}")
+    assert all(each["metadata"].get("deletionTimestamp") for each in claims), "kept until the workflow is deleted"
+    assert not bench.objects("Secret", labels=f"perfdag/run={run_id}"), "the key pair"
     assert bench.perfdag("delete", run_id).returncode == 0
     left = {each["metadata"]["name"] for each in bench.objects("PersistentVolumeClaim")}
     assert left == before, "all are looked at: claims of single pods carry no label of the run"
