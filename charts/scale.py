@@ -169,7 +169,7 @@ def s_curves(stages: Sequence[Stage]) -> Figure:
     ax.set_xlabel("seconds from the first submission")
     ax.set_ylabel("objects that reached it")
     ax.set_ylim(bottom=0)
-    ax.legend(loc="best")
+    _legend(ax)
     return fig
 
 
@@ -189,8 +189,16 @@ def ecdf(stages: Sequence[Stage]) -> Figure:
     ax.set_xlabel("seconds since the stage before")
     ax.set_ylabel("share of objects")
     ax.set_ylim(0, 1.02)
-    ax.legend(loc="best")
+    _legend(ax)
     return fig
+
+
+def _legend(ax: Axes) -> None:
+    """Beside the curves where it is so long that it would cover them."""
+    if len(ax.get_lines()) > len(style.SERIES):
+        ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    else:
+        ax.legend(loc="best")
 
 
 @_housed

@@ -111,9 +111,9 @@ def no_data(why: str = "no data") -> Figure:
 
 
 def look(index: int) -> dict[str, Any]:
-    """Colour, marker and dash of the series with that number."""
-    k = index % len(SERIES)
-    return {"color": SERIES[k], "marker": MARKERS[k], "linestyle": DASHES[k]}
+    """Colour, marker and dash of the series with that number; a colour that comes again has another dash."""
+    again, k = divmod(index, len(SERIES))
+    return {"color": SERIES[k], "marker": MARKERS[k], "linestyle": DASHES[(k + again) % len(DASHES)]}
 
 
 _PREFIXES = {

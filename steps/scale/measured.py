@@ -13,8 +13,6 @@ from perfdag.steps.scale.rights import LackingError
 from perfdag.steps.scale.rows import Row
 from perfdag.steps.scale.summary import Summary
 
-KEY_STAGES = ("running", "creation_to_running", "pod_scheduled", "scheduled", "submission_to_scheduled", "ready", "deletion")
-"""Stages whose times are kept for each object; the others as percentiles."""
 METRICS = (
     Metric("stage_latency", "s", "lower", "time from the stage before, over all objects (coords: stage, since)"),
     Metric("object_latency", "s", "lower", "the same of one object"),
@@ -73,12 +71,13 @@ def of_stages(stages: Sequence[Summary], coords: dict[str, Any]) -> list[Measure
     return found
 
 
-def of_objects(rows: Sequence[Row], coords: dict[str, Any], stages: Sequence[str] = KEY_STAGES) -> list[Measurement]:
-    """Each object's own times for the stages that matter."""
+def of_objects(rows: Sequence[Row], coords: dict[str, Any]) -> list[Measurement]:
+    """Each object's own times for the stages that it reached or never will: two rows a stage, 32,000 of 2,000 training workloads (0.3 MB in the
+    results)."""
     first = min((row.submitted for row in rows if row.submitted), default=0.0)
     found = []
     for row in rows:
-        if row.stage not in stages or row.seconds is None:
+        if row.seconds is None:
             continue
         here = {**coords, "stage": row.stage, "since": row.since}
         if row.status == "censored":

@@ -67,12 +67,13 @@ def test_the_headline_the_objects_and_the_gates(benchmark: str, kind: str, headl
     assert {each.metric for each in found} <= {each.name for each in get(benchmark).metrics}
     stages = {str(each.coords["stage"]) for each in found if each.metric == "object_latency"}
     assert {"vmi-burst": "creation_to_running", "vmi-steady": "running", "scale": "submission_to_scheduled"}[benchmark] in stages
-    assert "deletion" in stages
+    assert {"created", "deletion"} <= stages
     assert sorted(each.value for each in found if each.metric == "gates_failed") == [0.0, 1.0], "no data is a breach"
     assert values(found, "api_latency") == {"p99": 0.02}
     whole = orjson.loads(next(iter(output.texts.values())))
     rows = (whole if benchmark == "scale" else whole["results"][0])["rows"]
     assert len(rows) == 100 * len({each["stage"] for each in rows}), "every stage of every object stays in the part"
+    assert stages == {each["stage"] for each in rows if each["status"] == "ok"}, "the charts have every stage that was seen"
     assert {"api_time", "event_time", "receive_time", "source", "resolution_s"} <= set(rows[0])
 
 

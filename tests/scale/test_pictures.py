@@ -46,6 +46,17 @@ class TestCharts:
         assert "7.25 x PATCH vmi for each VM at 400 VMs" in figures[-1].texts[0].get_text()
         assert "for each object at 400 objects" in charts.api_calls(calls, "objects").texts[0].get_text()
 
+    def test_the_curves_of_many_stages_are_told_apart_and_not_covered(self) -> None:
+        from perfdag.charts import scale as charts
+        from perfdag.charts.stages import Stage
+
+        stages = [Stage(f"stage_{k}", "created", [0, 1], [k, k + 1.0], [1.0, k + 1.0]) for k in range(15)]
+        for draw in (charts.s_curves, charts.ecdf):
+            (ax,) = (figure := draw(stages)).axes
+            assert len({(line.get_color(), repr(line._dash_pattern)) for line in ax.get_lines()}) == 15
+            figure.draw_without_rendering()
+            assert ax.get_legend().get_window_extent().x0 >= ax.get_window_extent().x1
+
     def table(self, *entries: tuple[str, int, str], tool: str = "perfdag") -> pa.Table:
         """Rows of a result: of each (entry, count, sample) `count` objects, of which the last never ran, and one kind of API call."""
         rows = []
