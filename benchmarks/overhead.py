@@ -1,16 +1,19 @@
-"""What our step adds to each tool's own time.
+"""What we add to each tool's own time.
 
-The step is timed from the start of prepare() to the end of parse(). The tool is what it takes by itself: the longest command of run(), timed
+A sample is timed as the lead of a run takes it: from choosing the hosts over all that surrounds the tool to the row in the store. In it are the guard
+against noise at its start and end, looking for the tool (missing), prepare, provenance, run, parse, and one small file written; the hosts' facts
+and a round's canary are not, which are there once a run and once a round. The tool is what it takes by itself: the longest command of run(), timed
 where it is started and waited for, fio's laying out of files before it, and mesh and decomposition; icoFoam, which the step starts through a
-wrapper, is run bare on the same case for comparison. The difference is what surrounds the tool: looking for it and for devices, starting and
-stopping servers, asking versions, reading outputs, parsing. What a benchmark does once in a run (torchbench's weights) is in the first round
-alone, and so not in the medians. Printed: medians of ROUNDS rounds, the difference, the tool's own range, and
-whether the difference is at most 100 ms or 1 %, whichever is more. Exit 1 where one is not, or nothing was measured.
+wrapper, is run bare on the same case for comparison, and that run is taken off the sample. The difference is what is added: the guard's
+looks, looking for the tool and for devices, starting and stopping servers, asking versions, reading outputs, parsing. What a benchmark does once in
+a run (torchbench's weights) is in the first round alone, and so not in the medians. Printed: medians of ROUNDS rounds, the difference, the tool's
+own range, and whether the difference is at most 100 ms or 1 %, whichever is more. Exit 1 where one is not, or nothing was measured.
 
     python benchmarks/overhead.py [NAME...]        needs iperf3, fio, IMB-MPI1, OpenFOAM, and for torchbench PERFDAG_TORCHBENCH (a checkout) and
                                                    PERFDAG_TORCH_PYTHON (an interpreter with torch); what is absent is named and left out
 """
 
+import json
 import os
 import statistics
 import subprocess
@@ -19,12 +22,19 @@ import tempfile
 import time
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 from perfdag import benchmark as registry
-from perfdag.benchmark import Gang, SampleError, Skip
+from perfdag import suite
+from perfdag.benchmark import Gang, Output, SampleError, Skip
 from perfdag.hosts import Finished, LocalHost, LocalProcess
-from perfdag.shape import Shape, merge
+from perfdag.parts import Part
+from perfdag.plan import make_plan
+from perfdag.points import Point
+from perfdag.shape import Shape
+from perfdag.steps.lead import Lead, Place
 from perfdag.steps.openfoam import DEBIAN_ROOT
+from perfdag.store import FolderStore
 
 ROUNDS = 5
 ALLOWED_SECONDS, ALLOWED_PART = 0.1, 0.01
@@ -38,7 +48,11 @@ POINTS: dict[str, dict[str, Any]] = {
     "rdma-bandwidth": {"sizes": [65536]},
     "rdma-latency": {"sizes": [2]},
 }
-SHAPES: dict[str, dict[str, Any]] = {"fio, 2 hosts": {"hosts": {"count": 2}}}
+SHAPES: dict[str, dict[str, Any]] = {
+    "fio, 2 hosts": {"hosts": {"count": 2}},
+    "rdma-bandwidth": {"network": {"host": True}},
+    "rdma-latency": {"network": {"host": True}},
+}
 POINTS["fio, 2 hosts"] = POINTS["fio"]
 
 
@@ -67,48 +81,72 @@ class Watched(LocalHost):
 
 @dataclass
 class Cost:
-    """Medians in s over the rounds: the whole step, and the tool by itself."""
+    """Seconds by round: the whole sample, and the tool by itself."""
 
-    step: list[float]
+    sample: list[float]
     tool: list[float]
 
     def line(self, name: str) -> tuple[str, bool]:
         """One line of the report, and whether the limit is held."""
-        step, tool = statistics.median(self.step), statistics.median(self.tool)
-        added = statistics.median(s - t for s, t in zip(self.step, self.tool, strict=True))
+        sample, tool = statistics.median(self.sample), statistics.median(self.tool)
+        added = statistics.median(s - t for s, t in zip(self.sample, self.tool, strict=True))
         allowed = max(ALLOWED_SECONDS, ALLOWED_PART * tool)
         held = added <= allowed
         verdict = f"limit {allowed * 1000:.0f} ms: {'held' if held else 'NOT HELD'}"
         spread = (max(self.tool) - min(self.tool)) * 1000
-        return f"{name:12} {tool:8.3f} {step:8.3f} {added * 1000:10.1f} {added / tool * 100:7.2f} %  {spread:9.1f}  {verdict}", held
+        return f"{name:12} {tool:8.3f} {sample:8.3f} {added * 1000:10.1f} {added / tool * 100:7.2f} %  {spread:9.1f}  {verdict}", held
+
+
+class Watcher:
+    """Times each sample from outside; what the tool takes alone on what a sample prepared is timed in between and taken off."""
+
+    def __init__(self, name: str, hosts: list[Watched]) -> None:
+        self.name, self.hosts, self.cost = name, hosts, Cost([], [])
+        self._began = self._apart = self._prepared = 0.0
+        self._alone: float | None = None
+
+    def started(self, point: Point, repetition: int) -> None:
+        """The lead begins a sample."""
+        for host in self.hosts:
+            host.laying.clear()
+        self._began = time.perf_counter()
+
+    def prepared(self, gang: Gang) -> None:
+        """The sample is ready to run."""
+        began = time.perf_counter()
+        self._prepared = gang.notes.get("mesh_s", 0.0) + gang.notes.get("decompose_s", 0.0)
+        self._alone = ico_foam(gang.notes["case"]) if self.name == "openfoam" else None
+        for host in self.hosts:
+            host.commands.clear()
+        self._apart = time.perf_counter() - began
+
+    def ended(self, point: Point, part: Part) -> None:
+        """The sample is stored."""
+        whole = time.perf_counter() - self._began - self._apart
+        if part.status != "ok":
+            raise Skip(part.error or part.status)
+        self.cost.sample.append(whole)
+        self.cost.tool.append(self._prepared + (tool_time(self.hosts) if self._alone is None else self._alone))
+
+    def passed(self, point: Point, repetition: int, why: str) -> None:
+        """Nothing is passed over here."""
 
 
 def measure(name: str, params: dict[str, Any], rounds: int) -> Cost:
-    """Run the step `rounds` times. Raises SampleError where the tool is absent or fails."""
-    benchmark = registry.get(name.partition(",")[0])
-    model = benchmark.Params(**params)
-    shape = Shape.model_validate(merge(benchmark.shape(model), SHAPES.get(name, {})))
-    cost = Cost([], [])
-    for _ in range(rounds):
-        hosts = [Watched() for _ in range(shape.hosts.count)]
-        with tempfile.TemporaryDirectory() as scratch:
-            gang = Gang(hosts, shape, 120, scratch)
-            absent = benchmark.missing(gang, model)
-            if absent:
-                raise Skip(", ".join(tool.program for tool in absent) + " is not installed")
-            start = time.perf_counter()
-            benchmark.prepare(gang, model)
-            prepared = time.perf_counter() - start
-            own = ico_foam(gang.notes["case"]) if name == "openfoam" else None
-            meshed = gang.notes.get("mesh_s", 0.0) + gang.notes.get("decompose_s", 0.0)
-            for host in hosts:
-                host.commands.clear()
-            start = time.perf_counter()
-            output = benchmark.run(gang, model)
-            benchmark.parse(output, model)
-            cost.step.append(prepared + time.perf_counter() - start)
-        cost.tool.append(meshed + (own if own is not None else tool_time(hosts)))
-    return cost
+    """Measure `rounds` samples. Raises SampleError where the tool is absent or fails."""
+    entry = {"benchmark": name.partition(",")[0], "params": params, **SHAPES.get(name, {})}
+    plan = make_plan(suite.loads(json.dumps({"name": "overhead", "repetitions": rounds, "timeout": "120s", "entries": [entry]})))
+    benchmark = registry.get(entry["benchmark"])
+    hosts = [Watched() for _ in range(Shape.model_validate(plan.shapes[0]).hosts.count)]
+    watcher, run = Watcher(name, hosts), benchmark.run
+
+    def watched(gang: Gang, given: Any) -> Output:
+        watcher.prepared(gang)
+        return run(gang, given)
+
+    with tempfile.TemporaryDirectory() as folder, patch.object(benchmark, "run", watched):
+        Lead(plan, FolderStore(folder), Place(hosts_for=lambda shape: hosts), watcher).measure(range(len(plan.order)))
+    return watcher.cost
 
 
 def tool_time(hosts: list[Watched]) -> float:
@@ -137,13 +175,13 @@ def bare(argv: list[str], rounds: int) -> float:
 
 
 def main(names: list[str]) -> int:
-    """Print the table; 1 where a step adds more than is allowed or nothing was measured, 2 where a name is unknown."""
+    """Print the table; 1 where more is added than is allowed or nothing was measured, 2 where a name is unknown."""
     unknown = [name for name in names if name not in POINTS]
     if unknown:
         print(f"no such benchmark: {', '.join(unknown)}; known: {'; '.join(POINTS)}", file=sys.stderr)
         return 2
     chosen = {name: params for name, params in POINTS.items() if not names or name in names}
-    print(f"{'benchmark':12} {'tool s':>8} {'step s':>8} {'added ms':>10} {'added':>9}  {'tool +- ms':>9}")
+    print(f"{'benchmark':12} {'tool s':>8} {'sample s':>8} {'added ms':>10} {'added':>9}  {'tool +- ms':>9}")
     every, measured = True, 0
     for name, params in chosen.items():
         try:

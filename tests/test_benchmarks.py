@@ -1,8 +1,16 @@
-"""Scripts of benchmarks/ that refuse what they cannot measure."""
+"""benchmarks/overhead.py refuses what it cannot measure, and counts all that surrounds a tool."""
 
+import importlib.util
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdag import noise
+from perfdag.benchmark import get
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "overhead.py"
 
@@ -17,3 +25,30 @@ def test_nothing_measured_is_no_success() -> None:
     said = subprocess.run([sys.executable, str(SCRIPT), "rdma-latency"], capture_output=True, text=True, env={"PATH": "/nowhere"})
     assert said.returncode == 1
     assert "nothing was measured" in said.stderr
+
+
+def test_what_is_added_has_the_guard_and_the_look_for_the_tool_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.spec_from_file_location("overhead", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    overhead: Any = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "overhead", overhead)  # where its dataclasses look for their module
+    spec.loader.exec_module(overhead)
+    calls: list[str] = []
+
+    def slow(name: str, real: Any) -> Any:
+        def called(*args: Any, **named: Any) -> Any:
+            calls.append(name)
+            time.sleep(0.2)
+            return real(*args, **named)
+
+        return called
+
+    benchmark = get("command")
+    monkeypatch.setattr(noise, "runnable", slow("guard", noise.runnable))
+    for name in ("missing", "provenance", "parse"):
+        monkeypatch.setattr(benchmark, name, slow(name, getattr(benchmark, name)))
+    cost = overhead.measure("command", {"argv": ["sleep", "0.01"]}, 1)
+    assert calls == ["guard", "missing", "provenance", "parse"]
+    assert cost.tool[0] >= 0.01
+    assert cost.sample[0] - cost.tool[0] >= 0.8
