@@ -21,7 +21,7 @@ from perfdag.workflows import base
 from perfdag.workflows.emit import dump
 from perfdag.workflows.templates import Installation
 
-NUMBERS = {"parallelBatches": 987654301, "pendingLimit": 987654302, "deadline": 987654303}
+NUMBERS = {"parallelBatches": 987654301, "pendingLimit": 987654302, "deadline": 987654303, "keep": 987654304, "keepPods": 987654305}
 # with every option that adds something; `@` marks a value, and Hera takes no text for a pull policy
 ALL = Installation(
     namespace="@.Release.Namespace@",
@@ -35,6 +35,8 @@ ALL = Installation(
     parallel_batches=NUMBERS["parallelBatches"],
     pending_limit=NUMBERS["pendingLimit"],
     deadline=NUMBERS["deadline"],
+    keep=NUMBERS["keep"],
+    keep_pods=NUMBERS["keepPods"],
     network_policy=True,
     allow=("@allow@",),
 )
@@ -173,6 +175,8 @@ def schema() -> dict[str, Any]:
         "lockNamespace": name,
         "pendingLimit": count,
         "deadline": count,
+        "keep": count,
+        "keepPods": count,
         "parallelBatches": count,
         "allow": {"type": "array", "items": {"enum": sorted(allowed())}, "uniqueItems": True},
     }

@@ -45,7 +45,9 @@ class Installation:
     pending_limit: int = 600
     """How long a pod that measures nothing may wait to start; those that measure wait for the suite's."""
     keep: int = 7 * 86400
-    keep_pods: str = "10m"
+    """How long a Workflow stays after its end."""
+    keep_pods: int = 600
+    """How long a pod stays after its end, with its log and the claim that is its own."""
     network_policy: bool = False
     allow: tuple[str, ...] = ()
     labels: dict[str, str] = field(default_factory=dict)

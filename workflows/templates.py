@@ -39,7 +39,7 @@ def template(made: Installation) -> WorkflowTemplate:
         active_deadline_seconds=made.deadline,
         synchronization=m.Synchronization(mutexes=[m.Mutex(name="perfdag-measuring", namespace=made.lock_namespace)]),
         ttl_strategy=m.TTLStrategy(seconds_after_completion=made.keep),
-        pod_gc=m.PodGC(strategy="OnPodCompletion", delete_delay_duration=made.keep_pods),
+        pod_gc=m.PodGC(strategy="OnPodCompletion", delete_delay_duration=f"{made.keep_pods}s"),
         pod_metadata=m.Metadata(annotations={"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}),
         workflow_metadata=m.WorkflowMetadata(labels={f"{LABEL}/suite-run": "true"}),
         image_pull_secrets=[m.LocalObjectReference(name=name) for name in made.pull_secrets] or None,

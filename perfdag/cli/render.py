@@ -73,6 +73,20 @@ def add_installation(parser: argparse.ArgumentParser) -> None:
         help="a whole run is ended after it (default 168h); it holds the lock",
     )
     parser.add_argument(
+        "--keep",
+        type=_seconds,
+        default=7 * 86400,
+        metavar="TIME",
+        help="a run's Workflow stays so long after its end, then it goes with what it owns (default 168h); results stay",
+    )
+    parser.add_argument(
+        "--keep-pods",
+        type=_seconds,
+        default=600,
+        metavar="TIME",
+        help="a pod stays so long after its end, with its log and the claim that is its own (default 10m)",
+    )
+    parser.add_argument(
         "--parallel-batches",
         type=_count,
         default=1,
@@ -122,6 +136,8 @@ def installation(args: argparse.Namespace) -> "Installation":
         parallel_batches=args.parallel_batches,
         pending_limit=args.pending_limit,
         deadline=args.deadline,
+        keep=args.keep,
+        keep_pods=args.keep_pods,
         allow=tuple(args.allow),
     )
 

@@ -30,6 +30,8 @@ EACH: dict[str, tuple[list[str], dict[str, Any]]] = {
     "lockNamespace": (["--lock-namespace", "team"], {"lockNamespace": "team"}),
     "pendingLimit": (["--pending-limit", "2h"], {"pendingLimit": 7200}),
     "deadline": (["--deadline", "720h"], {"deadline": 2592000}),
+    "keep": (["--keep", "48h"], {"keep": 172800}),
+    "keepPods": (["--keep-pods", "1m"], {"keepPods": 60}),
     "parallelBatches": (["--parallel-batches", "3"], {"parallelBatches": 3}),
     "allow": (ALLOW, {"allow": [*chart.allowed()]}),
 }
@@ -53,6 +55,8 @@ REFUSED: dict[str, Any] = {
     "lockNamespace": None,
     "pendingLimit": "10m",
     "deadline": 0,
+    "keep": "7d",
+    "keepPods": 0,
     "parallelBatches": 0,
     "allow": ["iperf"],
     "registry": "registry.example",
