@@ -114,6 +114,11 @@ class Workload(benchmark.Params):
                 else f"the {needed} queries of a verdict: raise it, or say fast: true"
             )
             raise ValueError(f"max_queries {self.max_queries} ends a run before {of}")
+        if self.scenario == "server" and self.max_queries and self.target_rate and self.max_queries < self.duration() * self.target_rate:
+            raise ValueError(
+                f"max_queries {self.max_queries} ends a run at {self.target_rate:g}/s after {self.max_queries / self.target_rate:.4g} s, before "
+                f"min_duration ({self.duration():g} s), and LoadGen calls it INVALID: raise max_queries, or lower min_duration"
+            )
         if self.precision == "tf32" and self.device != "cuda":
             raise ValueError("precision tf32 is a mode of NVIDIA GPUs: device: cuda, or precision fp32, bf16 or fp16")
         if self.scenario == "accuracy" and self.imagenet is None:

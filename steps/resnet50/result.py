@@ -149,11 +149,18 @@ def wrong(result: Result, params: Workload, treated: bool = True) -> str | None:
 
 
 def invalid(tested: summary.Summary, params: Workload) -> str:
-    """LoadGen's reasons for INVALID, and what sets the rate that it expects in Offline."""
+    """LoadGen's reasons for INVALID, what sets the rate that it expects in Offline, and whether max_queries ended it."""
     said = "LoadGen says INVALID: " + "; ".join(tested.reasons)
+    if cut(tested, params):
+        said += f"; max_queries ended it at {tested.queries}, before min_duration: raise it, or lower min_duration"
     if params.scenario == "offline" and tested.keys.get("result_min_duration_met") is False and tested.rate:
         said += f"; target_rate is the expected QPS: set it to {tested.rate:.4g} or more"
     return said
+
+
+def cut(tested: summary.Summary, params: Workload) -> bool:
+    """Whether max_queries ended a test before its minimum duration."""
+    return tested.keys.get("result_min_duration_met") is False and tested.queries == params.max_queries
 
 
 def _differ(found: Mapping[str, Any]) -> str:

@@ -42,6 +42,11 @@ from perfdag.steps.resnet50.system import Stub
         ({"scenario": "server", "target_rate": 5, "min_queries": 9, "max_queries": 458}, "before the 459 queries"),
         ({"scenario": "single-stream", "min_queries": 9, "max_queries": 63}, "before the 64 queries"),
         ({"scenario": "find-peak", "max_queries": 661}, "before the 662 queries"),
+        (
+            {"scenario": "server", "target_rate": 20, "max_queries": 1199, "min_duration": 60},
+            r"max_queries 1199 ends a run at 20/s after 59.95 s, before min_duration \(60 s\)",
+        ),
+        ({"scenario": "server", "target_rate": 5, "max_queries": 2999}, r"ends a run at 5/s after 599.8 s, before min_duration \(600 s\)"),
         ({"scenario": "server", "target_rate": float("inf")}, "finite number"),
         ({"price_per_hour": float("inf")}, "finite number"),
         ({"scenario": "single-stream", "target_rate": 5}, "target_rate does nothing in scenario single-stream"),

@@ -112,6 +112,12 @@ def test_a_search_without_a_peak_is_a_failed_row_that_says_what_was_tried(tmp_pa
     )
 
 
+def test_a_search_whose_trials_max_queries_ends_is_no_peak_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = {"scenario": "find-peak", "latency_bound": 0.5, "search_duration": 1.0, "min_duration": 30, "max_queries": 662, "fast": False}
+    said = said_by(Stub, tmp_path, monkeypatch, batch=1, target_rate=900.0, **params)
+    assert said == "max_queries 662 ended a trial at 900/s before it had lasted 1 s: raise it, or leave it out"
+
+
 @pytest.mark.parametrize(
     ("params", "said"),
     [

@@ -330,6 +330,20 @@ def test_offline_that_was_done_early_names_the_parameter_and_a_rate() -> None:
         parse(raw, params("offline", batch=8))
 
 
+def test_a_run_that_max_queries_ended_says_so() -> None:
+    raw = recorded("single-stream")
+    logs = raw["tests"][0]["logs"]
+    logs["summary"] = logs["summary"].replace("VALID", "INVALID").replace("Min duration satisfied : Yes", "Min duration satisfied : NO")
+    logs["detail"] = (
+        logs["detail"].replace('"VALID"', '"INVALID"').replace('min_duration_met", "value": true', 'min_duration_met", "value": false')
+    )
+    with pytest.raises(Invalid, match=r"Min duration satisfied: NO.*; max_queries ended it at 700, before min_duration: raise it"):
+        parse(raw, params("single-stream", max_queries=700))
+    with pytest.raises(Invalid) as other:
+        parse(raw, params("single-stream", max_queries=701))
+    assert "max_queries" not in str(other.value)
+
+
 def test_offline_of_fewer_samples_than_asked_is_invalid() -> None:
     asked = result.read(json.dumps(recorded("offline"))).tested
     assert asked is not None
