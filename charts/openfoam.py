@@ -40,16 +40,18 @@ def _along(cells: Sequence[Cell], where: str) -> Figure | None:
     made = lines.lines_of(pairs, "step")
     if not made:
         return None
-    medians = [sorted((x, each.middle) for x, each in line.series.items()) for line in made]
-    worst = max(max(y for _, y in found) / min(y for _, y in found) for found in medians if found[0][1] > 0)
+    middles = {line.name: [each.middle for each in line.series.values()] for line in made}
+    slowed = {name: max(found) / min(found) if min(found) > 0 else 1.0 for name, found in middles.items()}
+    uneven = sorted(slowed, key=lambda name: -slowed[name])[:LINES]
+    worst = slowed[uneven[0]]
     said = band_words([each for _, each in pairs]).replace("dot", "line").replace("bar", "band")
-    cut = f"first {LINES} of {len(made)} points" if len(made) > LINES else ""
+    cut = f"the {LINES} most uneven of {len(made)} points" if len(made) > LINES else ""
     fig, (ax,) = style.figure(
         title=f"OpenFOAM: the slowest part of a run took {worst:.3g} times as long a step as its fastest",
         subtitle="; ".join(each for each in (said, cut, where) if each),
         heights=(3.0,),
     )
-    lines.panel(ax, made[:LINES], metric="step_time", x_label="time step", x_unit="1")
+    lines.panel(ax, [line for line in made if line.name in uneven], metric="step_time", x_label="time step", x_unit="1")
     return fig
 
 

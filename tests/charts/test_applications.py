@@ -120,6 +120,20 @@ def test_openfoam_phases_are_of_the_longest_points_and_say_how_many() -> None:
     assert "longest of" not in " ".join(each.get_text() for each in few.texts)
 
 
+def test_openfoam_steps_are_of_the_runs_that_slow_down_most() -> None:
+    rows = []
+    for i in range(14):
+        step = {"metric": "step_time", "stat": "mean", "unit": "s", "better": "lower"}
+        steps = [{**step, "value": value, "coords": {"step": at}} for at, value in ((1, 1.0), (2, 1.0 + i))]
+        solve = {"metric": "solve_time", "value": 2.0 + i, "unit": "s", "better": "lower", "headline": True}
+        rows += sample("openfoam", {"size": "S", "procs": 1, "nodes": 1, "tolerance": 10.0 ** -(i + 1)}, 1, [solve, *steps])
+    figure = drawn("openfoam", table(rows))["steps"]
+    assert "14 times as long a step" in title(figure)
+    assert "the 12 most uneven of 14 points" in " ".join(each.get_text() for each in figure.texts)
+    ends = [each.get_ydata()[-1] for each in figure.axes[0].lines if (each.get_gid() or "").startswith("median")]
+    assert ends == [1.0 + i for i in range(2, 14)]
+
+
 def test_openfoam_of_a_recording_draws_its_phases() -> None:
     stdout = (RECORDED / "openfoam/xs-2-procs.stdout").read_text()
     output = Output({"stdout": stdout, "timing": "mesh_s=0.2\ndecompose_s=0.3\n"}, facts={"addresses": 1})

@@ -202,9 +202,7 @@ def test_the_depth_of_a_curve_is_of_all_jobs_and_hosts():
     samples = []
     for depth in (1, 2, 4):
         params = {"rw": "randread", "iodepth": depth, "numjobs": 4}
-        samples += [
-            rows.sample("fio", params, r, rows.io("read", 1e3 * depth, 1e-3), shape={"hosts": {"count": 2}}) for r in (1, 2)
-        ]
+        samples += [rows.sample("fio", params, r, rows.io("read", 1e3 * depth, 1e-3), shape={"hosts": {"count": 2}}) for r in (1, 2)]
     figure = drawn(fio, rows.table(*samples))["queue-depth"]
     assert [t.get_text() for t in figure.axes[0].texts] == ["8", "16", "32"]
     assert "iodepth x numjobs x hosts" in texts(figure)
