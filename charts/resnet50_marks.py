@@ -8,6 +8,7 @@ _WORDS = {
     "loadgen": "LoadGen says INVALID",
     "logits_checked": "logits not checked",
     "weights": "weights not verified",
+    "timing": "times not steady",
 }
 
 

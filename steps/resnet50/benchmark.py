@@ -59,7 +59,7 @@ class Resnet50(Benchmark[Workload]):
 
     def parse(self, output: Output, params: Workload) -> list[Measurement]:
         found = result.read(output.texts.get("result", ""))
-        values = result.measurements(found, params)
+        values = result.measurements(found, params, output.facts)
         reason = result.wrong(found, params) or output.facts.get("against")
         if reason:
             raise Invalid(reason, output.texts, values)

@@ -52,6 +52,8 @@ METRICS = (
 )
 SMOKE = {"fast": "not comparable"}
 """Coordinate of every value of a smoke test."""
+TIMES = {"phase_time", "first_batch", "compile_time", "warm_batch"}
+"""Metrics that an accuracy run has beside its result."""
 UNUSABLE = {"device", "missing"}
 """Errors that are nobody's fault: a device or a package is not there."""
 
@@ -126,26 +128,44 @@ def wrong(result: Result, params: Workload, treated: bool = True) -> str | None:
     raw = result.raw
     if treated and (reason := preload.untreated(raw, params.wrapper_env)):
         return reason
-    clock = raw.get("clock")
-    if clock and not clock["honest"]:
-        return str(clock["words"])
     for name, when in (("logits", "before"), ("logits_after", "after")):
         found = raw.get(name)
         if found and not found["ok"]:
             return f"logits {_differ(found)} fp32 eager {when} the measurement: weights or arithmetic are corrupted"
         if found is None and params.check_logits:
             return f"logits were not checked {when} the measurement, though check_logits is set"
-    warm = raw.get("warmup", {})
-    if warm.get("stable") is False and not params.fast:
-        if warm.get("few"):
-            return f"too few batches fit into the warm-up to tell whether their time is steady: the last took {warm['steady']:.3g} s"
-        return "batch times were still moving by more than 10 % when the warm-up's time was over: something else uses the device"
+    if params.scenario != "accuracy" and (reasons := _against_times(raw, params)):
+        return next(iter(reasons.values()))
     tested = result.tested
     if tested is not None and not tested.valid and not _merely_short(tested, params):
         return invalid(tested, params)
     if tested is not None and params.scenario == "offline" and tested.queries < params.queries():
         return f"LoadGen asked {tested.queries} samples, fewer than the {params.queries()} of min_queries"
     return None
+
+
+def _against_times(raw: Mapping[str, Any], params: Workload) -> dict[str, str]:
+    """Why times are not what they claim, by what is wrong."""
+    found: dict[str, str] = {}
+    clock, warm = raw.get("clock"), raw.get("warmup", {})
+    if clock and not clock["honest"]:
+        found["clock"] = str(clock["words"])
+    if warm.get("stable") is False and not params.fast:
+        found["warm-up"] = (
+            "batch times were still moving by more than 10 % when the warm-up's time was over: something else uses the device"
+        )
+        if warm.get("few"):
+            last = f"{warm['steady']:.3g} s"
+            found["warm-up"] = f"too few batches fit into the warm-up to tell whether their time is steady: the last took {last}"
+    return found
+
+
+def _times(result: Result, params: Workload, facts: Mapping[str, Any]) -> dict[str, str]:
+    """Coordinates of the times of an accuracy run, whose result is no time: what would make a row of them invalid. `facts`: what the GPU did."""
+    if params.scenario != "accuracy":
+        return {}
+    wrong = [*_against_times(result.raw, params), *(["GPU"] if facts.get("slowed") or facts.get("error") else [])]
+    return {"timing": f"not steady: {', '.join(wrong)}"} if wrong else {}
 
 
 def invalid(tested: summary.Summary, params: Workload) -> str:
@@ -212,11 +232,13 @@ def weights(result: Result) -> str:
     return str(model.get("weights_sha256") or model.get("weights"))
 
 
-def measurements(result: Result, params: Workload) -> list[Measurement]:
-    """All values, with their `marks` in the coordinates."""
-    marked = marks([result], params)
+def measurements(result: Result, params: Workload, facts: Mapping[str, Any] | None = None) -> list[Measurement]:
+    """All values, with their `marks` in the coordinates. `facts`: what the GPU did meanwhile."""
+    marked, times = marks([result], params), _times(result, params, facts or {})
     return [
-        Measurement(each.metric, each.value, each.stat, {**each.coords, **marked}, each.n, each.subject)
+        Measurement(
+            each.metric, each.value, each.stat, {**each.coords, **marked, **(times if each.metric in TIMES else {})}, each.n, each.subject
+        )
         for each in _all(result, params)
         if math.isfinite(each.value)
     ]

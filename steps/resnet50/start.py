@@ -175,7 +175,7 @@ def watched(hosts: Sequence[Host], params: Workload) -> Iterator[Watch]:
     for (name, host), here, during in zip(one_each.items(), found, seen, strict=True):
         own = {each["index"] for each in gpu.used(here["gpus"], uuids) if "index" in each} or {each["index"] for each in during["during"]}
         here |= during | {"slowed": gpu.slowed([each for each in during["during"] if each["index"] in own])}
-        if reason := against(here, gpu.facts(host), own):
+        if reason := against(here, gpu.facts(host), own, timed=params.scenario != "accuracy"):
             reasons.append(f"{name}: {reason}" if len(one_each) > 1 else reason)
     watch.facts |= found[0]
     if len(one_each) > 1:
@@ -183,12 +183,12 @@ def watched(hosts: Sequence[Host], params: Workload) -> Iterator[Watch]:
     watch.facts |= {"against": "; ".join(reasons) or None, "used": sorted(uuids)}
 
 
-def against(found: dict[str, Any], after: Sequence[dict[str, Any]], own: Collection[int]) -> str | None:
-    """Why figures of those of a host's GPUs (by index) that were used are not the devices' own: slowed, not seen at all, or with memory errors
-    since `gpus` was read."""
-    if found.get("slowed"):
+def against(found: dict[str, Any], after: Sequence[dict[str, Any]], own: Collection[int], timed: bool = True) -> str | None:
+    """Why figures of those of a host's GPUs (by index) that were used are not the devices' own: slowed or not seen at all (where the figures
+    are `timed`), or with memory errors since `gpus` was read."""
+    if timed and found.get("slowed"):
         return str(found["slowed"])
-    if not any(each["index"] in own for each in found.get("during", ())):
+    if timed and not any(each["index"] in own for each in found.get("during", ())):
         return f"what the GPU's clocks did is not known: {found.get('error', 'no samples')}"
     before = {each.get("index"): each.get("ecc_uncorrected", 0) for each in found["gpus"]}
     for each in after:

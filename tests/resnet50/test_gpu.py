@@ -213,6 +213,24 @@ def test_memory_errors_that_came_meanwhile_and_a_gpu_not_seen_at_all_are_held_ag
     assert "GPU 0 had 3 uncorrected memory error" in str(start.against(seen, [{"index": 0, "ecc_uncorrected": 5}], {0}))
     assert start.against(seen, [{"index": 0, "ecc_uncorrected": 2}, {"index": 1, "ecc_uncorrected": 9}], {0}) is None
     assert "is not known: no samples" in str(start.against({**seen, "during": []}, [], {0}))
+    for untimed in ({**seen, "during": []}, {**seen, "slowed": "GPU 0 was slowed"}):  # as of accuracy, whose result is no time
+        assert start.against(untimed, [{"index": 0, "ecc_uncorrected": 2}], {0}, timed=False) is None
+        assert "3 uncorrected" in str(start.against(untimed, [{"index": 0, "ecc_uncorrected": 5}], {0}, timed=False))
+
+
+@pytest.mark.parametrize("scenario", ["accuracy", "offline"])
+def test_a_slowed_gpu_is_not_held_against_an_accuracy_run(scenario: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hot = SAMPLING.replace("0x4", "0x40")
+    fake_smi(
+        tmp_path,
+        monkeypatch,
+        f'case "$*" in -L) echo "GPU 0: T4"; exit;; *loop*) ;; *uuid*) echo "{T4.splitlines()[0]}"; exit;; esac; {hot}',
+    )
+    given = Workload.model_validate({"device": "cuda", "system": "stub", "scenario": scenario, "imagenet": "/x"})
+    with start.watched([LocalHost()], given) as watch:
+        time.sleep(0.3)
+    assert str(watch.facts["slowed"]).startswith("GPU 0 was slowed")
+    assert (watch.facts["against"] is None) == (scenario == "accuracy")
 
 
 @pytest.mark.parametrize(

@@ -287,6 +287,27 @@ def test_accuracy_has_its_reference_and_verdict(top1: float, images: int, reache
     assert entry["valid"] is False
 
 
+@pytest.mark.parametrize(
+    ("more", "facts", "said"),
+    [
+        ({}, {}, None),
+        ({"clock": {"honest": False, "words": "the clock stopped"}}, {}, "clock"),
+        ({"warmup": {**recorded("offline")["warmup"], "stable": False}}, {"slowed": "GPU 0 was slowed"}, "warm-up, GPU"),
+        ({}, {"error": "nvidia-smi said nothing"}, "GPU"),
+    ],
+)
+def test_accuracy_is_not_invalid_for_its_times(more: dict[str, Any], facts: dict[str, Any], said: str | None) -> None:
+    raw = {**recorded("offline"), **more, "accuracy": {"top1": 0.8, "images": 50, "reference": 0.80858, "resize": 232}}
+    output, given = Output({"result": json.dumps(raw)}, facts={**facts, "against": None}), params("accuracy", imagenet="/x")
+    coords = {each.metric: each.coords for each in Resnet50().parse(output, given)}
+    assert "timing" not in coords["top1"]
+    assert coords["warm_batch"].get("timing") == (f"not steady: {said}" if said else None)
+    (entry,) = seed_json(result.read(json.dumps(raw)), given, facts)["benchmarks"]
+    assert entry["valid"] is True
+    with pytest.raises(Invalid, match="GPU 0 had 3 uncorrected"):
+        Resnet50().parse(Output(output.texts, facts={"against": "GPU 0 had 3 uncorrected memory error(s)"}), given)
+
+
 WRONG = {"ok": False, "error": 0.7, "tolerance": 0.001, "finite": True, "images": 4}
 
 
