@@ -48,6 +48,11 @@ def entry(found: Result, params: Workload, against: str | None = None) -> dict[s
         top1, images, reference = (accuracy[name] for name in ("top1", "images", "reference"))
         verdict = {"reference_top1": reference, "mlperf_top1": TOP1_FP32, "reached": reached(top1, images, reference)}
         return made | {"top1": top1, "images": images, "resize": accuracy["resize"]} | verdict
+    if params.scenario in ("find-peak", "server"):
+        made |= {"target_qps": found.raw["tests"][found.raw["answer"]]["rate"], "latency_bound_ms": round(params.latency_bound * 1e3, 4)}
+    if params.scenario == "find-peak":
+        peak = found.raw["peak"]
+        made |= {"peak_rate_per_sec": peak["rate"], "bound": "at least" if peak["above"] is None else None}
     if params.scenario in ("offline", "find-peak", "server"):
         made["throughput_samples_per_sec"] = round(found.rate, 3)
     if params.scenario != "offline":

@@ -329,6 +329,19 @@ def test_the_seed_document_calls_valid_what_the_rows_do() -> None:
         assert said in found["reason"]
 
 
+@pytest.mark.parametrize(("above", "bound"), [(None, "at least"), (130.0, None)])
+def test_the_seed_document_has_the_peak_with_the_load_and_bound_that_it_held(above: float | None, bound: str | None) -> None:
+    raw = recorded("server-overloaded")
+    load = {"target_qps": 400.0, "latency_bound_ms": 10.0}
+    server = entry_of(raw, params("server", latency_bound=0.01))
+    assert server.items() >= load.items()
+    assert server.keys().isdisjoint({"peak_rate_per_sec", "bound"})
+    raw |= {"answer": 0, "peak": {"rate": 400.0, "above": above}}
+    found = entry_of(raw, params("find-peak", latency_bound=0.01, target_rate=7))
+    assert found.items() >= {**load, "peak_rate_per_sec": 400.0, "bound": bound}.items()
+    assert entry_of(recorded("offline"), params("offline", batch=8)).keys().isdisjoint({*load, "bound"})
+
+
 def test_the_seed_document_has_the_marks_of_the_rows() -> None:
     raw = recorded("server-overloaded")
     logs = raw["tests"][0]["logs"]
