@@ -1,6 +1,8 @@
 """resnet50: throughput by batch, latency by percentile against the bound, and where the time of a batch goes."""
 
+import textwrap
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pyarrow as pa
 from matplotlib.axes import Axes
@@ -9,12 +11,16 @@ from matplotlib.figure import Figure
 from perfdag.charts import style
 from perfdag.charts.dots import detail
 from perfdag.charts.generic import dot_figure, finding
+from perfdag.charts.resnet50_marks import marked
 from perfdag.charts.series import Cell, band_words, read, runs_words, value_words
 from perfdag.units import short
 
 TOP1 = 0.76456
 """MLPerf's reference model on all 50,000 validation images, fp32 (mlcommons/inference, vision/classification_and_detection)."""
-PHASES = ("preprocess", "copy", "compute", "postprocess")
+TIMED = ("copy", "compute", "postprocess")
+"""Phases of a batch that LoadGen's clock sees; images are preprocessed before it starts."""
+PAGE = 24
+"""Points that one figure of phases holds."""
 STATS = ("p50", "p90", "p95", "p99", "p99.9")
 PUBLISHED = {
     "offline": {1: 200.0, 8: 1200.0, 32: 3500.0},  # samples/s by batch
@@ -26,7 +32,7 @@ figures there (420/s in fp32, 1,128/s in mixed precision: NVIDIA/DeepLearningExa
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
-    """A figure a scenario, one of the phases of a batch, one of what failed where nothing else shows it."""
+    """A figure a scenario, as many of the phases of a batch as its points need, one of what failed where nothing else shows it."""
     cells = read(rows)
     if not cells:
         yield "points", style.no_data()
@@ -46,8 +52,11 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
                 fig.axes[0].set_xlim(right=max(fig.axes[0].get_xlim()[1], 1.05 * TOP1))
                 fig.axes[0].axvline(TOP1, color=style.MUTED, linestyle=(0, (5, 2)), linewidth=1)
             yield scenario, fig
-    if timed := [cell for cell in cells if cell.series("phase_time")]:
-        yield "phases", _phases(timed, where)
+    timed = [cell for cell in cells if _timed(cell) > 0]
+    pages = [timed[start : start + PAGE] for start in range(0, len(timed), PAGE)]
+    for number, page in enumerate(pages, 1):
+        part = f"part {number} of {len(pages)}, {len(page)} of {len(timed)} points" if len(pages) > 1 else ""
+        yield f"phases-{number}" if number > 1 else "phases", _phases(page, "; ".join(each for each in (part, where) if each))
 
 
 def _published(cells: Sequence[Cell], scenario: str) -> str:
@@ -128,27 +137,53 @@ def _from_zero(ax: Axes, name: str, unit: str) -> None:
 
 
 def _phases(cells: Sequence[Cell], where: str) -> Figure:
-    """Bars a point: median seconds of each phase of a full batch, stacked."""
-    rows = list(cells)[:24]
+    """Bars a point: median seconds a sample of each phase that LoadGen's clock sees, stacked; preprocessing, which it does not, beside them."""
     note = "median of each phase of one full batch, the device idle before and after"
-    left = [0.0] * len(rows)
-    compute = [_phase(cell, "compute") for cell in rows]
-    totals = [sum(_phase(cell, phase) for phase in PHASES) for cell in rows]
-    low, high = (f(c / t for c, t in zip(compute, totals, strict=True)) * 100 for f in (min, max))
-    title = f"Compute is {low:.0f} to {high:.0f} % of a batch's time" if len(rows) > 1 else f"Compute is {high:.0f} % of a batch's time"
-    fig, (ax,) = style.figure(heights=(0.9 + 0.32 * len(rows),), title=title, subtitle="; ".join((note, where)))
-    for number, phase in enumerate(PHASES):
-        widths = [_phase(cell, phase) / cell_batch(cell) for cell in rows]
-        ax.barh(range(len(rows)), widths, left=left, height=0.62, color=style.SERIES[number], label=phase)
+    shares = [100 * _phase(cell, "compute") / _timed(cell) for cell in cells]
+    low, high = (f"{end:.0f}" for end in (min(shares), max(shares)))
+    common, labels = _marked(cells)
+    title = marked(f"Compute is {high if low == high else f'{low} to {high}'} % of what is timed", common)
+    lines = max(label.count("\n") + 1 for label in labels)
+    height = 1.2 + max(0.32, 0.18 * lines) * len(cells)
+    subtitle = "; ".join(part for part in (note, where) if part)
+    fig, (ax, apart) = style.figure(columns=2, heights=(height,), title=title, subtitle=subtitle, sharey=True, width_ratios=(3, 1))
+    left = [0.0] * len(cells)
+    for number, phase in enumerate(TIMED):
+        widths = [_phase(cell, phase) / cell_batch(cell) for cell in cells]
+        ax.barh(range(len(cells)), widths, left=left, height=0.62, color=style.SERIES[number], label=phase)
         left = [a + b for a, b in zip(left, widths, strict=True)]
-    ax.set_yticks(range(len(rows)), [cell.label for cell in rows])
-    ax.invert_yaxis()
-    ax.grid(axis="y", visible=False)
-    top = max(left)
-    ax.set_xlim(0, top * 1.02)
-    ax.set_xlabel(style.axis_label("time of a sample", style.value_axis(ax.xaxis, "s", top), "lower"))
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.28 if len(rows) < 4 else -0.12), ncols=4)
+    before = [_phase(cell, "preprocess") / cell_batch(cell) for cell in cells]
+    apart.barh(range(len(cells)), before, height=0.62, color=style.GRID, edgecolor=style.MUTED, hatch="////", linewidth=0.5)
+    ax.set_yticks(range(len(cells)), labels)
+    ax.set_ylim(len(cells) - 0.5, -0.5)
+    apart.tick_params(axis="y", length=0)
+    for panel, name, top, heading, bins in (
+        (ax, "time of a sample", max(left), "timed", 6),
+        (apart, "preprocess", max(before), "outside\nthe clock", 2),
+    ):
+        panel.grid(axis="y", visible=False)
+        panel.set_xlim(0, 1.02 * top or 1.0)
+        panel.set_title(heading)
+        panel.set_xlabel(style.axis_label(name, style.value_axis(panel.xaxis, "s", top, bins=bins), "lower" if panel is ax else None))
+    fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=len(TIMED))
     return fig
+
+
+def _marked(cells: Sequence[Cell]) -> tuple[dict[str, Any], list[str]]:
+    """Coordinates of phases that all points have, and a label a point with the marks that not all have."""
+    own = [{name: mark for each in cell.series("phase_time") for name, mark in each.coords.items()} for cell in cells]
+    common = {name: mark for name, mark in own[0].items() if all(name in each for each in own)}
+    labels = []
+    for cell, coords in zip(cells, own, strict=True):
+        label = cell.label + (" (no valid sample)" if cell.why else "")
+        label = marked(label, {name: mark for name, mark in coords.items() if name not in common})
+        labels.append(textwrap.fill(label, 36, break_on_hyphens=False))
+    return common, labels
+
+
+def _timed(cell: Cell) -> float:
+    """Seconds of a batch that LoadGen's clock sees."""
+    return sum(_phase(cell, phase) for phase in TIMED)
 
 
 def _phase(cell: Cell, phase: str) -> float:

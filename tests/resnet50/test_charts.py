@@ -103,11 +103,34 @@ def test_single_stream_has_the_published_figure_beside_it() -> None:
     assert "published for a Tesla T4, unverified: batch 1 5 ms" in words(drawn(resnet50, rows)["single-stream-latency"])
 
 
-def test_phases_are_a_sample_each() -> None:
-    times = {"preprocess": 0.008, "copy": 0.008, "compute": 0.064, "postprocess": 0.0}
-    values = [value("phase_time", seconds, "s", stat="p50", coords={"phase": phase}) for phase, seconds in times.items()]
-    found = drawn(resnet50, table(sample("resnet50", {"scenario": "offline", "batch": 8}, 1, values)))
-    assert "Compute is 80 % of a batch's time" in words(found["phases"])
+def phases(compute: float = 0.060, **coords: Any) -> list[dict[str, Any]]:
+    times = {"preprocess": 0.3, "copy": 0.030, "compute": compute, "postprocess": 0.010}
+    return [value("phase_time", seconds, "s", stat="p50", coords={"phase": phase, **coords}) for phase, seconds in times.items()]
+
+
+def test_phases_are_a_sample_each_and_what_the_clock_does_not_see_stands_apart() -> None:
+    figure = drawn(resnet50, table(sample("resnet50", {"scenario": "offline", "batch": 8}, 1, phases())))["phases"]
+    assert "Compute is 60 % of what is timed" in words(figure)
+    timed, apart = figure.axes
+    assert [axes.get_title(loc="left") for axes in (timed, apart)] == ["timed", "outside\nthe clock"]
+    assert [bar.get_width() for bar in timed.patches] == pytest.approx([0.030 / 8, 0.060 / 8, 0.010 / 8])
+    assert [bar.get_width() for bar in apart.patches] == pytest.approx([0.3 / 8])
+    assert timed.get_xlim()[1] < 0.015
+
+
+def test_phases_of_every_point_are_shown_with_their_marks() -> None:
+    samples = [sample("resnet50", {"scenario": "offline", "batch": batch}, 1, phases(0.040 + batch / 1000)) for batch in range(1, 31)]
+    found = drawn(resnet50, table(*samples))
+    assert [len(found[name].axes[0].get_yticklabels()) for name in ("phases", "phases-2")] == [24, 6]
+    assert "part 2 of 2, 6 of 30 points" in words(found["phases-2"])
+    assert "Compute is 62 to 64 % of what is timed" in words(found["phases-2"])
+    smoke, unsteady = {"fast": "not comparable"}, {"timing": "not steady: clock"}
+    marked = [
+        sample("resnet50", {"scenario": "offline", "batch": at}, 1, phases(**smoke, **(unsteady if at == 2 else {}))) for at in (1, 2)
+    ]
+    said = words(drawn(resnet50, table(*marked))["phases"])
+    assert "Compute is 60 % of what is timed (smoke test: not comparable)" in said
+    assert said.count("(times not steady)") == said.count("batch=2 (times not steady)") == 1
 
 
 @pytest.mark.parametrize(
