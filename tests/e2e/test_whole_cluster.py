@@ -107,6 +107,22 @@ def test_a_network_of_multus_is_asked_for_and_its_interface_measured(bench: Name
     assert {row["status"] for row in rows} == {"ok"}
 
 
+def test_batches_on_either_network_are_measured_in_the_plans_order(bench: Namespace, network: str, tmp_path: Path) -> None:
+    suite = tmp_path / "either.yaml"
+    suite.write_text(
+        "name: either\npending_limit: 90s\nrepetitions: 3\nentries:\n"
+        f"  - {{benchmark: command, name: fast, network: {{name: {network}, interface: eth0}}, params: {{argv: [sleep, '0.1']}}}}\n"
+        "  - {benchmark: command, name: plain, params: {argv: [sleep, '0.1']}}\n"
+    )
+    name = bench.submit(suite)
+    ended = bench.watch(name)
+    rows = sorted((row for row in bench.rows(bench.run_id(name)) if row["headline"]), key=lambda row: row["started_at"])
+    assert ended.returncode == 0, [row["error"] for row in rows if row["error"]]
+    assert [row["batch"] for row in rows] == list(range(6))
+    turns = [row["entry"] for row in rows]
+    assert all({*turns[first : first + 2]} == {"fast", "plain"} for first in range(0, 6, 2)), turns
+
+
 def test_a_guaranteed_pod_and_gangs_that_have_the_node_for_themselves(bench: Namespace, tmp_path: Path) -> None:
     suite = tmp_path / "alone.yaml"
     shape = "hosts: {exclusive: true}, resources: {cpu: 1, memory: 300Mi}, volume: {kind: emptyDir, size: 64MiB}"
