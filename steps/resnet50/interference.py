@@ -158,10 +158,10 @@ def collect(hosts: Sequence[Host], ended: Sequence[Finished], watch: start.Watch
         except SampleError as error:
             lost.append((number, error))
     if lost:
-        number, error = lost[0]
+        number, first = lost[0]
         well = f"{len(ended) - len(lost)} of {len(ended)} copies ended well"
         with start.kept(texts, f"copy {number} beside the others ({well})"):
-            raise error
+            raise first
 
 
 def own(params: InterferenceParams, number: int) -> dict[str, Any]:

@@ -198,6 +198,13 @@ def test_sides_that_differ_by_more_than_the_treatment_are_no_comparison(name: st
         Resnet50Overhead().parse(Output(texts), params)
 
 
+def test_a_cpu_without_a_name_is_not_another() -> None:
+    params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", "wrapper": ["env"], "pairs": 2})
+    raw, other = ({**json.loads(RECORDED.read_text()), "device": {"name": f"CPU: {name}"}} for name in ("Model X", "unknown"))
+    texts = {"order": "ABBA"} | {f"{n:03}{side}": json.dumps(raw if side == "A" else other) for n, side in enumerate("ABBA")}
+    assert Resnet50Overhead().parse(Output(texts), params)
+
+
 def test_another_loadgen_is_no_comparison_and_both_sides_are_in_the_facts() -> None:
     params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", "wrapper": ["treated"], "pairs": 2})
 
