@@ -165,16 +165,11 @@ async def test_the_scheduler_alone_is_released_at_once(kube: Kube, nodes: None, 
 
 @pytest.mark.slow
 async def test_the_scheduler_s_rate_is_not_that_of_submission(kube: Kube, nodes: None, namespace: str) -> None:
-    """Submitted twice as fast: the best of three rates, which a busy machine only lowers, agree within a fifth."""
-    rates: dict[float, list[float]] = {60.0: [], 120.0: []}
-    for _ in range(3):
-        for pace, found in rates.items():
-            schedule = Schedule("constant", pace)
-            spec = workloads.Spec(template="pod", count=200, namespaces=[namespace], gpus=0, schedule=schedule, parallel=40, timeout=60)
-            found.append((await workloads.gated(kube, spec)).figures["schedule_rate"] or 0.0)
-    slow, fast = (max(found) for found in rates.values())
-    assert abs(slow - fast) <= 0.2 * slow, rates
-    assert min(rates[60.0]) > 1.2 * 60, "it is not held back by the slower submission"
+    """Submitted at 20 pods a second, over ten seconds, and placed in much less; a busy machine places them slower, but not that slow."""
+    schedule = Schedule("constant", 20.0)
+    spec = workloads.Spec(template="pod", count=200, namespaces=[namespace], gpus=0, schedule=schedule, parallel=40, timeout=60)
+    made = await workloads.gated(kube, spec)
+    assert (made.figures["schedule_rate"] or 0.0) > 2 * 20.0, "it is not held back by the slower submission"
 
 
 async def test_gangs_without_their_scheduler_are_skipped_with_the_reason(kube: Kube, namespace: str) -> None:
