@@ -61,9 +61,13 @@ class UnderWay:
 
 
 def killed(pods: Iterable[Object]) -> tuple[list[str], str] | None:
-    """The points that one gang measured when some of its pods were killed, and how; None where none was, or between two samples."""
+    """The points that one gang measured when some of its pods were killed, and how; None where none was, or between two samples.
+
+    A pod that somebody deleted is not: Argo's executor kills what does not end at once, and the pod stays until Argo lets it go.
+    """
     there = list(pods)
-    how = next((said for each in there if (said := explain(each)[0]) and said.startswith(_KILLED)), None)
+    kept = [each for each in there if not each["metadata"].get("deletionTimestamp")]
+    how = next((said for each in kept if (said := explain(each)[0]) and said.startswith(_KILLED)), None)
     ended = [
         status.get("state", {}).get("terminated") for each in there for status in (each.get("status") or {}).get("containerStatuses") or []
     ]

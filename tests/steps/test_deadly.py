@@ -140,6 +140,9 @@ def test_a_peer_that_is_killed_tells_of_the_sample_that_its_lead_measured() -> N
     assert killed([lead, peer]) == (["00000000000000aa", "00000000000000bb"], "OOMKilled: container main passed its memory limit of 300Mi")
     assert killed([lead]) is None
     assert killed([ended(**OOM)]) is None, "between two samples"
+    deleted = ended("measuring x [00000000000000aa]", exitCode=137)  # what Argo's executor makes of being told to end
+    deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"  # it stays for a while: Argo has a finalizer on it
+    assert killed([deleted]) is None
     evicted = ended("measuring x [00000000000000aa]", exitCode=137)
     evicted["status"] |= {"reason": "Evicted", "message": "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi."}
     assert (killed([evicted]) or [])[0] == ["00000000000000aa"]
