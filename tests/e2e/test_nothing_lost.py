@@ -217,6 +217,22 @@ def test_oom_has_its_reason_and_costs_only_itself(bench: Namespace, tmp_path: Pa
     assert "OOMKilled" in failed["error"]
 
 
+def test_a_point_that_kills_its_pod_costs_only_its_own_samples(bench: Namespace, tmp_path: Path) -> None:
+    suite = tmp_path / "kills.yaml"
+    kills = "[sh, -c, 'kill -9 $PPID']"  # as the kernel does where all of a container is to go with what is out of memory
+    suite.write_text(
+        "name: kills\nrepetitions: 3\nentries:\n"
+        "  - {benchmark: command, name: good, permutations: {explicit: [{argv: [sleep, '0.1']}, {argv: [sleep, '0.2']}]}}\n"
+        f"  - {{benchmark: command, name: bad, params: {{argv: {kills}}}}}\n"
+    )
+    name = bench.submit(suite)
+    assert bench.watch(name).returncode == 1
+    rows = bench.rows(bench.run_id(name))
+    assert sorted((row["entry"], row["status"]) for row in rows) == [("bad", "failed")] * 3 + [("good", "ok")] * 6
+    why = "2 gangs ended while this point was measured, so it is measured no more: main ended with exit code 137"
+    assert {row["error"] for row in rows if row["entry"] == "bad"} == {why}
+
+
 def test_stop_then_resume(bench: Namespace, tmp_path: Path) -> None:
     suite = sleeps(tmp_path, points=40)
     name = bench.submit(suite)
