@@ -18,7 +18,7 @@ def entries(value: str) -> list[str]:
 def found(wanted: Mapping[str, str]) -> dict[str, Any]:
     """`environment`: the value here of each variable that is wanted (None: not set); `preloaded`: whether each library of LD_PRELOAD, wanted
     or set here, is in this process."""
-    mapped = {line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines() if ".so" in line}
+    mapped = {line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
     # a layer may take its own name out of the environment
     libraries = entries(f"{wanted.get('LD_PRELOAD', '')} {os.environ.get('LD_PRELOAD', '')}")
     return {

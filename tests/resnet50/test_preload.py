@@ -1,8 +1,11 @@
 """A library put before the program is in it, or the row says that it is not."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,14 @@ def test_a_library_is_found_by_its_path_or_its_name(tmp_path: Path) -> None:
     absent = [f"{tmp_path}/libc.so.6", f"{tmp_path}/other/liblayer.so.1.2", "liblay.so", "layer.so", "/opt/$LIB/libd.so"]
     assert [preload.loaded(entry, mapped) for entry in absent] == [False] * 5
     assert preload.entries(" /a.so:/b.so  c.so") == ["/a.so", "/b.so", "c.so"]
+
+
+def test_a_library_is_in_a_process_whatever_the_file_is_called_to_which_its_name_leads(layer: str, tmp_path: Path) -> None:
+    named = tmp_path / "vgpu.so"
+    named.symlink_to(Path(layer).rename(tmp_path / "vgpu-1.2"))
+    code = "import json; from perfdag.steps.resnet50 import preload; print(json.dumps(preload.found({})))"
+    ran = subprocess.run([sys.executable, "-c", code], env={**os.environ, "LD_PRELOAD": str(named)}, capture_output=True, check=True)
+    assert json.loads(ran.stdout)["preloaded"] == {str(named): True}
 
 
 @pytest.mark.slow
