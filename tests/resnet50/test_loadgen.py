@@ -73,6 +73,14 @@ def test_a_single_stream_four_times_as_fast_as_its_warm_up_is_long_enough() -> N
     assert keys["result_min_duration_met"] is True
 
 
+@pytest.mark.parametrize(("rate", "duration"), [(50.0, 0.5), (50.0, 60.0), (1000.0, 600.0)])
+def test_queries_are_spared_where_they_are_few(rate: float, duration: float) -> None:
+    """LoadGen makes 2 * duration / expected latency of them, in memory, before its clock starts."""
+    expected = loadgen.settings(loadgen.Load("single-stream", 1, duration, 20, 8, rate)).single_stream_expected_latency_ns / 1e9
+    own = 2 * duration * rate
+    assert 2 * duration / expected == pytest.approx(min(3 * own, own + 100_000), rel=0.01)
+
+
 @pytest.mark.slow
 def test_our_share_of_the_latency_is_small(tmp_path: Path) -> None:
     """benchmarks/resnet50.py holds it below 2 % of LoadGen's own figure, on a machine that does nothing else."""
@@ -177,6 +185,26 @@ def test_the_span_of_a_test_is_loadgens_own(scenario: str) -> None:
     took = tested.span[1] - tested.span[0]
     assert took == pytest.approx((ended - began) % 60, abs=0.05)
     assert took < 0.35
+
+
+class Noted(Stub):
+    """When its samples were there, and when the first of them was asked for."""
+
+    loaded = asked = 0.0
+
+    def load(self, indices: Sequence[int]) -> None:
+        self.loaded = time.time()
+
+    def infer(self, indices: Sequence[int], ready: float) -> Sequence[int]:
+        self.asked = self.asked or time.time()
+        return super().infer(indices, ready)
+
+
+def test_the_time_in_which_loadgen_makes_its_queries_is_no_part_of_the_span() -> None:
+    system = Noted(0.001)
+    began, _ = loadgen.measure(system, loadgen.Load("single-stream", 1, 0.05, 20, 8, 4e6), pytest.fail).span
+    assert system.loaded < began <= system.asked
+    assert system.asked - began < 0.1 * (system.asked - system.loaded)
 
 
 def test_offline_counts_samples_and_batches(tmp_path: Path) -> None:
