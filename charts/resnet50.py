@@ -12,7 +12,7 @@ from perfdag.charts import style
 from perfdag.charts.dots import detail
 from perfdag.charts.generic import dot_figure, finding
 from perfdag.charts.resnet50_marks import marked
-from perfdag.charts.series import Cell, band_words, read, runs_words, value_words
+from perfdag.charts.series import Cell, Series, band_words, read, runs_words, value_words
 from perfdag.units import short
 
 TOP1 = 0.76456
@@ -171,7 +171,7 @@ def _phases(cells: Sequence[Cell], where: str) -> Figure:
 
 def _marked(cells: Sequence[Cell]) -> tuple[dict[str, Any], list[str]]:
     """Coordinates of phases that all points have, and a label a point with the marks that not all have."""
-    own = [{name: mark for each in cell.series("phase_time") for name, mark in each.coords.items()} for cell in cells]
+    own = [{name: mark for phase in TIMED if (each := _shown(cell, phase)) for name, mark in each.coords.items()} for cell in cells]
     common = {name: mark for name, mark in own[0].items() if all(name in each for each in own)}
     labels = []
     for cell, coords in zip(cells, own, strict=True):
@@ -187,7 +187,13 @@ def _timed(cell: Cell) -> float:
 
 
 def _phase(cell: Cell, phase: str) -> float:
-    return next((each.middle for each in cell.series("phase_time") if each.coords.get("phase") == phase and each.values), 0.0)
+    found = _shown(cell, phase)
+    return found.middle if found else 0.0
+
+
+def _shown(cell: Cell, phase: str) -> Series | None:
+    """The series of a phase that is drawn; another has other marks."""
+    return next((each for each in cell.series("phase_time") if each.coords.get("phase") == phase and each.values), None)
 
 
 def cell_batch(cell: Cell) -> int:

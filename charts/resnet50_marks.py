@@ -8,7 +8,6 @@ _WORDS = {
     "loadgen": "LoadGen says INVALID",
     "logits_checked": "logits not checked",
     "weights": "weights not verified",
-    "timing": "times not steady",
 }
 
 

@@ -55,11 +55,11 @@ class Resnet50(Benchmark[Workload]):
             finished = host.run(argv, timeout=gang.timeout, stdin=start.spec(params))
             text = watch.ran(host, finished)
         facts = {**said({"result": text}), **watch.facts}
-        return Output(texts(text, finished.stderr), [argv], versions(text), {**facts, **_seed(text, params, facts)})
+        return Output(texts(text, finished.stderr), [argv], versions(text), {**facts, **_read(text, params, facts)})
 
     def parse(self, output: Output, params: Workload) -> list[Measurement]:
         found = result.read(output.texts.get("result", ""))
-        values = result.measurements(found, params, output.facts)
+        values = result.measurements(found, params, timed=result.unsteady(found, params, output.facts) is None)
         reason = result.wrong(found, params) or output.facts.get("against")
         if reason:
             raise Invalid(reason, output.texts, values)
@@ -144,11 +144,14 @@ def said(texts: Mapping[str, str]) -> dict[str, Any]:
     return first if len(found) < 2 else {**first, "logits": {name: each.get("logits") for name, each in found.items()}}
 
 
-def _seed(text: str, params: Workload, facts: dict[str, Any]) -> dict[str, Any]:
+def _read(text: str, params: Workload, facts: dict[str, Any]) -> dict[str, Any]:
+    """Of a result that can be read: its element of the JSON document, and why times were left out where they were."""
     try:
-        return {"seed_json": seed_json(result.read(text), params, facts)}
+        found = result.read(text)
     except benchmark.SampleError:
         return {}
+    reason = result.unsteady(found, params, facts)
+    return {"seed_json": seed_json(found, params, facts)} | ({"times_left_out": reason} if reason else {})
 
 
 def versions(text: str) -> str:

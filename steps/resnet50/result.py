@@ -52,8 +52,6 @@ METRICS = (
 )
 SMOKE = {"fast": "not comparable"}
 """Coordinate of every value of a smoke test."""
-TIMES = {"phase_time", "first_batch", "compile_time", "warm_batch"}
-"""Metrics that an accuracy run has beside its result."""
 UNUSABLE = {"device", "missing"}
 """Errors that are nobody's fault: a device or a package is not there."""
 
@@ -160,12 +158,12 @@ def _against_times(raw: Mapping[str, Any], params: Workload) -> dict[str, str]:
     return found
 
 
-def _times(result: Result, params: Workload, facts: Mapping[str, Any]) -> dict[str, str]:
-    """Coordinates of the times of an accuracy run, whose result is no time: what would make a row of them invalid. `facts`: what the GPU did."""
+def unsteady(result: Result, params: Workload, facts: Mapping[str, Any]) -> str | None:
+    """Why an accuracy run has no times beside its result, which is none: what would make a row of them invalid. `facts`: what the GPU did."""
     if params.scenario != "accuracy":
-        return {}
-    wrong = [*_against_times(result.raw, params), *(["GPU"] if facts.get("slowed") or facts.get("error") else [])]
-    return {"timing": f"not steady: {', '.join(wrong)}"} if wrong else {}
+        return None
+    gpu = facts.get("slowed") or (f"what the GPU's clocks did is not known: {facts['error']}" if facts.get("error") else None)
+    return "; ".join([*_against_times(result.raw, params).values(), *([str(gpu)] if gpu else [])]) or None
 
 
 def invalid(tested: summary.Summary, params: Workload) -> str:
@@ -232,19 +230,17 @@ def weights(result: Result) -> str:
     return str(model.get("weights_sha256") or model.get("weights"))
 
 
-def measurements(result: Result, params: Workload, facts: Mapping[str, Any] | None = None) -> list[Measurement]:
-    """All values, with their `marks` in the coordinates. `facts`: what the GPU did meanwhile."""
-    marked, times = marks([result], params), _times(result, params, facts or {})
+def measurements(result: Result, params: Workload, timed: bool = True) -> list[Measurement]:
+    """All values, with their `marks` in the coordinates. `timed`: with the times of batches and their phases."""
+    marked = marks([result], params)
     return [
-        Measurement(
-            each.metric, each.value, each.stat, {**each.coords, **marked, **(times if each.metric in TIMES else {})}, each.n, each.subject
-        )
-        for each in _all(result, params)
+        Measurement(each.metric, each.value, each.stat, {**each.coords, **marked}, each.n, each.subject)
+        for each in _all(result, params, timed)
         if math.isfinite(each.value)
     ]
 
 
-def _all(result: Result, params: Workload) -> Iterator[Measurement]:
+def _all(result: Result, params: Workload, timed: bool) -> Iterator[Measurement]:
     raw, tested = result.raw, result.tested
     if accuracy := raw.get("accuracy"):
         yield Measurement("top1", accuracy["top1"], n=accuracy["images"])
@@ -255,15 +251,20 @@ def _all(result: Result, params: Workload) -> Iterator[Measurement]:
             yield Measurement("top1_reached", float(verdict))
     if tested is not None:
         yield from _of_test(tested, result, params)
+    if timed:
+        yield from _batches(raw, params)
+    for name, when in (("logits", "before"), ("logits_after", "after")):
+        if (found := raw.get(name)) and found["error"] is not None:
+            yield Measurement("logit_error", found["error"], "max", {"when": when}, found.get("images"))
+
+
+def _batches(raw: Mapping[str, Any], params: Workload) -> Iterator[Measurement]:
     for phase, seconds in raw.get("phases", {}).items():
         yield Measurement("phase_time", statistics.median(seconds), "p50", {"phase": phase, "batch": params.batch}, len(seconds))
     if warm := raw.get("warmup"):
         yield Measurement("first_batch", warm["first"], n=1)
         yield Measurement("warm_batch", warm["steady"], "p50", {"batch": params.batch})
         yield from _compiled(warm, params)
-    for name, when in (("logits", "before"), ("logits_after", "after")):
-        if (found := raw.get(name)) and found["error"] is not None:
-            yield Measurement("logit_error", found["error"], "max", {"when": when}, found.get("images"))
 
 
 def _compiled(warm: Mapping[str, Any], params: Workload) -> Iterator[Measurement]:

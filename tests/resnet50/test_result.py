@@ -2,14 +2,18 @@
 
 import copy
 import json
+import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perfdag.benchmark import Failed, Invalid, Measurement, Output, Skip
+from perfdag.benchmark import Failed, Gang, Invalid, Measurement, Output, Skip
 from perfdag.cli import main
-from perfdag.steps.resnet50 import result, summary
+from perfdag.hosts import Finished, LocalHost
+from perfdag.shape import Shape
+from perfdag.steps.resnet50 import result, start, summary
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.seed import documents, seed_json
@@ -291,17 +295,29 @@ def test_accuracy_has_its_reference_and_verdict(top1: float, images: int, reache
     ("more", "facts", "said"),
     [
         ({}, {}, None),
-        ({"clock": {"honest": False, "words": "the clock stopped"}}, {}, "clock"),
-        ({"warmup": {**recorded("offline")["warmup"], "stable": False}}, {"slowed": "GPU 0 was slowed"}, "warm-up, GPU"),
-        ({}, {"error": "nvidia-smi said nothing"}, "GPU"),
+        ({"clock": {"honest": False, "words": "the clock stopped"}}, {}, "the clock stopped"),
+        (
+            {"warmup": {**recorded("offline")["warmup"], "stable": False}},
+            {"slowed": "GPU 0 was slowed"},
+            "batch times .*; GPU 0 was slowed",
+        ),
+        ({}, {"error": "nvidia-smi said nothing"}, "not known: nvidia-smi said nothing"),
     ],
 )
-def test_accuracy_is_not_invalid_for_its_times(more: dict[str, Any], facts: dict[str, Any], said: str | None) -> None:
+def test_accuracy_is_not_invalid_for_its_times_which_are_left_out(
+    more: dict[str, Any], facts: dict[str, Any], said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     raw = {**recorded("offline"), **more, "accuracy": {"top1": 0.8, "images": 50, "reference": 0.80858, "resize": 232}}
-    output, given = Output({"result": json.dumps(raw)}, facts={**facts, "against": None}), params("accuracy", imagenet="/x")
-    coords = {each.metric: each.coords for each in Resnet50().parse(output, given)}
-    assert "timing" not in coords["top1"]
-    assert coords["warm_batch"].get("timing") == (f"not steady: {said}" if said else None)
+    given = params("accuracy", imagenet="/x")
+    monkeypatch.setattr(LocalHost, "run", lambda self, argv, **_: Finished(list(argv), 0, json.dumps(raw), "", 1.0))
+    monkeypatch.setattr(start, "watched", lambda hosts, params: nullcontext(start.Watch(params, {**facts, "against": None})))
+    output = Resnet50().run(Gang([LocalHost()], Shape(), 60, str(tmp_path)), given)
+    values = Resnet50().parse(output, given)
+    times = {each.metric for each in values} & {"phase_time", "first_batch", "warm_batch"}
+    assert "top1" in {each.metric for each in values}
+    assert times == (set() if said else {"first_batch", "warm_batch"})
+    assert {tuple(each.coords) for each in values if each.metric == "top1"} == {()}
+    assert re.search(said or "^None$", str(output.facts.get("times_left_out")))
     (entry,) = seed_json(result.read(json.dumps(raw)), given, facts)["benchmarks"]
     assert entry["valid"] is True
     with pytest.raises(Invalid, match="GPU 0 had 3 uncorrected"):
