@@ -26,7 +26,7 @@ from perfdag.store import Store
 
 MESSAGE = Path("/dev/termination-log")
 GANGS = 2
-"""How many a point may cost."""
+"""How many a point may cost; of two variants side by side both together."""
 _KILLED = ("OOMKilled", "Evicted", "main ended with exit code 137")  # neither by Argo, nor deleted, nor by an error of its own
 _ID = re.compile(r"\b[0-9a-f]{16}\b")
 

@@ -20,7 +20,7 @@ from perfdag.parts import forget_note, note, part_key, read_part, stored_parts
 from perfdag.plan import Plan
 from perfdag.runs import variants
 from perfdag.steps import budget
-from perfdag.steps.deadly import known, pass_over
+from perfdag.steps.deadly import Deadly, known, pass_over
 from perfdag.steps.gang import Gone, Hosts, Said, connect, fell_apart, join, own_host, place_for, running, ssh_config
 from perfdag.steps.lead import GangLost, Lead
 from perfdag.steps.place import Here
@@ -96,13 +96,23 @@ def _marked(data: bytes) -> bool:
         return False
 
 
+def of_pairs(duel: Duel, deadly: Deadly) -> Deadly:
+    """How gangs ended that measured a point, or the one that answers it in the other variant: without its pair a sample is of no use."""
+    found: dict[str, list[str]] = {}
+    for pair in zip(duel.a.points, duel.b.points, strict=True):
+        ids = dict.fromkeys(point.id for point in pair)  # one where the variants differ in their shapes alone
+        if how := [each for name in ids for each in deadly.get(name, ())]:
+            found |= dict.fromkeys(ids, how)
+    return found
+
+
 def lead(here: Here, store: Store, plan: Plan, number: int, attempt: int, last: bool) -> int:
     """Drive batch `number` of both variants; 0, RETRYABLE or REFUSED where a gang fell apart. Raises StoreError, KubeError."""
     duel = recalled(store, plan)
     for each in (duel.a, duel.b):
         forget_unmarked(store, each, each.batches[number].samples)
     try:
-        deadly = known(here, store, number, attempt)
+        deadly = of_pairs(duel, known(here, store, number, attempt))
         for each in (duel.a, duel.b):
             mark(store, each, list(pass_over(here, store, each, number, deadly)), None)
         _drive(here, store, duel, number, attempt)

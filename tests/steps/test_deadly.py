@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from perfdag.abtest import positions
 from perfdag.hosts import LocalHost
 from perfdag.parts import Part, part_key, read_part, stored_parts
 from perfdag.plan import Plan, make_plan
@@ -164,25 +165,34 @@ def test_the_message_of_the_container_is_what_is_measured_now(cluster: Cluster) 
     assert cluster.message.read_text() == ""
 
 
-def test_a_point_that_kills_a_variants_pod_leaves_the_others_of_both(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("change", ["one.env.X=x", "bad.expected=2"], ids=["another point", "the point itself"])
+def test_a_point_that_kills_the_pods_of_variants_leaves_the_others_of_both(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
     text = f"name: s\nentries:\n  - {{benchmark: command, name: one, params: {{argv: ['true']}}}}\n  - {{benchmark: command, name: bad, params: {{argv: {KILLS}}}}}\n"
-    found = made(text)
+    found = made(text, b=(change,))
+    assert (found.a.points[1].id == found.b.points[1].id) == change.startswith("one")
     for plan in (found.a, found.b):
         cluster.store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     here = place(found.a.run_id)
 
     def drive(*_: Any) -> None:
-        """The rounds of variant A alone, as a gang would measure them."""
-        lead = Lead(found.a, cluster.store, Place(hosts_for=lambda _: [LocalHost()]), Said(1))
-        lead.measure(found.a.batches[0].samples)
+        """The rounds of both variants in turn, as their leads would measure them."""
+        for letter, repetition in found.rounds():
+            plan = found.a if letter == "A" else found.b
+            wanted = set(plan.batches[0].samples)
+            lead = Lead(plan, cluster.store, Place(hosts_for=lambda _: [LocalHost()]), Said(1))
+            asked = [each for each in positions(plan, repetition) if each in wanted]
+            lead.measure(asked)
+            duel.mark(cluster.store, plan, [each for each in asked if plan.order[each][0] == 0], 0.0)
 
     monkeypatch.setattr(duel, "_drive", drive)
     codes = [
         cluster.attempt(each, lambda number: duel.lead(here, cluster.store, found.a, 0, number, number == 2), **OOM) for each in range(3)
     ]
-    assert codes == [None, None, 0]
-    parts = parts_of(cluster, found.a)
-    assert {part.status for part in parts if "gangs ended" not in (part.error or "")} == {"ok"}
-    given_up = [part for plan in (found.a, found.b) for part in parts_of(cluster, plan) if part.status == "failed"]
+    assert codes == [None, None, 0], "two gangs for the pair"
+    parts = [part for plan in (found.a, found.b) for part in parts_of(cluster, plan)]
+    assert [part.status for part in parts if "gangs ended" not in (part.error or "")] == ["ok"] * 32
+    given_up = [part for part in parts if part.status == "failed"]
+    assert len(given_up) == 32
     assert {part.facts["idle_cpus"] for part in given_up} == {None}, "another attempt would measure it again"
-    assert len(given_up) in (16, 32)
