@@ -76,16 +76,17 @@ async def sample(kube: Kube, look: Look) -> Sample:
     """Observe a run and write sampled.json, stages.parquet, summary.json and the state to go on from; of a run that was found by its id
     run.json and submitted.json too.
 
-    Can be run again and again, while the submission goes on. Raises SettingsError, KubeError.
+    Can be run again and again, while the submission goes on, also where it was interrupted. What an earlier run left in the folder stays until
+    there are results to take its place. Raises SettingsError, KubeError.
     """
     folder, settings, watch = look.folder, look.settings, look.watch
+    first = not all((folder / name).exists() for name in ("run.json", "sampled.json"))
     shift = time.time_ns() - time.monotonic_ns()
     read = await _reader(kube, look, shift)
     file = await read()
     look.check(file)
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "run.json").exists():
-        forget(folder)
+    _keep(folder, file, shift)  # by it an interrupted sample is gone on with
     kinds = kinds_of(file.api_version, file.kind)
     observer = Observer(
         kube,
@@ -116,6 +117,8 @@ async def sample(kube: Kube, look: Look) -> Sample:
                     await asyncio.sleep(PARTIAL)
                 known, file = len(file.submissions), await read()
                 complete = len(file.submissions) == known and _complete(observer, file)
+                if len(file.submissions) != known:
+                    _keep(folder, file, shift)
                 observer.save(state)
                 look.tell(f"{min(*_ready(observer, file))} of {_ready(observer, file)[1]} are there")
         observer.save(state)
@@ -124,10 +127,11 @@ async def sample(kube: Kube, look: Look) -> Sample:
         fake, why = await simulated_nodes(kube)
         notes += [why] if why else []
     rows = _rows(observer, file, Clocks(shift, offset.seconds, p99(heart.lags) if heart else None), fake)
-    if file.attached:
-        write(folder, file, Submitted(file.run, file.submissions, time.time(), time.time_ns() - shift))
+    _keep(folder, file, shift)
     backend = runai.backend_times(settings, file.project, file.namespaces)
     sampled, waiting = runai.sampled_json(rows, file.project, backend)
+    if first:
+        forget(folder, ("observed.jsonl",))
     table.write_json(folder / "sampled.json", sampled)
     table.write_rows(folder / "stages.parquet", rows)
     for note in notes:
@@ -147,6 +151,12 @@ async def sample(kube: Kube, look: Look) -> Sample:
     }
     table.write_json(folder / "summary.json", facts)
     return Sample(file, rows, len(sampled), waiting, observer.absent, complete)
+
+
+def _keep(folder: Path, file: RunFile, shift: int) -> None:
+    """run.json and submitted.json of a run that was found by its id; those of another are its submission's."""
+    if file.attached:
+        write(folder, file, Submitted(file.run, file.submissions, time.time(), time.time_ns() - shift))
 
 
 def _ready(observer: Observer, file: RunFile) -> tuple[int, int]:

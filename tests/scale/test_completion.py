@@ -12,6 +12,7 @@ from perfdag.kube import Kube, KubeError, Resource
 from perfdag.steps.scale import commands, runai, sampling, times, vmi
 from perfdag.steps.scale.attach import attach, find, follow, workload_of
 from perfdag.steps.scale.chains import chain, kinds_of
+from perfdag.steps.scale.clock import Offset
 from perfdag.steps.scale.completion import reached, settled, wanted
 from perfdag.steps.scale.files import RunFile, write_run
 from perfdag.steps.scale.generator import Submission, Submitted
@@ -404,16 +405,46 @@ class TestAttach:
     async def test_a_run_found_by_its_id_takes_the_place_of_what_a_scenario_left_in_the_folder(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        for name in ("perf-audit-results.json", "scurves-400.png", "notes.txt"):
+        """When it has results, and not before: a sample that is interrupted leaves what was there, and is gone on with."""
+        old, look = ("perf-audit-results.json", "scurves-400.png", "notes.txt"), sampling.Look(tmp_path, runai.Settings(), run="r")
+        for name in old:
             (tmp_path / name).touch()
+        cluster: Any = Cluster(job(0), job(1))
+        observers: list[Observer] = []
+
+        class Asleep(Observer):
+            async def __aenter__(self) -> Observer:
+                observers.append(self)
+                return self
 
         async def stop(*_: Any) -> None:
             raise KeyError
 
         monkeypatch.setattr(sampling, "server_offset", stop)
         with pytest.raises(KeyError):
-            await sampling.sample(Cluster(job(0)), sampling.Look(tmp_path, runai.Settings(), run="r"))  # type: ignore[arg-type]
-        assert {each.name for each in tmp_path.iterdir()} == {"notes.txt"}
+            await sampling.sample(cluster, look)
+        assert {each.name for each in tmp_path.iterdir()} == {*old, "run.json", "submitted.json"}
+        seen = Observer(None, "r", [], ["runai-p"])  # type: ignore[arg-type]
+        seen._adopt(record("Pod", "p", "u0", created=1, scheduled=2))
+        seen.save(tmp_path / "observed.jsonl")
+        cluster.bodies = (job(1),)
+
+        async def known(*_: Any) -> Any:
+            return Offset(0.0, 0.0)
+
+        async def none(*_: Any) -> Any:
+            return set(), ""
+
+        for name, answer in {"server_offset": known, "simulated_nodes": none, "Observer": Asleep}.items():
+            monkeypatch.setattr(sampling, name, answer)
+        got = await sampling.sample(cluster, look)
+        assert "p" in observers[0].records
+        assert [each.name for each in got.file.submissions] == ["j-0", "j-1"], "one that went meanwhile was submitted"
+        made = {"run.json", "submitted.json", "observed.jsonl", "sampled.json", "stages.parquet", "summary.json"}
+        assert {each.name for each in tmp_path.iterdir()} == {"notes.txt", *made}
+        (tmp_path / "general.png").touch()
+        await sampling.sample(cluster, look)
+        assert (tmp_path / "general.png").exists()
 
     async def test_a_folder_of_another_run_is_not_written_to(self, tmp_path: Path) -> None:
         write_run(tmp_path / "run.json", RunFile("q", "v1", "Pod", ["ns"], "p", 1, 1, True, [], {}), Submitted("q", [], 0.0, 0))
