@@ -228,10 +228,14 @@ def finished(workflow: Object) -> bool:
 
 
 def failed(workflow: Object) -> bool:
-    """Whether there are batches that `argo retry` would measure again: the workflow was stopped, ran out of time, or a batch failed."""
+    """Whether there are batches that `argo retry` would measure again: the workflow was stopped, ran out of time, or a batch failed; or
+    batches that it may plan, since what looks for suspicious points failed."""
     status = workflow.get("status") or {}
-    fans = [node.get("phase") for node in nodes_of(workflow).values() if template_of(node) == "batches"]
-    return bool(workflow["spec"].get("shutdown")) or not {"Failed", "Error"}.isdisjoint([status.get("phase"), *fans])
+    nodes = list(nodes_of(workflow).values())
+    fans = [node.get("phase") for node in nodes if template_of(node) == "batches"]
+    suspects = [node.get("phase") for node in nodes if template_of(node) == "suspect"]  # its attempts too, the last of which may do
+    ended = [status.get("phase"), *fans, *([] if "Succeeded" in suspects else suspects)]
+    return bool(workflow["spec"].get("shutdown")) or not {"Failed", "Error"}.isdisjoint(ended)
 
 
 async def stand(here: Here, pending: str) -> bool:

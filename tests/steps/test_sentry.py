@@ -392,12 +392,21 @@ def test_finished_reads_compressed_nodes() -> None:
     assert finished(workflow)
 
 
+def _nodes(fan: str, *suspects: str) -> dict[str, Any]:
+    """Of a fan and of the step after it: the step's own node, and those of its attempts where it had some."""
+    steps = {f"s{number}": {"templateName": "suspect", "phase": phase} for number, phase in enumerate(suspects)}
+    return {"b": {"templateName": "batches", "phase": fan}, **steps}
+
+
 @pytest.mark.parametrize(
     ("spec", "status", "anew"),
     [
         ({}, {"phase": "Running", "nodes": {"b": {"templateName": "batches", "phase": "Succeeded"}}}, False),
         ({}, {"phase": "Running", "nodes": {"b": {"templateName": "batches", "phase": "Failed"}}}, True),
         ({}, {"phase": "Running", "nodes": {"r": {"templateName": "rank", "phase": "Failed"}}}, False),
+        ({}, {"phase": "Running", "nodes": _nodes("Succeeded", "Failed", "Failed")}, True),
+        ({}, {"phase": "Running", "nodes": _nodes("Succeeded", "Succeeded", "Failed", "Succeeded")}, False),
+        ({}, {"phase": "Running", "nodes": _nodes("Succeeded", "Skipped")}, False),
         ({}, {"phase": "Failed"}, True),
         ({"shutdown": "Stop"}, {"phase": "Running"}, True),
     ],
