@@ -39,14 +39,14 @@ _EVENT_STAGES = {
 
 
 class Record:
-    """One object: who it is, who owns it, its node, what it says of a failure (`error_newer`: since the last Event that warned of it), and
-    three times for each stage reached."""
+    """One object: who it is, who owns it, its node, what it says of a failure (since `error_at`, Unix ns; `error_newer`: since the last Event
+    that warned of it), and three times for each stage reached."""
 
-    __slots__ = ("_times", "error", "error_newer", "kind", "name", "namespace", "node", "owner", "stages", "uid")
+    __slots__ = ("_times", "error", "error_at", "error_newer", "kind", "name", "namespace", "node", "owner", "stages", "uid")
 
     def __init__(self, kind: str, uid: str, name: str, namespace: str, owner: str) -> None:
         self.kind, self.uid, self.name, self.namespace, self.owner = kind, uid, name, namespace, owner
-        self.node, self.error, self.error_newer = "", "", False
+        self.node, self.error, self.error_at, self.error_newer = "", "", 0, False
         self.stages: tuple[str, ...] = ()
         self._times = array("q")
 
@@ -71,15 +71,16 @@ class Record:
 
     def dump(self) -> list[Any]:
         """For the state file."""
-        told = self.node, self.error, self.error_newer
+        told = self.node, self.error, self.error_at, self.error_newer
         return [self.kind, self.uid, self.name, self.namespace, self.owner, *told, self.stages, list(self._times)]
 
     @classmethod
     def read(cls, raw: list[Any], forget_receive: int = 0) -> "Record":
         """From the state file; `forget_receive` is added to receive times (the monotonic clock of another boot or machine)."""
         record = cls(*raw[:5])
-        record.node, record.error, record.error_newer, record.stages = raw[5], raw[6], raw[7], _shared(tuple(raw[8]))
-        times = [t + forget_receive if i % 3 == 2 and t else t for i, t in enumerate(raw[9])]
+        record.node, record.error, record.error_at, record.error_newer = raw[5:9]
+        record.stages = _shared(tuple(raw[9]))
+        times = [t + forget_receive if i % 3 == 2 and t else t for i, t in enumerate(raw[10])]
         record._times = array("q", times)
         return record
 
@@ -117,6 +118,7 @@ class Observer:
         self.records: dict[str, Record] = {}
         self.counts: Counter[tuple[str, str]] = Counter()
         self.messages: dict[str, str] = {}
+        self._warned_at: dict[str, int] = {}
         self._strays: dict[str, Record] = {}
         self._owned_by: dict[str, list[Record]] = {}
         self.absent: list[str] = []
@@ -125,7 +127,8 @@ class Observer:
         self._newest: dict[str, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
-        self._pending_events: dict[str, list[tuple[str, int]]] = {}
+        self._pending_events: dict[str, set[tuple[str, int]]] = {}
+        self._others = set[str]()
         self.on_stage: Callable[[Record, str, int], None] | None = None
 
     async def __aenter__(self) -> "Observer":
@@ -231,8 +234,10 @@ class Observer:
         if record is None:
             record = None if event.type == "DELETED" and event.listed else self._new(kind, metadata)
             if record is None:
+                self._pending_events.pop(metadata["uid"], None)
+                (self._others.discard if event.type == "DELETED" else self._others.add)(metadata["uid"])
                 return
-            for stage, at in self._pending_events.pop(record.uid, ()):
+            for stage, at in sorted(self._pending_events.pop(record.uid, ())):
                 self._note(record, stage, 0, at, 0)
         if "spec" in body and kind == "Pod":
             record.node = body["spec"].get("nodeName", "") or record.node
@@ -240,9 +245,12 @@ class Observer:
             record.node = (body.get("status") or {}).get("nodeName", "") or record.node
         for stage, api, fresh in read(body) if "status" in body or "creationTimestamp" in metadata else ():
             self._note(record, stage, api, 0, received if fresh else 0)
-        told, over = failure(body), event.type == "DELETED" or "failed" in record.stages
+        (told, since), over = failure(body), event.type == "DELETED" or "failed" in record.stages
         if told != record.error and (told or not over):  # while it lives, what it said before has been mended
-            record.error, record.error_newer = told, bool(told)
+            warned = self._warned_at.get(record.uid, 0)
+            # what is seen to change is the newest; a list gives objects first and Events after them, whatever was first
+            record.error_at = since if event.listed and since else max(since, warned)
+            record.error, record.error_newer = told, bool(told) and record.error_at >= warned
         if event.type == "DELETED":
             self._note(record, "gone", 0, 0, received)
 
@@ -301,13 +309,21 @@ class Observer:
         record = self.records.get(uid) or self._strays.get(uid)
         if stage and record:
             self._note(record, stage, 0, at, received)
-        elif stage and uid:
-            self._pending_events.setdefault(uid, []).append((stage, at))
-        if body.get("type") == "Warning" and uid:
-            text = " ".join(f"{reason}: {body.get('message', '')}".split())[:500]
-            if record and self.messages.get(uid) != text:
-                record.error_newer = False
-            self.messages[uid] = text
+        elif stage and uid and uid not in self._others:
+            self._pending_events.setdefault(uid, set()).add((stage, at))
+        if body.get("type") == "Warning" and uid and uid not in self._others:
+            self._warn(uid, record, " ".join(f"{reason}: {body.get('message', '')}".split())[:500], _last_seen(body))
+
+    def _warn(self, uid: str, record: Record | None, text: str, at: int) -> None:
+        """Keep the newest warning of an object, by the Event's time (0: it has none, and is as new as anything)."""
+        before, own = self._warned_at.get(uid, 0), record.error_at if record else 0
+        if self.messages.get(uid) == text and (not at or at <= before):
+            return  # it is listed again
+        at = at or max(before, own)
+        if at >= before:
+            self.messages[uid], self._warned_at[uid] = text, at
+            if record:
+                record.error_newer = own > at
 
     async def until(self, done: Callable[[], bool], timeout: float) -> bool:
         """Wait until `done()` holds, asked after changes; false after `timeout` seconds. Raises the KubeError of a broken watch."""
@@ -331,12 +347,17 @@ class Observer:
     def save(self, path: Path) -> None:
         """Write the state, so that another process can go on from it (atomically)."""
         known = self.records.keys() | self._strays.keys()
+        since = min((times[0] for each in self.records.values() if (times := each.times("created")) and times[0]), default=0)
+        early = {
+            uid: [list(each) for each in sorted(told) if not each[1] or each[1] >= since] for uid, told in self._pending_events.items()
+        }
         mark = {
             "run": self.run,
             "versions": self._versions,
             "wall_minus_monotonic_ns": time.time_ns() - time.monotonic_ns(),
             "messages": {uid: text for uid, text in self.messages.items() if uid in known},  # the API server forgets Events in an hour
-            "events": self._pending_events,
+            "warned_at": {uid: at for uid, at in self._warned_at.items() if uid in known},
+            "events": {uid: told for uid, told in early.items() if told},  # what was before the run is of others
         }
         ours, strays = self.records.values(), self._strays.values()
         lines = [
@@ -349,22 +370,30 @@ class Observer:
         new.replace(path)
 
     def restore(self, path: Path) -> None:
-        """Take up the state of an earlier observer of the same run (before entering). Raises ValueError for another run's state."""
+        """Take up the state of an earlier observer of the same run (before entering). Raises ValueError for another run's state, and
+        what reading a file of another form raises."""
         with path.open("rb") as lines:
             mark = orjson.loads(next(lines))
             if mark["run"] != self.run:
-                raise ValueError(f"{path} is the state of run {mark['run']}, not {self.run}")
+                raise ValueError(f"it is the state of run {mark['run']}, not {self.run}")
             shift = mark["wall_minus_monotonic_ns"] - (time.time_ns() - time.monotonic_ns())
             for line in lines:
                 raw, ours = orjson.loads(line)
                 (self._adopt if ours else self._stray)(Record.read(raw, shift))
-        self._versions, self.messages, self._pending_events = mark["versions"], mark["messages"], mark["events"]
+        self._versions, self.messages, self._warned_at = mark["versions"], mark["messages"], mark["warned_at"]
+        self._pending_events = {uid: {(stage, at) for stage, at in told} for uid, told in mark["events"].items()}
 
 
 def _unreadable(resource: Resource, metadata: dict[str, Any], error: Exception) -> KubeError:
     which = f"{resource.kind} {metadata.get('namespace', '')}/{metadata.get('name', '?')}"
     text = f"the watch ended at {which} ({resource.api_version}), which has not the form of its kind: {type(error).__name__} {error}"
     return KubeError(0, "Unreadable", " ".join(text.split())[:500])
+
+
+def _last_seen(body: dict[str, Any]) -> int:
+    """When what an Event tells of happened last (Unix ns); 0 where it does not say."""
+    times = (body.get("series") or {}).get("lastObservedTime"), body.get("lastTimestamp"), body.get("eventTime"), body.get("firstTimestamp")
+    return max(map(unix_ns, times)) or unix_ns((body.get("metadata") or {}).get("creationTimestamp"))
 
 
 def _owner(metadata: dict[str, Any]) -> str:

@@ -99,7 +99,7 @@ async def sample(kube: Kube, look: Look) -> Sample:
     )
     state = folder / "observed.jsonl"
     if state.exists():
-        observer.restore(state)
+        _restore(observer, state)
     offset = await server_offset(kube)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(observer)
@@ -151,6 +151,15 @@ async def sample(kube: Kube, look: Look) -> Sample:
     }
     table.write_json(folder / "summary.json", facts)
     return Sample(file, rows, len(sampled), waiting, observer.absent, complete)
+
+
+def _restore(observer: Observer, state: Path) -> None:
+    try:
+        observer.restore(state)
+    except (ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
+        why = str(error) if isinstance(error, ValueError) else "it is not as this version of `perfdag scale sample` writes it"
+        text = f"cannot go on from {state}: {why}; give another folder with -o, or delete it, and what only it tells is lost"
+        raise runai.SettingsError(text) from None
 
 
 def _keep(folder: Path, file: RunFile, shift: int) -> None:

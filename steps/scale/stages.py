@@ -187,14 +187,16 @@ def extractor(api_version: str, kind: str) -> Extractor:
     return _BY_KIND.get(kind, _other)
 
 
-def failure(body: Object) -> str:
-    """What an object says of its own failure, one line, empty where it says nothing."""
-    status = body.get("status") or {}
-    said = []
-    for name, condition in _conditions(body).items():
+def failure(body: Object) -> tuple[str, int]:
+    """What an object says of its own failure, one line, empty where it says nothing, and since when (Unix ns, 0 where it does not tell)."""
+    status, conditions = body.get("status") or {}, _conditions(body)
+    said, since = [], 0
+    for name, condition in conditions.items():
         bad = condition.get("status") == "False" and name in ("PodScheduled", "Synchronized", "Provisioning")
         if (bad and condition.get("reason") != "SchedulingGated") or (condition.get("status") == "True" and name.endswith("Failed")):
             said.append(f"{condition.get('reason', name)}: {condition.get('message', '')}")
-    if status.get("phase") == "Failed":
+            since = max(since, unix_ns(condition.get("lastTransitionTime")))
+    if status.get("phase") == "Failed":  # a phase has no time, but conditions change with it
         said.append(f"{status.get('reason', 'Failed')}: {status.get('message', '')}")
-    return " ".join("; ".join(said).split())[:500]
+        since = max((unix_ns(each.get("lastTransitionTime")) for each in conditions.values()), default=0)
+    return " ".join("; ".join(said).split())[:500], since

@@ -116,6 +116,23 @@ class TestFailures:
         see(again, "Event", self.warning("BackOff", "again"))
         assert said(again.records["p"], again.messages) == "Unschedulable: 0/3 nodes; BackOff: again"
 
+    @pytest.mark.parametrize(("second", "newest"), [(1, "Unschedulable: 0/3 nodes"), (3, "BackOff: again")])
+    @pytest.mark.parametrize("form", ["lastTimestamp", "eventTime", "series"])
+    def test_of_what_is_listed_the_newest_is_told_by_its_time(self, second: int, newest: str, form: str) -> None:
+        """A list gives objects first, and Events after them in any order."""
+        at = f"2026-01-01T00:00:0{second}.250000Z" if form != "lastTimestamp" else f"2026-01-01T00:00:0{second}Z"
+        first = {"firstTimestamp": "2026-01-01T00:00:00Z"}
+        told = {"series": {"lastObservedTime": at}, "eventTime": "2026-01-01T00:00:00.5Z"} if form == "series" else {form: at} | first
+        pod = self.pod(("PodScheduled", "False", "Unschedulable"))
+        pod["status"]["conditions"][0]["lastTransitionTime"] = "2026-01-01T00:00:02Z"
+        ours = observer()
+        older = {**self.warning("FailedMount", "no such volume"), "lastTimestamp": "2026-01-01T00:00:00Z"}
+        for kind, each in (("Pod", pod), ("Event", self.warning("BackOff", "again") | told), ("Event", older)):
+            ours._take(kind, extractor("", kind), Event("ADDED", each, 7, listed=True))
+        record = ours.records["p"]
+        assert ours.messages == {"p": "BackOff: again"}
+        assert said(record, ours.messages).rpartition("; ")[2] == newest
+
     @pytest.mark.parametrize("end", ["Failed", "gone"])
     def test_what_it_said_last_stays_when_it_is_over(self, end: str) -> None:
         ours, kind = observer(), "VirtualMachineInstance"
@@ -138,6 +155,45 @@ class TestFailures:
         assert second.messages == {"p": "Failed: no image"}
         see(second, "Pod", body("q", run="r"))
         assert second.records["q"].times("scheduled") == (0, 1767225601_500000000, 0)
+
+    def test_what_is_kept_of_events_of_objects_not_seen_does_not_grow_with_each_look(self, tmp_path: Path) -> None:
+        """Nor is anything kept of the objects of others, or of what was before the run."""
+
+        def placed(uid: str, at: str) -> dict[str, Any]:
+            return {"metadata": {}, "involvedObject": {"uid": uid}, "reason": "Scheduled", "eventTime": f"2026-01-01T00:00:{at}Z"}
+
+        state = tmp_path / "state"
+        old = {**placed("old", "01"), "eventTime": "2025-12-31T23:59:59Z"}
+        for _ in range(3):
+            ours = observer()
+            if state.exists():
+                ours.restore(state)
+            see(ours, "Pod", body("p", run="r"), body("theirs"))
+            see(ours, "Event", placed("soon", "01"), placed("theirs", "02"), old)
+            ours.save(state)
+            assert orjson.loads(state.read_bytes().splitlines()[0])["events"] == {"soon": [["scheduled", 1767225601_000000000]]}
+
+
+@pytest.mark.parametrize("how", ["empty", "older", "cut", "other run", "no lines"])
+def test_a_state_that_cannot_be_gone_on_from_is_told_with_what_to_do(how: str, tmp_path: Path) -> None:
+    from perfdag.steps.scale import sampling
+    from perfdag.steps.scale.runai import SettingsError
+
+    state, ours = tmp_path / "observed.jsonl", observer()
+    see(ours, "Pod", body("p", run="r"))
+    ours.save(state)
+    mark, line = state.read_bytes().splitlines()
+    state.write_bytes(
+        {
+            "empty": b"",
+            "older": mark + b"\n" + orjson.dumps([[*orjson.loads(line)[0][:6], "", False, ["created"], [0, 0, 0]], True]),
+            "cut": mark + b"\n" + line[:-9],
+            "other run": orjson.dumps({**orjson.loads(mark), "run": "q"}) + b"\n" + line,
+            "no lines": orjson.dumps({"run": "r"}),
+        }[how]
+    )
+    with pytest.raises(SettingsError, match=f"cannot go on from {state}: .*; give another folder with -o, or delete it"):
+        sampling._restore(observer(), state)
 
 
 class Watched:

@@ -51,7 +51,7 @@ class TestStages:
         body = vmi(("Pending", "01"), ("Failed", "02"))
         body["status"]["message"] = "no\n room"
         assert "failed" in {stage for stage, _, _ in extractor("", "VirtualMachineInstance")(body)}
-        assert failure(body) == "Failed: no room"
+        assert failure(body)[0] == "Failed: no room"
 
     @pytest.mark.parametrize(
         ("phase", "stage"), [("Running", "running"), ("Completed", "succeeded"), ("Aborted", "failed"), ("Restarting", "created")]
@@ -63,7 +63,7 @@ class TestStages:
         seen = list(extractor("batch.volcano.sh/v1alpha1", "Job")(body))
         assert [name for name, _, _ in seen][-1] == stage
         assert stage == "created" or seen[-1][1] == unix_ns("2026-01-01T00:00:02Z")
-        assert (failure(body), [name for name, _, _ in extractor("batch/v1", "Job")(body)]) == ("", ["created"])
+        assert (failure(body)[0], [name for name, _, _ in extractor("batch/v1", "Job")(body)]) == ("", ["created"])
 
     def test_a_job_of_another_group_is_not_kubernetes_own(self) -> None:
         api = "batch.volcano.sh/v1alpha1"
