@@ -13,6 +13,7 @@ from perfdag.benchmark import Benchmark, Gang, Invalid, Measurement, Metric, Out
 from perfdag.hosts import Finished
 from perfdag.shape import Shape
 from perfdag.steps import fio_files, fio_report, gpu
+from perfdag.steps.filesystems import filesystem
 from perfdag.steps.fio_files import Place
 from perfdag.units import Duration, PositiveDuration, Size
 
@@ -158,7 +159,7 @@ class Fio(Benchmark[FioParams]):
 
     def provenance(self, gang: Gang, params: FioParams) -> dict[str, Any]:
         target = params.file or fio_files.home(gang, params, gang.hosts[0])
-        return {"filesystem": fio_files.filesystem(gang.hosts[0], target)}
+        return {"filesystem": filesystem(gang.hosts[0], target)}
 
     def run(self, gang: Gang, params: FioParams) -> Output:
         with fio_files.files(gang, params) as places, ExitStack() as stack:

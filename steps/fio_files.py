@@ -1,15 +1,14 @@
 """Where fio works on each host: a folder of its own or a device, refused where data would be lost or room lacks, removed afterwards."""
 
-import json
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from perfdag import facts
 from perfdag.benchmark import Failed, Gang, Skip
 from perfdag.hosts import Host, LocalHost
+from perfdag.steps.filesystems import filesystem
 from perfdag.steps.leftovers import MARKER, PREFIX, beside, clear, mark
 
 if TYPE_CHECKING:
@@ -158,11 +157,3 @@ def _holds(host: Host, device: str, described: dict[str, Any]) -> int | None:
 
 def _exists(host: Host, path: str) -> bool:
     return host.run(["test", "-e", path], timeout=10).code == 0
-
-
-def filesystem(host: Host, path: str) -> dict[str, Any]:
-    if isinstance(host, LocalHost):
-        return facts.filesystem(path)
-    asked = host.run(["python3", "-m", "perfdag.facts", "--filesystem", path], timeout=30)
-    found: dict[str, Any] = json.loads(asked.check(f"asking {host.name} what holds {path}").stdout)
-    return found

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from perfdag.benchmark import Failed
 from perfdag.hosts import Host
 from perfdag.shape import Shape
-from perfdag.steps.fio_files import filesystem
+from perfdag.steps.filesystems import filesystem
 from perfdag.units import quantity_bytes, short
 
 if TYPE_CHECKING:

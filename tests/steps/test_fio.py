@@ -19,6 +19,7 @@ from perfdag.hosts import Finished, LocalHost
 from perfdag.shape import Shape, merge
 from perfdag.stats.percentiles import needed
 from perfdag.steps import fio_files, fio_report, leftovers
+from perfdag.steps.filesystems import filesystem
 from perfdag.steps.fio import Fio, FioParams, Place, job_file, options
 from tests.recorded import damage
 from tests.recorded.record import load
@@ -567,7 +568,7 @@ def test_a_missing_directory_is_said(here: Gang) -> None:
 def test_what_direct_io_may_not_be_is_told_of_the_file_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, said: str | None, direct: bool
 ) -> None:
-    found = fio_files.filesystem(LocalHost(), str(tmp_path))
+    found = filesystem(LocalHost(), str(tmp_path))
     monkeypatch.setattr(fio_files, "filesystem", lambda host, path: {**found, "type": kind})  # a fake mount
     gang = Gang([LocalHost()], Shape(), 30, str(tmp_path))
     with fio_files.files(gang, FioParams(direct=direct, size=4096, directory=str(tmp_path))) as [place]:
