@@ -29,6 +29,8 @@ NOTES = f"{LABEL}/notes"
 """Annotation of a Workflow whose store is a claim: what it belongs to, then why batches did not start, for its last step."""
 STEP, BEGAN, ENDED = f"{LABEL}/step", "began", "ended"
 """Annotation of a Workflow: its uid, its last step that began, and whether that step is under way or ended by itself and failed."""
+KEEP_PODS = 60
+"""Seconds that a pod is kept at least, for the next attempt's lead reads of it which sample killed it."""
 CLEARING = 660
 """Seconds for a benchmark that makes objects on the cluster to delete them and wait for it when its pod is told to end."""
 PRIORITY_CLASSES = ("perfdag", "perfdag-preempting")

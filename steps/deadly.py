@@ -101,13 +101,16 @@ def known(here: Here, store: Store, number: int, attempt: int) -> Deadly:
 
 def in_turn(plan: Plan, samples: Sequence[int], left: Collection[int], attempt: int, deadly: Deadly) -> list[int]:
     """The samples of a batch in the order to measure them in, so that what kills its pod costs only itself: samples of points that did go
-    last, all their repetitions; on a retry of which nothing is known (its pods were deleted) those that were under way do."""
+    last, all their repetitions; on a retry of which nothing is known (its pods were deleted) those of the points that were under way do."""
+
+    def ids(group: Collection[int]) -> set[str]:
+        return {plan.points[plan.order[position][0]].id for position in group}
+
     groups = together(plan.points, plan.order, samples)
-    if deadly:
-        groups.sort(key=lambda group: max(len(deadly.get(plan.points[plan.order[position][0]].id, ())) for position in group))
-    elif attempt:
-        suspect = next((group for group in groups if not set(left).isdisjoint(group)), None)
-        groups = [group for group in groups if group is not suspect] + ([suspect] if suspect else [])
+    suspects = set[str]()
+    if attempt and not deadly:
+        suspects = next((ids(group) for group in groups if not set(left).isdisjoint(group)), suspects)
+    groups.sort(key=lambda group: max(len(deadly.get(each, ())) + (each in suspects) for each in ids(group)))
     return [position for group in groups for position in group]
 
 

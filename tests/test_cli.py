@@ -110,6 +110,15 @@ def test_no_fewer_than_one_batch_is_measured_at_once(number: str, capsys: pytest
     assert f"{number} is no number of batches" in capsys.readouterr().err
 
 
+def test_pods_are_kept_until_the_next_attempt_has_read_them(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["render", "--base", "--keep-pods", "59s"])
+    assert ended.value.code == 2
+    assert "argument --keep-pods: 59s is too short: which sample killed a pod is read of it; write 60s or more" in capsys.readouterr().err
+    assert main(["render", "--base", "--keep-pods", "60s"]) == 0
+    assert "deleteDelayDuration: 60s" in capsys.readouterr().out
+
+
 def test_benchmarks_as_json_are_complete(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["benchmarks", "--json"]) == 0
     described = orjson.loads(capsys.readouterr().out)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from perfdag import benchmark
+from perfdag.podspec import KEEP_PODS
 from perfdag.workflows import base
 from perfdag.workflows.emit import dump
 from perfdag.workflows.templates import Installation
@@ -176,7 +177,7 @@ def schema() -> dict[str, Any]:
         "pendingLimit": count,
         "deadline": count,
         "keep": count,
-        "keepPods": count,
+        "keepPods": {**count, "minimum": KEEP_PODS},
         "parallelBatches": count,
         "allow": {"type": "array", "items": {"enum": sorted(allowed())}, "uniqueItems": True},
     }

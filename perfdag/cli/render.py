@@ -77,14 +77,16 @@ def add_installation(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         default=7 * 86400,
         metavar="TIME",
-        help="a run's Workflow stays so long after its end, then it goes with what it owns (default 168h); results stay",
+        help="a run's Workflow stays so long after its end, then it goes with what it owns (default 168h); results stay. Of a schedule Argo "
+        "keeps the last 3 that succeeded and 5 that failed, no more",
     )
     parser.add_argument(
         "--keep-pods",
-        type=_seconds,
+        type=_keep_pods,
         default=600,
         metavar="TIME",
-        help="a pod stays so long after its end, with its log and the claim that is its own (default 10m)",
+        help="a pod stays so long after its end, with its log and the claim that is its own (default 10m, at least 1m: the next attempt at a "
+        "batch reads of the pods of the last which sample killed them)",
     )
     parser.add_argument(
         "--parallel-batches",
@@ -115,6 +117,15 @@ def _seconds(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
     if found < 1:
         raise argparse.ArgumentTypeError(f"{text} is no time; write 10m, 2h")
+    return found
+
+
+def _keep_pods(text: str) -> int:
+    """Seconds that a pod is kept. Raises argparse.ArgumentTypeError."""
+    from perfdag.podspec import KEEP_PODS
+
+    if (found := _seconds(text)) < KEEP_PODS:
+        raise argparse.ArgumentTypeError(f"{text} is too short: which sample killed a pod is read of it; write {KEEP_PODS}s or more")
     return found
 
 

@@ -124,6 +124,13 @@ def test_a_pod_that_was_deleted_or_ended_in_order_is_not_the_fault_of_its_sample
         cluster.pods.clear()
 
 
+def test_where_the_pods_of_the_last_attempt_are_gone_all_of_a_point_goes_last(cluster: Cluster) -> None:
+    plan = suite(2, 1, 3)
+    measure = lambda number: gang.lead(place(), cluster.store, plan, 0, number, False)  # noqa: E731
+    assert [cluster.attempt(each, measure) for each in range(2)] == [None, None]
+    assert [part.status for part in parts_of(cluster, plan)] == ["ok"] * 6
+
+
 def test_what_is_known_outlives_the_pods_and_is_of_one_workflow(cluster: Cluster) -> None:
     id_of = suite(0, 1, 1).points[0].id
     cluster.pods = [ended(f"measuring x (1/3) [{id_of}]", **OOM)]

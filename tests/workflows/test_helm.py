@@ -56,7 +56,7 @@ REFUSED: dict[str, Any] = {
     "pendingLimit": "10m",
     "deadline": 0,
     "keep": "7d",
-    "keepPods": 0,
+    "keepPods": 59,
     "parallelBatches": 0,
     "allow": ["iperf"],
     "registry": "registry.example",
