@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfdag.benchmark import Failed, Gang, Skip
 from perfdag.hosts import Host, LocalHost
-from perfdag.steps.filesystems import filesystem
+from perfdag.steps.filesystems import common, filesystem
 from perfdag.steps.leftovers import MARKER, PREFIX, beside, clear, mark
 
 if TYPE_CHECKING:
@@ -124,8 +124,12 @@ def _sharing(gang: Gang, host: Host, root: str, described: dict[str, Any]) -> in
     within = gang.volume is not None and volume is not None and PurePosixPath(root).is_relative_to(gang.volume)
     if within and volume is not None and volume.kind == "claim":
         return len(gang.hosts) if volume.common else 1
-    if described.get("type") in _MEMORY and not (within and volume is not None and volume.kind == "hostPath"):
-        return 1  # a tmpfs of the pod
+    kind = str(described.get("type"))
+    if common(kind):
+        return len(gang.hosts)
+    if kind in _MEMORY and not (within and volume is not None and volume.kind == "hostPath"):
+        # a tmpfs of the pod; this machine's own is one, however often it is a host
+        return sum(isinstance(each, LocalHost) for each in gang.hosts) if isinstance(host, LocalHost) else 1
     return sum(each.name == host.name for each in gang.hosts)  # the node's disk
 
 

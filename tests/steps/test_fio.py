@@ -474,8 +474,12 @@ def test_too_little_space_is_said_with_numbers(here: Gang) -> None:
         FIO.run(here, FioParams(size="4PiB"))
 
 
-class Pod(LocalHost):
-    """A pod of a node: this machine, with nothing run on it."""
+class Pod:
+    """A pod of a node: its files are made on this machine, and nothing is run."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.put, self.remove = LocalHost().put, LocalHost().remove
 
     def run(self, argv: Any, **given: Any) -> Finished:
         return Finished(list(argv), 1, "", "", 0.0)
@@ -493,6 +497,14 @@ class Pod(LocalHost):
         ({"kind": "emptyDir", "medium": "Memory"}, "aaab", "tmpfs", None),
         (None, "aabc", "overlay", "(size x numjobs x 2 hosts)"),
         (None, "aabc", "tmpfs", None),
+        (None, "Aabc", "tmpfs", None),
+        (None, "AAAA", "tmpfs", "(size x numjobs x 4 hosts)"),
+        ({"kind": "hostPath", "path": "/mnt"}, "abcc", "tmpfs", "(size x numjobs x 2 hosts)"),
+        ({"kind": "hostPath", "path": "/mnt"}, "abcd", "nfs4", "(size x numjobs x 4 hosts)"),
+        ({"kind": "hostPath", "path": "/mnt"}, "abcd", "fuse.glusterfs", "(size x numjobs x 4 hosts)"),
+        ({"kind": "hostPath", "path": "/mnt"}, "abcd", "fuseblk", None),
+        (None, "Aabc", "lustre", "(size x numjobs x 4 hosts)"),
+        ({}, "abcd", "nfs4", None),  # a claim of its own for each, of one server
     ],
 )
 def test_room_is_counted_for_the_hosts_that_share_it(
@@ -502,7 +514,9 @@ def test_room_is_counted_for_the_hosts_that_share_it(
     monkeypatch.setattr(fio_files, "filesystem", lambda host, path: described)
     shape = Shape.model_validate({"hosts": {"count": 4}} | ({"volume": {"size": "5GiB", **volume}} if volume is not None else {}))
     mounted = str(tmp_path / "volume") if volume is not None else None
-    four = Gang([Pod("10.0.0.1", node) for node in nodes], shape, 60, str(tmp_path / "scratch"), mounted)
+    # upper case: this machine, or the pod in which the lead runs
+    hosts: Any = [LocalHost(name=node.lower()) if node.isupper() else Pod(node) for node in nodes]
+    four = Gang(hosts, shape, 60, str(tmp_path / "scratch"), mounted)
     params = FioParams(size="2GiB", direct=False)
     if says is None:
         with fio_files.files(four, params) as places:
