@@ -15,6 +15,7 @@ import orjson
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale.gpus import GPU, free_gpus, waits
 from perfdag.steps.scale.observer import Observer
+from perfdag.steps.scale.removal import NOT_CLOSED, close_queue
 from perfdag.steps.scale.scenario import NotHereError, Spec, begin, finish, session_of, template_of
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.templates import RUN_LABEL, Document, Template
@@ -96,20 +97,26 @@ def gang_of(scheduler: GangScheduler, jobs: Template, members: int, queue: str) 
 async def own_queues(
     kube: Kube, scheduler: GangScheduler, run: str, share: int, left: list[str], tell: Callable[[str], None]
 ) -> AsyncIterator[tuple[str, str]]:
-    """The two queues of a run, gone again at the end. What is said of those that are not is in `left`, and told where an error is raised."""
+    """The two queues of a run, gone again at the end. What is said of those that are not is in `left`, and told where an error is raised or the
+    end is interrupted."""
     bodies = queues(scheduler, run, share)
     resource = await kube.resource(scheduler.queue, "Queue")
-    say = tell
+    say, names = tell, [body["metadata"]["name"] for body in bodies]
     try:
         for body in bodies:
             await kube.create(body)
-        names = [body["metadata"]["name"] for body in bodies]
         yield names[-2], names[-1]
         say = left.append
     finally:
-        for name in [body["metadata"]["name"] for body in reversed(bodies)]:
-            if why := await _remove_queue(kube, resource, name):
-                say(f"the queue {name} is left: {why}; `perfdag scale delete --run {run}` deletes it")
+        remedy, said, there = f"`perfdag scale delete --run {run}` deletes it", list[str](), names[::-1]
+        try:
+            while there:
+                if why := await _remove_queue(kube, resource, there[0]):
+                    said.append(f"the queue {there[0]} is left: {why}; {remedy}")
+                del there[0]
+        finally:
+            for text in [*said, *(f"whether the queue {name} is left is not known (interrupted); {remedy}" for name in there)]:
+                (tell if there else say)(text)
 
 
 async def _remove_queue(kube: Kube, resource: Any, name: str) -> str:
@@ -122,18 +129,11 @@ async def _remove_queue(kube: Kube, resource: Any, name: str) -> str:
             return ""
         except KubeError as error:
             why = str(error)
-        if "losed" in why:
+        if NOT_CLOSED in why:
             with suppress(KubeError):  # the next deletion tells
-                await _close(kube, resource, name)
+                await close_queue(kube, resource, name)
         await asyncio.sleep(PAUSE)
     return why
-
-
-async def _close(kube: Kube, resource: Any, name: str) -> None:
-    there = await kube.get(resource, name)
-    target = {"apiVersion": resource.api_version, "kind": "Queue", "name": name, "uid": there["metadata"]["uid"], "controller": True}
-    command = {"apiVersion": "bus.volcano.sh/v1alpha1", "kind": "Command", "metadata": {"name": f"close-{name}"}}
-    await kube.create(command | {"action": "CloseQueue", "target": target})  # unless it is there, or this Volcano has no Commands
 
 
 def placed(observer: Observer, members: int) -> tuple[int, int]:

@@ -14,7 +14,11 @@ PAUSE = 0.3
 """Seconds between two looks."""
 IN_EACH = {("ConfigMap", "kube-root-ca.crt"), ("ServiceAccount", "default")}
 """What Kubernetes puts into each namespace."""
+NOT_CLOSED, TRIES = "losed", 40
+"""What Volcano's webhook says where a queue is to be closed first, and how often what it refused is tried, a pause between: its scheduler must
+have seen that the queue is empty."""
 Object = dict[str, Any]
+Found = tuple[Resource, Object]
 PRIMER, SAMPLE = "primer", "sample"
 """What labels of a run's parts end with: `<run>-primer`, `<run>-sample`; sizes of a ladder are `<run>-1`, `<run>-2` ..."""
 
@@ -27,7 +31,7 @@ def belongs(run: str, metadata: Object) -> bool:
 
 async def there(
     kube: Kube, run: str, resources: Sequence[Resource], namespaces: Sequence[str | None], *, also: Callable[[Object], bool] | None = None
-) -> list[tuple[Resource, Object]]:
+) -> list[Found]:
     """What is there of a run and of its parts: kind and metadata of the objects with its label, and of those that `also` holds for.
 
     Namespace None is the whole cluster. Raises KubeError.
@@ -53,24 +57,58 @@ async def remove(
 ) -> int:
     """Delete the objects of a run and of its parts, of these kinds, and those that `also` holds for, and wait.
 
-    Returns how many are left after `timeout` seconds.
+    Returns how many are left after `timeout` seconds. One whose deletion is refused keeps nobody from deleting the others.
 
-    Namespace None is the whole cluster. Raises KubeError.
+    Namespace None is the whole cluster. Raises KubeError; of a refusal when nothing else is left or the time is up, naming the object.
     """
-    deadline = time.monotonic() + timeout
+    deadline, tries = time.monotonic() + timeout, 0
+    refused: dict[str, KubeError] = {}
     while True:
         left = await there(kube, run, resources, namespaces, also=also)
-        if not left or time.monotonic() > deadline:
+        over = time.monotonic() > deadline
+        still = [(each, refused[each[1]["uid"]]) for each in left if refused and each[1]["uid"] in refused]
+        tries = tries + 1 if still else 0
+        enough = TRIES if any(NOT_CLOSED in str(error) for _, error in still) else 1
+        if still and (over or (tries >= enough and len(still) == len(left))):
+            raise _named(*still[0], len(left) - 1)
+        if not left or over:
             return len(left)
-        queue = iter(left)
+        queue, refused = iter(left), {}
 
-        async def worker(queue: Iterator[tuple[Resource, Object]] = queue) -> None:
-            for resource, metadata in queue:
-                if "deletionTimestamp" not in metadata:
-                    await kube.delete(resource, metadata["name"], metadata.get("namespace"))
+        async def worker(queue: Iterator[Found] = queue, refused: dict[str, KubeError] = refused) -> None:
+            for each in queue:
+                if "deletionTimestamp" not in each[1] and (why := await _refusal(kube, *each)):
+                    refused[each[1]["uid"]] = why
 
         await asyncio.gather(*(worker() for _ in range(max(1, parallel))))
         await asyncio.sleep(PAUSE)
+
+
+async def _refusal(kube: Kube, resource: Resource, metadata: Object) -> KubeError | None:
+    """Delete an object; why that was refused, or None. Raises KubeError of what is not about this object."""
+    try:
+        await kube.delete(resource, metadata["name"], metadata.get("namespace"))
+    except KubeError as error:
+        if not 400 <= error.status < 500:
+            raise
+        if NOT_CLOSED in str(error):
+            with suppress(KubeError):  # the next deletion tells
+                await close_queue(kube, resource, metadata["name"])
+        return error
+    return None
+
+
+def _named(what: Found, error: KubeError, others: int) -> KubeError:
+    beside = f" (and {others} more objects are left)" if others else ""
+    return KubeError(error.status, error.reason, f"{what[0].kind} {what[1]['name']} was not deleted{beside}: {error}")
+
+
+async def close_queue(kube: Kube, resource: Resource, name: str) -> None:
+    """Ask Volcano to close a queue; raises KubeError where that was asked before, or this Volcano has no Commands."""
+    there = await kube.get(resource, name)
+    target = {"apiVersion": resource.api_version, "kind": "Queue", "name": name, "uid": there["metadata"]["uid"], "controller": True}
+    command = {"apiVersion": "bus.volcano.sh/v1alpha1", "kind": "Command", "metadata": {"name": f"close-{name}"}}
+    await kube.create(command | {"action": "CloseQueue", "target": target})
 
 
 async def everything(kube: Kube) -> list[Resource]:

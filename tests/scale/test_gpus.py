@@ -100,7 +100,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
             monkeypatch.setattr(module, "free_gpus", known)
         for name, answer in {"_gpus": both, "_allocated": none}.items():
             monkeypatch.setattr(gpus, name, answer)
-        monkeypatch.setattr(gpus, "VERDICT", 0.2, raising=False)
+        monkeypatch.setattr(gpus, "VERDICT", 0.2)
         monkeypatch.setattr(session, "simulated_nodes", played)
         return await workloads.measure(kube, workloads.Spec(template="pod", namespaces=["ns"], **{"timeout": 0.2, **more}), scenario)
 
@@ -152,7 +152,7 @@ class TestQueues:
     def one_b(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each run's second queue cannot be deleted."""
         monkeypatch.setattr(Cluster, "stuck", "-b")
-        monkeypatch.setattr(gangs, "PAUSE", 0.0, raising=False)
+        monkeypatch.setattr(gangs, "PAUSE", 0.0)
 
     @pytest.mark.parametrize("scenario", ["reclaim", "gang"])
     async def test_one_that_cannot_be_deleted_costs_no_result(self, measured: Any, scenario: str) -> None:
@@ -170,3 +170,19 @@ class TestQueues:
                 raise KubeError(0, "Unreachable", "the watch is gone")
         assert set(kube.asked) == {"perfdag-r", "perfdag-r-a", "perfdag-r-b"}
         assert told == ["the queue perfdag-r-b is left: no such right; `perfdag scale delete --run r` deletes it"]
+
+    async def test_an_interrupted_deletion_tells_of_all_queues_that_may_be_left(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(gangs, "PAUSE", 60.0)
+        told, left = list[str](), list[str]()
+
+        async def leave() -> None:
+            async with gangs.own_queues(Cluster(), gangs.KAI, "r", 4, left, told.append):  # type: ignore[arg-type]
+                pass
+
+        leaving = asyncio.create_task(leave())
+        await asyncio.sleep(0.05)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        remedy = "is left is not known (interrupted); `perfdag scale delete --run r` deletes it"
+        assert told == [f"whether the queue {name} {remedy}" for name in ("perfdag-r-b", "perfdag-r-a", "perfdag-r")]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from perfdag.kube import KubeError
 from perfdag.steps.scale import sizes, vmi
 from perfdag.steps.scale.files import prefix_of
 from perfdag.steps.scale.removal import PRIMER, belongs, remove_namespaces, remove_run
@@ -80,6 +81,55 @@ async def test_deletion_by_id_keeps_such_a_namespace_too(other: bool) -> None:
     async with client(server.handle) as kube:
         assert await remove_run(kube, "r", None, 2, 5.0) == 0
     assert server.namespace is other
+
+
+class Queues:
+    """Two queues and a pod of run r; `why` is what deleting queue `a` is refused with (Volcano's: until it was closed)."""
+
+    def __init__(self, why: str) -> None:
+        self.there, self.why = {"queues": ["a", "b"], "pods": ["p"], "namespaces": list[str]()}, why
+        self.closed: list[str] = []
+
+    async def handle(self, request: web.Request) -> web.Response:
+        path = request.path
+        if path == "/apis":
+            return web.json_response({"groups": [{"preferredVersion": {"groupVersion": VOLCANO}}]})
+        if path in ("/api/v1", f"/apis/{VOLCANO}", "/apis/bus.volcano.sh/v1alpha1"):
+            kinds = {"v1": ["Namespace", "Pod"], "v1beta1": ["Queue"]}.get(path.rpartition("/")[2], ["Command"])
+            found = [{"name": f"{kind.lower()}s", "kind": kind, "namespaced": kind in ("Pod", "Command")} for kind in kinds]
+            return web.json_response({"resources": [each | {"verbs": ["list", "delete"]} for each in found]})
+        if request.method == "POST":
+            self.closed.append((await request.json())["target"]["name"])
+            return web.json_response({})
+        where, _, name = path.rpartition("/")
+        if name in self.there:
+            metadata = [{"name": each, "uid": each, "labels": {RUN_LABEL: "r"}} for each in self.there[name]]
+            return web.json_response({"metadata": {"resourceVersion": "1"}, "items": [{"metadata": each} for each in metadata]})
+        if request.method == "GET":
+            return web.json_response({"metadata": {"name": name, "uid": name}})
+        if name == "a" and not ("losed" in self.why and self.closed):
+            return web.json_response({"message": self.why}, status=403)
+        self.there[where.rpartition("/")[2]].remove(name)
+        return web.json_response({})
+
+
+VOLCANO = "scheduling.volcano.sh/v1beta1"
+
+
+async def test_one_that_may_not_be_deleted_keeps_nobody_from_deleting_the_others() -> None:
+    server = Queues("no such right")
+    async with client(server.handle) as kube:
+        with pytest.raises(KubeError, match=r"Queue a was not deleted: .*no such right"):
+            await remove_run(kube, "r", None, 1, 5.0)
+    assert (server.there, server.closed) == ({"queues": ["a"], "pods": [], "namespaces": []}, [])
+
+
+async def test_a_queue_of_volcano_is_closed_where_that_is_asked_for() -> None:
+    """One that the run itself had no time to close."""
+    server = Queues("only queue with state `Closed` can be deleted, queue `a` state is `Open`")
+    async with client(server.handle) as kube:
+        assert await remove_run(kube, "r", None, 1, 5.0) == 0
+    assert (server.there, server.closed) == ({"queues": [], "pods": [], "namespaces": []}, ["a"])
 
 
 def test_names_are_those_of_a_service_too() -> None:

@@ -66,7 +66,7 @@ class TestLeaving:
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, seconds in {"LEFT_BEHIND": 0.5, "AGAIN": 0.05, "IN_FLIGHT": 0.0}.items():
-            monkeypatch.setattr(session, name, seconds, raising=False)
+            monkeypatch.setattr(session, name, seconds)
 
     async def test_nothing_is_told_where_nothing_is_left(self) -> None:
         opened, told = left_by(Server("a", "b"), "a", "b")
