@@ -25,6 +25,11 @@ VERDICT_QUERIES = {"server": 459, "single-stream": 64, "find-peak": 662}
 find-peak p99 with one late."""
 
 
+def _surely(mean: float) -> int:
+    """Fewest queries n of a Poisson schedule that last as long as `mean` of them do on average: n - 3 sqrt(n) >= mean."""
+    return math.ceil(((3 + math.sqrt(9 + 4 * mean)) / 2) ** 2 - 1e-6)
+
+
 class StubParams(benchmark.Params):
     """A system of known service time in place of the model: a batch of b takes `base + each * b`."""
 
@@ -114,11 +119,14 @@ class Workload(benchmark.Params):
                 else f"the {needed} queries of a verdict: raise it, or say fast: true"
             )
             raise ValueError(f"max_queries {self.max_queries} ends a run before {of}")
-        if self.scenario == "server" and self.max_queries and self.target_rate and self.max_queries < self.duration() * self.target_rate:
-            raise ValueError(
-                f"max_queries {self.max_queries} ends a run at {self.target_rate:g}/s after {self.max_queries / self.target_rate:.4g} s, before "
-                f"min_duration ({self.duration():g} s), and LoadGen calls it INVALID: raise max_queries, or lower min_duration"
-            )
+        if self.scenario == "server" and self.max_queries and self.target_rate:
+            arrive = _surely(self.target_rate * self.duration())
+            if self.max_queries < arrive:
+                raise ValueError(
+                    f"max_queries {self.max_queries} at {self.target_rate:g}/s (Poisson) may end a run before min_duration "
+                    f"({self.duration():g} s), which LoadGen calls INVALID: raise it to {arrive}, three standard deviations over the mean, "
+                    "lower min_duration, or leave it out"
+                )
         if self.precision == "tf32" and self.device != "cuda":
             raise ValueError("precision tf32 is a mode of NVIDIA GPUs: device: cuda, or precision fp32, bf16 or fp16")
         if self.scenario == "accuracy" and self.imagenet is None:

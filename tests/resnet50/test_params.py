@@ -43,10 +43,10 @@ from perfdag.steps.resnet50.system import Stub
         ({"scenario": "single-stream", "min_queries": 9, "max_queries": 63}, "before the 64 queries"),
         ({"scenario": "find-peak", "max_queries": 661}, "before the 662 queries"),
         (
-            {"scenario": "server", "target_rate": 20, "max_queries": 1199, "min_duration": 60},
-            r"max_queries 1199 ends a run at 20/s after 59.95 s, before min_duration \(60 s\)",
+            {"scenario": "server", "target_rate": 20, "max_queries": 1308, "min_duration": 60},
+            r"max_queries 1308 at 20/s \(Poisson\) may end a run before min_duration \(60 s\), .* INVALID: raise it to 1309,",
         ),
-        ({"scenario": "server", "target_rate": 5, "max_queries": 2999}, r"ends a run at 5/s after 599.8 s, before min_duration \(600 s\)"),
+        ({"scenario": "server", "target_rate": 5, "max_queries": 3000}, r"before min_duration \(600 s\), .* raise it to 3169,"),
         ({"scenario": "server", "target_rate": float("inf")}, "finite number"),
         ({"price_per_hour": float("inf")}, "finite number"),
         ({"scenario": "single-stream", "target_rate": 5}, "target_rate does nothing in scenario single-stream"),
@@ -64,8 +64,14 @@ def test_refused(params: dict[str, Any], said: str) -> None:
 
 def test_a_smoke_test_may_stop_early() -> None:
     assert Workload(scenario="find-peak", max_queries=50, fast=True).max_queries == 50
-    assert Workload(scenario="server", target_rate=5, max_queries=10, min_queries=10, fast=True).max_queries == 10
+    assert Workload(scenario="server", target_rate=5, max_queries=25, min_queries=10, fast=True).max_queries == 25
     assert Workload(scenario="find-peak", max_queries=662).max_queries == 662
+
+
+def test_queries_that_are_surely_enough_for_min_duration_are_taken() -> None:
+    for rate, duration, most in ((20.0, 60.0, 1309), (5.0, 600.0, 3169), (1000.0, 600.0, 602329)):
+        made = Workload(scenario="server", target_rate=rate, min_duration=duration, max_queries=most)
+        assert most - 3 * most**0.5 >= rate * made.duration() > most - 1 - 3 * (most - 1) ** 0.5
 
 
 @pytest.mark.parametrize(("scenario", "least"), [("server", 459), ("single-stream", 64)])
