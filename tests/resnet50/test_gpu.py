@@ -148,13 +148,23 @@ def test_a_driver_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 TIME = "2026/11/22 12:00:00.000"
 LINE = f"0, 1500, 5000, 60, 70, 99, 1024, 0x4, {TIME}"
-SAMPLING = f"while :; do echo '{LINE}'; case \"$*\" in *loop*) sleep 0.05;; *) exit 0;; esac; done"
+SAID = ': >"$(mktemp "$(dirname "$0")/said-XXXXXX")"'
+SAMPLING = f"echo '{LINE}'; case \"$*\" in *loop*) echo '{LINE}'; {SAID}; exec sleep 60;; esac"
+
+
+def await_lines(folder: Path, programs: int = 1) -> None:
+    """Wait until so many of the fake programs that sample have said all of their lines."""
+    for _ in range(3000):
+        if len(list(folder.glob("said-*"))) >= programs:
+            return
+        time.sleep(0.01)
+    raise TimeoutError("nvidia-smi said nothing")
 
 
 def test_sampling_runs_beside_and_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake_smi(tmp_path, monkeypatch, SAMPLING)
     with gpu.watched(LocalHost()) as seen:
-        time.sleep(0.4)
+        await_lines(tmp_path)
     assert seen["during"][0]["samples"] >= 2
     assert seen["slowed"] is None
     assert seen.keys() == {"during", "slowed"}
@@ -175,7 +185,7 @@ esac
     assert (found["name"], found["ecc_uncorrected"], found["pcie_width"]) == ("Tesla T4", 2, 16)
     assert found.keys().isdisjoint({"ecc_corrected", "mig", "error"})
     with gpu.watched(LocalHost()) as seen:
-        time.sleep(0.2)
+        await_lines(tmp_path)
     assert seen["untold"] == ["utilisation"]
     assert "hardware thermal slowdown" in seen["slowed"]  # by the field's new name
 
@@ -198,7 +208,7 @@ def test_every_host_is_watched_and_what_its_gpus_did_is_held_against_the_figure(
     hosts = [LocalHost(name=name) for name in ("a", "b", "a")]
     copies = [*hosts, hosts[0]]  # two copies on one host, and two pods on node a
     with start.watched(copies, Workload(device="cuda", system="stub")) as watch:
-        time.sleep(0.3)
+        await_lines(tmp_path, len(hosts))
     facts = watch.facts
     assert facts["against"].startswith("a (host 0): GPU 0 was slowed down (hardware thermal slowdown)")
     assert "; b: GPU 0 was slowed down" in facts["against"]
@@ -228,7 +238,7 @@ def test_a_slowed_gpu_is_not_held_against_an_accuracy_run(scenario: str, monkeyp
     )
     given = Workload.model_validate({"device": "cuda", "system": "stub", "scenario": scenario, "imagenet": "/x"})
     with start.watched([LocalHost()], given) as watch:
-        time.sleep(0.3)
+        await_lines(tmp_path)
     assert str(watch.facts["slowed"]).startswith("GPU 0 was slowed")
     assert (watch.facts["against"] is None) == (scenario == "accuracy")
 
@@ -241,14 +251,14 @@ def test_only_the_gpu_that_the_program_used_is_judged(
 ) -> None:
     (tmp_path / "static").write_text(T4)
     (tmp_path / "sampled").write_text(f"{LINE}\n1, 1500, 5000, 60, 70, 99, 1024, 0x40, {TIME}\n")
-    loop = f"while :; do cat {tmp_path}/sampled; sleep 0.05; done"
+    loop = f"cat {tmp_path}/sampled {tmp_path}/sampled; {SAID}; exec sleep 60"
     answers = f"*loop*) {loop};; *uuid*) cat {tmp_path}/static;; *) cat {tmp_path}/sampled;;"
     fake_smi(tmp_path, monkeypatch, f'case "$*" in -L) echo "GPU 0: T4";; {answers} esac')
     host = LocalHost()
     result = json.dumps({"program": 1, "device": {"name": "Tesla T4", "uuid": uuid}})
     with start.watched([host], Workload(device="cuda", system="stub")) as watch:
         watch.ran(host, Finished([], 0, result, "", 0.3))
-        time.sleep(0.2)
+        await_lines(tmp_path)
     said = watch.facts["against"]
     assert said is None if against is None else said.startswith(against)
     assert watch.used == [used]
@@ -262,17 +272,14 @@ def test_the_gpu_is_judged_while_loadgen_ran(hot: str, monkeypatch: pytest.Monke
     line = "0, 1500, 5000, 60, 70, 99, 1024, $mask, $(date -d @$at +'%Y/%m/%d %H:%M:%S.000')"
     hot_at = f"[ $at -ge {began[hot]} ] && [ $at -lt {began[hot] + 10} ] && mask=0x40"
     all_lines = f'for at in $(seq {began["set-up"]} {began["checks"] + 9}); do mask=0x0; {hot_at}; echo "{line}"; done'
-    query = f'case "$*" in -L) echo "GPU 0: T4";; *loop*) {all_lines}; : >{tmp_path}/said; exec sleep 60;; *uuid*) echo "{T4.splitlines()[0]}";; esac'
+    query = f'case "$*" in -L) echo "GPU 0: T4";; *loop*) {all_lines}; {SAID}; exec sleep 60;; *uuid*) echo "{T4.splitlines()[0]}";; esac'
     fake_smi(tmp_path, monkeypatch, query)
     monkeypatch.setenv("TZ", "UTC-12")
     host = LocalHost()
     with start.watched([host], Workload(device="cuda", system="stub")) as watch:
         tests = [{"started": began["run"], "ended": began["run"] + 9}]
         watch.ran(host, Finished([], 0, json.dumps({"program": 1, "device": {"uuid": "GPU-1b2c"}, "tests": tests}), "", 0.3))
-        for _ in range(3000):
-            if (tmp_path / "said").exists():
-                break
-            time.sleep(0.01)
+        await_lines(tmp_path)
     assert watch.facts["during"][0]["samples"] == 10
     assert watch.facts["against"] == (
         "GPU 0 was slowed down (hardware thermal slowdown) in 100 % of the sample: mend cooling or power" if hot == "run" else None
