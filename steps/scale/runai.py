@@ -40,7 +40,6 @@ _OF_VMS: dict[str, tuple[str, ...]] = {
 _OF_PODS = {"firstPodCreatedTimestamp": ("created",), "lastPodCreatedTimestamp": ("created",)}
 _LAST = ("lastPodCreatedTimestamp", "podSchedulingDecisionTimestamp")
 """Of a set of VMIs the last one's, where all have it; of the others the first one's."""
-_NEEDED = ("workloadCreatedTimestamp", "firstPodCreatedTimestamp", "podSchedulingDecisionTimestamp")
 
 
 class SettingsError(ValueError):
@@ -161,7 +160,7 @@ def sampled_json(rows: Sequence[Row], project: str, backend: Mapping[str, float]
             else:
                 item[key] = _iso(min(known, default=None))
         item["backendJobCreatedTimestamp"] = _iso((backend or {}).get(name))
-        if all(item[key] for key in _NEEDED):
+        if item["podSchedulingDecisionTimestamp"]:
             found.append(item)
     return found, len(workloads) - len(found)
 

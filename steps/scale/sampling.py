@@ -83,7 +83,7 @@ async def sample(kube: Kube, look: Look) -> Sample:
     first = not all((folder / name).exists() for name in ("run.json", "sampled.json"))
     shift = time.time_ns() - time.monotonic_ns()
     read = await _reader(kube, look, shift)
-    file = await read()
+    at, file = time.time(), await read()
     look.check(file)
     folder.mkdir(parents=True, exist_ok=True)
     _keep(folder, file, shift)  # by it an interrupted sample is gone on with
@@ -115,7 +115,7 @@ async def sample(kube: Kube, look: Look) -> Sample:
                 await observer.until(partial(_complete, observer, file), min(left, PARTIAL))
                 if file.attached:  # nothing says whether more is to come
                     await asyncio.sleep(PARTIAL)
-                known, file = len(file.submissions), await read()
+                known, at, file = len(file.submissions), time.time(), await read()
                 complete = len(file.submissions) == known and _complete(observer, file)
                 if len(file.submissions) != known:
                     _keep(folder, file, shift)
@@ -138,6 +138,7 @@ async def sample(kube: Kube, look: Look) -> Sample:
         look.tell(note)
     facts = {
         "run": file.run,
+        "sampled_at": at,
         "simulated": on_simulated(rows),
         "server_clock_ahead_s": offset.seconds,
         "server_clock_bound_s": offset.bound,

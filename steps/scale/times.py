@@ -1,10 +1,11 @@
 """times.csv, as Run:ai's scale test tool writes it: what submitted.json, sampled.json and, where it is there, run.json tell of each workload.
 
-Reference stages are the tool's. Differences: a workload that was never scheduled or was refused is a row too; a difference is never clamped;
+Reference stages are the tool's. Differences: a workload that was not scheduled or was refused is a row too; a difference is never clamped;
 the CSV's header has as many columns as its rows.
 """
 
 import csv
+import math
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -65,10 +66,10 @@ def read_times(folder: Path) -> list[Times]:
     A workload's time of submission is of our clock. Where the others are the API's whole seconds, it is put on the API server's clock, whose
     lead is in the sample's summary.json (without one: none).
     """
-    ahead = _server_ahead(folder)
+    ahead, until = _told(folder, "server_clock_ahead_s", 0.0), _told(folder, "sampled_at", math.inf)
     submitted = _read(folder / "submitted.json", "jobName", "projectName", "submitTimestamp")
     sampled = {(each["jobName"], each["projectName"]): each for each in _read(folder / "sampled.json", "jobName", "projectName")}
-    found = [_times({**sampled.get((each["jobName"], each["projectName"]), {}), **each}, ahead) for each in submitted]
+    found = [_times({**sampled.get((each["jobName"], each["projectName"]), {}), **each}, ahead, until) for each in submitted]
     return sorted([*found, *_refused(folder)], key=lambda each: str(each.info["submitTimestamp"]))
 
 
@@ -108,14 +109,14 @@ def _read(path: Path, *keys: str) -> list[dict[str, Any]]:
     return data
 
 
-def _server_ahead(folder: Path) -> float:
-    """The server's clock minus ours in seconds, as the sample measured it; 0 where nothing tells."""
+def _told(folder: Path, key: str, default: float) -> float:
+    """What the sample noted in its summary.json: the server's clock minus ours in seconds, when it looked (Unix seconds)."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        return float(orjson.loads((folder / "summary.json").read_bytes())["server_clock_ahead_s"])
-    return 0.0
+        return float(orjson.loads((folder / "summary.json").read_bytes())[key])
+    return default
 
 
-def _times(info: dict[str, Any], ahead: float) -> Times:
+def _times(info: dict[str, Any], ahead: float, until: float) -> Times:
     def at(key: str) -> float | None:
         text = info.get(key)
         try:
@@ -123,8 +124,9 @@ def _times(info: dict[str, Any], ahead: float) -> Times:
         except (TypeError, ValueError):
             raise SettingsError(f"workload {info['jobName']}: {key} is {text!r}, not a time (ISO 8601)") from None
 
-    created = at("workloadCreatedTimestamp")
-    shift = ahead if created is not None and created == int(created) else 0.0
+    submitted, decided = at("submitTimestamp"), at("podSchedulingDecisionTimestamp")
+    first = decided if (created := at("workloadCreatedTimestamp")) is None else created
+    shift = ahead if first is not None and first == int(first) else 0.0
     deltas: dict[str, float | None] = {}
     for name, (event, since) in REFERENCE.items():
         end, start = at(event), at(since)
@@ -136,8 +138,8 @@ def _times(info: dict[str, Any], ahead: float) -> Times:
         excluded = "pod group older than its first pod (the pod was replaced)"
     elif total is not None and total < -1:
         excluded = "scheduled before it was submitted (clocks differ)"
-    elif total is None:
-        excluded = "never scheduled"
+    elif decided is None:
+        excluded = "not sampled" if submitted is not None and submitted > until else "not scheduled when sampled"
     return Times(info, deltas, excluded)
 
 

@@ -113,6 +113,24 @@ class TestRunaiFiles:
         assert len(times.select(found, False, None, None)) == 3
         assert [each.info["jobName"] for each in times.select(found, True, 2, 1)] == ["b"]
 
+    def test_what_was_submitted_after_the_sample_is_not_said_to_wait(self, tmp_path: Path) -> None:
+        folder = self.folder(tmp_path, [self.item("a"), self.item("waits"), self.item("later")])
+        body = orjson.loads((folder / "submitted.json").read_bytes())
+        body[2]["submitTimestamp"] = "2026-01-01T00:00:09+00:00"
+        (folder / "submitted.json").write_bytes(orjson.dumps(body))
+        (folder / "sampled.json").write_bytes(orjson.dumps([self.item("a")]))
+        (folder / "summary.json").write_bytes(orjson.dumps({"sampled_at": datetime(2026, 1, 1, 0, 0, 5, tzinfo=UTC).timestamp()}))
+        assert [each.excluded for each in times.read_times(folder)] == ["", "not scheduled when sampled", "not sampled"]
+
+    def test_one_that_has_a_node_is_scheduled_whatever_else_was_not_seen(self, tmp_path: Path) -> None:
+        rows = [Row("r", 0, "a", "runai-p", "TrainingWorkload", "", "scheduled", "pod_group_created", "ok", api_time=1_767_225_606.0)]
+        sampled, waiting = runai.sampled_json(rows, "p")
+        assert waiting == 0
+        self.folder(tmp_path, sampled)
+        (tmp_path / "summary.json").write_bytes(orjson.dumps({"server_clock_ahead_s": 0.5}))
+        (found,) = times.read_times(tmp_path)
+        assert (found.excluded, found.deltas["Total Pod Scheduling Decision"], found.deltas["Workload Creation"]) == ("", 5.0, None)
+
     def partly_scheduled(self, folder: Path) -> None:
         """Of 12 workloads 10 were accepted, of which 6 were scheduled."""
         self.folder(folder, [self.item(f"j-{i}") for i in range(10)])
@@ -143,7 +161,7 @@ class TestRunaiFiles:
         monkeypatch.setattr(style, "to_bytes", lambda figure: (drawn.extend(each.get_text() for each in figure.texts), b"x"))
         self.partly_scheduled(tmp_path)
         assert main(["scale", "plot", "--plot", plot, skip, "-o", str(tmp_path)]) == 0
-        reasons = [f"4 {how}: never scheduled", f'2 {how}: refused: pods "NAME" is forbidden: exceeded quota']
+        reasons = [f"4 {how}: not scheduled when sampled", f'2 {how}: refused: pods "NAME" is forbidden: exceeded quota']
         said = capsys.readouterr()
         assert said.err.splitlines() == [f"of 12 workloads {each}" for each in reasons]
         assert f"{shown} of 12 workloads" in said.out
@@ -162,7 +180,7 @@ class TestRunaiFiles:
         self.folder(tmp_path, [self.item("a")])
         (tmp_path / "sampled.json").write_text("[]")
         (only,) = times.read_times(tmp_path)
-        assert only.excluded == "never scheduled"
+        assert only.excluded == "not scheduled when sampled"
         assert charts.general([(only.info["submitTimestamp"], only.deltas)]).texts[0].get_text().endswith("scheduling: 0 of 1 workloads")
 
     def test_missing_files_and_bad_settings_say_what_to_do(self, tmp_path: Path) -> None:
