@@ -7,30 +7,25 @@ inside it can say so.
 import asyncio
 import base64
 import gzip
-import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import orjson
 
 from perfdag.checks import gated
-from perfdag.confirm import assigned
-from perfdag.kube import Kube, KubeError, Resource, run
-from perfdag.parts import note
-from perfdag.plan import Plan
+from perfdag.kube import Kube, KubeError, Resource
 from perfdag.podspec import HOPELESS, NOTES, STOOD
 from perfdag.runs import load_plan, variants
 from perfdag.steps.complete import EVERY, all_stored
-from perfdag.steps.marks import head
+from perfdag.steps.marks import as_annotations, head, of_annotations
 from perfdag.steps.peer import REFUSED, RETRYABLE
 from perfdag.steps.place import Here, pending_limit
 from perfdag.steps.pods import Pod, is_pulling, is_unpacking, read, selector, told
-from perfdag.store import Store
+from perfdag.steps.reasons import InStore
 
 HOPELESS_SECONDS, PULL_SECONDS = 3.0, 20.0
 GIVEN_UP = "GivenUp"
-NOTE_LENGTH, NOTES_BYTES = 400, 60_000
 _FINAL = {f"main ended with exit code {code}" for code in (2, REFUSED)}
 _SAID = {f"main ended with exit code {code}" for code in (RETRYABLE, REFUSED)}  # it noted why itself
 _DONE = {"Succeeded", "Failed", "Error", "Skipped", "Omitted"}
@@ -62,10 +57,16 @@ class Sentry:
         self._ended: dict[str, str] = {}
         self.believed: set[int] = set()
         """Those of a sentry that stood here before: what it gave up is noted."""
+        self._newest: dict[int, int] = {}
+        self._nodes: dict[int, int] = {}
+        self._unmade: set[tuple[int, int]] = set()
+        self.stood: set[int] = set()
+        """Batches all pods of whose newest attempt ran at the last look: what was noted of them is over."""
 
     def look(self, pods: list[Pod], now: float) -> list[Pod]:
         """Note troubles; the pods to give up (all of their gang). `now` is on a monotonic clock, in seconds."""
         doomed: set[tuple[int, int]] = set()
+        self._compare(pods)
         for pod in pods:
             if pod.batch is None or pod.trouble is None or pod.phase == "Succeeded":
                 if pod.phase != "Pending":  # between two tries to pull its image a pod has no trouble for a moment
@@ -88,11 +89,25 @@ class Sentry:
                 if pod.hopeless or pod.trouble in _FINAL:
                     self.hopeless.add(pod.batch)
                     doomed.add((pod.batch, pod.attempt))  # its peers would wait for it
-                if pod.trouble not in _SAID and self._ended.get(pod.uid) != pod.trouble:
+                old = pod.attempt < self._newest[pod.batch]
+                if not old and pod.trouble not in _SAID and self._ended.get(pod.uid) != pod.trouble:
                     self.note(pod.batch, f"pod of rank {pod.rank}: {pod.trouble}", pod.attempt)
                     self._ended[pod.uid] = pod.trouble  # pods of one batch would take turns in what is noted
         self._given_up |= doomed
         return [pod for pod in pods if pod.batch is not None and (pod.batch, pod.attempt) in doomed and pod.phase in ("Pending", "Running")]
+
+    def _compare(self, pods: Iterable[Pod]) -> None:
+        """Find the newest attempt at each batch, what is said of older ones is over, and whether it stands. `argo retry` counts anew."""
+        self._newest = dict(self._nodes)
+        gangs: dict[tuple[int, int], list[Pod]] = {}
+        for pod in pods:
+            if pod.batch is not None:
+                self._newest[pod.batch] = max(pod.attempt, self._newest.get(pod.batch, 0))
+                gangs.setdefault((pod.batch, pod.attempt), []).append(pod)
+        run = {gang for gang, made in gangs.items() if all(pod.phase in ("Running", "Succeeded") and not pod.trouble for pod in made)}
+        self.stood = {batch for batch, attempt in run - self._unmade if attempt == self._newest[batch]}
+        for batch in self.stood:
+            self._noted.pop(batch, None)
 
     def _age(self, pod: Pod) -> float:
         """Seconds since a pod without room was made, and a little: Argo counts the same limit from there, and after its own end would try
@@ -118,16 +133,17 @@ class Sentry:
         One that Argo asks for again (a quota may be free soon) is Pending, any other is an Error that no node ever hosted. What is
         invalid or forbidden stays so; a quota that was not free for all of the limit is not waited for again.
         """
-        for uid, node in nodes.items():
-            message, phase = node.get("message") or "", node.get("phase")
-            unmade = phase == "Error" and message and not node.get("hostNodeName") and not message.startswith("pod deleted")
-            if node.get("type") == "Pod" and (unmade or (phase == "Pending" and ("forbidden" in message or "denied" in message))):
-                given = {each["name"]: each.get("value") for each in (node.get("inputs") or {}).get("parameters") or []}
-                if not str(given.get("batch", "")).isdigit():
-                    continue
-                batch = int(given["batch"])
-                if self._refusals.get(uid) != message:
-                    self.note(batch, f"pod of rank {given.get('rank')} was refused: {message}", int(given.get("attempt") or 0))
+        made = {uid: found for uid, node in nodes.items() if (found := _rank_of(node))}
+        self._nodes, self._unmade = {}, set()
+        for batch, attempt, _ in made.values():
+            self._nodes[batch] = max(attempt, self._nodes.get(batch, 0))
+        for uid, (batch, attempt, rank) in made.items():
+            message, phase = nodes[uid].get("message") or "", nodes[uid].get("phase")
+            unmade = phase == "Error" and message and not nodes[uid].get("hostNodeName") and not message.startswith("pod deleted")
+            if unmade or (phase == "Pending" and ("forbidden" in message or "denied" in message)):
+                self._unmade.add((batch, attempt))
+                if attempt == self._nodes[batch] and self._refusals.get(uid) != message:
+                    self.note(batch, f"pod of rank {rank} was refused: {message}", attempt)
                     self._refusals[uid] = message  # it stays in the status: pods of one batch would take turns in what is noted
                 final = "is invalid" in message or "is forbidden" in message
                 if final if unmade else now - self._since.setdefault(uid, now) >= max(self._limit - 2 * EVERY, self._limit / 2):
@@ -142,61 +158,12 @@ class Sentry:
             self._noted[batch] = attempt, kind  # last: what a store that was away did not take is noted again
 
 
-class InStore:
-    """Notes of a run's batches in its store."""
-
-    def __init__(self, plan: Plan, store: Store) -> None:
-        self._plan, self._store = plan, store
-
-    def __call__(self, batch: int, reason: str) -> None:
-        """Note it in the plan that the batch belongs to, and in both where two variants are measured side by side: without the pods of
-        one neither is measured. Those that confirm are planned while the sentry stands. Raises StoreError.
-        """
-        if self._plan.trigger == "ab":
-            said = _of_variant(reason, self._plan.shape_of(batch).hosts.count)
-            for each in variants(self._store, self._plan):
-                note(self._store, each.run_id, f"batch-{batch}", "failed", said, [batch])
-            return
-        if batch >= len(self._plan.batches) and "confirmed" not in self._plan.options:
-            self._plan = load_plan(self._store, self._plan.run_id)
-        plan, index = assigned(self._store, self._plan, batch)
-        note(self._store, plan.run_id, f"batch-{index}", "failed", reason, [index])
-
-
-def _of_variant(reason: str, pods: int) -> str:
-    """The reason with the variant of the pod that it tells of, `pods` a side: by its rank."""
-    return re.sub(r"^pod of rank (\d+)", lambda found: f"{found[0]} (variant {'AB'[int(found[1]) >= pods]})", reason)
-
-
-def of_annotations(workflow: Object) -> tuple[set[int], dict[int, str]]:
-    """The batches that a Workflow's annotations call hopeless, and their notes; none where they are another Workflow's or of another go."""
-    said, of = workflow["metadata"].get("annotations") or {}, head(workflow)
-    batches, notes = (said.get(name, "").removeprefix(of) if said.get(name, "").startswith(of) else "" for name in (HOPELESS, NOTES))
-    found = {int(batch): str(reason) for batch, reason in orjson.loads(notes or "{}").items()}
-    return {int(each) for each in batches.split(",") if each}, found
-
-
-def as_annotations(of: str, hopeless: Collection[int], notes: Mapping[int, str]) -> dict[str, str]:
-    """Those annotations, `of` the Workflow with that head; notes are cut, and left out where they are too many for an object."""
-    made = {HOPELESS: f"{of},{','.join(map(str, sorted(hopeless)))},"} if hopeless else {}
-    kept: dict[str, str] = {}
-    for batch, reason in sorted(notes.items()):
-        kept[str(batch)] = reason[:NOTE_LENGTH]
-        if len(orjson.dumps(kept)) > NOTES_BYTES:
-            del kept[str(batch)]
-            break
-    return made | ({NOTES: f"{of}{orjson.dumps(kept).decode()}"} if kept else {})
-
-
-def hand_over(here: Here, store: Store, plan: Plan) -> None:
-    """Put the notes of a sentry that had no store into it. Raises StoreError, KubeError."""
-
-    async def read(kube: Kube) -> Object:
-        return await kube.get(await kube.resource("argoproj.io/v1alpha1", "Workflow"), here.workflow, here.namespace)
-
-    put = InStore(plan, store)
-    for batch, reason in of_annotations(run(read))[1].items():
-        put(batch, reason)
+def _rank_of(node: Object) -> tuple[int, int, str | None] | None:
+    """The batch, the attempt at it and the rank of a measuring pod's node; None of others."""
+    given = {each["name"]: each.get("value") for each in (node.get("inputs") or {}).get("parameters") or []}
+    if node.get("type") != "Pod" or not str(given.get("batch", "")).isdigit():
+        return None
+    return int(given["batch"]), int(given.get("attempt") or 0), given.get("rank")
 
 
 def nodes_of(workflow: Object) -> dict[str, Object]:
@@ -269,7 +236,7 @@ async def _guard(kube: Kube, here: Here, limit: float, put: Callable[[int, str],
     pods = await kube.resource("v1", "Pod")
     workflows = await kube.resource("argoproj.io/v1alpha1", "Workflow")
     notes: dict[int, str] = {}
-    sentry = Sentry(limit, put or notes.__setitem__)
+    sentry = Sentry(limit, put or (lambda batch, reason: notes.update({batch: reason})))
     while True:
         try:
             workflow = await kube.get(workflows, here.workflow, here.namespace)
@@ -284,8 +251,9 @@ async def _guard(kube: Kube, here: Here, limit: float, put: Callable[[int, str],
             sentry.refused(nodes_of(workflow), time.monotonic())
             doomed = sentry.look(await _seen(kube, pods, here), time.monotonic())
             hopeless = sentry.hopeless | sentry.believed
-            said: Object = {name: None for name in (HOPELESS, STOOD) if name in before}  # of an earlier go: retries read them
-            said |= as_annotations(head(workflow), hopeless, noted | notes)
+            said: Object = {name: None for name in (HOPELESS, STOOD, NOTES) if name in before}  # of an earlier go: retries read them
+            notes = {batch: reason for batch, reason in (noted | notes).items() if batch not in sentry.stood}
+            said |= as_annotations(head(workflow), hopeless, notes)
             if not said.items() <= before.items():
                 # before its pods end: then Argo decides whether there is another attempt
                 await kube.patch(workflows, here.workflow, {"metadata": {"annotations": said}}, here.namespace)

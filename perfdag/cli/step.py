@@ -162,7 +162,7 @@ def _finish(args: argparse.Namespace) -> int:
     from perfdag.runs import load_plan
     from perfdag.steps import budget, ended, spent
     from perfdag.steps.place import here
-    from perfdag.steps.sentry import hand_over
+    from perfdag.steps.reasons import hand_over
     from perfdag.store import NotStoredError
 
     place = here()

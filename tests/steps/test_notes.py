@@ -12,8 +12,10 @@ from perfdag.parts import note
 from perfdag.plan import Plan, make_plan
 from perfdag.steps import duel, ended, gang
 from perfdag.steps.gang import Hosts
+from perfdag.steps.marks import as_annotations, head, of_annotations
 from perfdag.steps.pods import Pod
-from perfdag.steps.sentry import InStore, Sentry
+from perfdag.steps.reasons import InStore, hand_over
+from perfdag.steps.sentry import Sentry, _guard
 from perfdag.store import FolderStore, Store
 from perfdag.suite import loads
 
@@ -107,3 +109,49 @@ def test_what_ends_the_next_gang_too_is_noted_again(tmp_path: Path, monkeypatch:
         sentry.look(seen, 5.0 * attempt)
         assert reasons(store, plan) == {("failed", f"pod of rank 0: {oom}")}
     assert sentry.look(seen, 30.0) == []
+
+
+@pytest.mark.parametrize("stands", [True, False])
+async def test_what_a_sentry_without_a_store_noted_is_over_when_the_gang_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stands: bool
+) -> None:
+    """The notes of the lead, which has the store, are newer."""
+    plan, store = make_plan(loads(SUITE)), FolderStore(str(tmp_path))
+    note(store, plan.run_id, "batch-0", "failed", "the peer on node-1 is gone", [0])
+    workflow: dict[str, Any] = {"metadata": {"name": "w", "uid": "u-1"}, "spec": {}, "status": {"startedAt": "2026-01-02T00:00:00Z"}}
+    # of a sentry that was here before, and of this one
+    workflow["metadata"]["annotations"] = as_annotations("u-1 2026-01-02T00:00:00Z", (), {0: PENDING, 1: PENDING})
+    looks = [["Pending"], ["Pending", "Pending"], ["Running", "Running" if stands else "Pending"]]
+
+    def pod(rank: int, phase: str) -> dict[str, Any]:
+        labels = {"perfdag/batch": "0", "perfdag/attempt": "1", "perfdag/rank": str(rank)}
+        full = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available"}
+        status = {"phase": phase, "conditions": [full] if phase == "Pending" else []}
+        return {"metadata": {"name": f"p{rank}", "uid": f"u{rank}", "labels": labels}, "spec": {"containers": []}, "status": status}
+
+    class Api:
+        async def resource(self, api: str, kind: str) -> str:
+            return kind
+
+        async def list(self, *told: Any, **more: Any) -> list[Any]:
+            return [pod(rank, phase) for rank, phase in enumerate(looks.pop(0))]
+
+        async def get(self, *told: Any) -> Any:
+            return workflow if looks else {**workflow, "status": {"phase": "Failed"}}
+
+        async def patch(self, kind: str, name: str, body: Any, namespace: str, **more: Any) -> None:
+            for key, value in body["metadata"]["annotations"].items():
+                workflow["metadata"]["annotations"].pop(key, None)
+                workflow["metadata"]["annotations"] |= {} if value is None else {key: value}
+
+    monkeypatch.setattr("perfdag.steps.sentry.EVERY", 0.01)
+    monkeypatch.setattr("perfdag.steps.sentry.HOPELESS_SECONDS", 0.0)
+    api: Any = Api()
+    await _guard(api, place(), 60.0, None)
+    assert of_annotations(workflow)[1].keys() == ({1} if stands else {0, 1})
+    workflow["metadata"]["annotations"] = as_annotations(
+        head(workflow), (), {k: v for k, v in of_annotations(workflow)[1].items() if not k}
+    )
+    monkeypatch.setattr("perfdag.steps.reasons.run", lambda work: workflow)
+    hand_over(place(), store, plan)
+    assert reasons(store, plan) == {("failed", "the peer on node-1 is gone" if stands else PENDING.replace("rank 0", "rank 1"))}

@@ -17,19 +17,11 @@ from perfdag.parts import part_key
 from perfdag.plan import Plan, make_plan
 from perfdag.podspec import HOPELESS, STOOD
 from perfdag.steps.complete import all_stored, missing, until_next
+from perfdag.steps.marks import as_annotations, of_annotations
 from perfdag.steps.peer import REFUSED, RETRYABLE
 from perfdag.steps.pods import Pod, explain, read, selector, told
-from perfdag.steps.sentry import (
-    InStore,
-    Sentry,
-    _guard,
-    as_annotations,
-    failed,
-    finished,
-    hand_over,
-    nodes_of,
-    of_annotations,
-)
+from perfdag.steps.reasons import InStore, hand_over
+from perfdag.steps.sentry import Sentry, _guard, failed, finished, nodes_of
 from perfdag.store import FolderStore, Store, StoreError
 from perfdag.suite import loads
 
@@ -148,7 +140,7 @@ def test_notes_of_a_sentry_without_a_store_fit_into_an_object_and_come_into_the_
     ours = {"metadata": {"uid": "u-1", "annotations": many}, "status": {"startedAt": "2026-01-02T00:00:00Z"}}
     assert len(of_annotations(ours)[1]) > 100
     plan, store = make_plan(loads("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n")), FolderStore(str(tmp_path))
-    monkeypatch.setattr("perfdag.steps.sentry.run", lambda work: ours)
+    monkeypatch.setattr("perfdag.steps.reasons.run", lambda work: ours)
     for of in (COPIED, RETRIED, OURS):
         assert notes(tmp_path) == []
         ours["metadata"]["annotations"] = as_annotations(of, {0}, {0: "pod of rank 0 never started: no room"})
@@ -525,3 +517,22 @@ def test_why_pods_of_two_variants_never_started_is_in_the_rows_of_both(tmp_path:
             assert {(row["status"], row["error"]) for row in rows} == {
                 ("failed", f"pod of rank {rank} (variant {letter}) never started: InvalidImageName: no")
             }
+
+
+def test_a_sentry_made_anew_notes_nothing_of_an_attempt_before_the_one_that_measures(sentry: Sentry, tmp_path: Path) -> None:
+    oom = "OOMKilled: container main passed its memory limit of 64Mi"
+    dead = pod(oom, phase="Failed")
+    refused = {"type": "Pod", "phase": "Error", "message": 'Pod "x" is invalid'}
+    nodes = {
+        f"n{attempt}": {"inputs": {"parameters": [{"name": "batch", "value": "0"}, {"name": "attempt", "value": str(attempt)}]}, **more}
+        for attempt, more in enumerate((refused, {"type": "Pod", "phase": "Running"}))
+    }
+    sentry.refused(nodes, 0)
+    sentry.look([dead, pod(None, attempt=1, phase="Running", uid="v")], 0)
+    assert notes(tmp_path) == []
+    sentry.look([dead, pod(oom, attempt=1, phase="Failed", uid="v")], 3)
+    assert ["OOMKilled" in each for each in notes(tmp_path)] == [True]
+    sentry.refused({}, 6)
+    sentry.look([pod("InvalidImageName: no", uid="w")], 6)
+    sentry.look([pod("InvalidImageName: no", uid="w")], 12)
+    assert ["InvalidImageName" in each for each in notes(tmp_path)] == [True], "`argo retry` counts from 0"
