@@ -92,8 +92,7 @@ class View:
 
     def code_of(self, step: str) -> int | None:
         """The exit code of a step's last attempt; None where it has none yet, or was lost."""
-        said = ((self.last(step) or {}).get("outputs") or {}).get("exitCode")
-        return None if said is None else int(said)
+        return _code(self.last(step) or {})
 
     def last(self, step: str) -> Object | None:
         """The node of a step's pod; of one that was tried again that of the last attempt. None before there is one."""
@@ -104,29 +103,43 @@ class View:
 
     def troubles(self) -> list[str]:
         """What keeps pods from running, and pods that Argo could not make, those that wait first; while the run lasts not those of batches
-        that are over."""
+        that are over, and never a sentry that fails so that `argo retry` makes another."""
         from perfdag.steps.pods import troubles
-        from perfdag.steps.sentry import nodes_of
+        from perfdag.steps.sentry import nodes_of, template_of
 
         now = self._under_way()
 
         def told(batch: int | None, phase: str) -> bool:
             return phase == "Pending" or batch is None or not now or batch in now
 
-        pods = [pod for pod in self.pods if told(pod.batch, pod.phase)]
-        found = [(pod.phase != "Pending", text) for pod in pods for text in troubles([pod])]
-        for node in nodes_of(self.workflow).values():
-            if node.get("type") != "Pod" or node.get("phase") not in ("Pending", "Error", "Failed") or not node.get("message"):
+        nodes = {_number(name): node for name, node in nodes_of(self.workflow).items() if node.get("type") == "Pod"}
+        on_purpose = {number for number, node in nodes.items() if template_of(node) == "sentry-pod" and _code(node) == 1}
+        pods = [pod for pod in self.pods if told(pod.batch, pod.phase) and _number(pod.name) not in on_purpose]
+        found = {_number(pod.name): (pod.phase != "Pending", text) for pod in pods for text in troubles([pod])}
+        for number, node in nodes.items():
+            phase, message = node.get("phase"), node.get("message")
+            if phase not in ("Pending", "Error", "Failed") or not message or number in on_purpose | found.keys():
                 continue
-            if told(_batch(node), node["phase"]) and not any(node["message"][:40] in text for _, text in found):
-                found.append((node["phase"] != "Pending", f"{node.get('displayName')}: {node['message']}"))
-        return [text for _, text in sorted(found, key=lambda each: each[0])]
+            if told(_batch(node), phase):
+                found[number] = phase != "Pending", f"{node.get('displayName')}: {message}"
+        return [text for _, text in sorted(found.values(), key=lambda each: each[0])]
 
     def _under_way(self) -> set[int | None]:
         """The batches that are, while the run is; none where that is not known. Between two attempts no pod is there: the last ones tell."""
         measuring = [pod for pod in self.pods if pod.batch is not None]
         newest = max((pod.created for pod in measuring), default=0.0)
         return set() if self.phase in DONE else {*self.batches} or {pod.batch for pod in measuring if pod.created == newest}
+
+
+def _number(name: str) -> str:
+    """What the names of a pod and of its node have in common, and no others of a Workflow: Argo's hash of where in it they are."""
+    return name.rpartition("-")[2]
+
+
+def _code(node: Object) -> int | None:
+    """The exit code of a pod's node."""
+    said = (node.get("outputs") or {}).get("exitCode")
+    return None if said is None else int(said)
 
 
 def _batch(node: Object) -> int | None:
