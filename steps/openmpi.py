@@ -39,19 +39,24 @@ def ranks_by_address(hosts: Sequence[Host], ranks: int) -> dict[str, int]:
 
 
 def few_cpus(shape: Shape, ranks: int) -> list[str]:
-    """Why so many ranks in a pod would wait for its CPU quota, empty where they would not: resources are its limits too."""
+    """Why so many ranks in a pod would wait for its CPU quota, empty where they would not: resources are its limits too.
+
+    oversubscribe is no way out, though it passes here: a quota throttles ranks that spin, and noise.throttled makes such a sample invalid.
+    """
     given = shape.resources.get("cpu")
     if given is None or amount(given) >= ranks:
         return []
     return [
-        f"{ranks} processes in each pod, and resources.cpu {given}, would be throttled by its CPU quota; raise it to {ranks}, or use fewer"
+        f"on a cluster {ranks} processes in each pod, and resources.cpu {given}, would be throttled by its CPU quota; raise it to {ranks}, use fewer,"
+        " or leave it out for `perfdag run`, which sets no quota"
     ]
 
 
 def need_cpus(hosts: Sequence[Host], ranks: int) -> None:
     """Raise Skip where a pod or a node has fewer CPUs than it gets ranks: spinning ranks that share a CPU measure the scheduler.
 
-    A pod's CPUs may be its own (the kubelet's static CPU manager), so those of a node are asked of each pod on it.
+    A pod's CPUs may be its own (the kubelet's static CPU manager), so those of a node are asked of each pod on it. Under a quota oversubscribe
+    is no way out, as in few_cpus.
     """
     per_host = ranks // len(hosts)
     pods: dict[tuple[str, int], tuple[Host, int]] = {}

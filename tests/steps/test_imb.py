@@ -176,7 +176,7 @@ def test_more_ranks_than_the_cpus_of_a_pod_are_refused_when_planning() -> None:
     for cpu, says in ((1, "resources.cpu 1"), ("7500m", "resources.cpu 7500m"), ("8", None), (8.0, None)):
         shape = Shape.model_validate({"hosts": {"count": 2}, "resources": {"cpu": cpu}})
         problems = IMB.check(params, shape)
-        assert [f"8 processes in each pod, and {says}, would be" in each for each in problems] == ([True] if says else [])
+        assert [f"on a cluster 8 processes in each pod, and {says}, would be" in each for each in problems] == ([True] if says else [])
         assert IMB.check(params.model_copy(update={"oversubscribe": True}), shape) == []
 
 

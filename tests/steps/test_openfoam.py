@@ -384,7 +384,11 @@ def test_more_processes_than_the_cpus_of_a_pod_are_refused_when_planning() -> No
     params = OpenFoamParams(procs=16, nodes=2)
     shape = Shape.model_validate({"hosts": {"count": 2}, "resources": {"cpu": 4}})
     (problem,) = OpenFoam().check(params, shape)
-    assert problem.startswith("8 processes in each pod, and resources.cpu 4, would be throttled by its CPU quota; raise it to 8")
+    assert problem.startswith(
+        "on a cluster 8 processes in each pod, and resources.cpu 4, would be throttled by its CPU quota; raise it to 8"
+    )
+    assert "oversubscribe" not in problem  # ranks that spin under a quota are throttled, and the sample is invalid
+    assert "leave it out for `perfdag run`" in problem
     assert OpenFoam().check(params.model_copy(update={"oversubscribe": True}), shape) == []
     assert OpenFoam().check(OpenFoamParams(procs=8, nodes=2), shape) == []
 
