@@ -22,10 +22,10 @@ pyhpc_turbulent_kinetic_energy pytorch_CycleGAN_and_pix2pix pytorch_stargan pyto
 resnet50_quantized_qat resnext50_32x4d sam sam_fast shufflenet_v2_x1_0 simple_gpt simple_gpt_tp_manual soft_actor_critic
 speech_transformer squeezenet1_1 stable_diffusion_text_encoder stable_diffusion_unet tacotron2 timm_efficientdet timm_efficientnet
 timm_nfnet timm_regnet timm_resnest timm_vision_transformer timm_vision_transformer_large timm_vovnet torch_multimodal_clip tts_angular
-vgg16 vision_maskrcnn yolov3
+vgg16 yolov3
 """
 MODELS = frozenset(_MODELS.split())
-"""Folders of torchbenchmark/models at COMMIT."""
+"""Folders of torchbenchmark/models at COMMIT, those of _BY_WEIGHTS left out."""
 # their train() raises NotImplementedError, or returns one, which invoke() drops
 _WITHOUT_TRAIN = """
 doctr_det_predictor doctr_reco_predictor hf_Whisper hf_distil_whisper llama llava maml microbench_unbacked_tolist_sum modded_nanogpt moondream
@@ -61,13 +61,13 @@ class TorchbenchParams(Params):
     @field_validator("model")
     @classmethod
     def _known(cls, model: str) -> str:
+        if model in _BY_WEIGHTS:
+            raise ValueError(f"{model} does as much as its weights find in an image, and weights are random here; use another model")
         if model not in MODELS:
             near = difflib.get_close_matches(model, MODELS, n=3, cutoff=0.4)
             raise ValueError(
-                f"{model!r} is not a model of pytorch/benchmark at {COMMIT[:7]}; near: {', '.join(near) or 'none'}; {len(MODELS)} are known"
+                f"{model!r} is not a model of pytorch/benchmark at {COMMIT[:7]}; near: {', '.join(near) or 'none'}; {len(MODELS)} can be measured"
             )
-        if model in _BY_WEIGHTS:
-            raise ValueError(f"{model} does as much as its weights find in an image, and weights are random here; use another model")
         return model
 
     @model_validator(mode="after")

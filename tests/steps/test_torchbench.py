@@ -14,7 +14,7 @@ from perfdag.hosts import LocalHost
 from perfdag.shape import Shape
 from perfdag.steps import torchbench
 from perfdag.steps.torchbench import Torchbench, arguments
-from perfdag.steps.torchbench_params import COMMIT, TorchbenchParams
+from perfdag.steps.torchbench_params import COMMIT, MODELS, TorchbenchParams
 from perfdag.steps.torchbench_run import MARK
 
 RECORDED = Path(__file__).parent.parent / "recorded" / "torchbench"
@@ -81,6 +81,7 @@ def test_both_models_and_odd_batches_were_recorded() -> None:
         ({"model": "resnet5"}, "near: resnet50"),
         *(({"model": model, "test": "train"}, "only eval") for model in ("llama", "sam", "sam_fast", "llava", "moondream", "maml")),
         ({"model": "vision_maskrcnn"}, "does as much as its weights find in an image, and weights are random here"),
+        ({"model": "vision_maskrcn"}, f"near: detectron2_maskrcnn, .*; {len(MODELS)} can be measured"),
         ({"gpus": 2, "device": "cuda"}, "the only value is 1"),
         ({"device": "cpu", "precision": "amp_fp16"}, "device cpu has fp32, bf16, amp_bf16"),
         ({"device": "cpu", "precision": "amp"}, "precision amp: device cpu has fp32, bf16, amp_bf16"),
@@ -93,6 +94,10 @@ def test_both_models_and_odd_batches_were_recorded() -> None:
 def test_bad_parameters_are_refused(bad: dict[str, Any], says: str) -> None:
     with pytest.raises(ValidationError, match=says):
         TorchbenchParams(**bad)
+
+
+def test_every_model_that_is_offered_is_taken() -> None:
+    assert {TorchbenchParams(model=model).model for model in MODELS} == MODELS
 
 
 def test_a_gpu_that_would_be_idle_is_refused() -> None:
