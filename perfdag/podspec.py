@@ -24,7 +24,8 @@ HOPELESS = f"{LABEL}/hopeless"
 """Annotation of a Workflow: what it belongs to (`perfdag.steps.marks.head`), then the batches that no other attempt can mend, between commas.
 The sentry writes it, retries read it."""
 STOOD = f"{LABEL}/stood"
-"""Annotation of a Workflow: its uid, once its sentry saw batches fail to the end, so that none is made after it until `argo retry`."""
+"""Annotation of a Workflow: its uid, once its sentry saw batches fail to the end, so that none is made after it until `argo retry`.
+There it stands until the next sentry's first look: one that is evicted before that is not made anew, for Argo calls it Failed."""
 NOTES = f"{LABEL}/notes"
 """Annotation of a Workflow whose store is a claim: what it belongs to, then why batches did not start, for its last step."""
 STEP, BEGAN, ENDED = f"{LABEL}/step", "began", "ended"

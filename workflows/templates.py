@@ -45,7 +45,8 @@ def template(made: Installation) -> WorkflowTemplate:
         image_pull_secrets=[m.LocalObjectReference(name=name) for name in made.pull_secrets] or None,
     ) as w:
         plan = tried(made, "plan", _plan(made), lost(made, "plan", PLAN_SECONDS))
-        sentry = tried(made, "sentry", _sentry(made), f"'{{{{workflow.annotations.{STOOD}}}}}' != '{{{{workflow.uid}}}}'")
+        anew = f"lastRetry.status == 'Error' || '{{{{workflow.annotations.{STOOD}}}}}' != '{{{{workflow.uid}}}}'"
+        sentry = tried(made, "sentry", _sentry(made), anew)
         suspect = tried(made, "suspect", _suspect(made), lost(made, "suspect", FINISH_SECONDS))
         tried(made, "finish", _finish(made), lost(made, "finish", FINISH_SECONDS))
         pods = rank(made)

@@ -252,9 +252,8 @@ def test_no_pod_waits_for_ever_and_only_what_another_attempt_may_mend_is_tried_a
         f"!({hopeless} startsWith '{{{{workflow.uid}}}} ' && {hopeless} contains ',{{{{inputs.parameters.batch}}}},')"
     }, "marks that argo resubmit copied are another Workflow's"
     mark, uid = "'{{workflow.annotations.perfdag/step}}'", "{{workflow.uid}}"
-    assert tried["sentry"]["expression"] == f"'{{{{workflow.annotations.perfdag/stood}}}}' != '{uid}'", (
-        "it fails so that argo retry makes another"
-    )
+    stood = f"'{{{{workflow.annotations.perfdag/stood}}}}' != '{uid}'"
+    assert tried["sentry"]["expression"] == f"lastRetry.status == 'Error' || {stood}", "it fails so that argo retry makes another"
     for name, most in steps.items():
         lasts = f"({mark} == '{uid} {name} ended' ? 0 : {mark} == '{uid} {name} began' ? {most} : 30)"
         assert tried[name]["expression"] == f"lastRetry.status == 'Error' || asFloat(lastRetry.duration) < {lasts}"
