@@ -157,6 +157,11 @@ class Namespace:
 
         return {name for name in stored_parts(open_store(self.store), run_id) if not name.startswith("canary")}
 
+    def under_way(self, run_id: str, at_least: int = 2) -> set[str]:
+        """Names of the samples stored, once there are so many."""
+        stored: set[str] = self.until(lambda: len(found := self.stored(run_id)) >= at_least and found, 90, "sample in the store")
+        return stored
+
     def assert_complete(self, run_id: str, samples: int) -> None:
         """Rows equal the plan: every sample once, all ok."""
         rows = self.rows(run_id)

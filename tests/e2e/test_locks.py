@@ -26,7 +26,9 @@ def test_runs_of_two_installations_take_turns_and_the_urgent_one_goes_first(benc
     beside.until(lambda: "lock" in beside.perfdag("status", second).stdout.lower(), 60, "word on what is waited for")
     third = bench.submit(suite)
     urgent = bench.submit(suite, "--set", "priority=5")
-    assert len(bench.stored(bench.run_id(first))) < 4, "the first run ended before all others waited: this machine was too slow to submit them"
+    assert len(bench.stored(bench.run_id(first))) < 4, (
+        "the first run ended before all others waited: this machine was too slow to submit them"
+    )
     spans = {}
     for place, name in ((bench, first), (beside, second), (bench, third), (bench, urgent)):
         assert place.watch(name, timeout=500).returncode == 0

@@ -23,17 +23,12 @@ from .conftest import Namespace, sleeps
 pytestmark = [pytest.mark.argo, pytest.mark.slow]
 
 
-def _under_way(bench: Namespace, run_id: str, at_least: int = 2) -> set[str]:
-    stored: set[str] = bench.until(lambda: len(found := bench.stored(run_id)) >= at_least and found, 90, "sample in the store")
-    return stored
-
-
 @pytest.mark.parametrize("rank", [0, 1], ids=["lead", "peer"])
 def test_a_deleted_pod_loses_nothing(bench: Namespace, tmp_path: Path, rank: int) -> None:
     name = bench.submit(sleeps(tmp_path, points=12))
     run_id = bench.run_id(name)
     pod = bench.pod(name, rank)
-    before = _under_way(bench, run_id)
+    before = bench.under_way(run_id)
     bench.delete("Pod", pod["metadata"]["name"])
     said = bench.watch(name)
     assert said.returncode == 0, said.stdout + said.stderr
@@ -233,61 +228,11 @@ def test_a_point_that_kills_its_pod_costs_only_its_own_samples(bench: Namespace,
     assert {row["error"] for row in rows if row["entry"] == "bad"} == {why}
 
 
-def test_stop_then_resume(bench: Namespace, tmp_path: Path) -> None:
-    suite = sleeps(tmp_path, points=40)
-    name = bench.submit(suite)
-    run_id = bench.run_id(name)
-    _under_way(bench, run_id)
-    subprocess.run(["argo", "stop", name, "-n", bench.name], check=True, capture_output=True)
-    bench.watch(name)
-    half = bench.stored(run_id)
-    assert 0 < len(half) < 40
-    assert {row["status"] for row in bench.rows(run_id)} == {"ok", "missing"}
-    again = bench.perfdag("submit", "--resume", run_id, "--watch")
-    assert again.returncode == 0, again.stdout + again.stderr
-    bench.assert_complete(run_id, 40)
-
-
-def test_argo_retry(bench: Namespace, tmp_path: Path) -> None:
-    name = bench.submit(sleeps(tmp_path, points=40))
-    run_id = bench.run_id(name)
-    _under_way(bench, run_id)
-    subprocess.run(["argo", "stop", name, "-n", bench.name], check=True, capture_output=True)
-    bench.watch(name)
-    subprocess.run(["argo", "retry", name, "-n", bench.name], check=True, capture_output=True)
-    bench.until(lambda: len(bench.stored(run_id)) == 40, 180, "complete run")
-    bench.assert_complete(run_id, 40)
-    # not waited for: Argo 4.1 can leave the attempt that was stopped Running, and with it the workflow
-    subprocess.run(["argo", "terminate", name, "-n", bench.name], check=True, capture_output=True)
-
-
-def test_what_argo_retry_measures_again_has_a_sentry(bench: Namespace, tmp_path: Path) -> None:
-    suite = tmp_path / "again.yaml"
-    suite.write_text(
-        "name: again\npending_limit: 300s\nentries:\n"
-        "  - {benchmark: command, name: good, params: {argv: [sleep, '0.1']}}\n"
-        "  - {benchmark: command, name: bad, image: 'localhost/no-such-image:1', params: {argv: [sleep, '0.1']}}\n"
-    )
-    name = bench.submit(suite)
-    assert bench.watch(name).returncode == 1
-    before = bench.attempts(name)
-    subprocess.run(["argo", "retry", name, "-n", bench.name], check=True, capture_output=True)
-
-    def ended() -> bool:
-        [found] = [each for each in bench.objects("Workflow", "argoproj.io/v1alpha1") if each["metadata"]["name"] == name]
-        return found["status"].get("phase") == "Failed"
-
-    # nobody would give up the image: each attempt would wait for all of the limit
-    bench.until(ended, 150, "end of the second go")
-    assert len(bench.attempts(name) | before) <= len(before) + 1, "given up for good"
-    assert {row["entry"]: row["status"] for row in bench.rows(bench.run_id(name))} == {"good": "ok", "bad": "failed"}
-
-
 def test_delete_leaves_nothing_behind(bench: Namespace, tmp_path: Path) -> None:
     name = bench.submit(sleeps(tmp_path, points=20))
     run_id = bench.run_id(name)
     bench.pod(name, 1)
-    _under_way(bench, run_id)
+    bench.under_way(run_id)
     said = bench.perfdag("delete", run_id)
     assert said.returncode == 0, said.stderr
     assert not [pod for pod in bench.objects("Pod") if name in pod["metadata"]["name"]]
@@ -369,7 +314,7 @@ def proxy(bench: Namespace) -> Iterator[Proxy]:
 def test_a_store_that_is_away_for_30_s_loses_nothing(bench: Namespace, proxy: Proxy, tmp_path: Path) -> None:
     name = bench.submit(sleeps(tmp_path, points=10, hosts=1))
     run_id = bench.run_id(name)
-    _under_way(bench, run_id)
+    bench.under_way(run_id)
     proxy.leave()
     time.sleep(30)
     before = len(bench.stored(run_id))

@@ -1,0 +1,60 @@
+"""A run that ended early on a real cluster goes on: as a run of its own, or by `argo retry` of its Workflow."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .conftest import Namespace, sleeps
+
+pytestmark = [pytest.mark.argo, pytest.mark.slow]
+
+
+def test_stop_then_resume(bench: Namespace, tmp_path: Path) -> None:
+    suite = sleeps(tmp_path, points=40)
+    name = bench.submit(suite)
+    run_id = bench.run_id(name)
+    bench.under_way(run_id)
+    subprocess.run(["argo", "stop", name, "-n", bench.name], check=True, capture_output=True)
+    bench.watch(name)
+    half = bench.stored(run_id)
+    assert 0 < len(half) < 40
+    assert {row["status"] for row in bench.rows(run_id)} == {"ok", "missing"}
+    again = bench.perfdag("submit", "--resume", run_id, "--watch")
+    assert again.returncode == 0, again.stdout + again.stderr
+    bench.assert_complete(run_id, 40)
+
+
+def test_argo_retry(bench: Namespace, tmp_path: Path) -> None:
+    name = bench.submit(sleeps(tmp_path, points=40))
+    run_id = bench.run_id(name)
+    bench.under_way(run_id)
+    subprocess.run(["argo", "stop", name, "-n", bench.name], check=True, capture_output=True)
+    bench.watch(name)
+    subprocess.run(["argo", "retry", name, "-n", bench.name], check=True, capture_output=True)
+    bench.until(lambda: len(bench.stored(run_id)) == 40, 180, "complete run")
+    bench.assert_complete(run_id, 40)
+    # not waited for: Argo 4.1 can leave the attempt that was stopped Running, and with it the workflow
+    subprocess.run(["argo", "terminate", name, "-n", bench.name], check=True, capture_output=True)
+
+
+def test_what_argo_retry_measures_again_has_a_sentry(bench: Namespace, tmp_path: Path) -> None:
+    suite = tmp_path / "again.yaml"
+    suite.write_text(
+        "name: again\npending_limit: 300s\nentries:\n"
+        "  - {benchmark: command, name: good, params: {argv: [sleep, '0.1']}}\n"
+        "  - {benchmark: command, name: bad, image: 'localhost/no-such-image:1', params: {argv: [sleep, '0.1']}}\n"
+    )
+    name = bench.submit(suite)
+    assert bench.watch(name).returncode == 1
+    before = bench.attempts(name)
+    subprocess.run(["argo", "retry", name, "-n", bench.name], check=True, capture_output=True)
+
+    def ended() -> bool:
+        [found] = [each for each in bench.objects("Workflow", "argoproj.io/v1alpha1") if each["metadata"]["name"] == name]
+        return found["status"].get("phase") == "Failed"
+
+    # nobody would give up the image: each attempt would wait for all of the limit
+    bench.until(ended, 150, "end of the second go")
+    assert len(bench.attempts(name) | before) <= len(before) + 1, "given up for good"
+    assert {row["entry"]: row["status"] for row in bench.rows(bench.run_id(name))} == {"good": "ok", "bad": "failed"}
