@@ -4,11 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from perfdag.steps.scale.chains import chain, without_pods
 from perfdag.steps.scale.generator import Submission
-from perfdag.steps.scale.observer import Observer, Record
+from perfdag.steps.scale.observer import ENDED, Observer, Record
 from perfdag.steps.scale.rows import VMI
-
-ENDED = ("succeeded", "failed", "gone")
-"""Stages after which a pod or VMI runs no more."""
 
 
 def wanted(items: Sequence[Submission], members: int | None) -> int:
@@ -28,7 +25,7 @@ def reached(observer: Observer, api_version: str, kind: str, members: int | None
     if members is None:
         most = counts["Pod", goal] + counts["Pod", "failed"]
         return most if most < enough else whole(observer, kind, goal, "failed")
-    most = sum(counts["Pod", stage] for stage in {goal, *ENDED}) + counts[kind, "failed"] * members
+    most = observer.over("Pod", goal) + counts[kind, "failed"] * members
     return counts["Pod", goal] if most < enough else _of_workloads(observer, api_version, kind, members, goal)
 
 
@@ -52,8 +49,8 @@ def _top(observer: Observer, record: Record) -> Record:
 
 
 def may_be_settled(observer: Observer, enough: int) -> bool:
-    """False where fewer than `enough` VMIs can be settled; cheap, and true too often, where one is counted twice."""
-    return sum(observer.counts[VMI, stage] for stage in ("running", *ENDED)) >= enough
+    """False where fewer than `enough` VMIs can be settled; cheap, and true too often, where one was replaced."""
+    return observer.over(VMI, "running") >= enough
 
 
 def whole(observer: Observer, kind: str, *stages: str) -> int:

@@ -23,6 +23,8 @@ from perfdag.steps.scale.stages import Extractor, extractor, failure, unix_ns
 from perfdag.steps.scale.templates import RUN_LABEL
 
 Kind = tuple[str, str]
+ENDED = ("succeeded", "failed", "gone")
+"""Stages after which a pod or VMI runs no more."""
 REPLAY = 2.0
 """Seconds a resumed watch may take to tell what happened meanwhile; the list has told how things stand now."""
 PATIENCE = 300.0
@@ -117,6 +119,7 @@ class Observer:
         self.kinds, self.namespaces, self.primary = list(dict.fromkeys(kinds)), list(namespaces), set(primary)
         self.records: dict[str, Record] = {}
         self.counts: Counter[tuple[str, str]] = Counter()
+        self._ended, self._ended_after = Counter[str](), Counter[tuple[str, str]]()
         self.messages: dict[str, str] = {}
         self._warned_at: dict[str, int] = {}
         self._strays: dict[str, Record] = {}
@@ -280,7 +283,8 @@ class Observer:
             each = todo.pop()
             self._strays.pop(each.uid, None)
             self.records[each.uid] = each
-            self.counts.update((each.kind, stage) for stage in each.stages)
+            for at, stage in enumerate(each.stages):
+                self._count(each.kind, stage, each.stages[:at])
             todo += self._owned_by.pop(each.uid, ())
 
     def reached(self, kind: str, *stages: str) -> int:
@@ -289,6 +293,18 @@ class Observer:
             return self.counts[kind, stages[0]]
         return sum(any(stage in each.stages for stage in stages) for each in self.of(kind))
 
+    def _count(self, kind: str, stage: str, before: Sequence[str]) -> None:
+        self.counts[kind, stage] += 1
+        if any(each in ENDED for each in before):
+            self._ended_after[kind, stage] += 1
+        elif stage in ENDED:
+            self._ended[kind] += 1
+            self._ended_after.update((kind, each) for each in (*before, stage))
+
+    def over(self, kind: str, goal: str) -> int:
+        """How many objects of a kind reached the goal or ended, each once. Costs no look at them."""
+        return self.counts[kind, goal] + self._ended[kind] - self._ended_after[kind, goal]
+
     @property
     def reasons(self) -> Counter[str]:
         """What Events warned of the run's objects last: kind and text -> how many objects."""
@@ -296,7 +312,7 @@ class Observer:
 
     def _note(self, record: Record, stage: str, api: int, at: int, received: int) -> None:
         if record.put(stage, api, at, received) and record.uid in self.records:
-            self.counts[record.kind, stage] += 1
+            self._count(record.kind, stage, record.stages[:-1])
             if self.on_stage:
                 self.on_stage(record, stage, received)
             self._changed.set()
@@ -328,7 +344,7 @@ class Observer:
     async def until(self, done: Callable[[], bool], timeout: float) -> bool:
         """Wait until `done()` holds, asked after changes; false after `timeout` seconds. Raises the KubeError of a broken watch."""
         deadline = time.monotonic() + timeout
-        while not done():
+        while not (found := _timed(done))[0]:
             if self.failed:
                 raise self.failed[0]
             left = deadline - time.monotonic()
@@ -337,7 +353,8 @@ class Observer:
             self._changed.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), min(left, 0.5))
-            await asyncio.sleep(min(0.02, max(0.0, left)))  # changes come in crowds; one look at each crowd is enough
+            # changes come in crowds, and one look at each crowd is enough; what a look costs goes off the times that are received
+            await asyncio.sleep(min(max(0.02, found[1]), max(0.0, left)))
         return True
 
     def of(self, kind: str) -> Iterator[Record]:
@@ -382,6 +399,12 @@ class Observer:
                 (self._adopt if ours else self._stray)(Record.read(raw, shift))
         self._versions, self.messages, self._warned_at = mark["versions"], mark["messages"], mark["warned_at"]
         self._pending_events = {uid: {(stage, at) for stage, at in told} for uid, told in mark["events"].items()}
+
+
+def _timed(done: Callable[[], bool]) -> tuple[bool, float]:
+    """What it says, and the seconds that it took."""
+    start = time.monotonic()
+    return done(), time.monotonic() - start
 
 
 def _unreadable(resource: Resource, metadata: dict[str, Any], error: Exception) -> KubeError:

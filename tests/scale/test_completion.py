@@ -9,7 +9,7 @@ import pytest
 
 from perfdag import kubeconfig
 from perfdag.kube import Kube, KubeError, Resource
-from perfdag.steps.scale import commands, runai, sampling, times, vmi
+from perfdag.steps.scale import commands, completion, runai, sampling, times, vmi
 from perfdag.steps.scale.attach import attach, find, follow, workload_of
 from perfdag.steps.scale.chains import chain, kinds_of
 from perfdag.steps.scale.clock import Offset
@@ -109,6 +109,20 @@ class TestAnyKind:
         made = [record("Pod", f"p{i}", "a", created=2, **dict.fromkeys(stages, 3)) for i, stages in enumerate(pods)]
         observer = observed(record(kind, "a", created=1), *made)
         assert reached(observer, "batch/v1" if kind == "Job" else "apps/v1", kind, members, 0) == want
+
+    def test_all_pods_are_looked_at_only_where_enough_may_be_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A pod that is ready, succeeds and goes is one: at 20,000 Jobs a look holds up the loop that notes when changes arrive."""
+        looks: list[bool] = []
+        monkeypatch.setattr(completion, "_of_workloads", lambda *_: looks.append(True) or 10)
+        observer = self.jobs(*(record("Pod", f"p{name}", name, created=2, ready=3, succeeded=4) for name in "abcd"))
+        for name in "efghi":
+            observer._adopt(record("Pod", f"p{name}", name, created=2))
+            for stage in ("ready", "failed", "gone") if name < "h" else ("succeeded", "ready"):
+                observer._note(observer.records[f"p{name}"], stage, 0, 0, 1)
+        assert reached(observer, "batch/v1", "Job", 1, 10) == observer.counts["Pod", "ready"] == 9
+        assert not looks
+        observer._adopt(record("Pod", "pj", "j", created=2, gone=3))
+        assert (reached(observer, "batch/v1", "Job", 1, 10), looks) == (10, [True])
 
     @pytest.mark.parametrize("stages", [("failed",), ("gone",), ("ready",), ("ready", "gone"), ("succeeded",)])
     def test_a_pod_of_its_own_has_nobody_to_stand_in_for_it(self, stages: tuple[str, ...]) -> None:

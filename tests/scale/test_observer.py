@@ -83,6 +83,22 @@ class TestWhose:
         assert ours.reasons == {"Pod Failed: no": 1}
 
 
+async def test_what_looks_cost_is_less_than_half_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    from perfdag.steps.scale import observer as module
+
+    pauses, looks = list[float](), iter([(False, 0.0), (False, 0.11), (True, 0.0)])
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    ours = observer()
+    monkeypatch.setattr(module, "_timed", lambda _: (ours._changed.set(), next(looks))[1])
+    monkeypatch.setattr(ours._changed, "clear", lambda: None)
+    monkeypatch.setattr(module.asyncio, "sleep", sleep)
+    assert await ours.until(lambda: False, 9.0)
+    assert pauses == [0.02, 0.11]
+
+
 class TestFailures:
     def pod(self, *conditions: tuple[str, str, str], **status: Any) -> dict[str, Any]:
         told = [{"type": name, "status": value, "reason": reason, "message": "0/3 nodes"} for name, value, reason in conditions]
