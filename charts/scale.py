@@ -154,13 +154,30 @@ def _label(stage: Stage) -> str:
     return f"{stage.name.replace('_', ' ')}{missing}"
 
 
+_STARTS = ("submitted", "created")
+
+
+def _total(stage: Stage, stages: Sequence[Stage]) -> bool:
+    """Whether its time is made up of those of other stages: it begins with the object, and they follow one another."""
+    finer = any(each.name.endswith(f"_to_{stage.name}") and each.since not in _STARTS for each in stages)
+    return stage.since in _STARTS and (finer or "_to_" in stage.name or stage.name in ("workload_running", "workload_ready"))
+
+
+def _slowest(stages: Sequence[Stage]) -> Stage | None:
+    """The stage that took longest since the one before it; a total only where there is nothing else."""
+    seen = [each for each in stages if each.seconds]
+    own = [each for each in seen if not _total(each, seen)] or seen
+    return max(own, key=lambda each: float(np.median(each.seconds)), default=None)
+
+
 @_housed
 def s_curves(stages: Sequence[Stage]) -> Figure:
-    """How many objects have reached each stage by each moment."""
-    shown = [each for each in stages if each.at]
+    """How many objects have reached each stage by each moment. Totals are left out: they end when the stage of their name does."""
+    names = {each.name for each in stages if each.at}
+    shown = [each for each in stages if each.at and each.name.partition("_to_")[2] not in names]
     if not shown:
         return style.no_data("no stage was reached")
-    widest = max(shown, key=lambda each: float(np.median(each.seconds)) if each.seconds else 0.0)
+    widest = _slowest(stages) or shown[0]
     fig, (ax,) = style.figure(heights=(3.6,), title=f"The widest gap is before {widest.name.replace('_', ' ')}")
     for k, each in enumerate(shown):
         at = sorted(each.at)
@@ -177,9 +194,9 @@ def s_curves(stages: Sequence[Stage]) -> Figure:
 def ecdf(stages: Sequence[Stage]) -> Figure:
     """Share of objects that took at most so long for each stage; objects that never reached it keep the curve below 1."""
     shown = [each for each in stages if each.seconds]
-    if not shown:
+    slow = _slowest(stages)
+    if slow is None:
         return style.no_data("no stage was reached")
-    slow = max(shown, key=lambda each: float(np.median(each.seconds)))
     fig, (ax,) = style.figure(heights=(3.6,), title=f"Slowest stage: {slow.name.replace('_', ' ')}, median {np.median(slow.seconds):.3g} s")
     for k, each in enumerate(shown):
         values = sorted(each.seconds)

@@ -46,6 +46,29 @@ class TestCharts:
         assert "7.25 x PATCH vmi for each VM at 400 VMs" in figures[-1].texts[0].get_text()
         assert "for each object at 400 objects" in charts.api_calls(calls, "objects").texts[0].get_text()
 
+    @pytest.mark.parametrize(("gated", "slow"), [(False, "ready"), (True, "release to scheduled")])
+    def test_a_total_is_neither_a_moment_of_its_own_nor_the_slowest_stage(self, gated: bool, slow: str) -> None:
+        """Pods, scheduled after a second (gated: released after 5, scheduled at 9) and ready 2 later."""
+        from perfdag.charts import scale as charts
+        from perfdag.charts.stages import Stage
+
+        def stage(name: str, since: str, at: float, seconds: float) -> Stage:
+            return Stage(name, since, [0, 1], [at, at], [seconds, seconds])
+
+        at = 9.0 if gated else 1.0
+        released = [stage("released", "created", 5.0, 2.5), stage("release_to_scheduled", "released", at, 4.0)] if gated else []
+        totals = [stage("submission_to_scheduled", "submitted", at, at), stage("submission_to_ready", "submitted", at + 2, at + 2)]
+        others = [stage("workload_ready", "created", at + 2, at + 1.5), stage("ready", "scheduled", at + 2, 2.0)]
+        stages = [stage("created", "submitted", 0.5, 0.5), *released, stage("scheduled", "created", at, at - 0.5), *totals, *others]
+        curves, shares = charts.s_curves(stages), charts.ecdf(stages)
+        assert curves.texts[0].get_text() == f"The widest gap is before {slow}"
+        assert shares.texts[0].get_text() == f"Slowest stage: {slow}, median {4 if gated else 2} s"
+        drawn = [line.get_label() for line in curves.axes[0].get_lines()]
+        assert drawn == ["created", *(["released"] if gated else []), "scheduled", "workload ready", "ready"]
+        assert "submission to ready" in [line.get_label() for line in charts.s_curves(totals).axes[0].get_lines()], (
+            "nothing else tells of it"
+        )
+
     def test_the_curves_of_many_stages_are_told_apart_and_not_covered(self) -> None:
         from perfdag.charts import scale as charts
         from perfdag.charts.stages import Stage
