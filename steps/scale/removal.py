@@ -212,3 +212,14 @@ async def namespace_of(kube: Kube, name: str) -> Object | None:
         if error.status != 404:
             raise
         return None
+
+
+async def stays(kube: Kube, name: str) -> bool:
+    """Whether a namespace is there and not being deleted; one that we may not see stays. Raises KubeError."""
+    try:
+        found = await namespace_of(kube, name)
+    except KubeError as error:
+        if error.status != 403:
+            raise
+        return True
+    return found is not None and "deletionTimestamp" not in found["metadata"]

@@ -20,7 +20,7 @@ from perfdag.steps.scale.generator import ApiSubmitter, Submission, Submitted, S
 from perfdag.steps.scale.harness import Harness
 from perfdag.steps.scale.namespaces import own_namespaces
 from perfdag.steps.scale.observer import Observer, Record
-from perfdag.steps.scale.removal import remove
+from perfdag.steps.scale.removal import remove, stays, there
 from perfdag.steps.scale.rows import Clocks, Row, rows_of
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.simulate import simulated_nodes
@@ -154,9 +154,9 @@ class Session:
         patience = min(timeout, max(LEFT_BEHIND, self.deadline - time.monotonic()))
         return await self.observer.until(lambda: next(self._left(names), None) is None, patience)
 
-    def left(self, items: Sequence[Submission]) -> int:
-        """How many objects of these workloads, created with them or owned by them, are still there."""
-        return sum(1 for _ in self._left(self._names(items)))
+    def left(self, items: Sequence[Submission], namespaces: Sequence[str] | None = None) -> int:
+        """How many objects of these workloads, created with them or owned by them, are still there (in some namespaces; None: all)."""
+        return sum(1 for each in self._left(self._names(items)) if namespaces is None or each.namespace in namespaces)
 
     def _names(self, items: Sequence[Submission]) -> set[tuple[str, str, str]]:
         return {(each.kind, item.namespace, each.name_of(item.name)) for each in self.template.documents for item in items}
@@ -328,37 +328,50 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
         await self._close()
 
     async def _close(self) -> None:
+        """Remove what is there and what was opened; then tell what is left, since namespaces that were made here take what is in them along."""
+        left, why = 0, "interrupted" if self._session else ""
         try:
             if self._session:
-                await self._clear(self._session)
-        finally:
-            await self._stack.aclose()
-
-    async def _clear(self, session: Session) -> None:
-        """Remove what is there, and tell what is left of it."""
-        here, how = (
-            f"of run {self._run} are left in {', '.join(self._namespaces)}",
-            f"`perfdag scale delete --run {self._run}` deletes them",
-        )
-        why = "interrupted"
-        try:
-            left, why = await self._remove(session), ""
-            if left:
-                self._tell(f"{left} objects {here}; {how}")
+                left = await self._remove(self._session)
+                why = "interrupted" if left else ""
         except KubeError as error:
             why = str(error)
         finally:
-            if why:
-                self._tell(f"whether objects {here} is not known ({why}); {how}")
+            try:
+                await self._stack.aclose()
+                if self._session and left:
+                    left, why = await self._staying(self._session)
+            finally:
+                self._tell_left(left, why)
+
+    def _tell_left(self, left: int, why: str) -> None:
+        here = f"of run {self._run} are left in {', '.join(self._namespaces)}"
+        how = f"`perfdag scale delete --run {self._run}` deletes them"
+        if why:
+            self._tell(f"whether objects {here} is not known ({why}); {how}")
+        elif left:
+            self._tell(f"{left} objects {here}; {how}")
+
+    async def _staying(self, session: Session) -> tuple[int, str]:
+        """How many objects are left in namespaces that stay, or why that is not known."""
+        kube = self._kube
+        try:
+            stay = [name for name in self._namespaces if await stays(kube, name)]
+            resources = [await kube.resource(each.api_version, each.kind) for each in self._template.documents]
+            listed = await there(kube, self._run, resources, stay)
+        except KubeError as error:
+            return 0, str(error)
+        return max(len(listed), session.left(session.submissions, stay)), ""
 
     async def _remove(self, session: Session) -> int:
         """Delete by label: an object may be there whose answer we did not wait for. Then wait for what its owners leave behind, and delete
-        what appears meanwhile. Returns how many objects are left after LEFT_BEHIND seconds. Raises KubeError."""
-        kube, deadline = self._kube, time.monotonic() + LEFT_BEHIND
+        what appears meanwhile. Returns how many objects are left after LEFT_BEHIND seconds of it. Raises KubeError."""
+        kube = self._kube
         resources = [await kube.resource(each.api_version, each.kind) for each in self._template.documents[::-1]]
         if session.in_flight:  # a request that was cut off here may still be carried out there, on a busy server long after
             await remove(kube, self._run, resources, self._namespaces, 20, LEFT_BEHIND)
             await asyncio.sleep(IN_FLIGHT)
+        deadline = time.monotonic() + LEFT_BEHIND
         while True:
             listed = await remove(kube, self._run, resources, self._namespaces, 20, max(0.0, deadline - time.monotonic()))
             try:

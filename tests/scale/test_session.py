@@ -25,7 +25,7 @@ class Server:
     """Pods by name: `stuck`, they are not deleted; `away`, it does not answer."""
 
     def __init__(self, *there: str, stuck: bool = False, away: bool = False) -> None:
-        self.there, self.stuck, self.away = list(there), stuck, away
+        self.there, self.stuck, self.away, self.terminating = list(there), stuck, away, False
         self.observer, self.deleted = Observer(None, "r", [], ["ns"]), list[str]()  # type: ignore[arg-type]
         for name in there:
             self.make(name)
@@ -37,6 +37,9 @@ class Server:
 
     async def resource(self, api_version: str, kind: str) -> str:
         return kind
+
+    async def get(self, *_: Any) -> Any:
+        return {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"} if self.terminating else {}}
 
     async def list(self, *_: Any, **__: Any) -> Any:
         if self.away:
@@ -77,6 +80,29 @@ class TestLeaving:
         opened, told = left_by(Server("a", "b", stuck=True), "a", "b")
         await opened._close()
         assert told == ["2 objects of run r are left in ns; `perfdag scale delete --run r` deletes them"]
+
+    async def test_what_goes_with_a_namespace_that_was_made_here_is_not_told(self) -> None:
+        """Leaving deletes it after the objects were waited for."""
+        server = Server("a", "b", stuck=True)
+        opened, told = left_by(server, "a", "b")
+        opened._stack.callback(lambda: setattr(server, "terminating", True))
+        await opened._close()
+        assert told == []
+
+    async def test_what_a_cut_off_request_made_has_a_time_of_its_own_to_go(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """All the time was taken by the first pass."""
+        limits: list[float] = []
+
+        async def removed(*given: Any) -> int:
+            limits.append(given[5])
+            await asyncio.sleep(0.5 if len(limits) == 1 else 0.0)
+            return 0
+
+        monkeypatch.setattr(session, "remove", removed)
+        opened, told = left_by(Server(), "a", in_flight=True)
+        await opened._close()
+        assert limits == [0.5, pytest.approx(0.5, abs=0.2)]
+        assert told == []
 
     async def test_where_nobody_answers_that_is_told(self) -> None:
         opened, told = left_by(Server("a", away=True), "a")
