@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from perfdag.cli import scale_plots, scale_verbs
+from perfdag.cli import scale_plots, scale_scenarios, scale_verbs
 
 EPILOG = """examples:
   perfdag scale nodes --count 1000 --gpus 8
@@ -187,7 +187,7 @@ def _add_vmi(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     parser.add_argument("--prometheus-ca-file", metavar="FILE", help="the certificate authority of its TLS")
     _lock(parser)
     _arrivals(parser)
-    parser.set_defaults(run=_safely(scale_verbs.vmi))
+    parser.set_defaults(run=_safely(scale_scenarios.vmi))
 
 
 _SCENARIOS = {
@@ -223,7 +223,7 @@ def _add_scenario(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]", 
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for each wait (default: 900)")
     parser.add_argument("--gate", action="append", default=[], metavar="'METRIC < VALUE'", help="also RATIO * METRIC")
     _lock(parser)
-    parser.set_defaults(run=_safely(scale_verbs.scenario), scenario=name)
+    parser.set_defaults(run=_safely(scale_scenarios.scenario), scenario=name)
 
 
 def _safely(work: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:

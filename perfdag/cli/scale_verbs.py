@@ -1,4 +1,4 @@
-"""What the sub-verbs of `perfdag scale` do; each takes its parsed arguments and returns an exit code."""
+"""What the sub-verbs of `perfdag scale` do; each takes its parsed arguments and returns an exit code. Scenarios are in `scale_scenarios`."""
 
 import argparse
 import sys
@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from perfdag.kube import Kube
     from perfdag.steps.scale.schedule import Schedule
-    from perfdag.steps.scale.sizes import Capacity
-    from perfdag.steps.scale.vmi import Result
 
 T = TypeVar("T")
 
 
-def _on_cluster(args: argparse.Namespace, work: "Callable[[Kube], Awaitable[T]]", connections: int = 100) -> T:
+def on_cluster(args: argparse.Namespace, work: "Callable[[Kube], Awaitable[T]]", connections: int = 100) -> T:
+    """Do the work on the cluster of the arguments' context. Raises KubeError, and KeyboardInterrupt where it was stopped."""
     import asyncio
     import signal
 
@@ -41,7 +40,8 @@ def _on_cluster(args: argparse.Namespace, work: "Callable[[Kube], Awaitable[T]]"
         raise KeyboardInterrupt from None
 
 
-def _tell(text: str) -> None:
+def tell(text: str) -> None:
+    """Say how it goes."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -54,7 +54,8 @@ def settings_of(args: argparse.Namespace) -> Any:
     return settings
 
 
-def _schedule(args: argparse.Namespace, parallel: int, delay: float = 0.0) -> "Schedule":
+def schedule_of(args: argparse.Namespace, parallel: int, delay: float = 0.0) -> "Schedule":
+    """The schedule of the arguments. Raises ValueError where they do not go together."""
     from perfdag.steps.scale.schedule import Arrival, Schedule
 
     arrival: Arrival = args.arrival or ("batch" if delay > 0 else "constant" if args.rate else "closed")
@@ -67,14 +68,15 @@ def _schedule(args: argparse.Namespace, parallel: int, delay: float = 0.0) -> "S
     return Schedule(arrival, args.rate, args.burst or parallel, delay, args.seed)
 
 
-def _values(given: list[str]) -> dict[str, str]:
+def variables_of(given: list[str]) -> dict[str, str]:
+    """The variables of `--var NAME=VALUE`. Raises ValueError for another form."""
     pairs = [text.partition("=") for text in given]
     if any(not name or not middle for name, middle, _ in pairs):
         raise ValueError("--var is NAME=VALUE")
     return {name: value for name, _, value in pairs}
 
 
-def _tell_held(told: dict[str, Any]) -> None:
+def tell_held(told: dict[str, Any]) -> None:
     """What became of an open loop's schedule."""
     if told["held"] is None:
         return
@@ -101,7 +103,7 @@ def submit(args: argparse.Namespace) -> int:
         template=args.template or args.workload_type,
         count=args.num_workloads,
         parallel=args.num_processes,
-        schedule=_schedule(args, args.num_processes, args.delay),
+        schedule=schedule_of(args, args.num_processes, args.delay),
         folder=args.output_dir,
         settings=settings,
         workers=args.num_workers,
@@ -109,15 +111,15 @@ def submit(args: argparse.Namespace) -> int:
         pvc=args.pvc,
         namespaces=args.namespace or [],
         create_namespace=args.create_namespace,
-        variables=_values(args.var),
+        variables=variables_of(args.var),
         lock_timeout=args.lock_timeout,
-        tell=_tell,
+        tell=tell,
     )
-    file = _on_cluster(args, lambda kube: submit(kube, order), connections(args.num_processes))
+    file = on_cluster(args, lambda kube: submit(kube, order), connections(args.num_processes))
     told = file.generator
     print(f"run {file.run}: {told['created']} of {told['planned']} created in {told['seconds']:.1f} s", end="")
     print(f" ({told['create_rate_per_s']:.0f}/s)" if told["create_rate_per_s"] else "")
-    _tell_held(told)
+    tell_held(told)
     if told["retries"]:
         print(f"tried again: {', '.join(f'{count} x {cause}' for cause, count in told['retries'].items())}", file=sys.stderr)
     for text, count in told["errors"].items():
@@ -138,16 +140,17 @@ def sample(args: argparse.Namespace) -> int:
         if args.project and args.project != file.project:
             raise ValueError(f"run {file.run} was submitted to project {file.project}, not {args.project}")
 
-    look = Look(args.output_dir, settings, args.watch, args.run_id, args.namespace, meant, _tell)
-    got = _on_cluster(args, lambda kube: sample(kube, look))
+    look = Look(args.output_dir, settings, args.watch, args.run_id, args.namespace, meant, tell)
+    got = on_cluster(args, lambda kube: sample(kube, look))
     print(f"{got.scheduled} scheduled, {got.waiting} waiting, of {len(got.file.submissions)} submitted")
     if got.absent:
         print(f"not on this cluster, so not observed: {', '.join(got.absent)}", file=sys.stderr)
-    _print_stages(got.rows)
+    print_stages(got.rows)
     return 0
 
 
-def _print_stages(rows: list[Any]) -> None:
+def print_stages(rows: list[Any]) -> None:
+    """A line for each stage."""
     from perfdag.steps.scale.summary import summaries
     from perfdag.units import short
 
@@ -173,10 +176,10 @@ def delete(args: argparse.Namespace) -> int:
 
     async def work(kube: "Kube") -> int:
         if args.run_id:
-            return await remove_run(kube, args.run_id, args.namespace, 20, args.timeout, _tell)
-        return await delete(kube, args.output_dir, 20, args.timeout, _tell)
+            return await remove_run(kube, args.run_id, args.namespace, 20, args.timeout, tell)
+        return await delete(kube, args.output_dir, 20, args.timeout, tell)
 
-    left = _on_cluster(args, work)
+    left = on_cluster(args, work)
     print(f"{left} left" if left else "all deleted")
     return 1 if left else 0
 
@@ -196,7 +199,7 @@ def nodes(args: argparse.Namespace) -> int:
         print(f"{made} nodes made{told}, {args.count} Ready, {args.gpus} GPUs each")
         return 0
 
-    return _on_cluster(args, work)
+    return on_cluster(args, work)
 
 
 def simulate(args: argparse.Namespace) -> int:
@@ -218,141 +221,4 @@ def simulate(args: argparse.Namespace) -> int:
             print(f"{args.system} simulated: {', '.join(await simulate.install(kube, args.system, delays, args.failures))}")
         return 0
 
-    return _on_cluster(args, work)
-
-
-_OF_SCENARIO = {"step": "capacity", "churn": "steady", "pause": "steady", "duration": "steady", "cooldown": "ladder"}
-
-
-def vmi(args: argparse.Namespace) -> int:
-    """Run a VMI scenario and write its files; 3 for a gate, 1 where VMIs never ran or are left, or another run was beside it."""
-    from perfdag.steps.scale import gates, vmi
-    from perfdag.steps.scale.generator import connections
-    from perfdag.steps.scale.prometheus import Prometheus
-    from perfdag.steps.scale.run_vmi import Ask, measure
-
-    settings_of(args)
-    given = {name: value for name in _OF_SCENARIO if (value := getattr(args, name)) is not None}
-    for name in given:
-        if _OF_SCENARIO[name] != args.scenario:
-            raise ValueError(f"--{name} goes with {_OF_SCENARIO[name]}, not {args.scenario}")
-    own = [*map(gates.parse, args.gate)]
-    measured: list[Result] = []
-
-    def seen(result: "Result") -> None:
-        """A size that was measured is on disk whatever becomes of those after it."""
-        measured.append(result)
-        _write_results(args.output_dir, measured, None)
-
-    spec = vmi.Spec(
-        template=args.template,
-        namespaces=args.namespace,
-        schedule=_schedule(args, args.parallel),
-        parallel=args.parallel,
-        replicas=args.replicas,
-        per_node=args.per_node,
-        primer=not args.no_primer,
-        timeout=args.timeout,
-        variables=_values(args.var),
-        gates=own if args.no_api_gates else gates.with_slo(own),
-        prometheus=Prometheus(args.prometheus, args.prometheus_token_file, args.prometheus_ca_file) if args.prometheus else None,
-        tell=_tell,
-        seen=seen,
-    )
-    ask = Ask(args.scenario, args.count, lock_timeout=args.lock_timeout, **given)
-    try:
-        outcome = _on_cluster(args, _into(args.output_dir, lambda kube: measure(kube, spec, ask)), connections(args.parallel))
-    except BaseException:
-        if measured:
-            _write_results(args.output_dir, measured, None)  # whether they were alone is known only now
-            _tell(f"measured before: {', '.join(str(each.count) for each in measured)} VMIs; their files are in {args.output_dir}")
-        raise
-    _tell_results(args.output_dir, outcome.results, outcome.capacity)
-    answered = outcome.capacity is not None and outcome.capacity.passed and not outcome.capacity.no_data
-    if answered and not any(each.disturbed for each in outcome.results):
-        return 0  # what ended the search is its answer
-    return _code(outcome.results)
-
-
-def scenario(args: argparse.Namespace) -> int:
-    """Run a scenario of GPUs, gangs or the scheduler alone and write its files; 3 for a gate, 1 where pods did not come or are
-    left, or another run was beside it."""
-    from perfdag.steps.scale import gates, workloads
-    from perfdag.steps.scale.generator import connections
-
-    settings_of(args)
-    spec = workloads.Spec(
-        template="pod" if args.scenario == "gated" else "job",
-        count=getattr(args, "count", 100),
-        namespaces=args.namespace,
-        parallel=args.parallel,
-        workers=getattr(args, "workers", 1),
-        gpus=getattr(args, "gpus", 1),
-        timeout=args.timeout,
-        gates=[*map(gates.parse, args.gate)],
-        tell=_tell,
-    )
-    if min(spec.count, spec.workers, spec.parallel) < 1:
-        raise ValueError("--count, --workers and --parallel are 1 or more")
-    measure = _into(args.output_dir, lambda kube: workloads.exclusive(kube, spec, args.scenario, args.lock_timeout))
-    result = _on_cluster(args, measure, connections(args.parallel))
-    _tell_results(args.output_dir, [result], None)
-    for name in workloads.FIGURES:
-        if (value := result.figures.get(name)) is not None:
-            print(f"{name}: {value:.6g}")
-    return _code([result])
-
-
-def _into(folder: Path, work: "Callable[[Kube], Awaitable[T]]") -> "Callable[[Kube], Awaitable[T]]":
-    """The work, where its files may go into the folder: not over those of a submission whose workloads are still there."""
-
-    async def checked(kube: "Kube") -> T:
-        from perfdag.steps.scale.commands import finished
-
-        await finished(kube, folder)
-        return await work(kube)
-
-    return checked
-
-
-def _tell_results(folder: Path, results: "list[Result]", capacity: "Capacity | None") -> None:
-    for result in results:
-        print(f"{result.scenario} of {result.count}, run {result.run}")
-        _print_stages(result.rows)
-        for told in result.facts["generator"]:
-            _tell_held(told)
-        for text in result.facts["notes"]:
-            print(text, file=sys.stderr)
-        for verdict in result.verdicts:
-            print(verdict)
-    if capacity is not None:
-        bound = f" at least: {capacity.stopped}" if capacity.stopped else ""
-        print(f"capacity: {capacity.passed} VMIs passed every gate{bound}")
-    _write_results(folder, results, capacity)
-
-
-def _write_results(folder: Path, results: "list[Result]", capacity: "Capacity | None") -> None:
-    from dataclasses import asdict
-
-    from perfdag.steps.scale import table
-    from perfdag.steps.scale.files import forget
-
-    folder.mkdir(parents=True, exist_ok=True)
-    forget(folder, ("stages.parquet", "summary.json", "perf-audit-results.json"), submission=True)
-    table.write_rows(folder / "stages.parquet", [row for result in results for row in result.rows])
-    table.write_json(folder / "perf-audit-results.json", table.audit(results))
-    runs = [
-        {"scenario": r.scenario, "count": r.count, "run": r.run, "figures": r.figures, "facts": r.facts, "calls": r.calls}
-        | {"verdicts": [{**asdict(each), "gate": str(each.gate)} for each in r.verdicts], "error": r.error, "disturbed": r.disturbed}
-        | {"trace": r.trace}
-        for r in results
-    ]
-    table.write_json(folder / "summary.json", {"runs": runs, "capacity": asdict(capacity) if capacity else None})
-
-
-def _code(results: "list[Result]") -> int:
-    if any(result.disturbed for result in results):
-        return 1  # another run measured beside it: a gate says nothing of either
-    if any(result.breached for result in results):
-        return 3
-    return 1 if any(result.failed for result in results) else 0
+    return on_cluster(args, work)

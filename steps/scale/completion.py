@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from perfdag.steps.scale.chains import chain, without_pods
 from perfdag.steps.scale.generator import Submission
-from perfdag.steps.scale.observer import ENDED, Observer, Record
+from perfdag.steps.scale.observer import ENDED, Observer
+from perfdag.steps.scale.records import Record
 from perfdag.steps.scale.rows import VMI
 
 

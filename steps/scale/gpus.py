@@ -10,7 +10,7 @@ import orjson
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale.generator import Submitted
 from perfdag.steps.scale.nodes import takes_pods, untolerated
-from perfdag.steps.scale.observer import Record
+from perfdag.steps.scale.records import Record
 from perfdag.steps.scale.rows import Family
 from perfdag.steps.scale.scenario import NotHereError, Spec, begin, finish, session_of, template_of
 from perfdag.steps.scale.schedule import Schedule

@@ -8,7 +8,6 @@ are joined by owner UID, never by name.
 import asyncio
 import gc
 import time
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +18,8 @@ import orjson
 
 from perfdag.kube import Event, Kube, KubeError, Resource
 from perfdag.steps.scale import tasks
-from perfdag.steps.scale.stages import Extractor, extractor, failure, unix_ns
+from perfdag.steps.scale.records import Record
+from perfdag.steps.scale.stages import Extractor, extractor, failure, last_seen, owner_of, unix_ns
 from perfdag.steps.scale.templates import RUN_LABEL
 
 Kind = tuple[str, str]
@@ -38,61 +38,6 @@ _EVENT_STAGES = {
     "Provisioning": "requested",
     "ProvisioningSucceeded": "provisioned",
 }
-
-
-class Record:
-    """One object: who it is, who owns it, its node, what it says of a failure (since `error_at`, Unix ns; `error_newer`: since the last Event
-    that warned of it), and three times for each stage reached."""
-
-    __slots__ = ("_times", "error", "error_at", "error_newer", "kind", "name", "namespace", "node", "owner", "stages", "uid")
-
-    def __init__(self, kind: str, uid: str, name: str, namespace: str, owner: str) -> None:
-        self.kind, self.uid, self.name, self.namespace, self.owner = kind, uid, name, namespace, owner
-        self.node, self.error, self.error_at, self.error_newer = "", "", 0, False
-        self.stages: tuple[str, ...] = ()
-        self._times = array("q")
-
-    def put(self, stage: str, api_ns: int = 0, event_ns: int = 0, received_ns: int = 0) -> bool:
-        """Note a stage; true where it was not known. A time once known is not replaced, but an unknown one is filled in."""
-        new = stage not in self.stages
-        if new:
-            self.stages = _shared((*self.stages, stage))
-            self._times.extend((api_ns, event_ns, received_ns))
-        else:
-            at = self.stages.index(stage) * 3
-            self._times[at] = self._times[at] or api_ns
-            self._times[at + 1] = self._times[at + 1] or event_ns
-        return new
-
-    def times(self, stage: str) -> tuple[int, int, int] | None:
-        """API time and event time (Unix ns), receive time (monotonic ns), 0 where unknown; None where the stage was not seen."""
-        if stage not in self.stages:
-            return None
-        at = self.stages.index(stage) * 3
-        return self._times[at], self._times[at + 1], self._times[at + 2]
-
-    def dump(self) -> list[Any]:
-        """For the state file."""
-        told = self.node, self.error, self.error_at, self.error_newer
-        return [self.kind, self.uid, self.name, self.namespace, self.owner, *told, self.stages, list(self._times)]
-
-    @classmethod
-    def read(cls, raw: list[Any], forget_receive: int = 0) -> "Record":
-        """From the state file; `forget_receive` is added to receive times (the monotonic clock of another boot or machine)."""
-        record = cls(*raw[:5])
-        record.node, record.error, record.error_at, record.error_newer = raw[5:9]
-        record.stages = _shared(tuple(raw[9]))
-        times = [t + forget_receive if i % 3 == 2 and t else t for i, t in enumerate(raw[10])]
-        record._times = array("q", times)
-        return record
-
-
-_STAGE_TUPLES: dict[tuple[str, ...], tuple[str, ...]] = {}
-
-
-def _shared(stages: tuple[str, ...]) -> tuple[str, ...]:
-    """Objects of a kind go through the same stages, so they share the tuple that names them."""
-    return _STAGE_TUPLES.setdefault(stages, stages)
 
 
 class Observer:
@@ -262,7 +207,7 @@ class Observer:
         label = (metadata.get("labels") or {}).get(RUN_LABEL)
         if label not in (None, self.run):
             return None
-        record = Record(kind, metadata["uid"], metadata["name"], metadata.get("namespace", ""), _owner(metadata))
+        record = Record(kind, metadata["uid"], metadata["name"], metadata.get("namespace", ""), owner_of(metadata))
         named = self._named and kind == self._named[0] and record.name.startswith(self._named[1])
         if label or named or record.owner in self.records:
             self._adopt(record)
@@ -328,7 +273,7 @@ class Observer:
         elif stage and uid and uid not in self._others:
             self._pending_events.setdefault(uid, set()).add((stage, at))
         if body.get("type") == "Warning" and uid and uid not in self._others:
-            self._warn(uid, record, " ".join(f"{reason}: {body.get('message', '')}".split())[:500], _last_seen(body))
+            self._warn(uid, record, " ".join(f"{reason}: {body.get('message', '')}".split())[:500], last_seen(body))
 
     def _warn(self, uid: str, record: Record | None, text: str, at: int) -> None:
         """Keep the newest warning of an object, by the Event's time (0: it has none, and is as new as anything)."""
@@ -411,15 +356,3 @@ def _unreadable(resource: Resource, metadata: dict[str, Any], error: Exception) 
     which = f"{resource.kind} {metadata.get('namespace', '')}/{metadata.get('name', '?')}"
     text = f"the watch ended at {which} ({resource.api_version}), which has not the form of its kind: {type(error).__name__} {error}"
     return KubeError(0, "Unreadable", " ".join(text.split())[:500])
-
-
-def _last_seen(body: dict[str, Any]) -> int:
-    """When what an Event tells of happened last (Unix ns); 0 where it does not say."""
-    times = (body.get("series") or {}).get("lastObservedTime"), body.get("lastTimestamp"), body.get("eventTime"), body.get("firstTimestamp")
-    return max(map(unix_ns, times)) or unix_ns((body.get("metadata") or {}).get("creationTimestamp"))
-
-
-def _owner(metadata: dict[str, Any]) -> str:
-    owners = metadata.get("ownerReferences") or []
-    first = next((each for each in owners if each.get("controller")), owners[0] if owners else None)
-    return first["uid"] if first else ""

@@ -13,7 +13,7 @@ from typing import Literal
 
 from perfdag.steps.scale.chains import Step, chain
 from perfdag.steps.scale.generator import Submission
-from perfdag.steps.scale.observer import Record
+from perfdag.steps.scale.records import Record
 from perfdag.steps.scale.stages import whole_second
 
 Status = Literal["ok", "unobserved", "censored", "failed"]

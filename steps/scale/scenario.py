@@ -12,10 +12,11 @@ from perfdag.steps.scale import apimetrics
 from perfdag.steps.scale import gates as gating
 from perfdag.steps.scale.apimetrics import CREATION
 from perfdag.steps.scale.namespaces import own_namespaces
+from perfdag.steps.scale.opening import open_session
 from perfdag.steps.scale.rows import on_simulated, with_deletion
 from perfdag.steps.scale.runai import runai_version
 from perfdag.steps.scale.schedule import Schedule
-from perfdag.steps.scale.session import Session, new_run, open_session
+from perfdag.steps.scale.session import Session, new_run
 from perfdag.steps.scale.summary import Summary, summaries, throughput
 from perfdag.steps.scale.templates import Template, load
 from perfdag.steps.scale.vmi import Result, emptied, figures_of

@@ -1,26 +1,20 @@
-"""One measured run on a cluster: namespaces, observer, heartbeat, submissions, deletion and, at the end, the rows.
-
-Whatever happens inside, leaving the session deletes what it made and waits until it is gone.
-"""
+"""One measured run on a cluster: submissions, waits, deletion and, at the end, the rows. It is begun and left in `opening`."""
 
 import asyncio
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 from perfdag.kube import Kube, KubeError
-from perfdag.steps.scale import apimetrics, apiservers, rights
-from perfdag.steps.scale.chains import kinds_of
-from perfdag.steps.scale.clock import Heartbeat, Offset, drift, server_offset
+from perfdag.steps.scale import apimetrics
+from perfdag.steps.scale.clock import Heartbeat, Offset, drift
 from perfdag.steps.scale.completion import reached, wanted
-from perfdag.steps.scale.generator import ApiSubmitter, Submission, Submitted, Submitter, generate
+from perfdag.steps.scale.generator import Submission, Submitted, Submitter, generate
 from perfdag.steps.scale.harness import Harness
-from perfdag.steps.scale.namespaces import own_namespaces
-from perfdag.steps.scale.observer import Observer, Record
-from perfdag.steps.scale.removal import remove, stays, there
+from perfdag.steps.scale.observer import Observer
+from perfdag.steps.scale.records import Record
 from perfdag.steps.scale.rows import Clocks, Row, rows_of
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.simulate import simulated_nodes
@@ -28,15 +22,11 @@ from perfdag.steps.scale.templates import Template
 
 LEFT_BEHIND = 300.0
 """Seconds to wait for deletion when a session ends early."""
-IN_FLIGHT = 1.0
-"""Seconds in which the server has done or dropped a request whose connection was cut."""
-AGAIN = 2.0
-"""Seconds to wait for what was deleted to be gone, before what has appeared meanwhile is looked for."""
 
 
 @dataclass
 class Session:
-    """A run under way; use `open_session`. Times are time.monotonic_ns() unless a name says otherwise."""
+    """A run under way; use `opening.open_session`. Times are time.monotonic_ns() unless a name says otherwise."""
 
     kube: Kube
     run: str
@@ -259,127 +249,6 @@ def p99(lags: Sequence[float]) -> float | None:
     """The error bar that the lags of a heartbeat give, however few they are; None without any."""
     ordered = sorted(lags)
     return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))] if ordered else None
-
-
-class open_session:  # noqa: N801 - reads as a function: async with open_session(...)
-    """Make namespaces that are missing, take the first /metrics scrape, start heartbeat and observer; the reverse on leaving."""
-
-    def __init__(
-        self,
-        kube: Kube,
-        template: Template,
-        namespaces: Sequence[str],
-        run: str,
-        *,
-        expected_pods: int | None = None,
-        deadline: float = math.inf,
-        heartbeat: float = 0.5,
-        tell: Callable[[str], None] = lambda text: None,
-    ) -> None:
-        self._kube, self._template, self._namespaces, self._run, self._tell = kube, template, list(namespaces), run, tell
-        self._expected, self._deadline, self._interval = expected_pods, deadline, heartbeat
-        self._stack = AsyncExitStack()
-        self._session: Session | None = None
-
-    async def __aenter__(self) -> Session:
-        kube, template = self._kube, self._template
-        submitter = await ApiSubmitter.open(kube, template)  # an unknown kind is told before anything is made
-        last = template.documents[-1]
-        watched = kinds_of(last.api_version, last.kind)
-        await rights.check(kube, template, self._namespaces, watched)
-        try:
-            await self._stack.enter_async_context(own_namespaces(kube, self._namespaces, self._run))
-            notes: list[str] = []
-            scrapes: list[apimetrics.Scrape] = []
-            servers: list[Kube] = []
-            try:
-                servers = await self._stack.enter_async_context(apiservers.each_of(kube))
-                scrapes.append(await apimetrics.scrape(servers))
-            except KubeError as error:
-                notes.append(f"no API server metrics: {error}")
-            kinds = [(each.api_version, each.kind) for each in template.documents] + watched
-            primary = [each.kind for each in template.documents]
-            observer = await self._stack.enter_async_context(Observer(kube, self._run, kinds, self._namespaces, primary=primary))
-            heartbeat = await self._stack.enter_async_context(Heartbeat(kube, self._run, self._namespaces[0], self._interval))
-            offset = await server_offset(kube)
-            harness = await self._stack.enter_async_context(Harness())
-        except BaseException:
-            await self._close()
-            raise
-        self._session = Session(
-            kube,
-            self._run,
-            template,
-            self._namespaces,
-            observer,
-            heartbeat,
-            submitter,
-            offset,
-            scrapes,
-            self._expected,
-            servers,
-            notes=notes,
-            harness=harness,
-        )
-        self._session.deadline = self._deadline
-        return self._session
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._close()
-
-    async def _close(self) -> None:
-        """Remove what is there and what was opened; then tell what is left, since namespaces that were made here take what is in them along."""
-        left, why = 0, "interrupted" if self._session else ""
-        try:
-            if self._session:
-                left = await self._remove(self._session)
-                why = "interrupted" if left else ""
-        except KubeError as error:
-            why = str(error)
-        finally:
-            try:
-                await self._stack.aclose()
-                if self._session and left:
-                    left, why = await self._staying(self._session)
-            finally:
-                self._tell_left(left, why)
-
-    def _tell_left(self, left: int, why: str) -> None:
-        here = f"of run {self._run} are left in {', '.join(self._namespaces)}"
-        how = f"`perfdag scale delete --run {self._run}` deletes them"
-        if why:
-            self._tell(f"whether objects {here} is not known ({why}); {how}")
-        elif left:
-            self._tell(f"{left} objects {here}; {how}")
-
-    async def _staying(self, session: Session) -> tuple[int, str]:
-        """How many objects are left in namespaces that stay, or why that is not known."""
-        kube = self._kube
-        try:
-            stay = [name for name in self._namespaces if await stays(kube, name)]
-            resources = [await kube.resource(each.api_version, each.kind) for each in self._template.documents]
-            listed = await there(kube, self._run, resources, stay)
-        except KubeError as error:
-            return 0, str(error)
-        return max(len(listed), session.left(session.submissions, stay)), ""
-
-    async def _remove(self, session: Session) -> int:
-        """Delete by label: an object may be there whose answer we did not wait for. Then wait for what its owners leave behind, and delete
-        what appears meanwhile. Returns how many objects are left after LEFT_BEHIND seconds of it. Raises KubeError."""
-        kube = self._kube
-        resources = [await kube.resource(each.api_version, each.kind) for each in self._template.documents[::-1]]
-        if session.in_flight:  # a request that was cut off here may still be carried out there, on a busy server long after
-            await remove(kube, self._run, resources, self._namespaces, 20, LEFT_BEHIND)
-            await asyncio.sleep(IN_FLIGHT)
-        deadline = time.monotonic() + LEFT_BEHIND
-        while True:
-            listed = await remove(kube, self._run, resources, self._namespaces, 20, max(0.0, deadline - time.monotonic()))
-            try:
-                gone = await session.observer.until(lambda: not session.left(session.submissions), AGAIN)
-            except KubeError:  # of a broken watch: then by what is listed alone
-                return listed
-            if (gone and not listed) or time.monotonic() >= deadline:
-                return max(listed, session.left(session.submissions))
 
 
 def new_run() -> str:

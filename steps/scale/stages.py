@@ -200,3 +200,16 @@ def failure(body: Object) -> tuple[str, int]:
         said.append(f"{status.get('reason', 'Failed')}: {status.get('message', '')}")
         since = max((unix_ns(each.get("lastTransitionTime")) for each in conditions.values()), default=0)
     return " ".join("; ".join(said).split())[:500], since
+
+
+def last_seen(body: Object) -> int:
+    """When what an Event tells of happened last (Unix ns); 0 where it does not say."""
+    times = (body.get("series") or {}).get("lastObservedTime"), body.get("lastTimestamp"), body.get("eventTime"), body.get("firstTimestamp")
+    return max(map(unix_ns, times)) or unix_ns((body.get("metadata") or {}).get("creationTimestamp"))
+
+
+def owner_of(metadata: Object) -> str:
+    """The UID of the object's controller, or of its first owner; empty for one of its own."""
+    owners = metadata.get("ownerReferences") or []
+    first = next((each for each in owners if each.get("controller")), owners[0] if owners else None)
+    return first["uid"] if first else ""

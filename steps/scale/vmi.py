@@ -17,11 +17,12 @@ from perfdag.steps.scale.completion import may_be_settled, settled
 from perfdag.steps.scale.generator import Submission
 from perfdag.steps.scale.kubevirt import check_nodes, nested_note
 from perfdag.steps.scale.namespaces import own_namespaces
-from perfdag.steps.scale.observer import Record
+from perfdag.steps.scale.opening import open_session
 from perfdag.steps.scale.prometheus import Prometheus, component_figures, scraped
+from perfdag.steps.scale.records import Record
 from perfdag.steps.scale.rows import SET, VMI, Row, on_simulated, said, with_deletion
 from perfdag.steps.scale.schedule import Schedule
-from perfdag.steps.scale.session import Session, new_run, open_session
+from perfdag.steps.scale.session import Session, new_run
 from perfdag.steps.scale.stages import VM_PHASES
 from perfdag.steps.scale.summary import Summary, summaries, throughput
 from perfdag.steps.scale.templates import Template, TemplateError, load

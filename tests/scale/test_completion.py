@@ -16,7 +16,8 @@ from perfdag.steps.scale.clock import Offset
 from perfdag.steps.scale.completion import reached, settled, wanted
 from perfdag.steps.scale.files import RunFile, write_run
 from perfdag.steps.scale.generator import Submission, Submitted
-from perfdag.steps.scale.observer import Observer, Record
+from perfdag.steps.scale.observer import Observer
+from perfdag.steps.scale.records import Record
 from perfdag.steps.scale.rows import Clocks, rows_of, with_deletion
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.templates import TemplateError, load
@@ -475,7 +476,7 @@ def test_another_type_or_project_than_was_submitted_is_told_before_a_file_is_tou
 
     write_run(tmp_path / "run.json", RunFile("q", "v1", "Pod", ["ns"], "p", 1, 1, True, [], {}), Submitted("q", [], 0.0, 0))
     (tmp_path / "sampled.json").write_text("as it was")
-    monkeypatch.setattr(scale_verbs, "_on_cluster", lambda args, work: asyncio.run(work(None)))
+    monkeypatch.setattr(scale_verbs, "on_cluster", lambda args, work: asyncio.run(work(None)))
     for words, told in ((["-t", "training"], "is of Pod, not training"), (["-p", "x"], "was submitted to project p, not x")):
         assert main(["scale", "sample", "-o", str(tmp_path), *words]) == 2
         assert told in capsys.readouterr().err
@@ -534,6 +535,6 @@ def test_retries_are_told_by_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     done = Submitted("r", sent("a"), 0.0, 0, Counter({"429": 12, "timeout": 3}))
     file = RunFile("r", "v1", "Pod", ["ns"], "p", 1, 1, True, done.submissions, done.summary(Schedule()))
-    monkeypatch.setattr(scale_verbs, "_on_cluster", lambda *_: file)
+    monkeypatch.setattr(scale_verbs, "on_cluster", lambda *_: file)
     assert main(["scale", "submit", "--template", "pod", "-n", "1", "-o", str(tmp_path)]) == 0
     assert "tried again: 12 x 429, 3 x timeout" in capsys.readouterr().err

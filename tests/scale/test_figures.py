@@ -19,7 +19,7 @@ from perfdag.kubeconfig import Cluster, Credentials
 from perfdag.steps.scale import apimetrics, apiservers, gates, measured, prometheus, run_vmi, table, vmi
 from perfdag.steps.scale.clock import Offset
 from perfdag.steps.scale.generator import Submission, Submitted
-from perfdag.steps.scale.observer import Record
+from perfdag.steps.scale.records import Record
 from perfdag.steps.scale.rows import Row
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import Session
@@ -58,7 +58,7 @@ class TestGates:
             return run_vmi.Outcome([])
 
         monkeypatch.setattr(run_vmi, "measure", measure)
-        monkeypatch.setattr(scale_verbs, "_on_cluster", lambda args, work, _: asyncio.run(work(None)))
+        monkeypatch.setattr(scale_verbs, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
         both = ["api_p99 < 1", "api_list_p99 < 30"]
         for given, api, want in (
             (["creation_to_running_p95 < 60"], True, [*both, "creation_to_running_p95 < 60"]),
@@ -360,7 +360,7 @@ class TestAsked:
     ) -> None:
         from perfdag.cli import main, scale_verbs
 
-        monkeypatch.setattr(scale_verbs, "_on_cluster", lambda args, work, _: asyncio.run(work(None)))
+        monkeypatch.setattr(scale_verbs, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
         assert main(["scale", "vmi", *words.split(), "-o", str(tmp_path)]) == 2
         assert told in capsys.readouterr().err
 

@@ -15,7 +15,8 @@ import pytest
 from perfdag.kube import KubeError
 from perfdag.steps.scale import gangs, gpus, session, workloads
 from perfdag.steps.scale.clock import Offset
-from perfdag.steps.scale.observer import Observer, Record
+from perfdag.steps.scale.observer import Observer
+from perfdag.steps.scale.records import Record
 from perfdag.steps.scale.vmi import Result
 
 from .test_workloads import Heart

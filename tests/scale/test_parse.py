@@ -10,7 +10,7 @@ import pytest
 from perfdag.benchmark import Invalid, Measurement, Output, get
 from perfdag.steps.scale import gates, vmi
 from perfdag.steps.scale.generator import Submission
-from perfdag.steps.scale.observer import Record
+from perfdag.steps.scale.records import Record
 from perfdag.steps.scale.rows import Clocks, rows_of
 from perfdag.steps.scale.summary import summaries
 

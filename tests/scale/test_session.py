@@ -11,10 +11,11 @@ import orjson
 import pytest
 
 from perfdag.kube import KubeError
-from perfdag.steps.scale import session, vmi
+from perfdag.steps.scale import opening, session, vmi
 from perfdag.steps.scale.clock import Offset
 from perfdag.steps.scale.generator import Submission
-from perfdag.steps.scale.observer import Observer, Record
+from perfdag.steps.scale.observer import Observer
+from perfdag.steps.scale.records import Record
 from perfdag.steps.scale.rows import VMI
 from perfdag.steps.scale.templates import RUN_LABEL, load
 
@@ -54,11 +55,11 @@ class Server:
         return True
 
 
-def left_by(server: Any, *names: str, in_flight: bool = False) -> tuple[session.open_session, list[str]]:
+def left_by(server: Any, *names: str, in_flight: bool = False) -> tuple[opening.open_session, list[str]]:
     """A session that made pods of these names, about to be left, and what is told."""
     told: list[str] = []
     template = load("pod", "r")
-    opened = session.open_session(server, template, ["ns"], "r", tell=told.append)
+    opened = opening.open_session(server, template, ["ns"], "r", tell=told.append)
     here = session.Session(server, "r", template, ["ns"], server.observer, Heart(), None, Offset(0.0, 0.0), [])  # type: ignore[arg-type]
     here.submissions = [Submission(i, name, "ns", 1, 1, 0 if in_flight else 2, name) for i, name in enumerate(names)]
     opened._session = here
@@ -69,7 +70,7 @@ class TestLeaving:
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, seconds in {"LEFT_BEHIND": 0.5, "AGAIN": 0.05, "IN_FLIGHT": 0.0}.items():
-            monkeypatch.setattr(session, name, seconds)
+            monkeypatch.setattr(opening, name, seconds)
 
     async def test_nothing_is_told_where_nothing_is_left(self) -> None:
         opened, told = left_by(Server("a", "b"), "a", "b")
@@ -98,7 +99,7 @@ class TestLeaving:
             await asyncio.sleep(0.5 if len(limits) == 1 else 0.0)
             return 0
 
-        monkeypatch.setattr(session, "remove", removed)
+        monkeypatch.setattr(opening, "remove", removed)
         opened, told = left_by(Server(), "a", in_flight=True)
         await opened._close()
         assert limits == [0.5, pytest.approx(0.5, abs=0.2)]
@@ -110,7 +111,7 @@ class TestLeaving:
         assert told == ["whether objects of run r are left in ns is not known (no answer); `perfdag scale delete --run r` deletes them"]
 
     async def test_a_second_interruption_is_told_and_the_rest_is_closed_all_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(session, "LEFT_BEHIND", 60.0)
+        monkeypatch.setattr(opening, "LEFT_BEHIND", 60.0)
         opened, told = left_by(Server("a", stuck=True), "a")
         closed: list[bool] = []
         opened._stack.callback(lambda: closed.append(True))

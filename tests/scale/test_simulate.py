@@ -13,7 +13,8 @@ import pytest
 from perfdag.cli import main
 from perfdag.steps.scale import gangs, gpus, simulate
 from perfdag.steps.scale.generator import Submission, Submitted
-from perfdag.steps.scale.observer import Observer, Record
+from perfdag.steps.scale.observer import Observer
+from perfdag.steps.scale.records import Record
 from perfdag.steps.scale.rows import Row, rows_of
 from perfdag.steps.scale.scenario import Spec
 from perfdag.steps.scale.schedule import Schedule

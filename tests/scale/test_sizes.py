@@ -82,7 +82,7 @@ class TestCapacity:
         monkeypatch.setattr(vmi, "burst", burst)
         passed, results = await sizes.capacity(None, vmi.Spec(), 100, 450)  # type: ignore[arg-type]
         assert (passed, len(results)) == (found, 2)
-        monkeypatch.setattr(scale_verbs, "_on_cluster", lambda *_: run_vmi.Outcome(results, passed))
+        monkeypatch.setattr(scale_verbs, "on_cluster", lambda *_: run_vmi.Outcome(results, passed))
         assert main(["scale", "vmi", "capacity", "--count", "450", "-o", str(tmp_path)]) == (3 if found.no_data else 0)
 
     @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ class TestLadder:
             raise end
 
         monkeypatch.setattr(run_vmi, "measure", measure)
-        monkeypatch.setattr(scale_verbs, "_on_cluster", lambda args, work, _: asyncio.run(work(None)))
+        monkeypatch.setattr(scale_verbs, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
         assert main(["scale", "vmi", "ladder", "--count", "400", "600", "-o", str(tmp_path)]) in (4, 130)
         assert [each["count"] for each in orjson.loads((tmp_path / "summary.json").read_bytes())["runs"]] == [400, 600]
         assert f"measured before: 400, 600 VMIs; their files are in {tmp_path}" in capsys.readouterr().err
@@ -225,7 +225,7 @@ class TestLadder:
 
         monkeypatch.setattr(vmi, "burst", burst)
         monkeypatch.setattr(run_vmi, "ExclusiveRun", Taken)
-        monkeypatch.setattr(scale_verbs, "_on_cluster", lambda args, work, _: asyncio.run(work(None)))
+        monkeypatch.setattr(scale_verbs, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
         assert main(["scale", "vmi", "ladder", "--count", "400", "600", "--cooldown", "0", "-o", str(tmp_path)]) == 130
         (run,) = orjson.loads((tmp_path / "summary.json").read_bytes())["runs"]
         assert (run["count"], run["disturbed"]) == (400, "performance run x took the cluster meanwhile")
@@ -254,7 +254,7 @@ class TestLadder:
             (tmp_path / name).touch()
         monkeypatch.setattr(run_vmi, "measure", measure)
         monkeypatch.setattr(commands, "there", there)
-        monkeypatch.setattr(scale_verbs, "_on_cluster", lambda args, work, _: asyncio.run(work(Cluster())))
+        monkeypatch.setattr(scale_verbs, "on_cluster", lambda args, work, _: asyncio.run(work(Cluster())))
         code, names = main(["scale", "vmi", "steady", "-o", str(tmp_path)]), {each.name for each in tmp_path.iterdir()}
         if live:
             assert (code, names) == (2, {*before, "run.json"})
@@ -278,7 +278,7 @@ class TestLadder:
             return outcomes[-1]
 
         monkeypatch.setattr(run_vmi, "ExclusiveRun", Taken)
-        monkeypatch.setattr(scale_verbs, "_on_cluster", on_cluster)
+        monkeypatch.setattr(scale_verbs, "on_cluster", on_cluster)
         words = ["--count", "200", "--step", "100"] if scenario == "capacity" else ["--count", "100"]
         assert main(["scale", "vmi", scenario, *words, "-o", str(tmp_path)]) == 1
         (outcome,) = outcomes

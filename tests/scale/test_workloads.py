@@ -11,7 +11,8 @@ from perfdag.kube import STRATEGIC_PATCH, KubeError
 from perfdag.steps.scale import scenario, session, workloads
 from perfdag.steps.scale.clock import Offset
 from perfdag.steps.scale.generator import Submission, Submitted
-from perfdag.steps.scale.observer import Observer, Record
+from perfdag.steps.scale.observer import Observer
+from perfdag.steps.scale.records import Record
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.templates import load
 

@@ -1,0 +1,59 @@
+"""What is kept of one object of a run."""
+
+from array import array
+from typing import Any
+
+
+class Record:
+    """One object: who it is, who owns it, its node, what it says of a failure (since `error_at`, Unix ns; `error_newer`: since the last Event
+    that warned of it), and three times for each stage reached."""
+
+    __slots__ = ("_times", "error", "error_at", "error_newer", "kind", "name", "namespace", "node", "owner", "stages", "uid")
+
+    def __init__(self, kind: str, uid: str, name: str, namespace: str, owner: str) -> None:
+        self.kind, self.uid, self.name, self.namespace, self.owner = kind, uid, name, namespace, owner
+        self.node, self.error, self.error_at, self.error_newer = "", "", 0, False
+        self.stages: tuple[str, ...] = ()
+        self._times = array("q")
+
+    def put(self, stage: str, api_ns: int = 0, event_ns: int = 0, received_ns: int = 0) -> bool:
+        """Note a stage; true where it was not known. A time once known is not replaced, but an unknown one is filled in."""
+        new = stage not in self.stages
+        if new:
+            self.stages = _shared((*self.stages, stage))
+            self._times.extend((api_ns, event_ns, received_ns))
+        else:
+            at = self.stages.index(stage) * 3
+            self._times[at] = self._times[at] or api_ns
+            self._times[at + 1] = self._times[at + 1] or event_ns
+        return new
+
+    def times(self, stage: str) -> tuple[int, int, int] | None:
+        """API time and event time (Unix ns), receive time (monotonic ns), 0 where unknown; None where the stage was not seen."""
+        if stage not in self.stages:
+            return None
+        at = self.stages.index(stage) * 3
+        return self._times[at], self._times[at + 1], self._times[at + 2]
+
+    def dump(self) -> list[Any]:
+        """For the state file."""
+        told = self.node, self.error, self.error_at, self.error_newer
+        return [self.kind, self.uid, self.name, self.namespace, self.owner, *told, self.stages, list(self._times)]
+
+    @classmethod
+    def read(cls, raw: list[Any], forget_receive: int = 0) -> "Record":
+        """From the state file; `forget_receive` is added to receive times (the monotonic clock of another boot or machine)."""
+        record = cls(*raw[:5])
+        record.node, record.error, record.error_at, record.error_newer = raw[5:9]
+        record.stages = _shared(tuple(raw[9]))
+        times = [t + forget_receive if i % 3 == 2 and t else t for i, t in enumerate(raw[10])]
+        record._times = array("q", times)
+        return record
+
+
+_STAGE_TUPLES: dict[tuple[str, ...], tuple[str, ...]] = {}
+
+
+def _shared(stages: tuple[str, ...]) -> tuple[str, ...]:
+    """Objects of a kind go through the same stages, so they share the tuple that names them."""
+    return _STAGE_TUPLES.setdefault(stages, stages)
