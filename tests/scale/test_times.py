@@ -1,0 +1,208 @@
+"""times.csv, from submitted.json, sampled.json and run.json, and its pictures."""
+
+import csv
+import random
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from perfdag.steps.scale import runai, times
+from perfdag.steps.scale.files import RunFile, write_run
+from perfdag.steps.scale.generator import Submission, Submitted
+from perfdag.steps.scale.rows import Row
+
+
+class TestTimes:
+    def folder(self, tmp_path: Path, sampled: list[dict[str, Any]]) -> Path:
+        submitted = [
+            {
+                "jobName": each["jobName"],
+                "projectName": "p",
+                "jobNamespace": "runai-p",
+                "submitTimestamp": "2026-01-01T00:00:00.700000+00:00",
+            }
+            for each in sampled
+        ]
+        (tmp_path / "submitted.json").write_bytes(orjson.dumps(submitted))
+        (tmp_path / "sampled.json").write_bytes(orjson.dumps(sampled))
+        return tmp_path
+
+    def item(self, name: str, **times: str | None) -> dict[str, Any]:
+        second = {
+            "workloadCreatedTimestamp": "01",
+            "jobCreatedTimestamp": "02",
+            "firstPodCreatedTimestamp": "03",
+            "lastPodCreatedTimestamp": "04",
+            "podGroupCreatedTimestamp": "05",
+            "podSchedulingDecisionTimestamp": "06",
+            "firstEvictionTimestamp": None,
+            "firstPVCBindRequestTimestamp": "07",
+            "firstPVCBindTimestamp": "09",
+            "backendJobCreatedTimestamp": None,
+        } | times
+        stamps = {key: f"2026-01-01T00:00:{at}Z" if at else None for key, at in second.items()}
+        return {"jobName": name, "jobNamespace": "runai-p", "projectName": "p"} | stamps
+
+    def test_reference_stages_and_columns(self, tmp_path: Path) -> None:
+        found = times.read_times(self.folder(tmp_path, [self.item("a")]))
+        assert found[0].deltas == {
+            "Workload Creation": 1.0,
+            "Job Creation": 1.0,
+            "First Pod Creation": 1.0,
+            "Last Pod Creation": 2.0,
+            "Pod Group Creation": 2.0,
+            "Pod Scheduling Decision": 1.0,
+            "First Eviction": None,
+            "First PVC Bind Request": 2.0,
+            "First PVC Bind": 2.0,
+            "Backend Job Creation": None,
+            "Total Pod Scheduling Decision": 6.0,
+            "Total Backend Job Creation": None,
+        }
+        times.write_csv(tmp_path / "times.csv", found)
+        rows = list(csv.reader((tmp_path / "times.csv").open()))
+        assert len(rows[0]) == len(rows[1]) == len(set(rows[0]))
+        assert rows[1][rows[0].index("First Eviction")] == ""
+
+    @pytest.mark.parametrize("ahead", [-0.45, 0.02, 0.45])
+    @pytest.mark.parametrize("watched", [False, True])
+    def test_the_time_of_submission_is_on_the_clock_of_the_others(self, tmp_path: Path, ahead: float, watched: bool) -> None:
+        """True: 0.3 s from the submission to each stage. Without a watch all but the submission are whole seconds of the server's clock."""
+        chance, base, rows, submitted = random.Random(5), 1_767_225_600, [], []
+        for i in range(2000):
+            sent = base + i + chance.random()
+            key = {"jobName": f"j-{i}", "projectName": "p", "jobNamespace": "n"}
+            submitted.append(key | {"submitTimestamp": datetime.fromtimestamp(sent, UTC).isoformat()})
+            api, received = float(int(sent + 0.3 + ahead)), sent + 0.3 if watched else None
+            for stage in ("workload_created", "first_pod_created", "scheduled"):
+                named = Row("r", i, f"j-{i}", "n", "TrainingWorkload", "", stage, "submitted", "ok", 0.3)
+                rows.append(replace(named, api_time=api, receive_time=received))
+        sampled, waiting = runai.sampled_json(rows, "p")
+        (tmp_path / "submitted.json").write_bytes(orjson.dumps(submitted))
+        (tmp_path / "sampled.json").write_bytes(orjson.dumps(sampled))
+        (tmp_path / "summary.json").write_bytes(orjson.dumps({"server_clock_ahead_s": ahead}))
+        totals = [each.deltas["Total Pod Scheduling Decision"] or 0.0 for each in times.read_times(tmp_path)]
+        assert (len(totals), waiting) == (2000, 0)
+        assert sum(totals) / 2000 == pytest.approx(0.3, abs=0.05)
+        assert all(each == int(each) for each in totals) != watched
+
+    def test_the_time_of_submission_is_when_it_was_due(self, tmp_path: Path) -> None:
+        """One that was due at 0.7 s and sent 3 s later waited for the client too, as the rows' stages say."""
+        self.folder(tmp_path, [self.item("a")])
+        due = round(datetime(2026, 1, 1, 0, 0, 0, 700_000, tzinfo=UTC).timestamp() * 1e9)
+        sent = Submission(0, "a", "runai-p", due, due + 3 * 10**9, due + 4 * 10**9)
+        (tmp_path / "submitted.json").write_bytes(orjson.dumps(runai.submitted_json(Submitted("r", [sent], 0.0, 0), "p")))
+        (found,) = times.read_times(tmp_path)
+        assert found.deltas["Total Pod Scheduling Decision"] == 6.0
+
+    def test_excluded_workloads_are_named_and_kept_in_the_table(self, tmp_path: Path) -> None:
+        late_pod = self.item("late", firstPodCreatedTimestamp="08")
+        found = times.read_times(self.folder(tmp_path, [self.item("a"), late_pod, self.item("b")]))
+        assert [each.excluded != "" for each in found] == [False, True, False]
+        assert len(times.select(found, True, None, None)) == 2
+        assert len(times.select(found, False, None, None)) == 3
+        assert [each.info["jobName"] for each in times.select(found, True, 2, 1)] == ["b"]
+
+    def test_what_was_submitted_after_the_sample_is_not_said_to_wait(self, tmp_path: Path) -> None:
+        folder = self.folder(tmp_path, [self.item("a"), self.item("waits"), self.item("later")])
+        body = orjson.loads((folder / "submitted.json").read_bytes())
+        body[2]["submitTimestamp"] = "2026-01-01T00:00:09+00:00"
+        (folder / "submitted.json").write_bytes(orjson.dumps(body))
+        (folder / "sampled.json").write_bytes(orjson.dumps([self.item("a")]))
+        (folder / "summary.json").write_bytes(orjson.dumps({"sampled_at": datetime(2026, 1, 1, 0, 0, 5, tzinfo=UTC).timestamp()}))
+        assert [each.excluded for each in times.read_times(folder)] == ["", "not scheduled when sampled", "not sampled"]
+
+    def test_one_that_has_a_node_is_scheduled_whatever_else_was_not_seen(self, tmp_path: Path) -> None:
+        rows = [Row("r", 0, "a", "runai-p", "TrainingWorkload", "", "scheduled", "pod_group_created", "ok", api_time=1_767_225_606.0)]
+        sampled, waiting = runai.sampled_json(rows, "p")
+        assert waiting == 0
+        self.folder(tmp_path, sampled)
+        (tmp_path / "summary.json").write_bytes(orjson.dumps({"server_clock_ahead_s": 0.5}))
+        (found,) = times.read_times(tmp_path)
+        assert (found.excluded, found.deltas["Total Pod Scheduling Decision"], found.deltas["Workload Creation"]) == ("", 5.0, None)
+
+    def partly_scheduled(self, folder: Path) -> None:
+        """Of 12 workloads 10 were accepted, of which 6 were scheduled."""
+        self.folder(folder, [self.item(f"j-{i}") for i in range(10)])
+        (folder / "sampled.json").write_bytes(orjson.dumps([self.item(f"j-{i}") for i in range(6)]))
+        due = round(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1e9)
+        error = 'pods "j-10" is forbidden: exceeded quota'
+        items = [Submission(i, f"j-{i}", "runai-p", due, due, due + 1, error=error if i > 9 else "") for i in range(12)]
+        file = RunFile("r", "run.ai/v2alpha1", "TrainingWorkload", ["runai-p"], "p", 1, 1, True, items, {})
+        file.submissions[11].error = 'pods "j-11" is forbidden: exceeded quota'
+        write_run(folder / "run.json", file, Submitted("r", items, 0.0, 0))
+
+    @pytest.mark.parametrize("plot", ["general", "detailed"])
+    @pytest.mark.parametrize(("skip", "shown", "how"), [("--skip-errors", 6, "left out"), ("--no-skip-errors", 12, "flagged")])
+    def test_what_was_never_scheduled_or_refused_is_counted_with_the_reason(
+        self,
+        plot: str,
+        skip: str,
+        shown: int,
+        how: str,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        from perfdag.charts import style
+        from perfdag.cli import main
+
+        drawn: list[str] = []
+        monkeypatch.setattr(style, "to_bytes", lambda figure: (drawn.extend(each.get_text() for each in figure.texts), b"x"))
+        self.partly_scheduled(tmp_path)
+        assert main(["scale", "plot", "--plot", plot, skip, "-o", str(tmp_path)]) == 0
+        reasons = [f"4 {how}: not scheduled when sampled", f'2 {how}: refused: pods "NAME" is forbidden: exceeded quota']
+        said = capsys.readouterr()
+        assert said.err.splitlines() == [f"of 12 workloads {each}" for each in reasons]
+        assert f"{shown} of 12 workloads" in said.out
+        with (tmp_path / "times.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        assert [row["Job Name"] for row in rows if not row["Excluded"]] == [f"j-{i}" for i in range(6)]
+        assert len(rows) == 12
+        assert all(row["Total Pod Scheduling Decision"] == "" and row["Workload Submitted"] for row in rows if row["Excluded"])
+        title, subtitle = drawn
+        assert ("6 of 12" if plot == "general" or shown == 6 else "12 workloads") in title
+        assert all(each in subtitle.replace("\n", " ") for each in reasons)
+
+    def test_a_run_of_which_nothing_was_scheduled_is_no_picture_of_none(self, tmp_path: Path) -> None:
+        from perfdag.charts import scale as charts
+
+        self.folder(tmp_path, [self.item("a")])
+        (tmp_path / "sampled.json").write_text("[]")
+        (only,) = times.read_times(tmp_path)
+        assert only.excluded == "not scheduled when sampled"
+        assert charts.general([(only.info["submitTimestamp"], only.deltas)]).texts[0].get_text().endswith("scheduling: 0 of 1 workloads")
+
+    def test_missing_files_and_bad_settings_say_what_to_do(self, tmp_path: Path) -> None:
+        with pytest.raises(runai.SettingsError, match="perfdag scale submit"):
+            times.read_times(tmp_path)
+        (tmp_path / "s.yaml").write_text("submiter: api")
+        with pytest.raises(runai.SettingsError, match=r"submiter; there are .*submitter"):
+            runai.read_settings(tmp_path / "s.yaml")
+        (tmp_path / "s.yaml").write_text("submitter: carrier-pigeon")
+        with pytest.raises(runai.SettingsError, match="there are api, kubectl, runai-cli"):
+            runai.read_settings(tmp_path / "s.yaml")
+
+    @pytest.mark.parametrize(
+        ("file", "body", "told"),
+        [
+            ("submitted.json", [{}], r"submitted\.json: workload 1 of 1 has no jobName, projectName, submitTimestamp"),
+            ("submitted.json", ["x"], r"submitted\.json: workload 1 of 1 has no jobName"),
+            ("sampled.json", [{"jobName": "a"}], r"sampled\.json: workload 1 of 1 has no projectName"),
+            ("submitted.json", {}, r"submitted\.json is not a list of workloads"),
+        ],
+    )
+    def test_files_of_another_shape_are_named_with_what_they_lack(self, file: str, body: Any, told: str, tmp_path: Path) -> None:
+        self.folder(tmp_path, [self.item("a")])
+        (tmp_path / file).write_bytes(orjson.dumps(body))
+        with pytest.raises(runai.SettingsError, match=told):
+            times.read_times(tmp_path)
+
+    def test_a_time_that_is_none_is_named(self, tmp_path: Path) -> None:
+        self.folder(tmp_path, [{**self.item("a"), "jobCreatedTimestamp": "yesterday"}])
+        with pytest.raises(runai.SettingsError, match=r"workload a: jobCreatedTimestamp is 'yesterday', not a time"):
+            times.read_times(tmp_path)
