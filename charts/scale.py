@@ -128,14 +128,14 @@ def _by_order(ax: Axes, places: Sequence[int], values: Sequence[float], k: int =
 
 @_housed
 def timeline(stages: Sequence[Stage]) -> Figure:
-    """A row a stage: when objects reached it, from first to last, with the middle half and the median marked."""
-    shown = [each for each in stages if each.at]
+    """A row a stage: when objects reached it, from first to last, with the middle half and the median marked. Totals are left out."""
+    shown = _moments(stages)
     if not shown:
         return style.no_data("no stage was reached")
     last = max(shown, key=lambda each: max(each.at))
     fig, (ax,) = style.figure(
         heights=(0.34 * len(shown) + 0.9,),
-        title=f"The last object reached {last.name} after {max(last.at):.3g} s",
+        title=f"The last object reached {last.name.replace('_', ' ')} after {max(last.at):.3g} s",
         subtitle="line: first to last object; bar: middle half; tick: median",
     )
     for row, each in enumerate(reversed(shown)):
@@ -152,6 +152,12 @@ def timeline(stages: Sequence[Stage]) -> Figure:
 def _label(stage: Stage) -> str:
     missing = f" ({stage.missing} never)" if stage.missing else ""
     return f"{stage.name.replace('_', ' ')}{missing}"
+
+
+def _moments(stages: Sequence[Stage]) -> list[Stage]:
+    """Stages that were reached, without the totals, which end when the stage of their name does."""
+    names = {each.name for each in stages if each.at}
+    return [each for each in stages if each.at and each.name.partition("_to_")[2] not in names]
 
 
 _STARTS = ("submitted", "created")
@@ -172,9 +178,8 @@ def _slowest(stages: Sequence[Stage]) -> Stage | None:
 
 @_housed
 def s_curves(stages: Sequence[Stage]) -> Figure:
-    """How many objects have reached each stage by each moment. Totals are left out: they end when the stage of their name does."""
-    names = {each.name for each in stages if each.at}
-    shown = [each for each in stages if each.at and each.name.partition("_to_")[2] not in names]
+    """How many objects have reached each stage by each moment. Totals are left out."""
+    shown = _moments(stages)
     if not shown:
         return style.no_data("no stage was reached")
     widest = _slowest(stages) or shown[0]

@@ -65,6 +65,9 @@ class TestCharts:
         assert shares.texts[0].get_text() == f"Slowest stage: {slow}, median {4 if gated else 2} s"
         drawn = [line.get_label() for line in curves.axes[0].get_lines()]
         assert drawn == ["created", *(["released"] if gated else []), "scheduled", "workload ready", "ready"]
+        rows = charts.timeline(stages)
+        assert [each.get_text() for each in rows.axes[0].get_yticklabels()] == drawn[::-1]
+        assert rows.texts[0].get_text() == f"The last object reached workload ready after {at + 2:.3g} s"
         assert "submission to ready" in [line.get_label() for line in charts.s_curves(totals).axes[0].get_lines()], (
             "nothing else tells of it"
         )
