@@ -97,12 +97,18 @@ def _marked(data: bytes) -> bool:
 
 
 def of_pairs(duel: Duel, deadly: Deadly) -> Deadly:
-    """How gangs ended that measured a point, or the one that answers it in the other variant: without its pair a sample is of no use."""
+    """How gangs ended that measured a point, or the one that answers it in the other variant: without its pair a sample is of no use.
+
+    Where a point of one pair is of another pair in the other variant, what is told does not say which of them it was: both are meant.
+    """
+    groups: list[set[str]] = []
+    for a, b in zip(duel.a.points, duel.b.points, strict=True):
+        near = [group for group in groups if not group.isdisjoint({a.id, b.id})]
+        groups = [group for group in groups if group not in near] + [{a.id, b.id}.union(*near)]
     found: dict[str, list[str]] = {}
-    for pair in zip(duel.a.points, duel.b.points, strict=True):
-        ids = dict.fromkeys(point.id for point in pair)  # one where the variants differ in their shapes alone
-        if how := [each for name in ids for each in deadly.get(name, ())]:
-            found |= dict.fromkeys(ids, how)
+    for group in groups:
+        if how := [each for name in sorted(group) for each in deadly.get(name, ())]:
+            found |= dict.fromkeys(group, how)
     return found
 
 

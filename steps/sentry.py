@@ -71,16 +71,16 @@ class Sentry:
             if pod.batch is None or pod.trouble is None or pod.phase == "Succeeded":
                 if pod.phase != "Pending":  # between two tries to pull its image a pod has no trouble for a moment
                     self._since.pop(pod.uid, None)
-                elif pod.batch is not None:
+                elif pod.batch is not None and pod.attempt == self._newest[pod.batch]:
                     self._speechless(pod, pod.batch, now)
                 continue
-            since = self._since.setdefault(pod.uid, now)
+            since, old = self._since.setdefault(pod.uid, now), pod.attempt < self._newest[pod.batch]
             if pod.phase == "Pending":
                 waited = max(now - since, self._age(pod))
-                if waited >= min(HOPELESS_SECONDS, self._limit):
+                if not old and waited >= min(HOPELESS_SECONDS, self._limit):
                     self.note(pod.batch, f"pod of rank {pod.rank} never started: {pod.trouble}", pod.attempt)
                 if waited >= (HOPELESS_SECONDS if pod.batch in self.hopeless else patience(pod, self._limit)):
-                    if not is_unpacking(pod.trouble):
+                    if not old and not is_unpacking(pod.trouble):
                         self.hopeless.add(pod.batch)  # it is not worth waiting for again
                     doomed.add((pod.batch, pod.attempt))
             elif self._is_given_up(pod.batch, pod.attempt) and pod.trouble.startswith(("DeadlineExceeded", GIVEN_UP)):
@@ -89,7 +89,6 @@ class Sentry:
                 if pod.hopeless or pod.trouble in _FINAL:
                     self.hopeless.add(pod.batch)
                     doomed.add((pod.batch, pod.attempt))  # its peers would wait for it
-                old = pod.attempt < self._newest[pod.batch]
                 if not old and pod.trouble not in _SAID and self._ended.get(pod.uid) != pod.trouble:
                     self.note(pod.batch, f"pod of rank {pod.rank}: {pod.trouble}", pod.attempt)
                     self._ended[pod.uid] = pod.trouble  # pods of one batch would take turns in what is noted

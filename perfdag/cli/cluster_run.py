@@ -104,16 +104,18 @@ class View:
     def troubles(self) -> list[str]:
         """What keeps pods from running, and pods that Argo could not make, those that wait first; while the run lasts not those of batches
         that are over, and never a sentry that fails so that `argo retry` makes another."""
+        from perfdag.podspec import STOOD
         from perfdag.steps.pods import troubles
         from perfdag.steps.sentry import nodes_of, template_of
 
-        now = self._under_way()
+        now, about = self._under_way(), self.workflow["metadata"]
+        stood = about.get("uid") and (about.get("annotations") or {}).get(STOOD) == about["uid"]  # one that crashed did not say so
 
         def told(batch: int | None, phase: str) -> bool:
             return phase == "Pending" or batch is None or not now or batch in now
 
         nodes = {_number(name): node for name, node in nodes_of(self.workflow).items() if node.get("type") == "Pod"}
-        on_purpose = {number for number, node in nodes.items() if template_of(node) == "sentry-pod" and _code(node) == 1}
+        on_purpose = {number for number, node in nodes.items() if stood and template_of(node) == "sentry-pod" and _code(node) == 1}
         pods = [pod for pod in self.pods if told(pod.batch, pod.phase) and _number(pod.name) not in on_purpose]
         found = {_number(pod.name): (pod.phase != "Pending", text) for pod in pods for text in troubles([pod])}
         for number, node in nodes.items():

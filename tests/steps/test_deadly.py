@@ -203,3 +203,18 @@ def test_a_point_that_kills_the_pods_of_variants_leaves_the_others_of_both(
     given_up = [part for part in parts if part.status == "failed"]
     assert len(given_up) == 32
     assert {part.facts["idle_cpus"] for part in given_up} == {None}, "another attempt would measure it again"
+
+
+def test_pairs_that_share_a_point_are_counted_together() -> None:
+    """Which of them was measured is not told: a point that kills in one pair is never half of the other."""
+    text = "name: s\nentries:\n" + "".join(
+        f"  - {{benchmark: command, name: {name}, params: {{argv: ['true'], env: {{X: '{x}'}}}}}}\n"
+        for name, x in (("a", 1), ("b", 2), ("c", 9))
+    )
+    found = made(text, a=("a.env.X='1'",), b=("a.env.X='2'", "b.env.X='3'"))
+    first, second, third = (pair for pair in zip(found.a.points, found.b.points, strict=True))
+    shared = {each.id for each in (*first, *second)}
+    assert (len(shared), third[0].id) == (3, third[1].id)
+    assert duel.of_pairs(found, {first[0].id: ["x"], first[1].id: ["y"]}).keys() == shared
+    assert {len(each) for each in duel.of_pairs(found, {first[0].id: ["x"], first[1].id: ["y"]}).values()} == {2}
+    assert duel.of_pairs(found, {third[0].id: ["x"]}) == {third[0].id: ["x"]}

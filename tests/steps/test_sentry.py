@@ -536,3 +536,12 @@ def test_a_sentry_made_anew_notes_nothing_of_an_attempt_before_the_one_that_meas
     sentry.look([pod("InvalidImageName: no", uid="w")], 6)
     sentry.look([pod("InvalidImageName: no", uid="w")], 12)
     assert ["InvalidImageName" in each for each in notes(tmp_path)] == [True], "`argo retry` counts from 0"
+
+
+def test_a_pod_that_still_waits_of_an_attempt_before_is_ended_and_held_against_nobody(sentry: Sentry, tmp_path: Path) -> None:
+    """On a node that died it stays as it was."""
+    waiting = pod("ErrImagePull: no", uid="u0")
+    for moment in range(0, 60, 3):
+        doomed = sentry.look([waiting, pod(None, attempt=1, phase="Running", uid="v")], moment)
+    assert doomed == [waiting]
+    assert (notes(tmp_path), sentry.hopeless) == ([], set())
