@@ -185,6 +185,7 @@ class Observer:
                 self._pending_events.pop(metadata["uid"], None)
                 (self._others.discard if event.type == "DELETED" else self._others.add)(metadata["uid"])
                 return
+            self._others.discard(record.uid)
             for stage, at in sorted(self._pending_events.pop(record.uid, ())):
                 self._note(record, stage, 0, at, 0)
         if "spec" in body and kind == "Pod":

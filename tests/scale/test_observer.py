@@ -82,6 +82,14 @@ class TestWhose:
             see(ours, "Event", event)
         assert ours.reasons == {"Pod Failed: no": 1}
 
+    def test_one_that_is_adopted_after_it_was_made_is_warned_of(self) -> None:
+        ours = observer()
+        see(ours, "Pod", body("q"), body("p", run="r"))
+        see(ours, "Pod", body("q", owner="p"))
+        event = {"metadata": {}, "involvedObject": {"uid": "q", "kind": "Pod"}, "reason": "Failed", "type": "Warning", "message": "no"}
+        see(ours, "Event", event)
+        assert ours.reasons == {"Pod Failed: no": 1}
+
 
 async def test_what_looks_cost_is_less_than_half_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     from perfdag.steps.scale import observer as module
