@@ -204,7 +204,7 @@ def test_the_time_in_which_loadgen_makes_its_queries_is_no_part_of_the_span() ->
     system = Noted(0.001)
     began, _ = loadgen.measure(system, loadgen.Load("single-stream", 1, 0.05, 20, 8, 4e6), pytest.fail).span
     assert system.loaded < began <= system.asked
-    assert system.asked - began < 0.1 * (system.asked - system.loaded)
+    assert began - system.loaded > system.asked - began
 
 
 def test_offline_counts_samples_and_batches(tmp_path: Path) -> None:

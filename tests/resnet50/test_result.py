@@ -308,14 +308,16 @@ def test_accuracy_is_not_invalid_for_its_times_which_are_left_out(
     more: dict[str, Any], facts: dict[str, Any], said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raw = {**recorded("offline"), **more, "accuracy": {"top1": 0.8, "images": 50, "reference": 0.80858, "resize": 232}}
-    given = params("accuracy", imagenet="/x")
+    raw |= {"phases": {"forward": [0.01, 0.02, 0.03]}, "warmup": {**raw["warmup"], "by_size": {"8": [9.02, 0.02]}}}
+    given = params("accuracy", imagenet="/x", system="resnet50", backend="compile")
     monkeypatch.setattr(LocalHost, "run", lambda self, argv, **_: Finished(list(argv), 0, json.dumps(raw), "", 1.0))
     monkeypatch.setattr(start, "watched", lambda hosts, params: nullcontext(start.Watch(params, {**facts, "against": None})))
     output = Resnet50().run(Gang([LocalHost()], Shape(), 60, str(tmp_path)), given)
     values = Resnet50().parse(output, given)
-    times = {each.metric for each in values} & {"phase_time", "first_batch", "warm_batch"}
+    every = {"phase_time", "first_batch", "warm_batch", "compile_time"}
+    times = {each.metric for each in values} & every
     assert "top1" in {each.metric for each in values}
-    assert times == (set() if said else {"first_batch", "warm_batch"})
+    assert times == (set() if said else every)
     assert {tuple(each.coords) for each in values if each.metric == "top1"} == {()}
     assert re.search(said or "^None$", str(output.facts.get("times_left_out")))
     (entry,) = seed_json(result.read(json.dumps(raw)), given, facts)["benchmarks"]
