@@ -85,8 +85,6 @@ async def sample(kube: Kube, look: Look) -> Sample:
     read = await _reader(kube, look, shift)
     at, file = time.time(), await read()
     look.check(file)
-    folder.mkdir(parents=True, exist_ok=True)
-    _keep(folder, file, shift)  # by it an interrupted sample is gone on with
     kinds = kinds_of(file.api_version, file.kind)
     observer = Observer(
         kube,
@@ -100,6 +98,8 @@ async def sample(kube: Kube, look: Look) -> Sample:
     state = folder / "observed.jsonl"
     if state.exists():
         _restore(observer, state)
+    folder.mkdir(parents=True, exist_ok=True)
+    _keep(folder, file, shift)  # by it an interrupted sample is gone on with
     offset = await server_offset(kube)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(observer)

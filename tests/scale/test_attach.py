@@ -144,3 +144,10 @@ class TestAttach:
         write_run(tmp_path / "run.json", RunFile("q", "v1", "Pod", ["ns"], "p", 1, 1, True, [], {}), Submitted("q", [], 0.0, 0))
         with pytest.raises(runai.SettingsError, match="holds run q; give another folder"):
             await sampling.sample(None, sampling.Look(tmp_path, runai.Settings(), run="r"))  # type: ignore[arg-type]
+
+    async def test_a_folder_with_the_state_of_another_run_is_not_written_to(self, tmp_path: Path) -> None:
+        Observer(None, "q", [], ["runai-p"]).save(tmp_path / "observed.jsonl")  # type: ignore[arg-type]
+        cluster: Any = Cluster(job(0))
+        with pytest.raises(runai.SettingsError, match="it is the state of run q, not r; give another folder"):
+            await sampling.sample(cluster, sampling.Look(tmp_path, runai.Settings(), run="r"))
+        assert [each.name for each in tmp_path.iterdir()] == ["observed.jsonl"]
