@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,14 @@ def forget(folder: Path, but: Iterable[str] = (), *, submission: bool = False) -
     made = {*_MADE, *(_SUBMISSION if submission else ())} - {*but}
     for path in [each for each in folder.iterdir() if each.name in made or _PICTURE.fullmatch(each.name)]:
         path.unlink()
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """What summary.json tells of the results in the folder; nothing where it is not there or cannot be read."""
+    with suppress(OSError, ValueError):
+        if isinstance(told := orjson.loads((folder / "summary.json").read_bytes()), dict):
+            return told
+    return {}
 
 
 def prefix_of(run: str) -> str:

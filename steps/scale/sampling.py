@@ -15,7 +15,7 @@ from perfdag.steps.scale.chains import kinds_of
 from perfdag.steps.scale.clock import Heartbeat, drift, server_offset
 from perfdag.steps.scale.commands import write
 from perfdag.steps.scale.completion import reached, wanted
-from perfdag.steps.scale.files import RunFile, forget, prefix_of, read_run
+from perfdag.steps.scale.files import RunFile, forget, prefix_of, read_run, read_summary
 from perfdag.steps.scale.generator import Submitted
 from perfdag.steps.scale.harness import Harness
 from perfdag.steps.scale.observer import Observer
@@ -76,11 +76,10 @@ async def sample(kube: Kube, look: Look) -> Sample:
     """Observe a run and write sampled.json, stages.parquet, summary.json and the state to go on from; of a run that was found by its id
     run.json and submitted.json too.
 
-    Can be run again and again, while the submission goes on, also where it was interrupted. What an earlier run left in the folder stays until
-    there are results to take its place. Raises SettingsError, KubeError.
+    Can be run again and again, while the submission goes on, also where it was interrupted. But for submitted.json, what
+    an earlier run left in the folder stays until there are results to take its place. Raises SettingsError, KubeError.
     """
     folder, settings, watch = look.folder, look.settings, look.watch
-    first = not all((folder / name).exists() for name in ("run.json", "sampled.json"))
     shift = time.time_ns() - time.monotonic_ns()
     read = await _reader(kube, look, shift)
     at, file = time.time(), await read()
@@ -130,7 +129,7 @@ async def sample(kube: Kube, look: Look) -> Sample:
     _keep(folder, file, shift)
     backend = runai.backend_times(settings, file.project, file.namespaces)
     sampled, waiting = runai.sampled_json(rows, file.project, backend)
-    if first:
+    if read_summary(folder).get("run") != file.run:
         forget(folder, ("observed.jsonl",))
     table.write_json(folder / "sampled.json", sampled)
     table.write_rows(folder / "stages.parquet", rows)

@@ -100,9 +100,10 @@ class TestAttach:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """When it has results, and not before: a sample that is interrupted leaves what was there, and is gone on with."""
-        old, look = ("perf-audit-results.json", "scurves-400.png", "notes.txt"), sampling.Look(tmp_path, runai.Settings(), run="r")
+        old = ("perf-audit-results.json", "scurves-400.png", "notes.txt", "sampled.json", "summary.json", "times.csv")
+        look = sampling.Look(tmp_path, runai.Settings(), run="r")
         for name in old:
-            (tmp_path / name).touch()
+            (tmp_path / name).write_text('{"run": "q"}')
         cluster: Any = Cluster(job(0), job(1))
         observers: list[Observer] = []
 
