@@ -54,6 +54,24 @@ def test_every_sample_is_a_row_and_a_failure_too(write_suite: SuiteWriter, tmp_p
     assert {row["status"] for row in by_entry["absent"]} == {"skipped"}
 
 
+def test_the_table_of_a_point_with_values_has_why_others_of_its_samples_gave_none(
+    write_suite: SuiteWriter, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A resumed run printed the line of a sample that failed in the go before, and this one only how many there are."""
+    once = "import pathlib, sys; made = pathlib.Path(sys.argv[1]); made.mkdir(exist_ok=False)"
+    suite = write_suite(
+        "name: partly\nrepetitions: 2\nretries: 0\nentries:\n"
+        f"  - {{benchmark: command, name: once, params: {{argv: [python3, -c, '{once}', '{tmp_path}/made']}}}}\n"
+    )
+    store = str(tmp_path / "store")
+    assert main(["run", str(suite), "--store", store, "--no-report"]) == 1
+    capfd.readouterr()
+    assert main(["run", "--resume", "last", "--store", store, "--no-report"]) == 1
+    said = capfd.readouterr().out
+    assert "1 ok, 1 failed" in said
+    assert "FileExistsError: [Errno 17]" in next(line for line in said.splitlines() if line.startswith("once: python3 exited 1, not 0: "))
+
+
 def test_skips_alone_exit_0(write_suite: SuiteWriter, tmp_path: Path) -> None:
     suite = write_suite("name: skips\nentries:\n  - {benchmark: command, params: {argv: [no-such-program]}}\n")
     assert main(["run", str(suite), "--store", str(tmp_path / "store"), "--no-report"]) == 0

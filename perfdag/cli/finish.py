@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from perfdag.store import Store
     from perfdag.summary import PointState
 
+REASONS = 10
+"""Points whose reasons the terminal has; the report has all."""
+
 
 def finish(store: "Store", plan: "Plan", *, report: bool = True, history: bool = False, gates: bool = True, as_json: bool = False) -> int:
     """Collect and report a run, print its table (or JSON), and return 0, 1, or 3 for a benchmark's own gate. Raises StoreError.
@@ -96,6 +99,7 @@ def _print_counts(store: "Store", plan: "Plan", collected: "Collected", states: 
     if any(state.noise for state in states):
         marks = sorted({mark for state in states for mark in state.noise})
         print(f"noisy samples are kept and marked: {'; '.join(marks[:3])}{' ...' if len(marks) > 3 else ''}")
+    _print_reasons(states)
     for point in plan.points:
         if point.until is not None and point.id in collected.reached:
             n, reached = collected.reached[point.id]
@@ -108,6 +112,19 @@ def _print_counts(store: "Store", plan: "Plan", collected: "Collected", states: 
     print(f"rows    {store.url(collected.key)}")
     if page:
         print(f"report  {page}")
+
+
+def _print_reasons(states: "list[PointState]") -> None:
+    """Why samples of points that have values all the same gave none: one reason a point. Of points without any the table has it."""
+    from perfdag.summary import varied
+
+    labels = varied(states)
+    partly = [state for state in states if state.reasons and state.series]
+    for state in partly[:REASONS]:
+        name = " ".join(filter(None, (state.entry, labels[state.point])))
+        print(f"{name}: {shorten(state.reasons[0], 300, placeholder=' ...')}")
+    if len(partly) > REASONS:
+        print(f"and {len(partly) - REASONS} more points with failed samples; the report has their reasons")
 
 
 def _print_json(
