@@ -138,14 +138,14 @@ def submitted_json(done: Submitted, project: str) -> list[dict[str, str]]:
     ]
 
 
-def sampled_json(rows: Sequence[Row], project: str, backend: Mapping[str, float] | None = None) -> tuple[list[dict[str, Any]], int]:
-    """sampled.json: workloads that were scheduled, and how many are not there yet."""
+def sampled_json(rows: Sequence[Row], project: str, backend: Mapping[str, float] | None = None) -> tuple[list[dict[str, Any]], list[str]]:
+    """sampled.json: workloads that were scheduled, and the names of those that were not."""
     workloads: dict[tuple[str, str], dict[str, dict[str, Row]]] = {}
     for row in rows:
         if row.status != "failed":
             name = row.name.rpartition("-")[0] if row.kind == SET else row.name  # rows of a set are its VMIs'
             workloads.setdefault((row.namespace, name), {}).setdefault(row.name, {})[row.stage] = row
-    found = []
+    found, waiting = [], []
     for (namespace, name), members in workloads.items():
         item: dict[str, Any] = {"jobName": name, "jobNamespace": namespace, "projectName": project}
         kind = next(row.kind for stages in members.values() for row in stages.values())
@@ -162,7 +162,9 @@ def sampled_json(rows: Sequence[Row], project: str, backend: Mapping[str, float]
         item["backendJobCreatedTimestamp"] = _iso((backend or {}).get(name))
         if item["podSchedulingDecisionTimestamp"]:
             found.append(item)
-    return found, len(workloads) - len(found)
+        else:
+            waiting.append(name)
+    return found, waiting
 
 
 def _first_of(stages: Mapping[str, Row], names: Sequence[str], watched: bool) -> float | None:

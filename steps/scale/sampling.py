@@ -82,7 +82,7 @@ async def sample(kube: Kube, look: Look) -> Sample:
     folder, settings, watch = look.folder, look.settings, look.watch
     shift = time.time_ns() - time.monotonic_ns()
     read = await _reader(kube, look, shift)
-    at, file = time.time(), await read()
+    file = await read()
     look.check(file)
     kinds = kinds_of(file.api_version, file.kind)
     observer = Observer(
@@ -114,7 +114,7 @@ async def sample(kube: Kube, look: Look) -> Sample:
                 await observer.until(partial(_complete, observer, file), min(left, PARTIAL))
                 if file.attached:  # nothing says whether more is to come
                     await asyncio.sleep(PARTIAL)
-                known, at, file = len(file.submissions), time.time(), await read()
+                known, file = len(file.submissions), await read()
                 complete = len(file.submissions) == known and _complete(observer, file)
                 if len(file.submissions) != known:
                     _keep(folder, file, shift)
@@ -137,7 +137,6 @@ async def sample(kube: Kube, look: Look) -> Sample:
         look.tell(note)
     facts = {
         "run": file.run,
-        "sampled_at": at,
         "simulated": on_simulated(rows),
         "server_clock_ahead_s": offset.seconds,
         "server_clock_bound_s": offset.bound,
@@ -146,11 +145,12 @@ async def sample(kube: Kube, look: Look) -> Sample:
         "harness_cpu": busy,
         "notes": notes,
         "generator": file.generator,
+        "not_scheduled": waiting,
         "stages": [each.as_dict() for each in summaries(rows)],
         "failure_reasons": dict(observer.reasons.most_common(20)),
     }
     table.write_json(folder / "summary.json", facts)
-    return Sample(file, rows, len(sampled), waiting, observer.absent, complete)
+    return Sample(file, rows, len(sampled), len(waiting), observer.absent, complete)
 
 
 def _restore(observer: Observer, state: Path) -> None:

@@ -5,10 +5,8 @@ the CSV's header has as many columns as its rows.
 """
 
 import csv
-import math
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from perfdag.steps.scale.files import read_run
+from perfdag.steps.scale.files import read_run, read_summary
 from perfdag.steps.scale.generator import nameless
 from perfdag.steps.scale.runai import SettingsError
 
@@ -64,12 +62,14 @@ def read_times(folder: Path) -> list[Times]:
     of submission. Files of the original tool are read too. Raises SettingsError.
 
     A workload's time of submission is of our clock. Where the others are the API's whole seconds, it is put on the API server's clock, whose
-    lead is in the sample's summary.json (without one: none).
+    lead is in the sample's summary.json (without one: none), as are the names of those that it saw and that were not scheduled (without
+    them: all that have no times).
     """
-    ahead, until = _told(folder, "server_clock_ahead_s", 0.0), _told(folder, "sampled_at", math.inf)
+    told = read_summary(folder)
+    ahead, waiting = told.get("server_clock_ahead_s", 0.0), set(told["not_scheduled"]) if "not_scheduled" in told else None
     submitted = _read(folder / "submitted.json", "jobName", "projectName", "submitTimestamp")
     sampled = {(each["jobName"], each["projectName"]): each for each in _read(folder / "sampled.json", "jobName", "projectName")}
-    found = [_times({**sampled.get((each["jobName"], each["projectName"]), {}), **each}, ahead, until) for each in submitted]
+    found = [_times({**sampled.get((each["jobName"], each["projectName"]), {}), **each}, ahead, waiting) for each in submitted]
     return sorted([*found, *_refused(folder)], key=lambda each: str(each.info["submitTimestamp"]))
 
 
@@ -109,14 +109,7 @@ def _read(path: Path, *keys: str) -> list[dict[str, Any]]:
     return data
 
 
-def _told(folder: Path, key: str, default: float) -> float:
-    """What the sample noted in its summary.json: the server's clock minus ours in seconds, when it looked (Unix seconds)."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        return float(orjson.loads((folder / "summary.json").read_bytes())[key])
-    return default
-
-
-def _times(info: dict[str, Any], ahead: float, until: float) -> Times:
+def _times(info: dict[str, Any], ahead: float, waiting: set[str] | None) -> Times:
     def at(key: str) -> float | None:
         text = info.get(key)
         try:
@@ -124,7 +117,7 @@ def _times(info: dict[str, Any], ahead: float, until: float) -> Times:
         except (TypeError, ValueError):
             raise SettingsError(f"workload {info['jobName']}: {key} is {text!r}, not a time (ISO 8601)") from None
 
-    submitted, decided = at("submitTimestamp"), at("podSchedulingDecisionTimestamp")
+    decided = at("podSchedulingDecisionTimestamp")
     first = decided if (created := at("workloadCreatedTimestamp")) is None else created
     shift = ahead if first is not None and first == int(first) else 0.0
     deltas: dict[str, float | None] = {}
@@ -139,7 +132,7 @@ def _times(info: dict[str, Any], ahead: float, until: float) -> Times:
     elif total is not None and total < -1:
         excluded = "scheduled before it was submitted (clocks differ)"
     elif decided is None:
-        excluded = "not sampled" if submitted is not None and submitted > until else "not scheduled when sampled"
+        excluded = "not scheduled when sampled" if waiting is None or info["jobName"] in waiting else "not sampled"
     return Times(info, deltas, excluded)
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from perfdag.kube import KubeError, Resource
@@ -137,6 +138,7 @@ class TestAttach:
         assert [each.name for each in got.file.submissions] == ["j-0", "j-1"], "one that went meanwhile was submitted"
         made = {"run.json", "submitted.json", "observed.jsonl", "sampled.json", "stages.parquet", "summary.json"}
         assert {each.name for each in tmp_path.iterdir()} == {"notes.txt", *made}
+        assert orjson.loads((tmp_path / "summary.json").read_bytes())["not_scheduled"] == ["j-0", "j-1"]
         (tmp_path / "general.png").touch()
         await sampling.sample(cluster, look)
         assert (tmp_path / "general.png").exists()
