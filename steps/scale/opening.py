@@ -95,28 +95,42 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
 
     async def _close(self) -> None:
         """Remove what is there and what was opened; then tell what is left, since namespaces that were made here take what is in them along."""
-        left, why = 0, "interrupted" if self._session else ""
+        session, left, why, doubt = self._session, 0, "", "interrupted"
+        if not session:
+            await self._stack.aclose()
+            return
         try:
-            if self._session:
-                left = await self._remove(self._session)
-                why = "interrupted" if left else ""
-        except KubeError as error:
-            why = str(error)
-        finally:
             try:
-                await self._stack.aclose()
-                if self._session and left:
-                    left, why = await self._staying(self._session)
+                left = await self._remove(session)
+                doubt = "interrupted" if left else ""
+            except KubeError as error:
+                why = str(error)
             finally:
-                self._tell_left(left, why)
+                failed = await self._closed()
+            if doubt:
+                left, doubt = await self._staying(session)
+            if failed:
+                raise failed
+        finally:
+            self._tell_left(left, why, doubt)
 
-    def _tell_left(self, left: int, why: str) -> None:
+    async def _closed(self) -> KubeError | None:
+        """Close what was opened; what kept some of it from it."""
+        try:
+            await self._stack.aclose()
+        except KubeError as error:
+            return error
+        return None
+
+    def _tell_left(self, left: int, why: str, doubt: str) -> None:
+        """Tell how many objects are left and `why`, or the `doubt` for which that is not known."""
         here = f"of run {self._run} are left in {', '.join(self._namespaces)}"
         how = f"`perfdag scale delete --run {self._run}` deletes them"
-        if why:
-            self._tell(f"whether objects {here} is not known ({why}); {how}")
+        if doubt:
+            reasons = dict.fromkeys(each for each in (why, doubt) if each)
+            self._tell(f"whether objects {here} is not known ({'; '.join(reasons)}); {how}")
         elif left:
-            self._tell(f"{left} objects {here}; {how}")
+            self._tell(f"{left} objects {here}{f' ({why})' if why else ''}; {how}")
 
     async def _staying(self, session: Session) -> tuple[int, str]:
         """How many objects are left in namespaces that stay, or why that is not known."""

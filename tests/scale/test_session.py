@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from perfdag.kube import KubeError
+from perfdag.kube import KubeError, Resource
 from perfdag.steps.scale import opening, session, vmi
 from perfdag.steps.scale.clock import Offset
 from perfdag.steps.scale.generator import Submission
@@ -23,9 +23,10 @@ from .test_workloads import Heart
 
 
 class Server:
-    """Pods by name: `stuck`, they are not deleted; `away`, it does not answer."""
+    """Pods by name: `stuck`, they are not deleted; `away`, it does not answer; `refused`, whose deletion is."""
 
-    def __init__(self, *there: str, stuck: bool = False, away: bool = False) -> None:
+    def __init__(self, *there: str, stuck: bool = False, away: bool = False, refused: Sequence[str] = ()) -> None:
+        self.refused = refused
         self.there, self.stuck, self.away, self.terminating = list(there), stuck, away, False
         self.observer, self.deleted = Observer(None, "r", [], ["ns"]), list[str]()  # type: ignore[arg-type]
         for name in there:
@@ -36,8 +37,8 @@ class Server:
         made.put("created", received_ns=time.monotonic_ns())
         self.observer._adopt(made)
 
-    async def resource(self, api_version: str, kind: str) -> str:
-        return kind
+    async def resource(self, api_version: str, kind: str) -> Resource:
+        return Resource(api_version, kind, f"{kind.lower()}s", True)
 
     async def get(self, *_: Any) -> Any:
         return {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"} if self.terminating else {}}
@@ -45,9 +46,11 @@ class Server:
     async def list(self, *_: Any, **__: Any) -> Any:
         if self.away:
             raise KubeError(0, "Unreachable", "no answer")
-        return [{"metadata": {"name": name, "namespace": "ns", "labels": {RUN_LABEL: "r"}}} for name in self.there]
+        return [{"metadata": {"name": name, "uid": name, "namespace": "ns", "labels": {RUN_LABEL: "r"}}} for name in self.there]
 
-    async def delete(self, resource: str, name: str, namespace: str) -> bool:
+    async def delete(self, resource: Resource, name: str, namespace: str) -> bool:
+        if name in self.refused:
+            raise KubeError(403, "Forbidden", "denied by a webhook")
         if not self.stuck:
             self.there.remove(name)
             self.deleted.append(name)
@@ -109,6 +112,36 @@ class TestLeaving:
         opened, told = left_by(Server("a", away=True), "a")
         await opened._close()
         assert told == ["whether objects of run r are left in ns is not known (no answer); `perfdag scale delete --run r` deletes them"]
+
+    async def test_what_was_refused_is_counted_with_the_reason(self) -> None:
+        opened, told = left_by(Server("a", "b", refused="a"), "a", "b")
+        await opened._close()
+        why = "Pod a was not deleted: denied by a webhook"
+        assert told == [f"1 objects of run r are left in ns ({why}); `perfdag scale delete --run r` deletes them"]
+
+    async def test_what_was_refused_and_goes_with_its_namespace_is_not_told(self) -> None:
+        server = Server("a", refused="a")
+        opened, told = left_by(server, "a")
+        opened._stack.callback(lambda: setattr(server, "terminating", True))
+        await opened._close()
+        assert told == []
+
+    async def test_where_nobody_answers_any_more_the_refusal_is_told_too(self) -> None:
+        server = Server("a", refused="a")
+        opened, told = left_by(server, "a")
+        opened._stack.callback(lambda: setattr(server, "away", True))
+        await opened._close()
+        assert "is not known (Pod a was not deleted: denied by a webhook; no answer); `perfdag scale delete" in told[0]
+
+    async def test_what_is_left_is_counted_where_what_was_opened_cannot_be_closed(self) -> None:
+        async def fails() -> None:
+            raise KubeError(500, "InternalError", "no namespace was deleted")
+
+        opened, told = left_by(Server("a", "b", stuck=True), "a", "b")
+        opened._stack.push_async_callback(fails)
+        with pytest.raises(KubeError, match="no namespace was deleted"):
+            await opened._close()
+        assert told == ["2 objects of run r are left in ns; `perfdag scale delete --run r` deletes them"]
 
     async def test_a_second_interruption_is_told_and_the_rest_is_closed_all_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(opening, "LEFT_BEHIND", 60.0)
