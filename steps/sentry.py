@@ -159,7 +159,7 @@ class Sentry:
 
 def _rank_of(node: Object) -> tuple[int, int, str | None] | None:
     """The batch, the attempt at it and the rank of a measuring pod's node; None of others."""
-    given = {each["name"]: each.get("value") for each in (node.get("inputs") or {}).get("parameters") or []}
+    given = inputs_of(node)
     if node.get("type") != "Pod" or not str(given.get("batch", "")).isdigit():
         return None
     return int(given["batch"]), int(given.get("attempt") or 0), given.get("rank")
@@ -172,6 +172,11 @@ def nodes_of(workflow: Object) -> dict[str, Object]:
         unpacked: dict[str, Object] = orjson.loads(gzip.decompress(base64.b64decode(status["compressedNodes"])))
         return unpacked
     return status.get("nodes") or {}
+
+
+def inputs_of(node: Object) -> Object:
+    """The parameters that a node was given, by name."""
+    return {each["name"]: each.get("value") for each in (node.get("inputs") or {}).get("parameters") or []}
 
 
 def template_of(node: Object) -> str | None:

@@ -13,7 +13,7 @@ from perfdag.kube import Kube, KubeError, run
 from perfdag.plan import Plan
 from perfdag.steps.place import Here
 from perfdag.steps.plan import batch_objects, secret_name, shape_of
-from perfdag.steps.sentry import nodes_of, template_of
+from perfdag.steps.sentry import inputs_of, nodes_of, template_of
 
 Object = dict[str, Any]
 Named = tuple[str, str, str]
@@ -53,8 +53,7 @@ def spent(here: Here, plan: Plan) -> list[Named]:
 def measured(workflow: Object) -> set[int]:
     """The batches whose pods ended well, which Argo does not make again."""
     gangs = [each for each in nodes_of(workflow).values() if template_of(each) in ("gang", "duel") and each.get("phase") == "Succeeded"]
-    given = [{each["name"]: each.get("value") for each in (gang.get("inputs") or {}).get("parameters") or []} for gang in gangs]
-    return {int(each["batch"]) for each in given if each.get("batch")}
+    return {int(number) for gang in gangs if (number := inputs_of(gang).get("batch"))}
 
 
 def of_batches(here: Here, plan: Plan, numbers: Iterable[int]) -> list[Named]:

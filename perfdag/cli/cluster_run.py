@@ -146,8 +146,10 @@ def _code(node: Object) -> int | None:
 
 def _batch(node: Object) -> int | None:
     """The batch of a measuring pod's node."""
-    given = {each["name"]: each.get("value") for each in (node.get("inputs") or {}).get("parameters") or []}
-    return int(given["batch"]) if str(given.get("batch", "")).isdigit() else None
+    from perfdag.steps.sentry import inputs_of
+
+    number = str(inputs_of(node).get("batch", ""))
+    return int(number) if number.isdigit() else None
 
 
 def _attempt(node: Object) -> tuple[str, int]:

@@ -371,24 +371,25 @@ def test_the_seed_document_has_the_marks_of_the_rows() -> None:
     assert found["reason"].startswith("LoadGen says INVALID")
 
 
-def test_offline_that_was_done_early_names_the_parameter_and_a_rate() -> None:
-    raw = recorded("offline")
+def ended_early(name: str) -> Any:
+    """A recording whose test was over before the minimum duration."""
+    raw = recorded(name)
     logs = raw["tests"][0]["logs"]
     logs["summary"] = logs["summary"].replace("VALID", "INVALID").replace("Min duration satisfied : Yes", "Min duration satisfied : NO")
     logs["detail"] = (
         logs["detail"].replace('"VALID"', '"INVALID"').replace('min_duration_met", "value": true', 'min_duration_met", "value": false')
     )
+    return raw
+
+
+def test_offline_that_was_done_early_names_the_parameter_and_a_rate() -> None:
+    raw = ended_early("offline")
     with pytest.raises(Invalid, match=r"Min duration satisfied: NO.*; target_rate is the expected QPS: set it to \d+ or more"):
         parse(raw, params("offline", batch=8))
 
 
 def test_a_run_that_max_queries_ended_says_so() -> None:
-    raw = recorded("single-stream")
-    logs = raw["tests"][0]["logs"]
-    logs["summary"] = logs["summary"].replace("VALID", "INVALID").replace("Min duration satisfied : Yes", "Min duration satisfied : NO")
-    logs["detail"] = (
-        logs["detail"].replace('"VALID"', '"INVALID"').replace('min_duration_met", "value": true', 'min_duration_met", "value": false')
-    )
+    raw = ended_early("single-stream")
     with pytest.raises(Invalid, match=r"Min duration satisfied: NO.*; max_queries ended it at 700, before min_duration: raise it"):
         parse(raw, params("single-stream", max_queries=700))
     with pytest.raises(Invalid) as other:
