@@ -15,7 +15,8 @@ from pydantic.fields import FieldInfo
 from perfdag.benchmark import Benchmark
 from perfdag.document import Document, Where, nearest
 from perfdag.explain import explain
-from perfdag.shape import Quantity, Shape, amount
+from perfdag.quantities import Quantity, parse_quantity
+from perfdag.shape import Shape
 from perfdag.suite import Permutations
 
 _ORDERS: dict[str, Callable[[Any, Any], bool]] = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
@@ -147,7 +148,7 @@ def _reader(benchmark: Benchmark[Any], name: str) -> Callable[[Any], Any]:
     for part in (first, *rest):
         wanted = _inside(wanted, part)
     if wanted is Quantity:
-        return amount
+        return parse_quantity
     adapter: TypeAdapter[Any] = TypeAdapter(Any if wanted is None else wanted)
 
     def read(value: Any) -> Any:

@@ -5,37 +5,16 @@ shape may share pods. The keys and their meaning are in the JSON schema (`perfda
 """
 
 import re
-from decimal import Decimal
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from perfdag.cpulist import CpuList
+from perfdag.quantities import CpuList, Quantity, parse_quantity
 from perfdag.units import Size
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?$")]
 _Text = TypeVar("_Text", bound=str)
-# the syntax of k8s.io/apimachinery/pkg/api/resource, without a sign
-_QUANTITY = re.compile(r"([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
 _LABEL = r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)"
-
-
-def _quantity(value: str | int | float) -> str | int | float:
-    if not _QUANTITY.fullmatch(str(value)):
-        raise ValueError(f"not a quantity of Kubernetes: {value!r}; write it as 2, 500m, 4Gi or 1e3")
-    return value
-
-
-Quantity = Annotated[str | int | float, AfterValidator(_quantity)]
-_THOUSANDS = {suffix: Decimal(1000) ** power for power, suffix in enumerate(("n", "u", "m", "", "k", "M", "G", "T", "P", "E"), start=-3)}
-_POWERS = _THOUSANDS | {f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", start=1)}
-
-
-def amount(value: str | int | float) -> Decimal:
-    """How much a quantity of Kubernetes is: `500m` is 0.5, `1Ki` 1024. Raises ValueError."""
-    found = _QUANTITY.fullmatch(str(_quantity(value)))
-    suffix = found[3] or "" if found else ""
-    return Decimal(str(value)) if suffix not in _POWERS else Decimal(str(value).removesuffix(suffix)) * _POWERS[suffix]
 
 
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
@@ -56,7 +35,7 @@ def _pages(name: str) -> str:
 
 def _whole(resources: dict[str, str | int | float]) -> dict[str, str | int | float]:
     for name, value in resources.items():
-        if "/" in name and amount(value) % 1:
+        if "/" in name and parse_quantity(value) % 1:
             raise ValueError(f"{name}: {value}: a device is given whole; ask for 1 or more")
     return resources
 

@@ -64,11 +64,6 @@ def size_bytes(text: Any) -> int:
     return round(_read(text, _BYTES, "size", "4KiB, 1MB, 1GiB"))
 
 
-def quantity_bytes(text: Any) -> int:
-    """Bytes of a Kubernetes quantity: `4Gi`, `500M` or a bare number. Raises ValueError with the allowed units."""
-    return round(_read(text, {**_BINARY, **_DECIMAL}, "quantity", "4Gi, 500M"))
-
-
 def bits_per_second(text: Any) -> float:
     """Bit/s from `10Gbit/s`, `500Mbit/s` or a bare number. Raises ValueError with the allowed units."""
     return _read(text, _BITS, "bit rate", "10Gbit/s, 500Mbit/s")

@@ -11,10 +11,11 @@ from pydantic import Field, model_validator
 from perfdag import cgroups
 from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Params, Skip, Tool
 from perfdag.hosts import Finished, Host
+from perfdag.quantities import parse_quantity
 from perfdag.shape import Shape
 from perfdag.steps import devices, imb_table, intelmpi, openmpi
 from perfdag.steps.imb_table import BANDS, COLLECTIVES, KNOWN, PAIRS, REDUCTIONS, SYNCS
-from perfdag.units import PositiveDuration, quantity_bytes, short
+from perfdag.units import PositiveDuration, short
 
 GIB = 2**30
 _OWN_MEMORY = GIB
@@ -130,7 +131,7 @@ class Imb(Benchmark[ImbParams]):
         per_pod = math.ceil(params.ranks / count)
         problems += [] if params.oversubscribe else openmpi.few_cpus(shape, per_pod)
         given, needed = shape.resources.get("memory"), params.memory() * per_pod
-        if given is not None and needed > _SHARE * quantity_bytes(given):
+        if given is not None and needed > _SHARE * float(parse_quantity(given)):
             problems.append(
                 f"messages of 2^{params.max_log} B need buffers of {short(needed, 'B')} on each host, too much for resources.memory {given};"
                 " lower max_log or the ranks of a host, or raise it"

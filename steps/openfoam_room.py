@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING
 
 from perfdag.benchmark import Failed
 from perfdag.hosts import Host
+from perfdag.quantities import parse_quantity
 from perfdag.shape import Shape
 from perfdag.steps.filesystems import filesystem
-from perfdag.units import quantity_bytes, short
+from perfdag.units import short
 
 if TYPE_CHECKING:
     from perfdag.steps.openfoam import OpenFoamParams
@@ -22,7 +23,7 @@ def problems(params: "OpenFoamParams", shape: Shape) -> list[str]:
     memory, disk = BASE_MEMORY + MEMORY_PER_CELL * cells, _disk(params)
     found = []
     given = shape.resources.get("memory")
-    if given is not None and quantity_bytes(given) < memory:
+    if given is not None and parse_quantity(given) < memory:
         found.append(
             f"{cells:,} cells need {short(memory, 'B')} on the first host, which makes the whole mesh, and resources.memory is {given};"
             " raise it or use fewer cells"

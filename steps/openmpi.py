@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from perfdag import cgroups, cpulist
+from perfdag import cgroups
 from perfdag.benchmark import Failed, Gang, Skip, Tool
 from perfdag.hosts import Host, LocalHost
-from perfdag.shape import Shape, amount
+from perfdag.quantities import parse_cpu_list, parse_quantity
+from perfdag.shape import Shape
 
 Transport = Literal["tcp", "rdma"]
 MPIRUN = Tool("mpirun", {"apt": "openmpi-bin", "dnf": "openmpi", "zypper": "openmpi4", "pacman": "openmpi", "brew": "open-mpi"})
@@ -44,7 +45,7 @@ def few_cpus(shape: Shape, ranks: int) -> list[str]:
     oversubscribe is no way out, though it passes here: a quota throttles ranks that spin, and noise.throttled makes such a sample invalid.
     """
     given = shape.resources.get("cpu")
-    if given is None or amount(given) >= ranks:
+    if given is None or parse_quantity(given) >= ranks:
         return []
     return [
         f"on a cluster {ranks} processes in each pod, and resources.cpu {given}, would be throttled by its CPU quota; raise it to {ranks}, use fewer,"
@@ -90,7 +91,7 @@ def _cpus(host: Host) -> tuple[set[int], float | None]:
     allowed, quota = _ALLOWED.search(said.stdout), _QUOTA.search(said.stdout)
     if allowed is None:
         raise Failed(f"{host.name} does not say on which CPUs it may run: {said.tail(100)}")
-    return cpulist.cpus(allowed[1]), int(quota[1]) / int(quota[2]) if quota else None
+    return parse_cpu_list(allowed[1]), int(quota[1]) / int(quota[2]) if quota else None
 
 
 def version(host: Host) -> str:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from perfdag.kube import Kube, KubeError
-from perfdag.shape import Shape, Volume, amount
+from perfdag.quantities import parse_quantity
+from perfdag.shape import Shape, Volume
 
 Object = dict[str, Any]
 _DEFAULT = "storageclass.kubernetes.io/is-default-class"
@@ -80,22 +81,24 @@ def real(nodes: Sequence[Object]) -> list[Object]:
 
 def holders(resource: str, nodes: Sequence[Object]) -> list[Object]:
     """The nodes that have some of a resource: a part of one (`500m`) is none that a pod could ask for."""
-    return [each for each in nodes if amount((each["status"].get("allocatable") or {}).get(resource, "0")) >= 1]
+    return [each for each in nodes if parse_quantity((each["status"].get("allocatable") or {}).get(resource, "0")) >= 1]
 
 
 def _most(resource: str, nodes: Sequence[Object]) -> str:
     """The most of a resource that any one node has. Its capacity is asked first: a device that is unwell now may get well."""
     states = [each["status"] for each in nodes]
-    return max(((each.get("capacity") or each.get("allocatable") or {}).get(resource, "0") for each in states), key=amount, default="0")
+    return max(
+        ((each.get("capacity") or each.get("allocatable") or {}).get(resource, "0") for each in states), key=parse_quantity, default="0"
+    )
 
 
 def _on_nodes(shape: Shape, nodes: Sequence[Object] | None) -> Iterator[Answer]:
     asked = {name: value for name, value in shape.resources.items() if "/" in name or name.startswith("hugepages-")} | shape.hugepages
-    for name in (name for name, value in asked.items() if amount(value)):
+    for name in (name for name, value in asked.items() if parse_quantity(value)):
         having = None if nodes is None else len(holders(name, nodes))
         told = name if having is None else f"{name} on {having} node{'s' * (having != 1)}"
         most = _most(name, nodes or [])
-        if having and amount(asked[name]) > amount(most):
+        if having and parse_quantity(asked[name]) > parse_quantity(most):
             yield Answer("amount", told, False, f"a pod asks for {name}: {asked[name]}, the most that a node has is {most}")
         else:
             yield Answer("resource", told, None if having is None else having > 0, f"no node has {name}")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from perfdag import benchmark
-from perfdag.cpulist import CpuList
+from perfdag.quantities import CpuList
 from perfdag.units import Duration, PositiveDuration
 
 Scenario = Literal["offline", "server", "single-stream", "find-peak", "accuracy"]

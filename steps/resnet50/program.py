@@ -273,9 +273,9 @@ def _fits(system: System, count: int) -> bool:
 
 def _pin(text: str) -> None:
     """Run on the CPUs of a list like `0-2,5` only. Raises ValueError where one is not there for this process."""
-    from perfdag import cpulist
+    from perfdag.quantities import parse_cpu_list
 
-    wanted, allowed = cpulist.cpus(text), os.sched_getaffinity(0)
+    wanted, allowed = parse_cpu_list(text), os.sched_getaffinity(0)
     if not wanted <= allowed:
         raise ValueError(f"cpus {text}: this process may use {', '.join(map(str, sorted(allowed)))}")
     os.sched_setaffinity(0, wanted)

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 import orjson
 
 from perfdag.kube import Kube, KubeError
+from perfdag.quantities import parse_quantity
 from perfdag.steps.scale.generator import Submitted
 from perfdag.steps.scale.nodes import takes_pods, untolerated
 from perfdag.steps.scale.records import Record
@@ -29,7 +30,7 @@ async def _gpus(kube: Kube) -> tuple[dict[str, int], Counter[str]]:
     found: dict[str, int] = {}
     barred: Counter[str] = Counter()
     for node in await kube.list(await kube.resource("v1", "Node")):
-        count = int((node["status"].get("allocatable") or {}).get(GPU, 0))
+        count = int(parse_quantity((node["status"].get("allocatable") or {}).get(GPU, 0)))
         if count and takes_pods(node):
             if taints := untolerated(node):
                 barred[", ".join(taints)] += 1
