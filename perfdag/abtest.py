@@ -15,12 +15,12 @@ from perfdag.checks import Tuning, fraction
 from perfdag.document import BadDocument, Problem
 from perfdag.ids import digest
 from perfdag.plan import Batch, Plan, make_plan, new_run_id
-from perfdag.points import order
+from perfdag.plan_order import order
 from perfdag.shape import Shape
 from perfdag.stats.paired import FEWEST_BLOCKS, MOST_BLOCKS, Bound, Judged, Paired, blocks, judge, paired, within
 from perfdag.stats.robust import Array
 from perfdag.store import Store
-from perfdag.suite import Loaded
+from perfdag.suite_model import Loaded
 from perfdag.trends import COLUMNS, SeriesInfo, measured, of_table
 
 A_BLOCK = 2

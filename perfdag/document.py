@@ -1,8 +1,8 @@
-"""A YAML file read with the position of every value, so that an error can name its line.
+"""A YAML file with the position of every value, so that an error can name its line.
 
-YAML 1.2's safe core as PyYAML's safe loader reads it; refused: tags, duplicate keys, numbers that YAML 1.1 reads in base 8 or 60
-(`010`, `1:30`), more than `MAX_VALUES` values once aliases are expanded (a "billion laughs" file), nesting deeper than `MAX_DEPTH`,
-files over `MAX_BYTES`.
+The syntax is that of PyYAML's safe loader, without tags, duplicate keys, and numbers that YAML 1.1
+reads in base 8 or 60 (`010`, `1:30`). A file may have `MAX_BYTES`, nesting of `MAX_DEPTH`, and
+`MAX_VALUES` values once aliases are expanded, which stops a "billion laughs" file.
 """
 
 import difflib
@@ -28,7 +28,7 @@ _TAGS: dict[type[yaml.Node], set[str]] = {
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong: `file:line: path: text`."""
+    """One mistake: `file:line: path: text`."""
 
     file: str
     line: int
@@ -40,7 +40,10 @@ class Problem:
 
 
 class BadDocument(Exception):
-    """The document cannot be used; `problems` holds everything wrong with it, in file order."""
+    """The document cannot be used.
+
+    `problems` holds everything that is wrong with it, by file and line.
+    """
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         unique = dict.fromkeys(problems)
@@ -49,7 +52,7 @@ class BadDocument(Exception):
 
 
 def dotted(path: Where) -> str:
-    """`("entries", 0, "params")` as `entries[0].params`."""
+    """Return `("entries", 0, "params")` as `entries[0].params`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
@@ -57,53 +60,70 @@ def dotted(path: Where) -> str:
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
-    """` (did you mean X?)` where a known name is close, else an empty text."""
+    """Return `; did you mean X?` if a known name is close, else an empty text."""
     close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""
 
 
 @dataclass
 class Document:
-    """Plain data, the line (from 1) of each path in it, and the keys at its top that `--set` gave."""
+    """Plain data, the line (from 1) of each path, and the top-level keys that `--set` gave."""
 
     file: str
     text: str
     data: Any = None
     lines: dict[Where, int] = field(default_factory=dict)
-    settings: set[str] = field(default_factory=set)
+    set_keys: set[str] = field(default_factory=set)
 
     def line(self, path: Where) -> int:
-        """Line of a path, or of its nearest parent that the file holds."""
+        """Return the line of a path, or of its nearest parent that the file holds."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
 
     def problem(self, path: Where, text: str) -> Problem:
-        """A problem at that path of this file, or of what `--set` put there."""
-        if path and path[0] in self.settings:
+        """Return a problem at that path of this file, or of what `--set` put there."""
+        if path and path[0] in self.set_keys:
             return Problem("--set", 1, dotted(path), text)
         return Problem(self.file, self.line(path), dotted(path), text)
 
 
 def read_document(file: Path | str) -> Document:
-    """Read a YAML file. Raises BadDocument."""
+    """Return a YAML file as a document. Raises BadDocument."""
     path = Path(file)
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise BadDocument([Problem(str(file), 1, "", f"larger than {MAX_BYTES >> 20} MiB, which no suite file needs")])
+            raise BadDocument(
+                [
+                    Problem(
+                        str(file),
+                        1,
+                        "",
+                        f"larger than {MAX_BYTES >> 20} MiB, which no suite file needs",
+                    )
+                ]
+            )
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        siblings = [str(each) for each in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
-        raise BadDocument([Problem(str(file), 1, "", f"no such file{nearest(file, siblings)}")]) from None
+        siblings = (
+            [str(sibling) for sibling in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
+        )
+        raise BadDocument(
+            [Problem(str(file), 1, "", f"no such file{nearest(file, siblings)}")]
+        ) from None
     except UnicodeDecodeError as error:
-        raise BadDocument([Problem(str(file), 1, "", f"not UTF-8 text (byte {error.start})")]) from None
+        raise BadDocument(
+            [Problem(str(file), 1, "", f"not UTF-8 text (byte {error.start})")]
+        ) from None
     except OSError as error:
-        raise BadDocument([Problem(str(file), 1, "", f"cannot be read: {error.strerror}")]) from None
+        raise BadDocument(
+            [Problem(str(file), 1, "", f"cannot be read: {error.strerror}")]
+        ) from None
     return parse_document(text, str(file))
 
 
 def parse_document(text: str, file: str = "suite.yaml") -> Document:
-    """Parse YAML text. Raises BadDocument."""
+    """Return YAML text as a document. Raises BadDocument."""
     document = Document(file, text)
     try:
         if line := _too_deep(text):
@@ -111,12 +131,21 @@ def parse_document(text: str, file: str = "suite.yaml") -> Document:
         root = yaml.compose(text, Loader=yaml.CSafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        said = " ".join(part for part in (error.context, error.problem) if part)
-        hint = "; indent with spaces, not tabs" if "cannot start any token" in said else ""
-        raise BadDocument([Problem(file, mark.line + 1 if mark else 1, "", f"not YAML: {said}{hint}")]) from None
+        cause = " ".join(part for part in (error.context, error.problem) if part)
+        hint = "; indent with spaces, not tabs" if "cannot start any token" in cause else ""
+        raise BadDocument(
+            [Problem(file, mark.line + 1 if mark else 1, "", f"not YAML: {cause}{hint}")]
+        ) from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise BadDocument(
-            [Problem(file, 1, "", f"not YAML: {str(error).splitlines()[0] if str(error) else 'nested too deeply'}")]
+            [
+                Problem(
+                    file,
+                    1,
+                    "",
+                    f"not YAML: {str(error).partition(chr(10))[0] or 'nested too deeply'}",
+                )
+            ]
         ) from None
     reader = _Reader(document)
     document.data = reader.value(root, (), 0) if root is not None else None
@@ -126,23 +155,31 @@ def parse_document(text: str, file: str = "suite.yaml") -> Document:
 
 
 def _too_deep(text: str) -> int | None:
-    """The line at which a text is so deep that composing it could exhaust the stack of the C library; None where it never is."""
+    """Return the line at which nesting could exhaust the stack of the C library, or None."""
     loader, depth = yaml.CSafeLoader(text), 0
     while loader.check_event():
         event = loader.get_event()
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
+            event, yaml.CollectionEndEvent
+        )
         if event and depth > 10 * MAX_DEPTH:  # below that the reader names the path
             return int(event.start_mark.line) + 1  # type: ignore[union-attr]
     return None
 
 
-def _surprise(written: str, read: float) -> str:
-    """What to write in place of a number that YAML reads in another base than people do; empty where it is read as they mean it."""
+def _other_base(written: str, read: float) -> str:
+    """Return advice on a number that YAML reads in base 8 or 60, or an empty text."""
     if _OCTAL.fullmatch(written):
         sign, digits = written[0].strip("0"), written.lstrip("-+0_") or "0"
-        return f"YAML reads {written} as {read} (base 8); write {read}, or {sign}{digits} if that is meant; quote text"
+        return (
+            f"YAML reads {written} as {read} (base 8); "
+            f"write {read}, or {sign}{digits} if that is meant; quote text"
+        )
     if ":" in written:
-        return f"YAML reads {written} as {read} (base 60); write a time as 90s, 5m or 2h, and quote text"
+        return (
+            f"YAML reads {written} as {read} (base 60); "
+            "write a time as 90s, 5m or 2h, and quote text"
+        )
     return ""
 
 
@@ -154,47 +191,71 @@ class _Reader:
         self._scalars = yaml.CSafeLoader("")
 
     def _refuse(self, node: yaml.Node, path: Where, text: str) -> None:
-        self.problems.append(Problem(self.document.file, node.start_mark.line + 1, dotted(path), text))
+        self.problems.append(
+            Problem(self.document.file, node.start_mark.line + 1, dotted(path), text)
+        )
 
     def value(self, node: yaml.Node, path: Where, depth: int) -> Any:
         self.count += 1
         if self.count > MAX_VALUES or depth > MAX_DEPTH:
             limit = (
-                f"more than {MAX_VALUES:,} values once aliases are expanded" if depth <= MAX_DEPTH else f"nested deeper than {MAX_DEPTH}"
+                f"more than {MAX_VALUES:,} values once aliases are expanded"
+                if depth <= MAX_DEPTH
+                else f"nested deeper than {MAX_DEPTH}"
             )
             self._refuse(node, path, limit)
             raise BadDocument(self.problems)
         self.document.lines[path] = node.start_mark.line + 1
         if node.tag.removeprefix("tag:yaml.org,2002:") not in _TAGS[type(node)]:
-            self._refuse(node, path, f"the tag {node.tag.replace('tag:yaml.org,2002:', '!!')} is not allowed; write a plain value")
+            self._refuse(
+                node,
+                path,
+                f"the tag {node.tag.replace('tag:yaml.org,2002:', '!!')} is not allowed; "
+                "write a plain value",
+            )
             return None
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path, depth)
         if isinstance(node, yaml.SequenceNode):
-            return [self.value(each, (*path, index), depth + 1) for index, each in enumerate(node.value)]
+            return [
+                self.value(item, (*path, index), depth + 1) for index, item in enumerate(node.value)
+            ]
         try:
-            made = self._scalars.construct_object(node)
+            value = self._scalars.construct_object(node)
         except (yaml.YAMLError, ValueError):
-            made = None
-            self._refuse(node, path, f"cannot read {node.value!r} as {node.tag.rpartition(':')[2]}; quote it if it is text")
-        if isinstance(made, int | float) and (mend := _surprise(node.value, made)):
-            self._refuse(node, path, mend)
+            value = None
+            self._refuse(
+                node,
+                path,
+                f"cannot read {node.value!r} as {node.tag.rpartition(':')[2]}; "
+                "quote it if it is text",
+            )
+        if isinstance(value, int | float) and (advice := _other_base(node.value, value)):
+            self._refuse(node, path, advice)
         # a date is a YAML type that JSON and the suite do not have
-        return made if isinstance(made, str | int | float | bool) or made is None else str(node.value)
+        return (
+            value
+            if isinstance(value, str | int | float | bool) or value is None
+            else str(node.value)
+        )
 
     def _mapping(self, node: yaml.MappingNode, path: Where, depth: int) -> dict[str, Any]:
-        made: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 self._refuse(key_node, path, "a key must be a plain word")
                 continue
             key = str(key_node.value)
             if key == "<<":
-                self._refuse(key_node, path, "merge keys (<<) are not supported; use `defaults` or write the values out")
+                self._refuse(
+                    key_node,
+                    path,
+                    "merge keys (<<) are not supported; use `defaults` or write the values out",
+                )
                 continue
-            if key in made:
+            if key in mapping:
                 self._refuse(key_node, (*path, key), "given twice in the same mapping; remove one")
                 continue
-            made[key] = self.value(value_node, (*path, key), depth + 1)
+            mapping[key] = self.value(value_node, (*path, key), depth + 1)
             self.document.lines[(*path, key)] = key_node.start_mark.line + 1
-        return made
+        return mapping

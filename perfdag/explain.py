@@ -1,4 +1,4 @@
-"""Errors of pydantic in the words of a suite file: the path, what is wrong, what is allowed, the nearest name."""
+"""Validation: errors of pydantic as problems of a file, in words for its author."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -12,50 +12,71 @@ from perfdag.shape import INTERFACE, LABEL_KEY, LABEL_VALUE
 M = TypeVar("M", bound=BaseModel)
 
 
-def salvage(
-    document: Document, prefix: Where, raw: Any, model: type[M], problems: list[Problem], instead: Mapping[str, Any] | None = None
+def validate_partially(
+    document: Document,
+    prefix: Where,
+    raw: Any,
+    model: type[M],
+    problems: list[Problem],
+    fallback: Mapping[str, Any] | None = None,
 ) -> tuple[M | None, frozenset[str]]:
-    """The model of what stands at `prefix`, mistakes added to `problems`; of one with mistakes, what is left without the keys that have them.
+    """Return the model of the value at `prefix` without its wrong keys, and these keys.
 
-    Also the names of those keys. None where nothing can be left: it is no mapping, or a required key that `instead` does not give is wrong.
+    Add mistakes to `problems`.
+
+    The model is None if nothing remains: the value is no mapping, or a required key without a
+    `fallback` is wrong.
     """
-    left, dropped = raw, set[tuple[str | int, ...]]()
+    remaining, dropped = raw, set[tuple[str | int, ...]]()
     while True:
         try:
-            return model.model_validate(left), frozenset(str(where[0]) for where in dropped)
-        except ValidationError as error:
-            found = error.errors()
-        # what is said of a mapping as a whole may be only for what was dropped from it
-        sure = [each for each in found if not any(path[: len(each["loc"])] == each["loc"] for path in dropped)]
-        problems += [explain(document, prefix, each, model) for each in sure]
-        before = left
-        for each in found:
-            left = _without(left, each["loc"]) if each["loc"] and isinstance(left, dict) else left
-            dropped |= {each["loc"]} if each["loc"] else set()
-        left = {**(instead or {}), **left} if isinstance(left, dict) else left
-        if left == before:
-            return None, frozenset(str(where[0]) for where in dropped)
+            return model.model_validate(remaining), frozenset(str(path[0]) for path in dropped)
+        except ValidationError as invalid:
+            errors = invalid.errors()
+        # an error of a whole mapping may be only a consequence of what was dropped from it
+        certain = [
+            error
+            for error in errors
+            if not any(path[: len(error["loc"])] == error["loc"] for path in dropped)
+        ]
+        problems += [explain(document, prefix, error, model) for error in certain]
+        before = remaining
+        for error in errors:
+            if error["loc"]:
+                remaining = (
+                    _without(remaining, error["loc"]) if isinstance(remaining, dict) else remaining
+                )
+                dropped.add(error["loc"])
+        remaining = {**(fallback or {}), **remaining} if isinstance(remaining, dict) else remaining
+        if remaining == before:
+            return None, frozenset(str(path[0]) for path in dropped)
 
 
-def _without(left: Mapping[str, Any], where: tuple[str | int, ...]) -> dict[str, Any]:
-    """A mapping without the key at `where`, or without the innermost that there is on the way."""
-    key, inside = str(where[0]), left.get(str(where[0]))
-    if isinstance(inside, dict) and len(where) > 1 and where[1] in inside:
-        return {**left, key: _without(inside, where[1:])}
-    return {name: value for name, value in left.items() if name != key}
+def _without(mapping: Mapping[str, Any], path: tuple[str | int, ...]) -> dict[str, Any]:
+    """Return a mapping without the key at `path`, or its innermost existing parent."""
+    key, inner = str(path[0]), mapping.get(str(path[0]))
+    if isinstance(inner, dict) and len(path) > 1 and path[1] in inner:
+        return {**mapping, key: _without(inner, path[1:])}
+    return {name: value for name, value in mapping.items() if name != key}
 
 
-def place(error: Mapping[str, Any]) -> Where:
-    """Where a pydantic error is, without the steps that stand in no file."""
-    return tuple(part for part in error["loc"] if not (isinstance(part, str) and part.startswith(("function-", "constrained-", "[key]"))))
+def error_path(error: Mapping[str, Any]) -> Where:
+    """Return the path of a pydantic error without the parts that stand in no file."""
+    return tuple(
+        part
+        for part in error["loc"]
+        if not (isinstance(part, str) and part.startswith(("function-", "constrained-", "[key]")))
+    )
 
 
-def explain(document: Document, prefix: Where, error: Mapping[str, Any], model: type[BaseModel]) -> Problem:
-    """A pydantic error as a problem of the document: the path, what is wrong, what is allowed, the nearest name."""
-    where = place(error)
+def explain(
+    document: Document, prefix: Where, error: Mapping[str, Any], model: type[BaseModel]
+) -> Problem:
+    """Return a pydantic error as a problem of the document."""
+    where = error_path(error)
     path = prefix + where
     kind, context = error["type"], error.get("ctx", {})
-    given = error.get("input")
+    value = error.get("input")
     if kind == "extra_forbidden":
         known = sorted(_fields_at(model, where[:-1]))
         text = f"unknown key; allowed: {', '.join(known)}{nearest(where[-1], known)}"
@@ -63,17 +84,22 @@ def explain(document: Document, prefix: Where, error: Mapping[str, Any], model: 
         text = "is required"
     elif kind in {"literal_error", "enum"}:
         allowed = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
-        text = f"{given!r} is not one of {', '.join(allowed)}{nearest(given, allowed)}"
+        text = f"{value!r} is not one of {', '.join(allowed)}{nearest(value, allowed)}"
     elif kind == "value_error":
         text = str(error["msg"]).removeprefix("Value error, ")
     elif kind == "string_pattern_mismatch":
-        text = f"{given!r} is not {_FORMS.get(context['pattern'], 'of the form ' + context['pattern'])}"
+        form = _FORMS.get(context["pattern"], f"of the form {context['pattern']}")
+        text = f"{value!r} is not {form}"
     elif kind in _TYPES:
-        text = f"must be {_TYPES[kind]}" + (f", not {given!r}" if isinstance(given, str | int | float | bool) else "")
+        text = f"must be {_TYPES[kind]}" + (
+            f", not {value!r}" if isinstance(value, str | int | float | bool) else ""
+        )
     elif kind in _BOUNDS:
-        text = f"must be {_BOUNDS[kind][0]} {context[_BOUNDS[kind][1]]}, not {given!r}"
+        text = f"must be {_BOUNDS[kind][0]} {context[_BOUNDS[kind][1]]}, not {value!r}"
     else:
-        text = f"{error['msg'][0].lower()}{error['msg'][1:]}" + (f", not {given!r}" if isinstance(given, str | int | float | bool) else "")
+        text = f"{error['msg'][0].lower()}{error['msg'][1:]}" + (
+            f", not {value!r}" if isinstance(value, str | int | float | bool) else ""
+        )
     return document.problem(path, text)
 
 
@@ -97,28 +123,33 @@ _BOUNDS = {
     "less_than": ("less than", "lt"),
 }
 _FORMS = {
-    "^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$": "a suite name: 1 to 40 of a-z, 0-9 and -, beginning and ending with a letter or digit",
-    "^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$": "an entry name: 1 to 63 letters, digits, - and _, a letter or digit at both ends",
+    "^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$": "a suite name: 1 to 40 of a-z, 0-9 and -, "
+    "beginning and ending with a letter or digit",
+    "^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$": "an entry name: 1 to 63 letters, digits, - and _, "
+    "a letter or digit at both ends",
     "^(all|ring|random [1-9][0-9]*)$": "one of all, ring, `random N`",
     CPU_LIST: "a CPU list such as 0 or 2-3",
     "^/": "an absolute path",
-    INTERFACE: "the name of a network interface: 1 to 15 letters, digits, and _ . : - after the first",
-    LABEL_KEY: "a label's key: at most 63 letters, digits, - _ ., which may follow a DNS name and a /",
-    LABEL_VALUE: "a label's value: at most 63 letters, digits, - _ ., a letter or digit at both ends",
+    INTERFACE: "the name of a network interface: 1 to 15 letters, digits, "
+    "and _ . : - after the first",
+    LABEL_KEY: "a label's key: at most 63 letters, digits, - _ ., "
+    "which may follow a DNS name and a /",
+    LABEL_VALUE: "a label's value: at most 63 letters, digits, - _ ., "
+    "a letter or digit at both ends",
 }
 
 
 def _fields_at(model: type[BaseModel], path: Where) -> set[str]:
-    """Names of the fields of the model found by following `path` from `model`; empty where it leads out of models."""
+    """Return the field names of the model at `path` below `model`, or none."""
     current: Any = model
     for part in path:
         if isinstance(part, int):
             continue
         info = getattr(current, "model_fields", {}).get(part)
-        found = _models(info.annotation) if info else []
-        if not found:
+        models = _models(info.annotation) if info else []
+        if not models:
             return set()
-        current = found[0]
+        current = models[0]
     return set(current.model_fields)
 
 

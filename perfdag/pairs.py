@@ -1,23 +1,24 @@
-"""Pairs of the hosts of one gang: which are measured, in rounds of disjoint pairs, and which of them at once.
+"""Pairs of the hosts of one gang, in rounds of disjoint pairs.
 
-A pair is a point of its own, so it is stored, retried and resumed alone; the pairs of one shape share the gang's pods. Hosts are numbered
-in the order of their nodes' names, so a pair keeps its number while the nodes stay the same.
+A pair is a point of its own, so it is stored, retried and resumed alone. The pairs of one shape
+share the gang's pods. Hosts are numbered in the order of their nodes' names, so a pair keeps its
+number while the nodes stay the same.
 """
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from perfdag.points import Point
 
 Round = list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two hosts of a gang, `first` below `second`. `of` is the id that all pairs of one question share, `slot` the place in its round."""
+    """Two hosts of a gang, `first` below `second`.
+
+    `of` is the id that all pairs of the same params and shape share, `slot` the position within the
+    round.
+    """
 
     first: int
     second: int
@@ -28,16 +29,18 @@ class Pair:
 
     @property
     def name(self) -> str:
-        """`0-3`."""
+        """The name of the pair, for example `0-3`."""
         return f"{self.first}-{self.second}"
 
 
 def rounds(kind: str, hosts: int, seed: int = 0) -> list[Round]:
-    """The pairs of `hosts` hosts in rounds in which no host is twice. `kind` is `all`, `ring` or `random N` (N distinct pairs).
+    """Return the pairs of `hosts` hosts in rounds. No host is twice in a round.
 
-    `all` is the 1-factorisation of the complete graph by the circle method (hosts - 1 rounds of hosts / 2 pairs; one round more and a host
-    idle in each where their number is odd). `random N` takes the first N pairs of it after a shuffle by `seed`, so hosts are covered evenly.
-    Raises ValueError where there are fewer pairs than asked for.
+    `kind` is `all`, `ring` or `random N` (N distinct pairs). `all` is the 1-factorisation of the
+    complete graph by the circle method: hosts - 1 rounds of hosts / 2 pairs. If the number of hosts
+    is odd, there is one round more and one host is idle in each. `random N` takes the first N of
+    these pairs after a shuffle by `seed`, so it covers hosts evenly. Raises ValueError if there are
+    fewer.
     """
     if hosts < 2:
         raise ValueError(f"pairs need 2 hosts or more, not {hosts}")
@@ -45,22 +48,25 @@ def rounds(kind: str, hosts: int, seed: int = 0) -> list[Round]:
         return list(_circle(list(range(hosts))))
     if kind == "ring":
         return _ring(hosts)
-    wanted, there = int(kind.removeprefix("random ")), hosts * (hosts - 1) // 2
-    if wanted > there:
-        raise ValueError(f"{wanted:,} random pairs were asked for, {hosts} hosts have {there:,}")
+    wanted, available = int(kind.removeprefix("random ")), hosts * (hosts - 1) // 2
+    if wanted > available:
+        raise ValueError(
+            f"{wanted:,} random pairs were asked for, {hosts} hosts have {available:,}"
+        )
     shuffled = list(range(hosts))
     random.Random(f"{seed}:pairs").shuffle(shuffled)
-    made: list[Round] = []
-    for each in _circle(shuffled):
-        made.append(each[:wanted])
-        wanted -= len(made[-1])
+    selected: list[Round] = []
+    for pairs in _circle(shuffled):
+        selected.append(pairs[:wanted])
+        wanted -= len(selected[-1])
         if not wanted:
             break
-    return made
+    return selected
 
 
 def _circle(hosts: list[int]) -> Iterator[Round]:
-    # one host stands still and the others go round it; where their number is odd nobody stands there, and who faces nobody rests
+    # The first seat is fixed and the others rotate.
+    # With an odd number of hosts one seat is empty, and the host opposite is idle.
     seats: list[int | None] = [*hosts, *([None] if len(hosts) % 2 else [])]
     for _ in range(len(seats) - 1):
         facing = zip(seats[: len(seats) // 2], reversed(seats[len(seats) // 2 :]), strict=True)
@@ -76,24 +82,11 @@ def _ring(hosts: int) -> list[Round]:
     return [even, odd, around[-1:]] if hosts % 2 else [even, odd]
 
 
-def made(kind: str, hosts: int, seed: int, of: str, parallel: int) -> Iterator[Pair]:
-    """The pairs of one question, round by round. Raises ValueError as `rounds` does."""
-    for number, each in enumerate(rounds(kind, hosts, seed)):
-        for slot, (first, second) in enumerate(each):
+def host_pairs(kind: str, hosts: int, seed: int, of: str, parallel: int) -> Iterator[Pair]:
+    """Yield the pairs of one set of params and shape, round by round.
+
+    Raises ValueError as `rounds` does.
+    """
+    for number, pairs in enumerate(rounds(kind, hosts, seed)):
+        for slot, (first, second) in enumerate(pairs):
             yield Pair(first, second, number, slot, of, parallel)
-
-
-def together(points: Sequence["Point"], order: Sequence[tuple[int, int]], positions: Iterable[int]) -> list[list[int]]:
-    """Positions of the order in groups that are measured at once: one each, but up to `parallel_pairs` of a round of pairs."""
-    groups: list[list[int]] = []
-    last: object = None
-    for position in positions:
-        index, repetition = order[position]
-        pair = points[index].pair
-        key = (pair.of, repetition, pair.round, pair.slot // pair.parallel) if pair and pair.parallel > 1 else None
-        if key is not None and key == last:
-            groups[-1].append(position)
-        else:
-            groups.append([position])
-        last = key
-    return groups

@@ -16,11 +16,13 @@ import orjson
 import perfdag
 from perfdag.allocation import uncollected
 from perfdag.document import BadDocument
+from perfdag.enumerate_points import enumerate_points
 from perfdag.ids import digest
-from perfdag.pairs import Pair, together
-from perfdag.points import Enumerated, Point, enumerate_points, order
+from perfdag.pairs import Pair
+from perfdag.plan_order import concurrent_groups, order
+from perfdag.point import Enumerated, Point
 from perfdag.shape import Shape
-from perfdag.suite import Loaded, Until
+from perfdag.suite_model import Loaded, Until
 
 MAX_BATCHES = 1000
 SAMPLE_OVERHEAD = 0.3  # seconds the lead needs around a sample; only for expected times
@@ -58,7 +60,7 @@ class Plan:
     def seconds(self) -> float:
         """Expected wall time on one machine in seconds, without what `until` may add; pairs measured at once count once."""
         certain = [at for at, (index, repetition) in enumerate(self.order) if repetition <= self.points[index].repetitions]
-        return sum(self.group_seconds(group) for group in together(self.points, self.order, certain))
+        return sum(self.group_seconds(group) for group in concurrent_groups(self.points, self.order, certain))
 
     def group_seconds(self, group: list[int]) -> float:
         """Expected wall time of samples that are measured at once, in seconds."""
@@ -157,7 +159,7 @@ def cut_batches(plan: Plan, batch_time: float, rounds_per_batch: int | None, one
     """
     used = {point.shape for point in plan.points}
     if one_each:
-        groups = together(plan.points, plan.order, range(len(plan.order)))
+        groups = concurrent_groups(plan.points, plan.order, range(len(plan.order)))
         return [Batch(plan.points[plan.order[each[0]][0]].shape, each, plan.group_seconds(each) - SAMPLE_OVERHEAD) for each in groups]
     block_of: dict[int, int] = {}
     for _, repetition in plan.order:
@@ -177,7 +179,7 @@ def cut_batches(plan: Plan, batch_time: float, rounds_per_batch: int | None, one
 
 def _cut(plan: Plan, shape: int, positions: list[int], batch_time: float) -> list[Batch]:
     batches: list[Batch] = []
-    for group in together(plan.points, plan.order, positions):
+    for group in concurrent_groups(plan.points, plan.order, positions):
         seconds = plan.group_seconds(group)
         if not batches or batches[-1].seconds + seconds > batch_time:
             batches.append(Batch(shape, [], 0.0))

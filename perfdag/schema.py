@@ -3,7 +3,7 @@
 from typing import Any
 
 from perfdag import benchmark as registry
-from perfdag.suite import Suite
+from perfdag.suite_model import Suite
 
 
 def json_schema() -> dict[str, Any]:

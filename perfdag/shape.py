@@ -1,18 +1,27 @@
-"""What the pods (or this machine) look like for a point: image, hosts, network, resources, volumes, node selection.
+"""The shape of a point: what its pods, or this machine, look like.
 
-A suite entry names these keys beside `params`; a permutation reaches them with dotted names (`network.host`). Points of one
-shape may share pods. The keys and their meaning are in the JSON schema (`perfdag plan --schema`).
+An entry names these keys beside `params`, and a permutation with dots (`network.host`). Points of
+one shape may share pods. The JSON schema describes the keys (`perfdag plan --schema`).
 """
 
 import re
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
 
 from perfdag.quantities import CpuList, Quantity, parse_quantity
 from perfdag.units import Size
 
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?$")]
+Name = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?$")
+]
 _Text = TypeVar("_Text", bound=str)
 _LABEL = r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)"
 
@@ -21,19 +30,22 @@ _NATIVE = ("cpu", "memory", "ephemeral-storage")
 _HUGEPAGES = re.compile(r"hugepages-[1-9][0-9]*[KMG]i")
 
 
-def _resource(name: str) -> str:
+def _check_resource(name: str) -> str:
     if "/" not in name and name not in _NATIVE and not _HUGEPAGES.fullmatch(name):
-        raise ValueError(f"no container can ask for {name!r}: there are {', '.join(_NATIVE)} and devices such as nvidia.com/gpu")
+        raise ValueError(
+            f"no container can ask for {name!r}: there are {', '.join(_NATIVE)} "
+            "and devices such as nvidia.com/gpu"
+        )
     return name
 
 
-def _pages(name: str) -> str:
+def _check_hugepages(name: str) -> str:
     if not _HUGEPAGES.fullmatch(name):
         raise ValueError(f"{name!r} is no kind of hugepages: write hugepages-2Mi or hugepages-1Gi")
     return name
 
 
-def _whole(resources: dict[str, str | int | float]) -> dict[str, str | int | float]:
+def _check_devices(resources: dict[str, str | int | float]) -> dict[str, str | int | float]:
     for name, value in resources.items():
         if "/" in name and parse_quantity(value) % 1:
             raise ValueError(f"{name}: {value}: a device is given whole; ask for 1 or more")
@@ -59,53 +71,75 @@ class Network(_Strict):
 
     host: bool | None = Field(
         None,
-        description="true: the host's network; false: the pod network; unset: the pod network on a cluster, the host's here",
+        description="true: the host's network; false: the pod network; unset: "
+        "the pod network on a cluster, the host's here",
     )
     name: Name | None = Field(None, description="a Multus network, `namespace/name`")
-    default: bool = Field(False, description="the Multus network replaces the default one instead of being an extra interface")
-    interface: str | None = Field(
-        None, pattern=INTERFACE, description="interface whose address is measured, where the network is an extra one"
+    default: bool = Field(
+        False,
+        description="the Multus network replaces the default one "
+        "instead of being an extra interface",
     )
-    mtu: int | None = Field(None, ge=576, le=65535, description="MTU in bytes, set inside the pod (needs privileges: [mtu])")
+    interface: str | None = Field(
+        None,
+        pattern=INTERFACE,
+        description="interface whose address is measured, where the network is an extra one",
+    )
+    mtu: int | None = Field(
+        None,
+        ge=576,
+        le=65535,
+        description="MTU in bytes, set inside the pod (needs privileges: [mtu])",
+    )
     family: Literal["ipv4", "ipv6"] = Field("ipv4", description="address family that is measured")
 
 
 class Cpus(_Strict):
-    """CPU lists as taskset takes them, for example `0` or `2-3`. A benchmark that does not pin this side refuses it."""
+    """CPU lists as taskset takes them, for example `0` or `2-3`.
+
+    A benchmark that does not pin this side refuses it.
+    """
 
     server: CpuList | None = None
     client: CpuList | None = None
 
 
 class Hosts(_Strict):
-    """How many hosts a sample uses and where they stand."""
+    """How many hosts a sample uses, and on which nodes."""
 
     count: int = Field(1, ge=1, le=4096)
     placement: Literal["any", "spread", "packed"] = Field(
         "any", description="spread: each host on a node of its own; packed: all on one node"
     )
-    exclusive: bool = Field(False, description="no other measuring pod of the cluster on the nodes used")
+    exclusive: bool = Field(
+        False, description="no other measuring pod of the cluster on the nodes used"
+    )
     pairs: str | None = Field(
         None,
         pattern=r"^(all|ring|random [1-9][0-9]*)$",
         description="measure node pairs inside one gang: all, ring or `random N`",
     )
-    parallel_pairs: int = Field(1, ge=1, description="disjoint pairs measured at once; more than 1 is labelled concurrent")
+    parallel_pairs: int = Field(
+        1, ge=1, description="disjoint pairs measured at once; more than 1 is labelled concurrent"
+    )
     cpus: Cpus = Cpus()
 
     @model_validator(mode="after")
-    def _paired(self) -> "Hosts":
+    def _check_pairs(self) -> "Hosts":
         if self.pairs is None and self.parallel_pairs > 1:
             raise ValueError("parallel_pairs belongs to pairs (all, ring, `random N`)")
         if self.pairs is not None and self.count < 2:
             raise ValueError(f"pairs need a count of 2 hosts or more, not {self.count}")
         if self.pairs is not None and self.parallel_pairs > self.count // 2:
-            raise ValueError(f"parallel_pairs: {self.parallel_pairs}, but {self.count} hosts have {self.count // 2} disjoint pairs")
+            raise ValueError(
+                f"parallel_pairs: {self.parallel_pairs}, "
+                f"but {self.count} hosts have {self.count // 2} disjoint pairs"
+            )
         return self
 
 
 class Volume(_Strict):
-    """The storage that is measured: an ephemeral claim a pod (RWO), a claim all pods share (RWX), a hostPath or an emptyDir."""
+    """The measured storage: a claim for each pod (RWO) or all (RWX), hostPath or emptyDir."""
 
     kind: Literal["claim", "hostPath", "emptyDir"] = "claim"
     storage_class: Name | None = None
@@ -115,20 +149,25 @@ class Volume(_Strict):
     path: str | None = Field(
         None,
         pattern=r"^/",
-        description="hostPath: the folder on the node, writable for uid 1000 (one that is absent is made for root alone); recorded as reused",
+        description="hostPath: the folder on the node, writable for uid 1000 "
+        "(one that is absent is made for root alone); recorded as reused",
     )
     medium: Literal["", "Memory"] = Field("", description="emptyDir: Memory for a tmpfs")
-    claim: Name | None = Field(None, description="an existing claim, used and not deleted; recorded as reused (env.sample.volume_reused)")
+    claim: Name | None = Field(
+        None,
+        description="an existing claim, used and not deleted; "
+        "recorded as reused (env.sample.volume_reused)",
+    )
 
     @property
     def known_size(self) -> int | None:
-        """Bytes that there are when planning; None for an existing claim or a node's folder of which the suite does not say it."""
-        found = self.kind == "hostPath" or self.claim is not None
-        return None if found and "size" not in self.model_fields_set else self.size
+        """The size in bytes, or None for an existing claim or folder without a `size`."""
+        existing = self.kind == "hostPath" or self.claim is not None
+        return None if existing and "size" not in self.model_fields_set else self.size
 
     @property
     def common(self) -> bool:
-        """Whether all pods of a gang write to the same room, on whatever nodes they are."""
+        """Whether all pods of a gang share the volume, on whatever nodes they are."""
         return self.kind == "claim" and (self.claim is not None or self.access == "ReadWriteMany")
 
 
@@ -139,11 +178,14 @@ class Toleration(_Strict):
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
 
     @model_validator(mode="after")
-    def _matches(self) -> "Toleration":
+    def _check_operator(self) -> "Toleration":
         if self.operator == "Exists" and self.value:
             raise ValueError("operator Exists takes no value; leave out value, or use Equal")
         if self.operator == "Equal" and not self.key:
-            raise ValueError("operator Equal (the default) needs a key; give one, or operator: Exists, which tolerates any")
+            raise ValueError(
+                "operator Equal (the default) needs a key; give one, "
+                "or operator: Exists, which tolerates any"
+            )
         return self
 
 
@@ -153,10 +195,11 @@ class Shape(_Strict):
     image: str | None = Field(None, description="image of the pods; unset: the benchmark's own")
     hosts: Hosts = Hosts()
     network: Network = Network()
-    resources: Annotated[dict[Annotated[Name, AfterValidator(_resource)], Quantity], AfterValidator(_whole)] = Field(
-        {}, description="requests and limits of a measuring pod, device resources included"
-    )
-    hugepages: dict[Annotated[Name, AfterValidator(_pages)], Quantity] = {}
+    resources: Annotated[
+        dict[Annotated[Name, AfterValidator(_check_resource)], Quantity],
+        AfterValidator(_check_devices),
+    ] = Field({}, description="requests and limits of a measuring pod, device resources included")
+    hugepages: dict[Annotated[Name, AfterValidator(_check_hugepages)], Quantity] = {}
     shm: Size | None = Field(None, description="size of /dev/shm, a tmpfs")
     volume: Volume | None = None
     node_selector: dict[LabelKey, LabelValue] = {}
@@ -164,35 +207,82 @@ class Shape(_Strict):
     tolerations: list[Toleration] = []
     privileges: Annotated[list[Literal["block", "mtu", "rdma"]], AfterValidator(_distinct)] = Field(
         [],
-        description="what the pods may do beyond `restricted`; only these pods run as uid 0 (block: to open a device that the node leaves to root)."
+        description="what the pods may do beyond `restricted`; only these pods run as uid 0 "
+        "(block: to open a device that the node leaves to root)."
         " RDMA adds rdma by itself, unless this is []",
     )
     scheduler: Literal["default", "volcano"] = "default"
     runtime_class: Name | None = None
 
     def problems(self) -> list[tuple[str, str]]:
-        """(dotted key, text) of what cannot go together. Asked of a whole shape only: an entry and its defaults each have a part."""
+        """Return (dotted key, text) of keys that contradict one another.
+
+        This is no validator, since an entry and its defaults may each hold a part of what belongs
+        together.
+        """
         network, volume, count = self.network, self.volume, self.hosts.count
-        found = []
+        problems = []
         if network.mtu is not None and "mtu" not in self.privileges:
-            found.append(("network.mtu", "is set by a container of uid 0 with NET_ADMIN in the pod; allow it with privileges: [mtu]"))
+            problems.append(
+                (
+                    "network.mtu",
+                    "is set by a container of uid 0 with NET_ADMIN in the pod; "
+                    "allow it with privileges: [mtu]",
+                )
+            )
         if network.mtu is not None and network.host:
-            found.append(("network.mtu", "with network.host: true it would change the node's own interface; leave out one of them"))
+            problems.append(
+                (
+                    "network.mtu",
+                    "with network.host: true it would change the node's own interface; "
+                    "leave out one of them",
+                )
+            )
         if network.name is not None and network.host:
-            found.append(("network.name", "a pod on the host's network (network.host: true) gets no other; leave out one of them"))
+            problems.append(
+                (
+                    "network.name",
+                    "a pod on the host's network (network.host: true) gets no other; "
+                    "leave out one of them",
+                )
+            )
         if volume is not None and volume.kind == "hostPath" and volume.path is None:
-            found.append(("volume.path", "kind hostPath needs the folder on the node, for example path: /mnt/data"))
-        if volume is not None and volume.mode == "Block" and (volume.access == "ReadWriteMany" or volume.claim) and count > 1:
-            text = f"the {count} hosts would write the same blocks; use ReadWriteOnce without `claim` (a claim each), or hosts.count: 1"
-            found.append(("volume.mode", text))
+            problems.append(
+                (
+                    "volume.path",
+                    "kind hostPath needs the folder on the node, for example path: /mnt/data",
+                )
+            )
+        if (
+            volume is not None
+            and volume.mode == "Block"
+            and (volume.access == "ReadWriteMany" or volume.claim)
+            and count > 1
+        ):
+            text = (
+                f"the {count} hosts would write the same blocks; "
+                "use ReadWriteOnce without `claim` (a claim each), or hosts.count: 1"
+            )
+            problems.append(("volume.mode", text))
         if volume is not None and volume.mode == "Block" and volume.kind != "claim":
-            found.append(("volume.mode", f"kind {volume.kind} has no block device; use kind: claim, or leave out mode"))
+            problems.append(
+                (
+                    "volume.mode",
+                    f"kind {volume.kind} has no block device; use kind: claim, or leave out mode",
+                )
+            )
         if self.hugepages and not {"cpu", "memory"} & set(self.resources):
-            found.append(("hugepages", "a container that asks for hugepages asks for cpu or memory too; add resources: {memory: ...}"))
-        return found
+            problems.append(
+                (
+                    "hugepages",
+                    "a container that asks for hugepages asks for cpu or memory too; "
+                    "add resources: {memory: ...}",
+                )
+            )
+        return problems
 
     def pair(self) -> "Shape":
-        """What one pair of a gang of this shape is to a benchmark: the same with two hosts."""
+        """Return the shape that a benchmark sees for one pair of hosts: this one with two hosts."""
         hosts = self.hosts.model_copy(update={"count": 2, "pairs": None, "parallel_pairs": 1})
         return self.model_copy(update={"hosts": hosts})
 
@@ -201,17 +291,28 @@ SHAPE_KEYS = frozenset(Shape.model_fields)
 
 
 def merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """`above` laid over `below`: mappings are merged key by key, any other value (lists included) replaces."""
+    """Return `below` with the values of `above`.
+
+    Mappings are merged key by key; any other value, lists included, replaces.
+    """
     merged = dict(below)
     for key, value in above.items():
         old = merged.get(key)
-        merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        merged[key] = (
+            merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        )
     return merged
 
 
-def laid(own: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
-    """A suite's keys over those that a benchmark asks for itself, whose privileges stay beside the suite's, unless that says `[]`."""
-    made, added = merge(own, asked), asked.get("privileges")
-    if added and isinstance(added, list):
-        made["privileges"] = [*added, *(each for each in own.get("privileges", ()) if each not in added)]
-    return made
+def overlay(own: dict[str, Any], keys: dict[str, Any]) -> dict[str, Any]:
+    """Return a benchmark's own shape keys with the suite's keys over them.
+
+    The benchmark's privileges stay beside the suite's, unless the suite has `privileges: []`.
+    """
+    merged, privileges = merge(own, keys), keys.get("privileges")
+    if privileges and isinstance(privileges, list):
+        merged["privileges"] = [
+            *privileges,
+            *(name for name in own.get("privileges", ()) if name not in privileges),
+        ]
+    return merged

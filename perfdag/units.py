@@ -1,4 +1,10 @@
-"""Quantities as people write them: `10s`, `5m`, `4KiB`, `1MB`, `10Gbit/s`; inside perfdag they are seconds, bytes and bit/s."""
+"""Times, sizes and rates with their units: `10s`, `5m`, `4KiB`, `1MB`, `10Gbit/s`.
+
+Inside perfdag they are seconds, bytes and bit/s.
+
+These are perfdag's own parameters. What goes to Kubernetes (`500m`, `4Gi`) is read by
+`perfdag.quantities`.
+"""
 
 import re
 from collections.abc import Mapping
@@ -7,9 +13,22 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, WithJsonSchema
 
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]*)\s*")
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SECONDS = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+}
 _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
-_BINARY = {f"{prefix}i": 2 ** (10 * power) for power, prefix in enumerate(("K", "M", "G", "T", "P"), start=1)}
+_BINARY = {
+    f"{prefix}i": 2 ** (10 * power)
+    for power, prefix in enumerate(("K", "M", "G", "T", "P"), start=1)
+}
 _BYTES = {
     **{f"{p}B": factor for p, factor in _DECIMAL.items()},
     **{f"{p}B": factor for p, factor in _BINARY.items()},
@@ -24,15 +43,15 @@ def _read(text: Any, units: Mapping[str, float], what: str, examples: str) -> fl
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise ValueError(f"a {what} is a number or text such as {examples}")
     if isinstance(text, str):
-        found = _QUANTITY.fullmatch(text)
-        if found is None:
+        match = _QUANTITY.fullmatch(text)
+        if match is None:
             raise ValueError(f"not a {what}: {text!r}; write it as {examples}")
-        if found[2] not in units:
+        if match[2] not in units:
             known = ", ".join(unit for unit in units if unit)
-            meant = " or ".join(found[1] + unit for unit in _near(found[2], units))
-            hint = f"; did you mean {meant}?" if meant else ""
-            raise ValueError(f"unknown unit {found[2]!r} in {text!r}; a {what} takes {known}{hint}")
-        value = float(found[1]) * units[found[2]]
+            similar = " or ".join(match[1] + unit for unit in _similar_units(match[2], units))
+            hint = f"; did you mean {similar}?" if similar else ""
+            raise ValueError(f"unknown unit {match[2]!r} in {text!r}; a {what} takes {known}{hint}")
+        value = float(match[1]) * units[match[2]]
     else:
         value = float(text)
     if not 0 <= value < float("inf"):
@@ -40,32 +59,50 @@ def _read(text: Any, units: Mapping[str, float], what: str, examples: str) -> fl
     return value
 
 
-def _near(wrong: str, units: Mapping[str, float]) -> list[str]:
-    """Units that may be meant: of other capitals, or of which only the prefix is written (`4k`); else the one spelt most alike."""
+def _similar_units(wrong: str, units: Mapping[str, float]) -> list[str]:
+    """Return units that may be meant: of other capitals, of this prefix (`4k`), or similar."""
     import difflib
 
     known: dict[str, str] = {}
     for unit in units:
-        known.setdefault(unit.casefold(), unit)  # `kB` stands before `KB`
+        known.setdefault(unit.casefold(), unit)  # `kB` comes before `KB`
     word = wrong.casefold()
     if "B" in wrong and any("bit" in unit for unit in units):
-        return []  # bytes, where bits are counted: eight times as many
-    alike = [known[word + rest] for rest in ("", "ib", "b", "bit/s", "it/s") if word and word + rest in known]
-    return alike or [known[each] for each in difflib.get_close_matches(word, [each for each in known if each[:1] == word[:1]], n=1)]
+        return []  # bytes instead of bits would be off by a factor of eight
+    similar = [
+        known[word + rest]
+        for rest in ("", "ib", "b", "bit/s", "it/s")
+        if word and word + rest in known
+    ]
+    return similar or [
+        known[name]
+        for name in difflib.get_close_matches(
+            word, [name for name in known if name[:1] == word[:1]], n=1
+        )
+    ]
 
 
 def seconds(text: Any) -> float:
-    """Seconds from `10s`, `500ms`, `5m`, `2h` or a bare number of seconds. Raises ValueError with the allowed units."""
+    """Return seconds from `10s`, `500ms`, `5m`, `2h` or a bare number of seconds.
+
+    Raises ValueError with the allowed units.
+    """
     return _read(text, _SECONDS, "duration", "10s, 500ms, 5m")
 
 
 def size_bytes(text: Any) -> int:
-    """Bytes from `4KiB`, `1MB` (10^6), `1GiB`, `4Ki` or a bare number of bytes. Raises ValueError with the allowed units."""
+    """Return bytes from `4KiB`, `1MB` (10^6), `1GiB`, `4Ki` or a bare number of bytes.
+
+    Raises ValueError with the allowed units.
+    """
     return round(_read(text, _BYTES, "size", "4KiB, 1MB, 1GiB"))
 
 
 def bits_per_second(text: Any) -> float:
-    """Bit/s from `10Gbit/s`, `500Mbit/s` or a bare number. Raises ValueError with the allowed units."""
+    """Return bit/s from `10Gbit/s`, `500Mbit/s` or a bare number.
+
+    Raises ValueError with the allowed units.
+    """
     return _read(text, _BITS, "bit rate", "10Gbit/s, 500Mbit/s")
 
 
@@ -80,15 +117,20 @@ _ANY = (
 
 
 def quantity(text: str) -> tuple[float, str]:
-    """(value, base unit) of `15ms`, `9Gbit/s`, `200MB/s`, `4KiB` or `20k/s`; the unit is empty where none is written.
+    """Return (value, base unit) of `15ms`, `9Gbit/s`, `200MB/s`, `4KiB` or `20k/s`.
 
-    Raises ValueError with examples of what is read.
+    The unit is empty if none is written.
+
+    Raises ValueError with examples.
     """
-    found = _QUANTITY.fullmatch(text)
-    if found is None or found[2] not in _ANY:
-        raise ValueError(f"not a quantity: {text!r}; write a time (15ms), a size (4KiB), a rate (9Gbit/s, 200MB/s, 20k/s) or a bare number")
-    factor, unit = _ANY[found[2]]
-    return float(found[1]) * factor, unit
+    match = _QUANTITY.fullmatch(text)
+    if match is None or match[2] not in _ANY:
+        raise ValueError(
+            f"not a quantity: {text!r}; write a time (15ms), a size (4KiB), "
+            "a rate (9Gbit/s, 200MB/s, 20k/s) or a bare number"
+        )
+    factor, unit = _ANY[match[2]]
+    return float(match[1]) * factor, unit
 
 
 def _positive(value: float) -> float:
@@ -99,13 +141,15 @@ def _positive(value: float) -> float:
 
 _TEXT_OR_NUMBER = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}]}
 Duration = Annotated[float, BeforeValidator(seconds), WithJsonSchema(_TEXT_OR_NUMBER)]
-PositiveDuration = Annotated[float, BeforeValidator(lambda v: _positive(seconds(v))), WithJsonSchema(_TEXT_OR_NUMBER)]
+PositiveDuration = Annotated[
+    float, BeforeValidator(lambda v: _positive(seconds(v))), WithJsonSchema(_TEXT_OR_NUMBER)
+]
 Size = Annotated[int, BeforeValidator(size_bytes), WithJsonSchema(_TEXT_OR_NUMBER)]
 BitRate = Annotated[float, BeforeValidator(bits_per_second), WithJsonSchema(_TEXT_OR_NUMBER)]
 
 
 def short_seconds(value: float) -> str:
-    """A duration for people: `850 ms`, `12.3 s`, `4 min 10 s`, `2 h 5 min`."""
+    """Return a duration for people: `850 ms`, `12.3 s`, `4 min 10 s`, `2 h 5 min`."""
     if value < 1:
         return f"{value * 1000:.0f} ms"
     if value < 60:
@@ -119,7 +163,10 @@ _SCALED = {"bit/s": 1000, "B/s": 1000, "1/s": 1000, "B": 1024}
 
 
 def short(value: float | None, unit: str) -> str:
-    """A value with its unit for people, four significant digits: `23.41 Gbit/s`, `812.0 us`, `4.096 kB/s`; none is `-`."""
+    """Return a value with its unit in four significant digits: `23.41 Gbit/s`, `812.0 us`.
+
+    None is `-`.
+    """
     if value is None:
         return "-"
     if unit == "s":
@@ -129,7 +176,9 @@ def short(value: float | None, unit: str) -> str:
         return f"{value:.4g} s"
     if unit in _SCALED and abs(value) >= 1000:
         base = _SCALED[unit]
-        prefixes = ("", "Ki", "Mi", "Gi", "Ti", "Pi") if base == 1024 else ("", "k", "M", "G", "T", "P")
+        prefixes = (
+            ("", "Ki", "Mi", "Gi", "Ti", "Pi") if base == 1024 else ("", "k", "M", "G", "T", "P")
+        )
         scaled, power = value, 0
         while abs(scaled) >= base and power < len(prefixes) - 1:
             scaled, power = scaled / base, power + 1

@@ -16,10 +16,10 @@ import orjson
 from perfdag import benchmark as registry
 from perfdag import signals
 from perfdag.kube import Kube
-from perfdag.pairs import together
 from perfdag.parts import Part, now, part_key, run_folder, stored_parts
 from perfdag.plan import Plan
-from perfdag.points import Point
+from perfdag.plan_order import concurrent_groups
+from perfdag.point import Point
 from perfdag.steps.place import Here
 from perfdag.steps.pods import ATTEMPT, explain, selector
 from perfdag.store import Store
@@ -106,7 +106,7 @@ def in_turn(plan: Plan, samples: Sequence[int], left: Collection[int], attempt: 
     def ids(group: Collection[int]) -> set[str]:
         return {plan.points[plan.order[position][0]].id for position in group}
 
-    groups = together(plan.points, plan.order, samples)
+    groups = concurrent_groups(plan.points, plan.order, samples)
     suspects = set[str]()
     if attempt and not deadly:
         suspects = next((ids(group) for group in groups if not set(left).isdisjoint(group)), suspects)

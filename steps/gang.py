@@ -20,7 +20,7 @@ from perfdag.kube import Kube, KubeError
 from perfdag.parts import Part, forget_note, note, run_folder, stored_parts
 from perfdag.plan import Plan
 from perfdag.podspec import USER, VOLUME, shares
-from perfdag.points import Point
+from perfdag.point import Point
 from perfdag.shape import Shape
 from perfdag.steps import budget, peer
 from perfdag.steps.deadly import UnderWay, in_turn, known, pass_over

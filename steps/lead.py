@@ -17,10 +17,10 @@ from perfdag import noise
 from perfdag.benchmark import Benchmark, Failed, Gang, Infrastructure, Output, SampleError, Skip
 from perfdag.facts import env_class
 from perfdag.hosts import Host
-from perfdag.pairs import together
 from perfdag.parts import Part, headline, note, now, part_key, read_part, relative_precision, row, stored_parts
 from perfdag.plan import Plan
-from perfdag.points import Point
+from perfdag.plan_order import concurrent_groups
+from perfdag.point import Point
 from perfdag.shape import Shape
 from perfdag.steps.pairwise import at_once, not_together, two_of
 from perfdag.store import Store, StoreError
@@ -87,7 +87,7 @@ class Lead:
         """
         round_now: int | None = None
         in_time = True
-        for group in together(self.plan.points, self.plan.order, positions):
+        for group in concurrent_groups(self.plan.points, self.plan.order, positions):
             left = [position for position in group if not self._passed(position)]
             if not left:
                 continue

@@ -14,8 +14,9 @@ from perfdag.benchmark import Failed
 from perfdag.collect import gather
 from perfdag.document import BadDocument
 from perfdag.hosts import LocalHost
-from perfdag.pairs import rounds, together
+from perfdag.pairs import rounds
 from perfdag.plan import Plan, make_plan, read_plan
+from perfdag.plan_order import concurrent_groups
 from perfdag.steps.gang import wrong_place
 from perfdag.steps.lead import Lead, Place
 from perfdag.store import FolderStore
@@ -100,7 +101,7 @@ def test_a_batch_never_parts_pairs_that_run_at_once() -> None:
         3,
         1,
     ]
-    groups = together(plan.points, plan.order, range(28))
+    groups = concurrent_groups(plan.points, plan.order, range(28))
     assert [len(group) for group in groups] == [4] * 7
 
 

@@ -13,8 +13,10 @@ from perfdag import suite
 from perfdag.cli import main
 from perfdag.cli.render import inline
 from perfdag.document import BadDocument
+from perfdag.enumerate_points import enumerate_points
 from perfdag.plan import Plan, make_plan, read_plan
-from perfdag.points import enumerate_points, order
+from perfdag.plan_order import order
+from perfdag.suite_model import Until
 
 AXES = {"exit_code": st.integers(0, 255), "expected": st.integers(1, 50)}
 axis_lists = st.fixed_dictionaries(
@@ -323,7 +325,7 @@ def test_of_equal_points_the_stricter_settings_hold(turned: bool) -> None:
     ]
     (point,) = plan_of(entries[::-1] if turned else entries).points
     assert (point.repetitions, point.timeout, point.retries) == (15, 90, 3)
-    assert point.until == suite.Until(relative_spread=0.05, max_repetitions=15)
+    assert point.until == Until(relative_spread=0.05, max_repetitions=15)
 
 
 def test_set_reaches_the_keys_of_an_entry_too() -> None:

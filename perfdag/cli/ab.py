@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from perfdag.abtest import Duel
     from perfdag.parts import Part
-    from perfdag.points import Point
+    from perfdag.point import Point
     from perfdag.store import Store
 
 EPILOG = """examples:

@@ -110,7 +110,7 @@ def summary(plan: "Plan") -> str:
 
 def pairs(plan: "Plan") -> list[str]:
     """A sentence a question of pairs: how many, in how many rounds, how many at once, how many hours."""
-    from perfdag.pairs import together
+    from perfdag.plan_order import concurrent_groups
 
     asked: dict[str, list[int]] = {}
     for position, (index, _) in enumerate(plan.order):
@@ -123,7 +123,7 @@ def pairs(plan: "Plan") -> list[str]:
         first = plan.points[min(points)]
         found = [pair for index in points if (pair := plan.points[index].pair) is not None]
         hosts = plan.shapes[first.shape]["hosts"]["count"]
-        hours = sum(plan.group_seconds(group) for group in together(plan.points, plan.order, positions)) / 3600
+        hours = sum(plan.group_seconds(group) for group in concurrent_groups(plan.points, plan.order, positions)) / 3600
         at_once = "one after the other" if found[0].parallel == 1 else f"{found[0].parallel} at once (concurrent)"
         rounds = len({pair.round for pair in found})
         said.append(

@@ -7,7 +7,7 @@ from typing import Any
 
 from perfdag.parts import Part, headline
 from perfdag.plan import SAMPLE_OVERHEAD, Plan
-from perfdag.points import Point
+from perfdag.point import Point
 from perfdag.units import short, short_seconds
 
 LONG = 30.0

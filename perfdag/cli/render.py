@@ -5,7 +5,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from perfdag.suite import Loaded
+    from perfdag.suite_model import Loaded
     from perfdag.workflows.templates import Installation
 
 EPILOG = """examples:
@@ -226,7 +226,7 @@ def inline(loaded: "Loaded") -> str:
 
     from perfdag import benchmark
     from perfdag.shape import merge
-    from perfdag.suite import ENTRY_KEYS
+    from perfdag.suite_model import ENTRY_KEYS
 
     if not loaded.suite.include:
         return loaded.document.text

@@ -95,12 +95,12 @@ def _absent(plan: "Plan", stored: Collection[str], precise: Collection[int]) -> 
 def _standing(plans: "Sequence[Plan]", absent: Sequence[list[list[int]]], batches: Sequence[int]) -> Standing:
     """Of the samples that are `absent` in each plan (variants share the pods of a batch) those that `until` may yet need take no expected
     time, as in Plan.seconds."""
-    from perfdag.pairs import together
+    from perfdag.plan_order import concurrent_groups
 
     left, todo = 0.0, set[int]()
     for plan, by_batch in zip(plans, absent, strict=True):
         for number, positions in enumerate(by_batch):
-            groups = together(plan.points, plan.order, [at for at in positions if not _added(plan, at)])
+            groups = concurrent_groups(plan.points, plan.order, [at for at in positions if not _added(plan, at)])
             left += sum(plan.group_seconds(group) for group in groups)
             todo |= {number} if groups and number not in batches else set()
     total = sum(len(plan.order) for plan in plans)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from perfdag.cli.standing import Counter
     from perfdag.kube import Kube
     from perfdag.plan import Plan
-    from perfdag.suite import Loaded
+    from perfdag.suite_model import Loaded
 
 EPILOG = """examples:
   perfdag submit suites/quick.yaml --namespace bench --watch

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from perfdag import suite
-from perfdag.points import Enumerated, enumerate_points
+from perfdag.enumerate_points import enumerate_points
+from perfdag.point import Enumerated
 from perfdag.shape import Shape
 
 ROOT = Path(__file__).parents[2]
