@@ -161,8 +161,10 @@ def _include(
             problems += error.problems
         if inner is not None:
             if inner.suite.checks:
-                text = "the checks of an included file are not looked at; "
-                f"move them to {loaded.document.file}"
+                text = (
+                    "the checks of an included file are not looked at; "
+                    f"move them to {loaded.document.file}"
+                )
                 problems.append(inner.document.problem(("checks",), text))
             loaded.incomplete |= inner.incomplete
             loaded.notes += [*_unused_keys(inner, loaded), *inner.notes]
