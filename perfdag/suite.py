@@ -16,7 +16,6 @@ from perfdag.units import Duration, PositiveDuration
 
 SuiteName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")]
 EntryName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$")]
-Scalar = str | int | float | bool | None
 Condition = Any
 
 

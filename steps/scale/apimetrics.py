@@ -96,11 +96,6 @@ class Calls:
         return self.verb not in _BULK
 
     @property
-    def slo(self) -> float:
-        """The SLO's limit in seconds: 1 for one object, 30 for a list or the deletion of a collection."""
-        return 1.0 if self.single else 30.0
-
-    @property
     def name(self) -> str:
         """For people and for a row's coordinates."""
         resource = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
