@@ -63,7 +63,7 @@ lock:
 	uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11 \
 	  --extra s3 --extra mpi --extra argo --extra build -o requirements/run.txt pyproject.toml
 	uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11 \
-	  --extra s3 --extra mpi --extra build --extra argo --extra dev -c requirements/run.txt -o requirements/dev.txt pyproject.toml
+	  --extra s3 --extra aws --extra mpi --extra build --extra argo --extra dev -c requirements/run.txt -o requirements/dev.txt pyproject.toml
 	uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11 \
 	  -c requirements/run.txt -o requirements/step.txt requirements/step.in
 

@@ -1,7 +1,7 @@
 """Rows of the schema to pictures, and the one-file HTML report.
 
 A benchmark's chart is a module of this folder named as the benchmark (`-` written `_`), or an entry point of the group
-`perfdag.charts` in another package. It has one function:
+`perfdag.charts`, here or in another package. It has one function:
 
     def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]
 

@@ -13,7 +13,19 @@ from perfdag.units import short
 LINES = 12
 
 
-def over_sizes(rows: pa.Table, metric: str, headline: str, stats: Sequence[str], second: str | None = None) -> Iterable[tuple[str, Figure]]:
+def bandwidth(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
+    """Draw bandwidth (the mean; of a single point also the peak) above the message rate."""
+    return _over_sizes(rows, "bandwidth", "highest_bandwidth", ("mean", "max"), "message_rate")
+
+
+def latency(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
+    """Draw typical latency; of a single point also min, p99 and p99.9. Timed runs have the mean alone."""
+    return _over_sizes(rows, "latency", "lowest_latency", ("p50", "min", "p99", "p99.9"))
+
+
+def _over_sizes(
+    rows: pa.Table, metric: str, headline: str, stats: Sequence[str], second: str | None = None
+) -> Iterable[tuple[str, Figure]]:
     """`metric` over message size (the first of `stats`; all of them where there is a single point), and below it `second`.
 
     Points without that statistic are drawn by their mean; lines then name theirs, and the title is of those that have it.

@@ -48,7 +48,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Rules:
-    """What a run is held against: the suite's checks, acknowledgements, and how old the newest run may be (hours).
+    """What a run is held against: the suite's checks and acknowledgements.
 
     `acks_wrong`: what is wrong with a file of acknowledgements that is not used.
     """
@@ -56,7 +56,6 @@ class Rules:
     checks: Sequence[Check] = ()
     accepted: Sequence[Accepted] = ()
     acks_file: str = "acks.yaml"
-    max_age: float | None = None
     acks_wrong: str = ""
 
 

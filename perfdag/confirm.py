@@ -7,7 +7,6 @@ points can tell from chance (where the past is long enough), so that a real step
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from perfdag.plan import Batch, Plan, new_run_id
@@ -68,7 +67,7 @@ def assigned(store: Store, plan: Plan, number: int) -> tuple[Plan, int]:
     raise StoreError(f"store {store.root}: run {plan.run_id} has no batch {number}")
 
 
-def night(store: Store, suite: str, run_id: str, rules: Rules, now: datetime | None = None) -> Gate:
+def night(store: Store, suite: str, run_id: str, rules: Rules) -> Gate:
     """The gate of a run with what its confirming runs add; a confirming run stands for the one that it confirms.
 
     Thresholds and presence are those of the night's own run: a confirming run has only the suspicious points.
@@ -76,12 +75,12 @@ def night(store: Store, suite: str, run_id: str, rules: Rules, now: datetime | N
     """
     from perfdag.gate import check
 
-    gate = check(store, suite, _confirms(store, run_id), rules, now)
+    gate = check(store, suite, _confirms(store, run_id), rules)
     stored = {key.rpartition("/")[2] for key in store.list(f"results/suite={suite}")}
     runs = [each for each in _options(store, gate.run).get("confirmed", []) if f"{each}.parquet" in stored]
     if not runs:
         return gate
-    found = check(store, suite, max(runs), rules, now, report=gate.report)
+    found = check(store, suite, max(runs), rules, report=gate.report)
     gate.cases = [each for each in gate.cases if each.group != "change"] + [each for each in found.cases if each.group == "change"]
     gate.alerts = [each for each in gate.alerts if each.kind not in CHANGES] + [each for each in found.alerts if each.kind in CHANGES]
     gate.findings, gate.confirmed, gate.runs = found.findings, runs, found.runs

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Literal
 
 import numpy as np
@@ -18,7 +17,6 @@ from perfdag.alerts import Alert, Record, causes, mark_known, read_records, reco
 from perfdag.cases import Case, Gate, Lost, Rules, acknowledged, raise_alert
 from perfdag.checks import Tuning
 from perfdag.findings import day_of, find, names, suspicions
-from perfdag.missed import newest, stale
 from perfdag.rollup import trends
 from perfdag.selection import SelectionError
 from perfdag.stats.noise import INFORMATIONAL
@@ -31,13 +29,12 @@ OWN_GATES = "gates_failed"
 """The metric of a benchmark that has gates among its params: 1 for one that was breached or had no data (coords: gate)."""
 
 
-def check(store: Store, suite: str, run_id: str, rules: Rules, now: datetime | None = None, report: str | None = None) -> Gate:
+def check(store: Store, suite: str, run_id: str, rules: Rules, report: str | None = None) -> Gate:
     """Hold a run against its suite's checks and its past; messages link to `report`, by default the run's own.
 
     Raises StoreError, SelectionError where it has no rows.
     """
-    everything = trends(store, suite)
-    history = until(everything, run_id)
+    history = until(trends(store, suite), run_id)
     gate = Gate(run_id, suite, report or store.url(f"runs/{run_id}/report.html"), damaged=list(history.damaged), runs=len(history.runs))
     gate.store = store.root
     table = results.load(store, suites=[suite], runs=[run_id], columns=list(COLUMNS), damaged=gate.damaged)
@@ -50,12 +47,6 @@ def check(store: Store, suite: str, run_id: str, rules: Rules, now: datetime | N
     records = read_records(store, suite)
     gone = absent(gate, store, history, tuning, rules, records)
     _thresholds(gate, Past(store, history, rules.accepted, gate.damaged), table, rules, gone)
-    if rules.max_age is not None:
-        last = newest(everything.runs, history.runs[-1].cluster)
-        old = stale(suite, last, rules.max_age, now or datetime.now(UTC)) if last else None
-        if old:
-            gate.cases.append(Case("present", "newest run", "absent", old.title))
-            gate.alerts.append(old)
     if rules.acks_wrong:
         gate.alerts.append(_unread(gate, rules))
     gate.confirm = suspicions(history, tuning, rules.accepted)

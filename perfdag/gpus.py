@@ -5,11 +5,14 @@ Source: `nvidia-smi --query-gpu` and `nvidia-smi -L`. Memory in bytes, power in 
 """
 
 import contextlib
+import csv
+import io
 import re
 import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 _FIELDS = {
@@ -20,6 +23,10 @@ _FIELDS = {
     "ecc": "ecc.mode.current",
     "mig": "mig.mode.current",
 }
+_MEGA = {"sm_clock", "memory_clock", "sm_clock_max", "memory_clock_max"}
+_MIB = {"memory", "memory_bytes", "memory_used"}
+_PERCENT = {"utilisation"}
+_TEXT = {"name", "uuid", "driver", "vbios", "persistence", "compute_mode", "ecc", "mig"}
 _LEAST = ("name", "driver", "memory_bytes")
 """Known to every version; one that does not know a field refuses all of them."""
 _LIMIT = 5.0
@@ -31,8 +38,8 @@ def gpus() -> list[dict[str, Any]] | None:
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
-    for names in (tuple(_FIELDS), _LEAST):
-        answered = _asked(program, f"--query-gpu={','.join(_FIELDS[name] for name in names)}", "--format=csv,noheader,nounits")
+    for fields in (_FIELDS, {name: _FIELDS[name] for name in _LEAST}):
+        answered = _asked(program, *query(fields)[1:])
         if answered is None:
             return None
         code, said = answered
@@ -40,9 +47,8 @@ def gpus() -> list[dict[str, Any]] | None:
             break
     else:
         return None
-    rows = [[cell.strip() for cell in line.split(",")] for line in said.splitlines()]
-    found: list[dict[str, Any]] = [
-        {name: _value(name, cell) for name, cell in zip(names, row, strict=True)} for row in rows if len(row) == len(names)
+    found = [
+        {"name": "unknown GPU"} | {name: row.get(name) for name in fields if name in row or name != "name"} for row in parse(said, fields)
     ]
     if any(each.get("mig") == "Enabled" for each in found):
         code, listing = _asked(program, "-L") or (1, "")
@@ -82,14 +88,39 @@ def _asked(program: str, *options: str) -> tuple[int, str] | None:
     return asking.returncode, said
 
 
+def query(fields: dict[str, str]) -> list[str]:
+    """Return the argv of nvidia-smi for these fields: nvidia-smi's name of each of ours."""
+    return ["nvidia-smi", f"--query-gpu={','.join(fields.values())}", "--format=csv,noheader,nounits"]
+
+
+def parse(text: str, fields: dict[str, str]) -> list[dict[str, Any]]:
+    """Return a dictionary a line that nvidia-smi printed, without unknown values and lines of another width (an error text).
+
+    Clocks in Hz, memory in bytes, utilisation as a fraction, power in W, times in seconds since the epoch.
+    """
+    found = []
+    for cells in csv.reader(io.StringIO(text), skipinitialspace=True):
+        if len(cells) == len(fields):
+            values = {name: _value(name, cell.strip()) for name, cell in zip(fields, cells, strict=True)}
+            found.append({name: value for name, value in values.items() if value is not None})
+    return found
+
+
 def _value(name: str, cell: str) -> Any:
     if cell.startswith("[") or cell in ("", "N/A"):
-        return "unknown GPU" if name == "name" else None
-    if name == "memory_bytes":
-        return int(cell) * 2**20 if cell.isdecimal() else None
-    if name == "power_limit":
-        return float(cell) if re.fullmatch(r"[0-9.]+", cell) else None
-    return cell
+        return None
+    if name in _TEXT:
+        return cell
+    try:
+        if name == "reasons":
+            return int(cell, 16)
+        if name == "time":
+            return datetime.strptime(cell, "%Y/%m/%d %H:%M:%S.%f").replace(tzinfo=UTC).timestamp()
+        number = float(cell)
+    except ValueError:
+        return None
+    factor = 1e6 if name in _MEGA else 2**20 if name in _MIB else 0.01 if name in _PERCENT else 1
+    return int(number * factor) if factor == 2**20 or name in ("index", "ecc_corrected", "ecc_uncorrected") else number * factor
 
 
 def _slices(listing: str) -> list[list[str]]:

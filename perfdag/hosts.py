@@ -8,10 +8,10 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, Self
 
 from perfdag.benchmark import Failed
 from perfdag.processes import Proto, descendants, holders, listening, marked, signal_tree
@@ -130,53 +130,106 @@ class Host(Protocol):
         ...
 
 
-class LocalProcess:
-    """A server on this machine (see Server)."""
+class ServerProcess:
+    """A server that `Host.serve` started (see Server); `popen` is its process here, of which `out` and `err` are the output files.
+
+    A kind of host says how its processes are signalled.
+    """
 
     def __init__(self, argv: list[str], popen: "subprocess.Popen[bytes]", out: IO[bytes], err: IO[bytes]) -> None:
         self.argv, self._popen, self._out, self._err = argv, popen, out, err
         self._start = time.monotonic()
         self._finished: Finished | None = None
 
-    def __enter__(self) -> "LocalProcess":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    def _terminate(self) -> None:
+        """Send SIGTERM."""
+        raise NotImplementedError
+
+    def _kill(self) -> None:
+        """Send SIGKILL to what is left."""
+        raise NotImplementedError
+
+    def _exit_code(self, timed_out: bool) -> int:
+        """Wait for the end and return the exit code; `timed_out`: it outlived SIGTERM."""
+        raise NotImplementedError
+
+    def _check_connection(self, finished: Finished) -> None:
+        """Raise Infrastructure if the server ended because its host is out of reach."""
+
     def alive(self) -> bool:
+        """Return whether it still runs."""
         return self._popen.poll() is None
 
     def stop(self, grace: float = 2.0) -> Finished:
+        """End it: SIGTERM, after `grace` seconds SIGKILL. Return what it said."""
         if self._finished is None:
-            timed_out, below = False, []
+            timed_out = False
             if self.alive():
-                below = descendants(self._popen.pid)  # once it is gone they are children of another
-                signal_tree(self._popen.pid, signal.SIGTERM)
+                self._terminate()
                 try:
                     self._popen.wait(grace)
                 except subprocess.TimeoutExpired:
                     timed_out = True
-            signal_tree(self._popen.pid, signal.SIGKILL, below)
-            self._finish(timed_out)
-        assert self._finished is not None
+            self._kill()
+            code = self._exit_code(timed_out)
+            texts = []
+            for stream in (self._out, self._err):
+                stream.seek(0)
+                texts.append(stream.read().decode(errors="replace"))
+                stream.close()
+            self._finished = Finished(self.argv, code, texts[0], texts[1], time.monotonic() - self._start, timed_out)
         return self._finished
 
     def wait(self, timeout: float, grace: float = 2.0) -> Finished:
+        """Wait up to `timeout` seconds for it to end by itself, then stop it with that `grace`."""
         try:
             self._popen.wait(timeout)
         except subprocess.TimeoutExpired:
             return self.stop(grace)
         return self.stop(0)
 
-    def _finish(self, timed_out: bool) -> None:
-        self._popen.wait()
-        texts = []
-        for stream in (self._out, self._err):
-            stream.seek(0)
-            texts.append(stream.read().decode(errors="replace"))
-            stream.close()
-        self._finished = Finished(self.argv, self._popen.returncode, texts[0], texts[1], time.monotonic() - self._start, timed_out)
+    def await_listening(self, listens: Callable[[], bool], where: str, ready: float) -> None:
+        """Wait up to `ready` seconds until `listens` is true; `where` names the port. Stop the server and raise Failed if it is not."""
+        deadline = time.monotonic() + ready
+        pause = 0.001
+        try:
+            while True:
+                somebody = listens()
+                if not self.alive():  # asked after the table: who listens may be another, who was faster
+                    finished = self.stop(0)
+                    self._check_connection(finished)
+                    raise Failed(f"{self.argv[0]} ended (exit {finished.code}) before it listened on {where}: {finished.tail()}")
+                if somebody:
+                    return
+                if time.monotonic() > deadline:
+                    raise Failed(f"{self.argv[0]} did not listen on {where} within {ready:g} s: {self.stop(0).tail()}")
+                time.sleep(pause)
+                pause = min(pause * 1.5, 0.05)
+        except BaseException:
+            self.stop(0)
+            raise
+
+
+class LocalProcess(ServerProcess):
+    """A server on this machine."""
+
+    _below: Collection[int] = ()
+
+    def _terminate(self) -> None:
+        self._below = descendants(self._popen.pid)  # once it is gone they are children of another
+        signal_tree(self._popen.pid, signal.SIGTERM)
+
+    def _kill(self) -> None:
+        signal_tree(self._popen.pid, signal.SIGKILL, self._below)
+
+    def _exit_code(self, timed_out: bool) -> int:
+        return self._popen.wait()
 
 
 def _rest(popen: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
@@ -284,28 +337,9 @@ class LocalHost:
         # files, not pipes: a server that talks a lot must not block on a full pipe nobody reads
         out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - closed when it ends
         server = LocalProcess(list(argv), self._start(argv, env, cwd, cpus, subprocess.DEVNULL, out, err), out, err)
-        try:
-            if port is not None:
-                self._await_listening(server, port, proto, ready)
-        except BaseException:
-            server.stop(0)
-            raise
+        if port is not None:
+            server.await_listening(lambda: listening(port, proto), f"{proto} port {port}", ready)
         return server
-
-    def _await_listening(self, server: LocalProcess, port: int, proto: Proto, ready: float) -> None:
-        deadline = time.monotonic() + ready
-        pause = 0.001
-        while True:
-            somebody = listening(port, proto)
-            if not server.alive():  # asked after the table: who listens may be another, who was faster
-                finished = server.stop(0)
-                raise Failed(f"{server.argv[0]} ended (exit {finished.code}) before it listened on {proto} port {port}: {finished.tail()}")
-            if somebody:
-                return
-            if time.monotonic() > deadline:
-                raise Failed(f"{server.argv[0]} did not listen on {proto} port {port} within {ready:g} s: {server.stop(0).tail()}")
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.05)
 
     def free_port(self, proto: Proto = "tcp") -> int:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM if proto == "tcp" else socket.SOCK_DGRAM) as probe:

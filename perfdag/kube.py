@@ -19,7 +19,7 @@ import orjson
 
 from perfdag.kubeconfig import KubeError
 from perfdag.kubehttp import Object
-from perfdag.kuberead import Event, Reader, Resource, selectors
+from perfdag.kuberead import Event, Reader, Resource
 
 __all__ = ["Event", "Kube", "KubeError", "Resource", "run"]
 
@@ -112,26 +112,6 @@ class Kube(Reader):
                 return False
             raise
         return True
-
-    async def delete_collection(
-        self,
-        resource: Resource,
-        namespace: str,
-        *,
-        labels: str,
-        fields: str = "",
-        grace: int | None = None,
-        propagation: str = "Background",
-    ) -> None:
-        """Delete all objects of a namespace (cluster-wide kinds: of the cluster) with these labels, which must be
-        given.
-
-        Raises KubeError.
-        """
-        if not labels and not fields:
-            raise ValueError("delete_collection wants a selector")
-        params, body = selectors(labels, fields), _delete_options(grace, propagation)
-        await self.request("DELETE", resource.path(namespace), params=params, json=body, timeout=120)
 
     async def scale(self, resource: Resource, name: str, replicas: int, namespace: str | None = None) -> Object:
         """Set `replicas` through the scale subresource. Raises KubeError."""

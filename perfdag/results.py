@@ -72,7 +72,6 @@ SAMPLES: pa.Schema = pa.schema(
         ("same_node", pa.bool_()),  # all hosts of the sample were on one node; null: one host
     ]
 )
-STATUSES = ("ok", "failed", "invalid", "missing", "skipped")
 
 
 ID_COLUMNS = ("series_id", "sample_id")

@@ -66,5 +66,11 @@ def run(main: Coroutine[Any, Any, T]) -> T:
             once.end(signal.SIGTERM, None)
 
 
+def run_until_stopped(main: Coroutine[Any, Any, T]) -> T:
+    """Run `main`, which SIGTERM cancels as Ctrl-C does, so that it removes what it made. Raises KeyboardInterrupt if it was stopped."""
+    end_once()
+    return run(main)
+
+
 def _deaf(number: int, frame: FrameType | None) -> None:
     """A handler, and not SIG_IGN, which programs started from now on would inherit."""

@@ -250,23 +250,31 @@ def endpoint_of(root: str) -> str | None:
 
 
 def _profile(root: str) -> dict[str, Any]:
-    """Keys, region and endpoint of AWS_PROFILE, else of the profile `default`; none where the environment has keys. Raises StoreError."""
-    from perfdag import awsprofile
+    """Return the credentials, region and endpoint of the AWS profile AWS_PROFILE, or `default`.
 
-    if "AWS_ACCESS_KEY_ID" in os.environ or "AWS_WEB_IDENTITY_TOKEN_FILE" in os.environ:
+    Return nothing if the environment has keys, or if no profile is configured. Raises StoreError.
+    """
+    keys = {"AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE"}
+    name = os.environ.get("AWS_PROFILE")
+    files = (os.environ.get("AWS_CONFIG_FILE", "~/.aws/config"), os.environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"))
+    if keys & os.environ.keys() or not (name or any(Path(file).expanduser().exists() for file in files)):
         return {}
-    name = os.environ.get("AWS_PROFILE") or "default"
     try:
-        return dict(awsprofile.read(name))
-    except awsprofile.ElsewhereError as error:
-        try:
-            import boto3
-            from obstore.auth.boto3 import Boto3CredentialProvider
-        except ModuleNotFoundError:
-            raise StoreError(f"store {root}: {error}") from None
-        return {**error.settings, "credential_provider": Boto3CredentialProvider(boto3.Session(profile_name=name))}
-    except ValueError as error:
-        raise StoreError(f"store {root}: {error}") from None
+        from botocore.exceptions import BotoCoreError
+        from botocore.session import Session
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ModuleNotFoundError:
+        instead = "or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        raise StoreError(f"store {root}: an AWS profile needs boto3; pip install 'perfdag[aws]', {instead}") from None
+    try:
+        session = Session(profile=name)
+        settings = session.get_scoped_config()
+        config: dict[str, Any] = {key: settings[key] for key in ("region", "endpoint_url") if key in settings}
+        if session.get_credentials() is not None:
+            config["credential_provider"] = Boto3CredentialProvider(session)
+    except BotoCoreError as error:
+        raise StoreError(f"store {root}: AWS profile {name or 'default'}: {error}") from None
+    return config
 
 
 def _permanent(error: Exception) -> bool:

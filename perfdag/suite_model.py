@@ -18,7 +18,6 @@ SuiteName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}
 EntryName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$")
 ]
-Scalar = str | int | float | bool | None
 Condition = Any
 
 

@@ -6,14 +6,12 @@ Clocks in Hz, power in W, temperature in degrees Celsius, memory in bytes, times
 """
 
 import contextlib
-import csv
-import io
 import re
 import statistics
 from collections.abc import Callable, Collection, Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
+from perfdag.gpus import parse, query
 from perfdag.hosts import Finished, Host
 
 STATIC = {
@@ -48,11 +46,6 @@ DYNAMIC = {
 }
 _RENAMED = {"clocks_throttle_reasons.active": "clocks_event_reasons.active"}  # drivers from 535 on have both
 _REFUSED = re.compile(r'Field "([^"]+)" is not a valid field to query')
-_MEGA = {"sm_clock", "memory_clock", "sm_clock_max", "memory_clock_max"}
-_MIB = {"memory", "memory_used"}
-_PERCENT = {"utilisation"}
-_TEXT = {"name", "uuid", "driver", "vbios", "persistence", "compute_mode", "ecc", "mig"}
-_ABSENT = {"", "[N/A]", "N/A", "[Not Supported]", "[Unknown Error]", "[GPU requires reset]"}
 REASONS = {
     0x1: "idle",
     0x2: "application clocks",
@@ -75,38 +68,6 @@ MARGIN = 0.05
 """Part of the samples that may show a slowdown before it is held against the figure."""
 LASTING = 2
 """Samples that show it where there are as many: one is a moment."""
-
-
-def query(fields: dict[str, str]) -> list[str]:
-    """argv of nvidia-smi for these fields."""
-    return ["nvidia-smi", f"--query-gpu={','.join(fields.values())}", "--format=csv,noheader,nounits"]
-
-
-def parse(text: str, fields: dict[str, str]) -> list[dict[str, Any]]:
-    """A dictionary a line that nvidia-smi printed; unknown values are left out, a line of another width (an error text) too."""
-    found = []
-    for cells in csv.reader(io.StringIO(text), skipinitialspace=True):
-        if len(cells) == len(fields):
-            values = {name: _value(name, cell.strip()) for name, cell in zip(fields, cells, strict=True)}
-            found.append({name: value for name, value in values.items() if value is not None})
-    return found
-
-
-def _value(name: str, cell: str) -> Any:
-    if cell in _ABSENT:
-        return None
-    if name in _TEXT:
-        return cell
-    try:
-        if name == "reasons":
-            return int(cell, 16)
-        if name == "time":
-            return datetime.strptime(cell, "%Y/%m/%d %H:%M:%S.%f").replace(tzinfo=UTC).timestamp()
-        number = float(cell)
-    except ValueError:
-        return None
-    factor = 1e6 if name in _MEGA else 2**20 if name in _MIB else 0.01 if name in _PERCENT else 1
-    return int(number * factor) if factor == 2**20 or name in ("index", "ecc_corrected", "ecc_uncorrected") else number * factor
 
 
 def known(host: Host, fields: dict[str, str]) -> tuple[dict[str, str], Finished]:

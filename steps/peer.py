@@ -4,7 +4,6 @@ import contextlib
 import os
 import pwd
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -15,6 +14,7 @@ from types import FrameType
 
 from perfdag.kube import Kube, KubeError, run
 from perfdag.processes import descendants
+from perfdag.signals import end_once
 from perfdag.steps.place import Here
 from perfdag.steps.pods import RANK, read, selector
 from perfdag.steps.ssh_connection import ALIAS, config_text
@@ -156,7 +156,7 @@ def serve(
     config.write_text(_server_config(home, port))
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(parents=True, exist_ok=True, mode=0o755)
-    signal.signal(signal.SIGTERM, stop)
+    end_once(stop)
     sshd = subprocess.Popen([SSHD, "-D", "-e", "-f", str(config)])
     try:
         return _until_dismissed(sshd, done, pending_limit, lost_limit, ended)

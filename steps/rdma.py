@@ -18,7 +18,6 @@ from perfdag.steps import devices, gpu, gpu_watch, rdma_options, rdma_report
 from perfdag.units import PositiveDuration, Size
 
 Mode = Literal["read", "write", "send", "atomic"]
-MAX_SIZE = 1 << 23
 SLOW_LINK = 1.25e9
 """Bytes a second of the slowest link that is reckoned with: 10 Gb/s."""
 _CONNECTIONS = {

@@ -10,7 +10,6 @@ import secrets
 import shlex
 import subprocess
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import orjson
 
 from perfdag.benchmark import Failed, Infrastructure
-from perfdag.hosts import Argv, Finished
+from perfdag.hosts import Argv, Finished, ServerProcess
 from perfdag.processes import Proto, listening_ports
 from perfdag.steps.ssh_connection import Connection, exit_code
 
@@ -26,61 +25,30 @@ _TABLES = "cat /proc/net/{proto} /proc/net/{proto}6 2>/dev/null; true"
 _PIDS = "${PERFDAG_PEER:-/tmp}/pids"
 
 
-class SshServer:
-    """A server on a peer (see perfdag.hosts.Server)."""
+class SshServer(ServerProcess):
+    """A server on a peer; its process here is the ssh session. `token` names its process group on the peer."""
 
     def __init__(self, host: "SshHost", argv: list[str], popen: "subprocess.Popen[bytes]", token: str, out: Any, err: Any) -> None:
-        self.argv = argv
-        self._host, self._popen, self._token, self._out, self._err = host, popen, token, out, err
-        self._start = time.monotonic()
-        self._finished: Finished | None = None
+        super().__init__(argv, popen, out, err)
+        self._host, self._token = host, token
 
-    def __enter__(self) -> "SshServer":
-        return self
+    def _terminate(self) -> None:
+        self._host.signal(self._token, "TERM")
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+    def _kill(self) -> None:
+        self._host.signal(self._token, "KILL")
 
-    def alive(self) -> bool:
-        """Whether its ssh session still runs."""
-        return self._popen.poll() is None
-
-    def stop(self, grace: float = 2.0) -> Finished:
-        """End it: SIGTERM to its group, after `grace` seconds SIGKILL; returns what it said."""
-        if self._finished is None:
-            timed_out = False
-            if self.alive():
-                self._host.signal(self._token, "TERM")
-                try:
-                    self._popen.wait(grace)
-                except subprocess.TimeoutExpired:
-                    timed_out = True
-            self._host.signal(self._token, "KILL")
-            self._finish(timed_out)
-        assert self._finished is not None
-        return self._finished
-
-    def wait(self, timeout: float, grace: float = 2.0) -> Finished:
-        """Wait up to `timeout` seconds for it to end by itself, then stop it with that `grace`."""
-        try:
-            self._popen.wait(timeout)
-        except subprocess.TimeoutExpired:
-            return self.stop(grace)
-        return self.stop(0)
-
-    def _finish(self, timed_out: bool) -> None:
+    def _exit_code(self, timed_out: bool) -> int:
         try:
             self._popen.wait(5)
         except subprocess.TimeoutExpired:
             self._popen.kill()
             self._popen.wait()
-        texts = []
-        for stream in (self._out, self._err):
-            stream.seek(0)
-            texts.append(stream.read().decode(errors="replace"))
-            stream.close()
-        code = -9 if timed_out else exit_code(self._popen.returncode)
-        self._finished = Finished(self.argv, code, texts[0], texts[1], time.monotonic() - self._start, timed_out)
+        return -9 if timed_out else exit_code(self._popen.returncode)
+
+    def _check_connection(self, finished: Finished) -> None:
+        if finished.code == 255 and not self._host.alive():
+            raise Infrastructure(f"ssh to {self._host.name} broke: {finished.tail()}")
 
 
 class SshHost:
@@ -206,30 +174,9 @@ class SshHost:
         command = self._connection.argv(self._line(argv, env, cwd, cpus, token))
         popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
         server = SshServer(self, list(argv), popen, token, out, err)
-        try:
-            if port is not None:
-                self._await_listening(server, port, proto, ready)
-        except BaseException:
-            server.stop(0)
-            raise
+        if port is not None:
+            server.await_listening(lambda: port in self._ports(proto), f"{proto} port {port}", ready)
         return server
-
-    def _await_listening(self, server: SshServer, port: int, proto: Proto, ready: float) -> None:
-        deadline = time.monotonic() + ready
-        pause = 0.002
-        while True:
-            somebody = port in self._ports(proto)
-            if not server.alive():  # asked after the table: who listens may be another, who was faster
-                finished = server.stop(0)
-                if finished.code == 255 and not self.alive():
-                    raise Infrastructure(f"ssh to {self.name} broke: {finished.tail()}")
-                raise Failed(f"{server.argv[0]} ended (exit {finished.code}) before it listened on {proto} port {port}: {finished.tail()}")
-            if somebody:
-                return
-            if time.monotonic() > deadline:
-                raise Failed(f"{server.argv[0]} did not listen on {proto} port {port} within {ready:g} s: {server.stop(0).tail()}")
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.05)
 
     def _ports(self, proto: Proto) -> set[int]:
         return listening_ports(self._sh(_TABLES.format(proto=proto), 10), proto)

@@ -18,7 +18,7 @@ from perfdag.cli import main
 from perfdag.cli.cluster_run import installed
 from perfdag.cli.install import STORE_KEYS, secret_notes, store_secret
 from perfdag.kube import Kube
-from perfdag.workflows import due, runs
+from perfdag.workflows import age, runs
 from tests.apiserver import Answering, serving
 
 pytest.importorskip("hera")
@@ -156,7 +156,7 @@ def test_templates_of_the_other_scope_go_and_its_schedules_are_named(api: type[S
     assert install("bench") == 0
     for made in (
         runs.cron("bench", "quick", ["0 2 * * *"]),
-        due.cron("bench", "quick", ["0 2 * * *"], 600.0),
+        age.cron("bench", "quick", 3600),
         runs.cron("bench", "wide", ["0 2 * * *"], cluster_scope=True),
     ):
         api.objects[f"/apis/{ARGO}/namespaces/bench/cronworkflows/{made['metadata']['name']}"] = made
@@ -164,9 +164,9 @@ def test_templates_of_the_other_scope_go_and_its_schedules_are_named(api: type[S
     assert install("bench", "--cluster-scope") == 0
     assert installed("bench").everywhere, "what is looked for first is the namespace's own"
     said = capsys.readouterr()
-    assert {line.split()[-1] for line in said.out.splitlines() if line.startswith("deleted")} == {"perfdag", "perfdag-due"}
+    assert {line.split()[-1] for line in said.out.splitlines() if line.startswith("deleted")} == {"perfdag", "perfdag-age"}
     scope = [line.split(":")[1] for line in said.err.splitlines() if "other scope" in line]
-    assert scope == [f" schedule {name} uses templates of the other scope" for name in ("perfdag-quick", "perfdag-quick-due")]
+    assert scope == [f" schedule {name} uses templates of the other scope" for name in ("perfdag-quick", "perfdag-quick-age")]
     assert install("bench") == 0
     assert "schedule perfdag-wide uses templates of the other scope: render it again without --cluster-scope" in capsys.readouterr().err
     assert ("ClusterWorkflowTemplate", "perfdag") in names(api), "other namespaces may use it"
@@ -272,7 +272,7 @@ def test_a_real_api_server_loses_what_is_left_out_and_keeps_what_runs_made(names
     for kind in ("ClusterRole", "ClusterRoleBinding"):
         assert not [name for name in listed(RBAC, kind, "") if namespace in name]
     assert {"perfdag", "perfdag-preempting"} <= set(listed("scheduling.k8s.io/v1", "PriorityClass", ""))
-    assert set(listed(ARGO, "WorkflowTemplate", namespace)) == {"perfdag", "perfdag-due"}
+    assert set(listed(ARGO, "WorkflowTemplate", namespace)) == {"perfdag", "perfdag-age"}
     assert "perfdag-ssh-1" in listed("v1", "Secret", namespace)
     assert "perfdag-suite-quick" in listed("v1", "ConfigMap", namespace)
     assert set(listed(ARGO, "CronWorkflow", namespace)) == {"perfdag-quick"}

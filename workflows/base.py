@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from perfdag.workflows import due, rights, templates
+from perfdag.workflows import age, rights, templates
 from perfdag.workflows.templates import Installation
 
 Object = dict[str, Any]
@@ -10,4 +10,4 @@ Object = dict[str, Any]
 
 def objects(made: Installation, api_rules: dict[str, list[Object]] | None = None) -> list[Object]:
     """Service accounts, Roles and what else is asked for, then the WorkflowTemplates; in an order that can be applied."""
-    return [*rights.objects(made, api_rules), due.template(made), templates.document(made)]
+    return [*rights.objects(made, api_rules), age.template(made), templates.document(made)]

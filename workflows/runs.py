@@ -6,7 +6,6 @@ from hera.workflows import CronWorkflow, Parameter, Workflow
 from hera.workflows import models as m
 
 from perfdag.podspec import LABEL
-from perfdag.workflows.schedule import parse
 from perfdag.workflows.templates import NAME
 
 Object = dict[str, Any]
@@ -49,17 +48,15 @@ def cron(
 ) -> Object:
     """A CronWorkflow of the suite in its ConfigMap: UTC, never two at once, a start missed by `starting_deadline` seconds is left out.
 
-    `store`: where it is another than the installation's. Raises ValueError for a name that is too long or a schedule that cannot be.
+    `store`: where it is another than the installation's. Raises ValueError for a name that is too long.
     """
     name = f"{NAME}-{suite}"
-    if suite.endswith("-due"):
+    if suite.endswith("-age"):
         raise ValueError(
-            f"{name}: so the watch over the schedule of suite {suite.removesuffix('-due')} is called; name this suite otherwise"
+            f"{name}: the CronWorkflow that checks the age of suite {suite.removesuffix('-age')} has this name; rename the suite"
         )
     if len(name) > 52:
         raise ValueError(f"{name}: a CronWorkflow's name has at most 52 characters")
-    for schedule in schedules:
-        parse(schedule)
     told = {"configmap": f"{NAME}-suite-{suite}", "trigger": "cron"} | ({"store": store} if store else {})
     made = CronWorkflow(
         name=name,

@@ -12,20 +12,22 @@ if TYPE_CHECKING:
 
 EPILOG = """examples:
   perfdag check last
-  perfdag check last --suite daily --junit check.xml --markdown summary.md --max-age 26
+  perfdag check last --suite daily --junit check.xml --markdown summary.md
+  perfdag check last --suite daily --max-age 26h
   perfdag check last --webhook http://alerts.example/perfdag --acks acks.yaml
   perfdag check 20261120T020000Z-1a2b3c4d --json
 
 exit 3: a headline series changed for the worse in the last 7 runs and nobody accepted it, a threshold of the suite's `checks`
 is broken, or data that is expected is absent. A change that a canary of the same part of the
 machine explains is ENVIRONMENT and does not fail the gate. Exit 4: the store is out of reach, or the webhook did not take a message.
-Messages go out once: what was told is stored under alerts/ of the store.
+Messages go out once: what was told is stored under alerts/ of the store. With --max-age every check of a run that is too old sends one.
 """
 
 
 def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     from perfdag.cli.compare import add_store
+    from perfdag.cli.render import duration
 
     parser = sub.add_parser(
         "check",
@@ -40,9 +42,9 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser.add_argument("--acks", metavar="FILE", help="acknowledgements (default ./acks.yaml, else acks.yaml in the store)")
     parser.add_argument(
         "--max-age",
-        metavar="HOURS",
-        type=float,
-        help="fail where the newest run of the suite on this run's cluster is older; of a scheduled suite the newest scheduled run",
+        metavar="DURATION",
+        type=duration,
+        help="check only the age of RUN: print one line, and exit 3 if it is older than this, for example 26h",
     )
     parser.add_argument("--junit", metavar="FILE", help="write JUnit XML")
     parser.add_argument("--markdown", metavar="FILE", help="write a Markdown summary (`-`: stdout)")
@@ -65,15 +67,15 @@ def run(args: argparse.Namespace) -> int:
 
     store = open_store(args.store)
     try:
-        if args.max_age is not None and not args.max_age > 0:
-            raise SelectionError(f"--max-age {args.max_age:g}: hours, more than 0")
         run_id, suite = one(store, args.run_id, args.suite)
+        if args.max_age is not None:
+            return check_age(store, suite, run_id, args.max_age, args.webhook)
         here = measured_here(store, run_id)
         if args.confirm and not here:
             there = "a scheduled run measures its suspicious points again there by itself; any other: perfdag submit SUITE --only ENTRY"
             raise SelectionError(f"run {run_id} was measured on a cluster, and samples of this machine are not its; {there}")
         accepted, file = read_acks(args.acks, store)
-        rules = Rules(read_checks(store, run_id, args.suite_file), accepted, file, args.max_age)
+        rules = Rules(read_checks(store, run_id, args.suite_file), accepted, file)
         gate = night(store, suite, run_id, rules)
         if args.confirm and gate.confirm and not gate.confirmed:
             measure_again(store, gate)
@@ -106,13 +108,7 @@ def finish(store: "Store", gate: "Gate", args: argparse.Namespace, *, offer: boo
     from perfdag.cases import data
     from perfdag.gate import remember
 
-    reached = True
-    if args.webhook:
-        try:
-            gatefiles.send(args.webhook, gate, gate.alerts)
-        except gatefiles.WebhookError as error:
-            print(f"perfdag check: {error}", file=sys.stderr)
-            reached = False
+    reached = send(args.webhook, gate)
     remember(store, gate)
     if args.junit:
         Path(args.junit).write_bytes(gatefiles.junit(gate))
@@ -144,7 +140,7 @@ def after_run(store: "Store", plan: "Plan", code: int) -> int:
     if not gated(plan):
         return code
     gate = night(store, plan.suite, plan.run_id, nightly(store, checks_of(plan.suite_text)))
-    reached = _told(gate)
+    reached = send(os.environ.get("PERFDAG_WEBHOOK"), gate)
     remember(store, gate)
     store.put(f"runs/{plan.run_id}/check.xml", gatefiles.junit(gate))
     store.put(f"runs/{plan.run_id}/check.md", gatefiles.markdown(gate).encode())
@@ -152,30 +148,38 @@ def after_run(store: "Store", plan: "Plan", code: int) -> int:
     return 4 if not reached else 3 if gate.failed else code
 
 
-def due(store: "Store", suite: str, hours: float, cluster: str = "") -> int:
-    """Whether the newest scheduled run of a suite on a cluster is younger than `hours`; 0, 3 where it is not, 4 where the webhook is away.
+def check_age(store: "Store", suite: str, run_id: str, limit: float, webhook: str | None) -> int:
+    """Print the age of a run in one line.
 
-    Nothing else of that run is looked at. Before the first run the time is counted from the first call.
+    Return 0, 3 if the run began more than `limit` seconds ago, or 4 if the webhook did not take the message.
+    Raises SelectionError if the run has no readable rows.
     """
+    from datetime import UTC, datetime
+
+    from perfdag.alerts import Alert
     from perfdag.cases import Gate
-    from perfdag.missed import overdue, told
+    from perfdag.rollup import trends
+    from perfdag.selection import SelectionError
+    from perfdag.units import short_seconds
 
-    said, alert = overdue(store, suite, hours, cluster)
-    if alert is None:
-        print(said)
+    began = [run.when for run in trends(store, suite).runs if run.run_id == run_id]
+    if not began:
+        raise SelectionError(f"run {run_id} has no readable rows")
+    age = (datetime.now(UTC) - began[0]).total_seconds()
+    line = f"{suite}: run {run_id} began {short_seconds(age)} ago"
+    if age <= limit:
+        print(line)
         return 0
-    reached = _told(Gate(alert.run, suite, "", alerts=[alert]))
-    if alert.sent:
-        told(store, suite, cluster, alert)
-    print(alert.text)
-    return 3 if reached else 4
+    title = f"STALE {line}; at most {short_seconds(limit)} is allowed"
+    print(title)
+    alert = Alert("stale", title, title, [run_id], run_id)
+    return 3 if send(webhook, Gate(run_id, suite, "", alerts=[alert])) else 4
 
 
-def _told(gate: "Gate") -> bool:
-    """Tell the webhook of the environment, where there is one; False where it is out of reach."""
+def send(webhook: str | None, gate: "Gate") -> bool:
+    """Send the alerts of a gate to the webhook, if there is one. Return False if it is out of reach."""
     from perfdag import gatefiles
 
-    webhook = os.environ.get("PERFDAG_WEBHOOK")
     try:
         if webhook:
             gatefiles.send(webhook, gate, gate.alerts)

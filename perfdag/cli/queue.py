@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from perfdag.cli import queue_programs
@@ -95,6 +95,7 @@ def _add_validate(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def _validate(args: argparse.Namespace) -> int:
     import json
 
+    from perfdag import signals
     from perfdag.steps.queue.steady import Patience
     from perfdag.steps.queue.validate import Plan
     from perfdag.steps.queue.verdict import closing
@@ -103,26 +104,17 @@ def _validate(args: argparse.Namespace) -> int:
     plan = Plan(args.limit, args.factor, args.scale_timeout, patience, args.stop)
     if args.local:
         command = [*([args.deployment] if args.deployment else []), *args.command]
-        verdict = _until_told(_validate_here(command, plan, glob=args.glob, item_limit=args.item_limit))
+        verdict = signals.run_until_stopped(_validate_here(command, plan, glob=args.glob, item_limit=args.item_limit))
     elif args.deployment:
         if args.glob or args.item_limit:
             raise ValueError(
                 "--glob and --item-limit go with --local: the backends of a Deployment have them in its manifest (glob, limit)"
             )
-        verdict = _until_told(_validate_there(args, plan))
+        verdict = signals.run_until_stopped(_validate_there(args, plan))
     else:
         raise ValueError("name a Deployment, or say --local and a command")
     print(json.dumps(verdict.as_json(), indent=2) if args.json else closing(verdict))
     return 0 if verdict.passed else 3
-
-
-def _until_told(work: Coroutine[Any, Any, Any]) -> Any:
-    """Await the work; SIGTERM cancels it as Ctrl-C does, so that what it scaled is put back. It is heard once, since who stops a
-    tree of processes sends it to each of them."""
-    from perfdag import signals
-
-    signals.end_once()
-    return signals.run(work)
 
 
 async def _validate_here(command: list[str], plan: Any, **how: Any) -> Any:

@@ -22,14 +22,21 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         "render",
         help="the manifests, for kubectl or GitOps",
         description="Print manifests: with --base what `perfdag install` puts on a cluster, with SUITE a Workflow, for "
-        "`kubectl create` (its name is made then), or with --schedule a CronWorkflow, and one that tells where its newest scheduled run is "
-        "too old, for `kubectl apply`.",
+        "`kubectl create` (its name is made then), or with --schedule a CronWorkflow, and a second one that fails when the suite's "
+        "newest run is too old, for `kubectl apply`.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("suite", nargs="?", metavar="SUITE", help="suite file")
     parser.add_argument("--base", action="store_true", help="templates, service accounts and rights")
     parser.add_argument("--schedule", action="append", default=[], metavar="CRON", help="five fields, UTC; may be given several times")
+    parser.add_argument(
+        "--max-age",
+        type=duration,
+        metavar="DURATION",
+        help="with --schedule: the age of the newest run above which the second CronWorkflow fails (default: 26h and twice the expected "
+        "length of a run, if the schedule runs daily)",
+    )
     add_installation(parser)
     parser.set_defaults(run=run)
 
@@ -59,7 +66,7 @@ def add_installation(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--pending-limit",
-        type=_seconds,
+        type=duration,
         default=600,
         metavar="TIME",
         help="a pod that measures nothing (plan, finish ...) is given up when it has waited so long to start, for it holds the lock "
@@ -67,14 +74,14 @@ def add_installation(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--deadline",
-        type=_seconds,
+        type=duration,
         default=7 * 86400,
         metavar="TIME",
         help="a whole run is ended after it (default 168h); it holds the lock",
     )
     parser.add_argument(
         "--keep",
-        type=_seconds,
+        type=duration,
         default=7 * 86400,
         metavar="TIME",
         help="a run's Workflow stays so long after its end, then it goes with what it owns (default 168h); results stay. Of a schedule Argo "
@@ -107,8 +114,8 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _seconds(text: str) -> int:
-    """Whole seconds of a duration, at least 1. Raises argparse.ArgumentTypeError."""
+def duration(text: str) -> int:
+    """Return the whole seconds of a duration, at least 1. Raises argparse.ArgumentTypeError."""
     from perfdag.units import seconds
 
     try:
@@ -124,7 +131,7 @@ def _keep_pods(text: str) -> int:
     """Seconds that a pod is kept. Raises argparse.ArgumentTypeError."""
     from perfdag.podspec import KEEP_PODS
 
-    if (found := _seconds(text)) < KEEP_PODS:
+    if (found := duration(text)) < KEEP_PODS:
         raise argparse.ArgumentTypeError(f"{text} is too short: which sample killed a pod is read of it; write {KEEP_PODS}s or more")
     return found
 
@@ -197,7 +204,7 @@ def _suite(args: argparse.Namespace) -> list[dict[str, Any]]:
     from perfdag.plan import make_plan
     from perfdag.steps.size import check_size
     from perfdag.store import on_cluster
-    from perfdag.workflows import due, lint, runs
+    from perfdag.workflows import age, lint, runs
 
     if args.store and not on_cluster(args.store):
         raise ValueError(f"--store {args.store}: pods share no folder with this machine; s3://bucket/prefix or claim://NAME is needed")
@@ -215,9 +222,20 @@ def _suite(args: argparse.Namespace) -> list[dict[str, Any]]:
     if wrong := lint.problems(carried):
         advice = "split the suite, or put the file into the store and give the CronWorkflow its key, as the parameter url"
         raise ValueError(f"{args.suite}: {wrong[0]}; {advice}")
-    watch = due.cron(args.namespace, name, args.schedule, plan.seconds(), store, args.cluster_scope)
+    max_age = args.max_age or default_max_age(args.schedule, plan.seconds())
+    too_old = age.cron(args.namespace, name, max_age, store, args.cluster_scope)
     nightly = runs.cron(args.namespace, name, args.schedule, store=store, priority=priority, cluster_scope=args.cluster_scope)
-    return [carried, watch, nightly]
+    return [carried, too_old, nightly]
+
+
+def default_max_age(schedules: list[str], length: float) -> int:
+    """Return the seconds after which the newest run of a daily schedule is too old; `length` is that of a run.
+
+    Rows are stored when a run ends, and a run may wait two hours for the lock. Raises ValueError for other schedules.
+    """
+    if not any(schedule in ("@daily", "@midnight") or schedule.split()[2:] == ["*"] * 3 for schedule in schedules):
+        raise ValueError(f"schedule {', '.join(schedules)}: does not run daily; say with --max-age how old the newest run may be")
+    return round(26 * 3600 + 2 * length)
 
 
 def inline(loaded: "Loaded") -> str:

@@ -15,29 +15,14 @@ T = TypeVar("T")
 
 def on_cluster(args: argparse.Namespace, work: "Callable[[Kube], Awaitable[T]]", connections: int = 100) -> T:
     """Do the work on the cluster of the arguments' context. Raises KubeError, and KeyboardInterrupt where it was stopped."""
-    import asyncio
-    import signal
+    from perfdag import signals
+    from perfdag.kube import Kube
 
-    from perfdag.kube import run
-
-    async def stoppable(kube: "Kube") -> T:
-        """SIGTERM is what Ctrl-C is: what was made is deleted. It is heard once, since `timeout` and others send it to the group too."""
-        task, loop = asyncio.current_task(), asyncio.get_running_loop()
-
-        def stop() -> None:
-            if task and not task.cancelling():
-                task.cancel()
-
-        loop.add_signal_handler(signal.SIGTERM, stop)
-        try:
+    async def main() -> T:
+        async with Kube(context=args.context, connections=connections) as kube:
             return await work(kube)
-        finally:
-            loop.remove_signal_handler(signal.SIGTERM)
 
-    try:
-        return run(stoppable, context=args.context, connections=connections)
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
+    return signals.run_until_stopped(main())
 
 
 def tell(text: str) -> None:
@@ -211,7 +196,7 @@ def simulate(args: argparse.Namespace) -> int:
         raise ValueError("--failures is a percentage, 0 to 100")
     if args.remove and (delays or args.failures):
         raise ValueError("--remove takes neither --delay nor --failures")
-    simulate.stages(args.system, delays, args.failures)  # says what is wrong before the cluster is asked
+    simulate.objects(args.system, delays, args.failures)  # says what is wrong before the cluster is asked
 
     async def work(kube: "Kube") -> int:
         if args.remove:

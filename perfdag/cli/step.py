@@ -51,10 +51,6 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     finish = steps.add_parser("finish", help="collect, report, check")
     finish.add_argument("--phase", default="Succeeded", help="the workflow's phase")
     finish.set_defaults(run=_marked("finish", _finish))
-    due = steps.add_parser("due", help="tell where the newest scheduled run of a suite on this cluster is too old")
-    due.add_argument("--suite", required=True)
-    due.add_argument("--max-age", metavar="HOURS", type=float, required=True)
-    due.set_defaults(run=_marked("due", _due))
     rsh = steps.add_parser("rsh", help="run a command on a peer of this gang (an MPI launcher's remote shell)")
     rsh.add_argument("words", nargs=argparse.REMAINDER, metavar="HOST COMMAND", help="address of a peer, the command and its arguments")
     rsh.set_defaults(run=_rsh)
@@ -192,15 +188,6 @@ def _finish(args: argparse.Namespace) -> int:
     _tell(place, plan, store)
     spent.delete(place, plan, args.phase)
     return after_run(store, plan, code)
-
-
-def _due(args: argparse.Namespace) -> int:
-    from perfdag import kube
-    from perfdag.cli.check import due
-    from perfdag.steps.facts import cluster_name
-    from perfdag.steps.place import here
-
-    return due(here().open(), args.suite, args.max_age, kube.run(cluster_name) or "")
 
 
 def _tell(place: "Here", plan: "Plan", store: "Store") -> None:

@@ -10,10 +10,6 @@ from numpy.typing import ArrayLike
 
 from perfdag.stats.robust import finite
 
-NEEDS = {0.95: 90, 0.99: 459, 0.999: 4603}
-"""Fewest samples for a percentile; below them it is an anecdote. 459 and 4603 are the samples whose maximum lies
-above p99 and p99.9 with 99 % (n = ln 0.01 / ln p); p95's 90 by the same rule."""
-
 
 class TooFewSamplesError(ValueError):
     """A percentile was asked of fewer samples than it needs; the message says how many."""
@@ -32,9 +28,11 @@ class Percentile:
 
 
 def needed(p: float) -> int:
-    """Return how many samples percentile `p` (0 < p < 1) needs: n with p**n <= 1 %, both sides counted."""
-    if p in NEEDS:
-        return NEEDS[p]
+    """Return the fewest samples for percentile `p` (0 < p < 1), at either end.
+
+    The most extreme of n samples lies beyond the percentile with 99 % if p**n <= 1 %: 90 samples for p95, 459 for p99, 4603 for p99.9.
+    LoadGen's early stopping asks for as many.
+    """
     extreme = max(p, 1 - p)
     return max(1, math.ceil(math.log(0.01) / math.log(extreme))) if extreme > 0.5 else 1
 

@@ -28,7 +28,6 @@ KEPT_BYTES = 65536
 MOST_PARALLEL = 4096
 """Requests in flight that one client may have."""
 HELLO = b"perfdag/1\n"
-CLIENT_PORT, METRICS_PORT, WORKER_PORT, CONTROL_PORT = 9997, 9998, 9999, 9996
 
 Message = dict[str, Any]
 

@@ -14,7 +14,6 @@ from perfdag.steps.resnet50 import preload, result, start
 from perfdag.steps.resnet50.benchmark import check, expected, missing, said, shortest, versions
 from perfdag.steps.resnet50.params import OverheadParams
 
-CONFIDENCE = 0.95
 UNNAMED = "CPU: unknown"
 
 

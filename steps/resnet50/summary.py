@@ -30,7 +30,6 @@ class Summary:
     scheduled_rate: float | None
     mean: float | None
     percentiles: Mapping[float, float]
-    early_stopping: str
     estimate: float | None
     """SingleStream's early-stopping estimate of p90 in seconds, LoadGen's own result there."""
     version: str
@@ -61,7 +60,6 @@ def read(summary: str, detail: str) -> Summary:
         scheduled_rate=_number(keys, "result_scheduled_samples_per_sec"),
         mean=_scaled(_number(keys, "result_mean_latency_ns")),
         percentiles=percentiles,
-        early_stopping=_early(summary),
         estimate=_scaled(_number(keys, "early_stopping_latency_ss") or None),
         version=str(keys.get("loadgen_version", "unknown")),
         keys=keys,

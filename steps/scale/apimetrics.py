@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perfdag.kube import Kube
-from perfdag.steps.scale.summary import NEEDED as SAMPLES
+from perfdag.stats.percentiles import needed
 
 _PREFIX, _STARTED = b"apiserver_request_duration_seconds_bucket{", b"process_start_time_seconds "
 _SKIPPED = {"WATCH", "WATCHLIST", "CONNECT", "PROXY"}
@@ -22,7 +22,7 @@ Call = tuple[str, str, str, str]
 """verb, resource, subresource, scope."""
 _BULK = ("LIST", "DELETECOLLECTION")
 """Verbs of many objects: they have limits of their own and are not among single-object requests."""
-NEEDED = SAMPLES[0.99]
+NEEDED = needed(0.99)
 """Requests a p99 needs."""
 _ALIASES = {"POST": "CREATE", "PUT": "UPDATE"}
 """Verbs of HTTP and of the API: KubeVirt's audit has the latter."""
@@ -94,11 +94,6 @@ class Calls:
     def single(self) -> bool:
         """Whether it is of one object."""
         return self.verb not in _BULK
-
-    @property
-    def slo(self) -> float:
-        """The SLO's limit in seconds: 1 for one object, 30 for a list or the deletion of a collection."""
-        return 1.0 if self.single else 30.0
 
     @property
     def name(self) -> str:

@@ -163,7 +163,7 @@ def waits(name: str, session: Session, made: Submitted) -> dict[str, float | Non
     waits for ever, is among those that would tell."""
     family = Family(session.observer.records)
     ordered = sorted(_waited(family.below(each.uid)["Pod"]) for each in made.created)
-    return {f"{name}_p50": rank(ordered, 0.50), f"{name}_max": rank(ordered, 1.0)}
+    return {f"{name}_p50": rank(ordered, 0.50), f"{name}_max": rank(ordered, 1.0, 1)}
 
 
 def _waited(pods: Sequence[Record]) -> float:

@@ -10,7 +10,6 @@ from itertools import islice
 from typing import Literal
 
 Arrival = Literal["closed", "constant", "poisson", "burst", "ramp", "batch"]
-ARRIVALS: tuple[Arrival, ...] = ("closed", "constant", "poisson", "burst", "ramp", "batch")
 
 
 @dataclass(frozen=True)

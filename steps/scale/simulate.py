@@ -16,31 +16,7 @@ from perfdag.steps.scale import nodes as of_nodes
 FOLDER = Path(__file__).parent / "simulated"
 DIGEST = "perfdag/digest"  # of a Stage as it was asked for
 LABEL = "perfdag/simulated"
-_CRDS: dict[str, tuple[tuple[str, str, str, bool], ...]] = {
-    # system: (group/version, kind, plural, status subresource); a VMI has none in KubeVirt
-    "kubevirt": (
-        ("kubevirt.io/v1", "VirtualMachine", "virtualmachines", True),
-        ("kubevirt.io/v1", "VirtualMachineInstance", "virtualmachineinstances", False),
-        ("kubevirt.io/v1", "VirtualMachineInstanceReplicaSet", "virtualmachineinstancereplicasets", True),
-    ),
-    "runai": (
-        ("run.ai/v2alpha1", "TrainingWorkload", "trainingworkloads", False),
-        ("run.ai/v2alpha1", "DistributedWorkload", "distributedworkloads", False),
-        ("run.ai/v2alpha1", "InteractiveWorkload", "interactiveworkloads", False),
-        ("run.ai/v1", "RunaiJob", "runaijobs", False),
-        ("kubeflow.org/v1", "PyTorchJob", "pytorchjobs", False),
-        ("scheduling.run.ai/v2alpha2", "PodGroup", "podgroups", False),
-    ),
-    "storage": (),  # claims are Kubernetes' own
-}
-SYSTEMS = tuple(_CRDS)
-_COPIES = {  # Stages that differ in the kind alone: new name -> (Stage it copies, group/version, kind)
-    "runai-interactive": ("runai-training", "run.ai/v2alpha1", "InteractiveWorkload"),
-    "runai-pytorch-pods": ("runai-job-pods", "kubeflow.org/v1", "PyTorchJob"),
-    "runai-pytorch-group": ("runai-job-group", "kubeflow.org/v1", "PyTorchJob"),
-}
-
-
+_CRD = "CustomResourceDefinition"
 PREFIX = "perfdag-sim-"
 _GPU = "nvidia.com/gpu"
 _GPU_LABELS = {"run.ai/simulated-gpu-node-pool": "default", "nvidia.com/gpu.present": "true"}
@@ -153,22 +129,17 @@ def parse_delay(text: str) -> tuple[str, int, int]:
     return stage, *bounds
 
 
-def stages(system: str, delays: Mapping[str, tuple[int, int]] | None = None, failures: int = 0) -> list[dict[str, Any]]:
-    """The objects that play `system` (Stages; for 'storage' a StorageClass too), with delays (ms, from and to) and failures in percent.
+def objects(system: str, delays: Mapping[str, tuple[int, int]] | None = None, failures: int = 0) -> list[dict[str, Any]]:
+    """Return the objects that play `system`: CRDs, Stages, and a StorageClass for 'storage'.
 
-    Raises ValueError for a stage that is not there, and for failures of what does not fail.
+    `delays` are in ms (from, to) by Stage, `failures` in percent. Raises ValueError for an unknown Stage, and for failures of what does not fail.
     """
     import yaml
 
     found: list[dict[str, Any]] = list(yaml.safe_load_all((FOLDER / f"{system}.yaml").read_text()))
-    known = {each["metadata"]["name"]: each for each in found}
-    for name, (source, group_version, kind) in _COPIES.items():
-        if source in known:
-            spec = {**known[source]["spec"], "resourceRef": {"apiGroup": group_version, "kind": kind}}
-            known[name] = {**known[source], "metadata": {"name": name}, "spec": spec}
-            found.append(known[name])
+    known = {body["metadata"]["name"]: body for body in found if body["kind"] == "Stage"}
     for name, (low, high) in (delays or {}).items():
-        if name not in known or known[name]["kind"] != "Stage":
+        if name not in known:
             raise ValueError(f"no stage {name!r} in {system}; there are {', '.join(known)}")
         known[name]["spec"] = {
             **known[name]["spec"],
@@ -188,35 +159,18 @@ def stages(system: str, delays: Mapping[str, tuple[int, int]] | None = None, fai
     return found
 
 
-def crds(system: str) -> list[dict[str, Any]]:
-    """Minimal CRDs of a system: any spec, any status."""
-    any_object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    made = []
-    for group_version, kind, plural, status in _CRDS[system]:
-        group, _, version = group_version.partition("/")
-        served: dict[str, Any] = {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": any_object}}
-        if status:
-            served["subresources"] = {"status": {}}
-        spec: dict[str, Any] = {"group": group, "scope": "Namespaced", "versions": [served]}
-        spec["names"] = {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"}
-        metadata: dict[str, Any] = {"name": f"{plural}.{group}", "labels": {LABEL: system}}
-        if group.endswith(".k8s.io"):
-            metadata["annotations"] = {"api-approved.kubernetes.io": "unapproved, simulated"}
-        made.append({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": metadata, "spec": spec})
-    return made
-
-
 async def install(kube: Kube, system: str, delays: Mapping[str, tuple[int, int]] | None = None, failures: int = 0) -> list[str]:
     """Put CRDs and Stages of `system` on the cluster; returns the Stages' names. Stages that are there as wanted stay as they are:
     KWOK misses what is deleted while they are made anew, and another run may be waiting for it.
 
     Raises KubeError where the real system is there (its CRDs are not ours) or KWOK's Stage CRD is not.
     """
-    wanted = stages(system, delays, failures)
-    definitions = await kube.resource("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+    wanted = objects(system, delays, failures)
+    crds = [body for body in wanted if body["kind"] == _CRD]
+    definitions = await kube.resource("apiextensions.k8s.io/v1", _CRD)
     kwok = await _stage_kind(kube)
     known = True
-    for body in crds(system):
+    for body in crds:
         name = body["metadata"]["name"]
         try:
             there = await kube.get(definitions, name)
@@ -228,13 +182,13 @@ async def install(kube: Kube, system: str, delays: Mapping[str, tuple[int, int]]
             if LABEL not in (there["metadata"].get("labels") or {}):
                 raise KubeError(409, "Real", f"{name} is installed for real here", "simulate on a cluster without it")
         await kube.apply(body)
-    for body in crds(system):
+    for body in crds:
         await _established(kube, definitions, body["metadata"]["name"])
-    await _described(kube, {group_version for group_version, *_ in _CRDS[system]})
+    await _described(kube, {f"{body['spec']['group']}/{body['spec']['versions'][0]['name']}" for body in crds})
     played = {body["metadata"]["name"]: body for body in wanted if body["kind"] == "Stage"}
     digests = {name: digest(canonical(body)) for name, body in played.items()}
     for body in wanted:
-        if body["kind"] != "Stage":
+        if body["kind"] not in ("Stage", _CRD):
             await kube.apply(body)
     found = [each["metadata"] for each in await kube.list(kwok, labels=f"{LABEL}={system}")]
     if known and digests == {each["name"]: (each.get("annotations") or {}).get(DIGEST) for each in found}:
@@ -251,7 +205,7 @@ async def install(kube: Kube, system: str, delays: Mapping[str, tuple[int, int]]
 async def remove(kube: Kube, system: str) -> None:
     """Take Stages and CRDs of `system` away again, objects of those kinds included. Leaves real ones alone."""
     kwok = await _stage_kind(kube)
-    definitions = await kube.resource("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+    definitions = await kube.resource("apiextensions.k8s.io/v1", _CRD)
     classes = await kube.resource("storage.k8s.io/v1", "StorageClass")
     volumes = await kube.resource("v1", "PersistentVolume")
     for resource in (kwok, definitions, classes, volumes):

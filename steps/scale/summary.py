@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from perfdag.stats.percentiles import needed
 from perfdag.steps.scale.rows import Row
 
 
@@ -34,14 +35,10 @@ class Summary:
         return asdict(self)
 
 
-NEEDED = {0.50: 1, 0.95: 90, 0.99: 459}
-"""Observations below which a percentile is refused (early-stopping rule at 99 % confidence for p99; MLPerf LoadGen)."""
-
-
-def rank(values: Sequence[float], p: float, needed: int | None = None) -> float | None:
-    """Nearest-rank percentile of sorted values; None below the samples it needs."""
+def rank(values: Sequence[float], p: float, least: int | None = None) -> float | None:
+    """Return the nearest-rank percentile of sorted values, or None if there are fewer than `least` (default: as many as it needs)."""
     n = len(values)
-    if n < max(1, NEEDED.get(p, 1) if needed is None else needed):
+    if n < max(1, needed(p) if least is None else least):
         return None
     value = values[max(0, math.ceil(p * n) - 1)]
     return None if math.isinf(value) else value

@@ -208,7 +208,9 @@ def bench(restricted: Namespace) -> Iterator[Namespace]:
 async def _remove(name: str) -> None:
     async with Kube() as client:
         with contextlib.suppress(KubeError):
-            await client.delete_collection(await client.resource("argoproj.io/v1alpha1", "Workflow"), name, labels="perfdag/suite")
+            workflows = await client.resource("argoproj.io/v1alpha1", "Workflow")
+            for workflow in await client.list(workflows, name, labels="perfdag/suite"):
+                await client.delete(workflows, workflow["metadata"]["name"], name)
         await client.delete(await client.resource("v1", "Namespace"), name)
         for kind in ("ClusterRole", "ClusterRoleBinding"):
             resource = await client.resource("rbac.authorization.k8s.io/v1", kind)

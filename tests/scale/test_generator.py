@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 import pytest
@@ -19,7 +19,7 @@ from perfdag.kubeconfig import Cluster
 from perfdag.steps.scale.clock import IN_FLIGHT
 from perfdag.steps.scale.generator import BESIDE, ApiSubmitter, Submission, Submitted, connections, generate
 from perfdag.steps.scale.rows import Clocks, rows_of
-from perfdag.steps.scale.schedule import ARRIVALS, Schedule
+from perfdag.steps.scale.schedule import Arrival, Schedule
 from perfdag.steps.scale.templates import Document, Template, TemplateError, built_in, load
 
 from .api import served
@@ -101,7 +101,7 @@ class TestSchedule:
         with pytest.raises(ValueError, match=told):
             Schedule(*given)
 
-    @pytest.mark.parametrize("arrival", [each for each in ARRIVALS if each != "closed"])
+    @pytest.mark.parametrize("arrival", [each for each in get_args(Arrival) if each != "closed"])
     def test_a_missing_rate_is_refused(self, arrival: Any) -> None:
         with pytest.raises(ValueError, match=f"arrival {arrival} needs"):
             Schedule(arrival, burst=1)

@@ -24,16 +24,16 @@ from perfdag.steps.scale.templates import Template, load
 
 class TestSimulate:
     def test_delays_and_failures_reach_the_stages(self) -> None:
-        found = {each["metadata"]["name"]: each for each in simulate.stages("kubevirt", {"vmi-running": (800, 3300)}, 5)}
+        found = {each["metadata"]["name"]: each for each in simulate.objects("kubevirt", {"vmi-running": (800, 3300)}, 5)}
         assert found["vmi-running"]["spec"]["delay"] == {"durationMilliseconds": 800, "jitterDurationMilliseconds": 3300}
         assert (found["vmi-running"]["spec"]["weight"], found["vmi-failed"]["spec"]["weight"]) == (95, 5)
-        assert "vmi-failed" not in {each["metadata"]["name"] for each in simulate.stages("kubevirt")}
+        assert "vmi-failed" not in {each["metadata"]["name"] for each in simulate.objects("kubevirt")}
         with pytest.raises(ValueError, match="no stage 'vmi-runing' in kubevirt; there are"):
-            simulate.stages("kubevirt", {"vmi-runing": (1, 1)})
+            simulate.objects("kubevirt", {"vmi-runing": (1, 1)})
 
     def test_of_a_vmi_that_is_deleted_one_stage_at_a_time_has_its_turn(self) -> None:
         """One that ran succeeds first; of two stages that match KWOK would play either."""
-        found = {each["metadata"]["name"]: each["spec"] for each in simulate.stages("kubevirt", {"vmi-succeeded": (50, 90)})}
+        found = {each["metadata"]["name"]: each["spec"] for each in simulate.objects("kubevirt", {"vmi-succeeded": (50, 90)})}
         assert found["vmi-succeeded"]["delay"]["durationMilliseconds"] == 50
         phase = {name: found[name]["selector"]["matchExpressions"][1] for name in ("vmi-succeeded", "vmi-deleted")}
         assert [each["key"] for each in phase.values()] == [".status.phase"] * 2
@@ -44,7 +44,7 @@ class TestSimulate:
 
     def test_a_vmi_that_kwok_made_anew_is_deleted_by_no_other_stage_moved_on(self) -> None:
         """What `apply` makes of a VMI that is gone has no spec; stages of a VMI that is scheduled leave it alone."""
-        found = {each["metadata"]["name"]: each["spec"] for each in simulate.stages("kubevirt", failures=5)}
+        found = {each["metadata"]["name"]: each["spec"] for each in simulate.objects("kubevirt", failures=5)}
         spec = {
             name: [key for key in found[name]["selector"]["matchExpressions"] if key["key"] == ".spec"] for name in found if "vmi-" in name
         }
@@ -57,7 +57,7 @@ class TestSimulate:
 
     def test_a_launcher_pod_carries_the_labels_of_its_vmi(self) -> None:
         """As KubeVirt's do: those of the run, too."""
-        (made,) = (each for each in simulate.stages("kubevirt") if each["metadata"]["name"] == "vmi-scheduling")
+        (made,) = (each for each in simulate.objects("kubevirt") if each["metadata"]["name"] == "vmi-scheduling")
         (pod,) = (step["apply"]["template"] for step in made["spec"]["steps"] if "apply" in step)
         (labels,) = (line for line in pod.splitlines() if line.strip().startswith("labels:"))
         assert ".metadata.labels" in labels
@@ -65,7 +65,7 @@ class TestSimulate:
     @pytest.mark.parametrize("system", ["runai", "storage"])
     def test_failures_of_what_does_not_fail_are_refused(self, system: str, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(ValueError, match=f"nothing of {system} fails by itself"):
-            simulate.stages(system, failures=50)
+            simulate.objects(system, failures=50)
         for words in (
             [system, "--failures", "50"],
             ["kubevirt", "--remove", "--failures", "5"],

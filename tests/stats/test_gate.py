@@ -4,7 +4,7 @@ import json
 import re
 import shlex
 import xml.etree.ElementTree as ElementTree
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -490,31 +490,19 @@ def test_a_loss_acknowledged_before_it_was_told_is_not_forgotten(store: Store) -
     assert [case for case in gate.cases if case.group == "present"] == []  # it was gone, untold, long before that
 
 
-def test_a_newest_run_too_old_is_an_alert(store: Store) -> None:
+def test_a_run_that_is_too_old_is_one_line_and_one_message(store: Store, webhook: str, capsys: pytest.CaptureFixture[str]) -> None:
     nights(store, 3, lambda n, p: 1e10)
-    soon, late = START + timedelta(days=2, hours=25), START + timedelta(days=2, hours=27)
-    assert not check(store, "net", run_id(2), Rules(max_age=26), now=soon).failed
-    gate = check(store, "net", run_id(2), Rules(max_age=26), now=late.astimezone(UTC))
-    assert [alert.kind for alert in gate.alerts] == ["stale"]
-    assert gate.failed
-
-
-@pytest.mark.parametrize("later", [{"cluster": "green"}, {"trigger": "manual"}, {"trigger": "confirm"}])
-def test_a_run_of_another_cluster_or_by_hand_hides_no_missed_night(store: Store, later: dict[str, str]) -> None:
-    nights(store, 3, lambda n, p: 1e10)
-    nights(store, 1, lambda n, p: 1e10, first=6, **later)
-    for night in (2, 6) if later.get("cluster") is None else (2,):
-        gate = check(store, "net", run_id(night), Rules(max_age=26), now=START + timedelta(days=6, hours=2))
-        assert "STALE net: the newest scheduled run is 98 h old" in [alert.title for alert in gate.alerts]
-    nights(store, 1, lambda n, p: 1e10, first=7)
-    assert not check(store, "net", run_id(7), Rules(max_age=26), now=START + timedelta(days=7, hours=2)).failed
-
-
-def test_runs_by_hand_alone_have_an_age_too(store: Store) -> None:
-    nights(store, 3, lambda n, p: 1e10, trigger="manual")
-    gate = check(store, "net", run_id(2), Rules(max_age=26), now=START + timedelta(days=2, hours=27))
-    assert [alert.title for alert in gate.alerts] == ["STALE net: the newest run is 27 h old"]
-    assert not check(store, "net", run_id(2), Rules(max_age=28), now=START + timedelta(days=2, hours=27)).failed
+    age = (datetime.now(UTC) - START - timedelta(days=2)).total_seconds() / 3600
+    words = ["check", "last", "--store", store.root, "--suite", "net", "--webhook", webhook]
+    assert main([*words, "--max-age", f"{age + 1:.0f}h"]) == 0
+    assert Receiver.got == []
+    capsys.readouterr()
+    assert main([*words, "--max-age", f"{age - 1:.0f}h"]) == 3
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"STALE net: run {run_id(2)} began ")
+    assert [message["title"] for message in Receiver.got] == [line]
+    Receiver.status = 500
+    assert main([*words, "--max-age", "1h"]) == 4
 
 
 def test_one_very_bad_night_is_suspicious_not_a_regression(store: Store) -> None:
@@ -692,7 +680,6 @@ def test_a_run_that_is_not_there(store: Store, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["check", "last", "--max-age", "-1"], "--max-age -1: hours, more than 0"),
         (["history", "net", "--newest", "-3"], "--newest -3: how many runs, one or more"),
         (["baseline", "set", "", "last"], "an empty name names nothing"),
     ],

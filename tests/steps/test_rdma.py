@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from perfdag.benchmark import Failed, Gang, Invalid, Output, Skip
-from perfdag.hosts import Finished, LocalHost
+from perfdag.hosts import Finished, LocalHost, LocalProcess
 from perfdag.shape import Shape
 from perfdag.steps import gpu_watch, rdma, rdma_report
 from perfdag.steps.rdma_bandwidth import BandwidthParams, RdmaBandwidth
@@ -299,7 +299,7 @@ esac"""
     (tmp_path / "ib_write_bw").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(rdma, "lacks", lambda host: None)
-    monkeypatch.setattr(LocalHost, "_await_listening", lambda *_: None)  # the tool here is a text
+    monkeypatch.setattr(LocalProcess, "await_listening", lambda *_: None)  # the tool here is a text
     benchmark = RdmaBandwidth()
     for family in ("ipv4", "ipv6"):
         gang = Gang([LocalHost("::1"), LocalHost("::1")], Shape.model_validate({"network": {"family": family}}), 20, str(tmp_path))
@@ -408,7 +408,7 @@ def test_with_cuda_the_gpus_of_both_hosts_are_recorded_and_held_against_the_figu
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setattr(rdma, "lacks", lambda host: None)
-    monkeypatch.setattr(LocalHost, "_await_listening", lambda *_: None)  # the tool here is a text
+    monkeypatch.setattr(LocalProcess, "await_listening", lambda *_: None)  # the tool here is a text
     benchmark, params = RdmaBandwidth(), BandwidthParams(cuda=cuda)
     gang = Gang([LocalHost(name=name) for name in nodes], Shape(), 20, str(tmp_path))
     benchmark.prepare(gang, params)
@@ -439,7 +439,7 @@ esac"""
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(LocalHost, "_await_listening", lambda *_: None)  # the tool here is a text
+    monkeypatch.setattr(LocalProcess, "await_listening", lambda *_: None)  # the tool here is a text
     benchmark, params = RdmaBandwidth(), BandwidthParams(cuda=0)
     made = benchmark.run(Gang([LocalHost(name="a"), LocalHost(name="b")], Shape(), 20, str(tmp_path)), params)
     assert [host["during"][0]["samples"] for host in made.facts["gpu"].values()] == [62, 62]

@@ -19,7 +19,7 @@ from perfdag.document import BadDocument
 from perfdag.podspec import Context, claim_spec, patch
 from perfdag.shape import Shape
 from perfdag.steps.size import MAX_SHAPES, check_shapes
-from perfdag.workflows import base, due, lint, runs
+from perfdag.workflows import age, base, lint, runs
 from perfdag.workflows.emit import dump
 from perfdag.workflows.templates import FINISH_SECONDS, PLAN_SECONDS, Installation
 
@@ -78,7 +78,7 @@ def documents() -> dict[str, list[dict[str, Any]]]:
     made = {name: base.objects(each) for name, each in INSTALLATIONS.items()}
     made["suite"] = [
         runs.config_map("bench", "quick", "name: quick\n"),
-        due.cron("bench", "quick", ["0 2 * * *", "0 14 * * 1-5"], 600.0, "s3://bench/other"),
+        age.cron("bench", "quick", 27 * 3600, "s3://bench/other"),
         runs.cron("bench", "quick", ["0 2 * * *", "0 14 * * 1-5"], store="s3://bench/other", priority=5),
         runs.workflow("bench", "quick", {"configmap": "perfdag-suite-quick"}, "20260101T020000Z-0a1b2c3d", 5),
     ]
@@ -234,30 +234,17 @@ def test_pods_that_measure_nothing_keep_away_from_those_that_do() -> None:
         "topologyKey": "kubernetes.io/hostname",
     }
     away = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}}
-    steps = ("plan-pod", "sentry-pod", "suspect-pod", "finish-pod", "look-pod")
+    steps = ("plan-pod", "sentry-pod", "suspect-pod", "finish-pod", "age-pod")
     assert {each["name"]: each.get("affinity") for each in pods} == {**dict.fromkeys(steps, away), "rank": None}
 
 
-def test_a_look_that_never_began_is_no_late_night() -> None:
-    spec = due.template(Installation(store="s3://b/r", pending_limit=30))["spec"]
-    look = next(each for each in spec["templates"] if "container" in each)
-    assert look["pendingTimeout"] == "30s"
-    assert "retryStrategy" not in look, "Argo forgets the pendingTimeout of a template that has one"
-    [dag] = [each["dag"] for each in spec["templates"] if each["name"] == spec["entrypoint"]]
-    assert [(each["name"], each.get("depends")) for each in dag["tasks"]] == [("look", None), ("not-looked", "look.Failed || look.Errored")]
-    assert dag["tasks"][1]["when"] == "{{=!((workflow.annotations['perfdag/step'] ?? '') startsWith workflow.uid)}}"
+def test_the_name_of_an_age_check_is_no_name_of_a_suite() -> None:
+    with pytest.raises(ValueError, match="perfdag-quick-age: the CronWorkflow that checks the age of suite quick has this name"):
+        runs.cron("bench", "quick-age", ["0 2 * * *"])
+    assert len(age.cron("bench", "q" * 40, 3600)["metadata"]["name"]) == 52, "the longest name of a suite"
 
 
-def test_a_suite_and_the_watch_over_another_have_no_name_in_common() -> None:
-    watch = due.cron("bench", "quick", ["0 2 * * *"], 600.0)["metadata"]["name"]
-    with pytest.raises(ValueError, match="perfdag-quick-due: so the watch over the schedule of suite quick is called"):
-        runs.cron("bench", watch.removeprefix("perfdag-"), ["0 2 * * *"])
-    assert len(due.cron("bench", "q" * 40, ["0 2 * * *"], 600.0)["metadata"]["name"]) == 52, "the longest name of a suite"
-
-
-def test_cron_refuses_what_argo_would() -> None:
-    with pytest.raises(ValueError, match="five fields"):
-        runs.cron("bench", "quick", ["hourly"])
+def test_cron_refuses_a_name_that_is_too_long() -> None:
     with pytest.raises(ValueError, match="52"):
         runs.cron("bench", "q" * 50, ["0 2 * * *"])
 

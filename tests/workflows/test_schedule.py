@@ -1,4 +1,4 @@
-"""Schedules of cron: refused where Argo would, the longest wait between runs, and what `render --schedule` makes of them."""
+"""What `perfdag render` makes of a suite and its schedule."""
 
 import base64
 import re
@@ -9,50 +9,8 @@ import yaml
 
 from perfdag.cli import main
 from perfdag.workflows import lint, runs
-from perfdag.workflows.schedule import longest_gap, parse
 
 SUITE = "name: nightly\npriority: 7\nstore: s3://bench/own\nentries:\n  - benchmark: command\n    params: {argv: [ls]}\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("61 25 * * *", "minute '61': 61 is not 0 to 59; hour '25': 25 is not 0 to 23"),
-        ("0 2 0 13 7", "day '0': 0 is not 1 to 31; month '13': 13 is not 1 to 12 or jan.*weekday '7': 7 is not 0 to 6 or sun"),
-        ("0 2 * * monday", "monday is not 0 to 6 or sun"),
-        ("*/0 * * * *", "a step is 1 or more"),
-        ("*/x * * * *", "a step is 1 or more, not x"),
-        ("5-1 * * * *", "ends before it begins"),
-        ("1,,2 * * * *", "'' is none of 0 to 59"),
-        ("*-5 * * * *", "is none of"),
-        ("0 2 30 2 *", "no month has such a day"),
-        ("hourly", "five fields are wanted"),
-        ("@reboot", "there is @yearly"),
-    ],
-)
-def test_a_schedule_that_cannot_be_is_refused(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        parse(text)
-
-
-@pytest.mark.parametrize(
-    ("schedules", "hours"),
-    [
-        (["41 4 * * *"], 24),
-        (["* * * * *"], 1 / 60),
-        (["17 */6 * * *"], 6),
-        (["0 14 * * 1-5"], 72),
-        (["0 14 * * mon-fri"], 72),
-        (["0 2 * * *", "0 14 * * 1-5"], 24),
-        (["0 2 1 * *"], 31 * 24),
-        (["0 2 1 * mon"], 7 * 24),  # both given: one is enough
-        (["0 2 29 2 *"], 24 * (8 * 365 + 1)),
-        (["10-40/15 8 * * *"], 23.5),
-        (["@weekly"], 7 * 24),
-    ],
-)
-def test_the_longest_wait_between_two_runs(schedules: list[str], hours: float) -> None:
-    assert longest_gap(schedules) == pytest.approx(hours)
 
 
 def rendered(tmp_path: Path, capsys: pytest.CaptureFixture[str], *more: str) -> list[dict[str, object]]:
@@ -67,14 +25,15 @@ def given(document: dict[str, object]) -> dict[str, str]:
     return {each["name"]: each["value"] for each in spec.get("workflowSpec", spec)["arguments"]["parameters"]}
 
 
-def test_a_schedule_carries_the_store_and_the_priority_and_is_watched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_schedule_carries_the_store_and_the_priority_and_its_age_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     schedule = ("--schedule", "41 4 * * *")
-    _, due, nightly = rendered(tmp_path, capsys, *schedule, "--store", "s3://bench/other")
+    _, age, nightly = rendered(tmp_path, capsys, *schedule, "--store", "s3://bench/other")
     assert given(nightly) == {"configmap": "perfdag-suite-nightly", "trigger": "cron", "store": "s3://bench/other"}
     assert nightly["spec"]["workflowSpec"]["priority"] == 7  # type: ignore[index]
-    assert given(due) == {"suitename": "nightly", "hours": "27", "store": "s3://bench/other"}
-    _, due, nightly = rendered(tmp_path, capsys, *schedule)
-    assert given(due)["store"] == given(nightly)["store"] == "s3://bench/own"
+    assert given(age) == {"suitename": "nightly", "maxage": "93603s", "store": "s3://bench/other"}
+    _, age, nightly = rendered(tmp_path, capsys, *schedule, "--max-age", "2h")
+    assert given(age)["maxage"] == "7200s"
+    assert given(age)["store"] == given(nightly)["store"] == "s3://bench/own"
     [once] = rendered(tmp_path, capsys)
     assert given(once) == {"suite": base64.b64encode(SUITE.encode()).decode(), "store": "s3://bench/own"}
     assert once["spec"]["priority"] == 7  # type: ignore[index]
@@ -83,7 +42,10 @@ def test_a_schedule_carries_the_store_and_the_priority_and_is_watched(tmp_path: 
 
 def test_a_bad_schedule_or_store_renders_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "nightly.yaml").write_text(SUITE)
-    for words, said in ((["--schedule", "61 25 * * *"], "minute '61'"), (["--store", "./here"], "pods share no folder")):
+    for words, said in (
+        (["--schedule", "0 14 * * 1-5"], "does not run daily; say with --max-age"),
+        (["--store", "./here"], "pods share no folder"),
+    ):
         assert main(["render", "nightly.yaml", *words]) == 2
         captured = capsys.readouterr()
         assert captured.out == ""

@@ -1,0 +1,74 @@
+"""The age of the newest run of a scheduled suite: a template that runs `perfdag check last --max-age`, and its CronWorkflow."""
+
+from typing import Any
+
+from hera.workflows import ClusterWorkflowTemplate, CronWorkflow, Parameter, WorkflowTemplate
+from hera.workflows import models as m
+
+from perfdag.podspec import STORE, restricted
+from perfdag.workflows.containers import ASIDE, Installation, container, labels, with_store
+
+NAME = "perfdag-age"
+SCHEDULE = "17 12 * * *"
+DEADLINE = 900  # seconds that a check may take
+
+Object = dict[str, Any]
+_ROOT = f"{{{{=workflow.parameters.store startsWith 'claim://' ? '{STORE}' : workflow.parameters.store}}}}"
+
+
+def template(made: Installation) -> Object:
+    """Return the template, in the scope of the installation: one pod, which takes no lock."""
+    kind = ClusterWorkflowTemplate if made.cluster_scope else WorkflowTemplate
+    where: dict[str, Any] = {} if made.cluster_scope else {"namespace": made.namespace}
+    with kind(
+        name=NAME,
+        **where,
+        labels={"app.kubernetes.io/name": "perfdag", "app.kubernetes.io/managed-by": "perfdag", **made.labels},
+        annotations={"workflows.argoproj.io/description": "Fails if the newest run of a suite is too old."},
+        entrypoint="age-pod",
+        service_account_name="perfdag-measure",
+        arguments=[
+            Parameter(name="suitename", description="name of the suite"),
+            Parameter(name="maxage", description="age above which the newest run is too old, for example 26h"),
+            Parameter(name="store", value=made.store, description="s3://bucket/prefix or claim://NAME"),
+            *(Parameter(name=name, value="", description="not used") for name in ("run", "trigger")),
+        ],
+        ttl_strategy=m.TTLStrategy(seconds_after_completion=made.keep),
+        pod_gc=m.PodGC(strategy="OnPodCompletion", delete_delay_duration=f"{made.keep_pods}s"),
+        pod_metadata=m.Metadata(annotations={"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}),
+        image_pull_secrets=[m.LocalObjectReference(name=name) for name in made.pull_secrets] or None,
+    ) as w:
+        suite, max_age = "{{workflow.parameters.suitename}}", "{{workflow.parameters.maxage}}"
+        container(
+            made,
+            "age-pod",
+            image=made.image("finish"),
+            args=["check", "last", "--store", _ROOT, "--suite", suite, "--max-age", max_age],
+            active_deadline_seconds=DEADLINE,
+            affinity=ASIDE,
+            labels=labels("age"),
+            pod_spec_patch=with_store(restricted({"cpu": "100m", "memory": "256Mi"})),
+        )
+    document: Object = w.to_dict()
+    document["spec"]["templates"][0]["pendingTimeout"] = f"{made.pending_limit}s"
+    return document
+
+
+def cron(namespace: str, suite: str, max_age: int, store: str = "", cluster_scope: bool = False) -> Object:
+    """Return the CronWorkflow that fails once a day while the newest run is older than `max_age` seconds."""
+    parameters = {"suitename": suite, "maxage": f"{max_age}s"} | ({"store": store} if store else {})
+    workflow = CronWorkflow(
+        name=f"perfdag-{suite}-age",
+        namespace=namespace,
+        labels={"perfdag/suite": suite},
+        schedules=[SCHEDULE],
+        timezone="Etc/UTC",
+        concurrency_policy="Forbid",
+        starting_deadline_seconds=3600,
+        successful_jobs_history_limit=1,
+        failed_jobs_history_limit=3,
+        arguments=[Parameter(name=name, value=value) for name, value in parameters.items()],
+        workflow_template_ref=m.WorkflowTemplateRef(name=NAME, cluster_scope=cluster_scope or None),
+    )
+    document: Object = workflow.to_dict()
+    return document
