@@ -11,7 +11,7 @@ from pydantic import Field
 from perfdag import signals
 from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Params
 from perfdag.steps.queue.autoscale import HpaModel, Profile, Sample, score
-from perfdag.steps.queue.lent import not_lent
+from perfdag.steps.queue.deployment import not_permitted
 from perfdag.steps.queue.nodes import failed
 from perfdag.units import PositiveDuration
 
@@ -210,7 +210,7 @@ async def _watch(profile: Profile, params: QueueAutoscaleParams) -> dict[str, An
                 return dict(zip(params.deployments, await traces, strict=True))
     except (KubeError, ValueError) as error:
         if isinstance(error, KubeError) and error.status == 403:
-            raise not_lent(str(error), QueueAutoscale.name) from None
+            raise not_permitted(str(error), QueueAutoscale.name) from None
         raise Failed(str(error)) from None
 
 

@@ -54,7 +54,6 @@ def _add_frontend(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     _option(parser, "reply-timeout", 0.0, "give an item without a limit of its own up after so many seconds, 0 never")
     _option(parser, "message-timeout", 5.0, "cut a peer off that does not complete a message in so many seconds")
     _option(parser, "max-peers", 8192, "connections at once, as far as the limit of open files (ulimit -n) admits")
-    _option(parser, "address-share", 0.5, "share of them that one address may hold once three quarters are taken, 1 for all")
     _option(parser, "verbose", False, "accepted and ignored")
     parser.set_defaults(start=_frontend)
 
@@ -63,7 +62,7 @@ def _frontend(args: argparse.Namespace) -> int:
     import asyncio
 
     from perfdag.steps.queue.frontend import Frontend, Limits
-    from perfdag.steps.queue.slots import raise_limit
+    from perfdag.steps.queue.slots import raise_file_limit
 
     for name in ("interval", "qmax", "retries", "reply_timeout"):
         if not 0 <= getattr(args, name) < math.inf:
@@ -71,13 +70,10 @@ def _frontend(args: argparse.Namespace) -> int:
     for name in ("message_timeout", "max_peers"):
         if not 0 < getattr(args, name) < math.inf:
             raise ValueError(f"--{name.replace('_', '-')} {getattr(args, name)} is not above 0")
-    if not 0 < args.address_share <= 1:
-        raise ValueError(f"--address-share {args.address_share} is not above 0 and at most 1")
-    raise_limit(args.max_peers)
+    raise_file_limit(args.max_peers)
     limits = Limits(
         queue=args.qmax,
         peers=args.max_peers,
-        share=args.address_share,
         message_seconds=args.message_timeout,
         retries=args.retries,
         reply_seconds=args.reply_timeout,
@@ -88,8 +84,8 @@ def _frontend(args: argparse.Namespace) -> int:
         frontend = Frontend(args.names, limits)
         await frontend.start(_address(args.caddr), _address(args.waddr), _address(args.maddr))
         clients, workers, metrics = frontend.ports
-        if frontend.slots.total < limits.peers:
-            say(f"at most {frontend.slots.total} connections at once, not {limits.peers}: ulimit -Hn admits no more open files")
+        if frontend.max_peers < limits.peers:
+            say(f"at most {frontend.max_peers} connections at once, not {limits.peers}: ulimit -Hn admits no more open files")
         say(f"queues {', '.join(frontend.queues)}: clients on port {clients}, backends on {workers}, metrics on {metrics}")
         ended = _until_signal()
         while not ended.is_set():

@@ -1,31 +1,31 @@
-"""The client's HTTP port: change the load, reset and read the statistics, as plain text, JSON or HTML.
+"""The client's control port: change the load, reset and read the statistics, as plain text, JSON or HTML.
 
-Paths and answers are those of Intel's tester; text from the network is escaped in HTML and quoted in JSON.
+Paths and answers are those of Intel's tester. Text from the network is escaped in HTML and quoted in JSON.
 """
 
 from __future__ import annotations
 
 import html
-import json
 from collections import Counter
 from collections.abc import Callable
 
+from aiohttp import web
+
 from perfdag.steps.queue.load import ClosedLoop
 from perfdag.steps.queue.tally import Latencies, Tally
-from perfdag.steps.queue.web import Request, Response
 
 COLUMNS = 60
 KINDS = ("plain", "json", "html")
 
 
 class Control:
-    """Handles requests to the control port."""
+    """Answer requests to the control port."""
 
     def __init__(self, tally: Tally, loop: ClosedLoop | None) -> None:
         self.tally = tally
         self.loop = loop
         self.completed = self.rejected = 0
-        self.paths: dict[str, Callable[[Request, str], Response]] = {
+        self.paths: dict[str, Callable[[web.BaseRequest, str], web.Response]] = {
             "/fails": lambda _, kind: _value(kind, str(tally.failure), "request failures"),
             "/reqs-per-sec": lambda _, kind: _value(kind, f"{tally.rate:f}", "requests per second"),
             "/parallel": self._parallel,
@@ -35,14 +35,14 @@ class Control:
             "/pods": lambda _, kind: self._page(kind, pods(self.tally)),
         }
 
-    def __call__(self, request: Request) -> Response:
+    def __call__(self, request: web.BaseRequest) -> web.Response:
         """Answer one request."""
         page = self.paths.get(request.path)
         kind = request.query.get("type", "html")
         if page is None:
-            response = Response(404)
+            response = web.Response(status=404)
         elif kind not in KINDS:
-            response = Response(400, f"type {kind!r} is none of {', '.join(KINDS)}\n")
+            response = web.Response(status=400, text=f"type {kind!r} is none of {', '.join(KINDS)}\n")
         else:
             response = page(request, kind)
         if response.status == 200:
@@ -51,7 +51,7 @@ class Control:
             self.rejected += 1
         return response
 
-    def _parallel(self, request: Request, kind: str) -> Response:
+    def _parallel(self, request: web.BaseRequest, kind: str) -> web.Response:
         text = request.query.get("value", "")
         if self.loop is None:
             return _value(kind, "ERROR", "an open loop has a rate, not a number of requests in parallel", 409)
@@ -61,17 +61,17 @@ class Control:
             return _value(kind, "ERROR", f"value {text!r} is not a whole number", 400)
         return _value(kind, str(self.loop.set_parallel(wanted)), "requests in parallel")
 
-    def _reset(self, request: Request, kind: str) -> Response:
+    def _reset(self, request: web.BaseRequest, kind: str) -> web.Response:
         self.tally.reset()
         return _value(kind, "Reseted", "")
 
-    def _page(self, kind: str, text: str, forms: bool = False) -> Response:
+    def _page(self, kind: str, text: str, forms: bool = False) -> web.Response:
         if kind == "json":
-            return Response(200, json.dumps(self.tally.as_json()), "application/json")
+            return web.json_response(self.tally.as_json())
         if kind == "plain":
-            return Response(200, text)
+            return web.Response(text=text)
         body = f"<!doctype html><title>queue client</title>{_FORMS if forms else _BACK}<pre>{html.escape(text)}</pre>\n"
-        return Response(200, body, "text/html; charset=utf-8")
+        return web.Response(text=body, content_type="text/html")
 
 
 _BACK = '<p><a href="stats">Back to stats</a></p>'
@@ -82,16 +82,17 @@ _FORMS = (
 )
 
 
-def _value(kind: str, result: str, info: str, status: int = 200) -> Response:
+def _value(kind: str, result: str, info: str, status: int = 200) -> web.Response:
     if kind == "plain":
-        return Response(status, f"{result}\n")
+        return web.Response(status=status, text=f"{result}\n")
     if kind == "json":
         value: object = result
         if result[:1].isdigit():
             value = float(result) if "." in result else int(result)
-        return Response(status, json.dumps({"result": value, "info": info}), "application/json")
+        return web.json_response({"result": value, "info": info}, status=status)
     text = html.escape(f"{result} {info}".strip())
-    return Response(status, f'<p>{text}. <a href="stats">Back to stats</a>.</p>\n', "text/html; charset=utf-8")
+    body = f'<p>{text}. <a href="stats">Back to stats</a>.</p>\n'
+    return web.Response(status=status, text=body, content_type="text/html")
 
 
 def stats(tally: Tally, completed: int = 0, rejected: int = 0) -> str:

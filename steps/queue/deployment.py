@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
+from perfdag.benchmark import Skip
 from perfdag.steps.queue.validate import BadInput
 
 if TYPE_CHECKING:
@@ -12,6 +13,14 @@ if TYPE_CHECKING:
 
 PART_OF = "app.kubernetes.io/part-of"
 ENDED = ("Succeeded", "Failed")
+
+
+def not_permitted(refusal: str, benchmark: str) -> Skip:
+    """Return the outcome for a pod whose account lacks a right, with the command that grants it."""
+    return Skip(
+        f"{refusal}; `perfdag install --store ... --allow {benchmark}`, with its other options again, grants it to its pods"
+        " (with --namespaced in the installation's own namespace alone: docs/queue.md)"
+    )
 
 
 class DeploymentTarget:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+from urllib.parse import urlencode
 
 import pytest
+from aiohttp.test_utils import make_mocked_request
 
 from perfdag.steps.queue.control import Control
 from perfdag.steps.queue.frontend import Limits
 from perfdag.steps.queue.load import ClosedLoop, KeptWire, OpenLoop, OriginalWire, Work, schedule
 from perfdag.steps.queue.processes import Processes
 from perfdag.steps.queue.tally import Latencies, Tally
-from perfdag.steps.queue.web import Request, serve
+from perfdag.steps.queue.web import serve
 from perfdag.steps.queue.wire import Address
 from tests.queue.conftest import Start, clients, workers
 
 
 def get(control: Control, path: str, **query: str) -> tuple[int, str]:
-    response = control(Request(path, {"type": "plain", **query}, "test"))
-    return response.status, response.body
+    response = control(make_mocked_request("GET", f"{path}?{urlencode({'type': 'plain', **query})}"))
+    return response.status, response.text or ""
 
 
 async def settled(tally: Tally, pending: int) -> None:
@@ -236,7 +238,7 @@ async def test_the_token_guards_the_control_port() -> None:
 
     async def status(header: str) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(f"GET /stats HTTP/1.1\r\n{header}\r\n".encode())
+        writer.write(f"GET /stats HTTP/1.1\r\nHost: x\r\n{header}\r\n".encode())
         line = await reader.readline()
         writer.close()
         return line.split(b" ")[1]
