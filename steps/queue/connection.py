@@ -1,4 +1,4 @@
-"""A connection of the frontend: it cuts bytes into messages and keeps what a peer does not read yet, both bounded."""
+"""A connection of the frontend: it splits bytes into messages and buffers unsent data."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ MESSAGES_A_TURN = 16
 class Peer:
     """A connection that collects messages of either framing and passes them to ``message``.
 
-    ``message_bytes``: the longest message. ``unsent_bytes``: the most that may wait for a peer that does not read.
-    ``behind``: the peer sent more messages than a turn handles. It is not read from until these are done.
+    ``message_bytes``: the longest message. ``unsent_bytes``: the most that may wait for a peer that
+    does not read.
+    ``behind``: the peer sent more messages than a turn handles. It is not read from until these are
+    done.
     """
 
     __slots__ = (
-        "behind", "buffer", "kept", "message_bytes", "open", "reactor", "sock", "unsent", "unsent_bytes",
+        "behind", "buffer", "kept", "message_bytes", "open", "reactor", "sock",
+        "unsent", "unsent_bytes",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, message_bytes: int, unsent_bytes: int) -> None:
@@ -70,7 +73,11 @@ class Peer:
         self.buffer = buffer = self.buffer + data if self.buffer else data
         if not self.kept:
             if buffer[0] != wire.HELLO[0]:
-                if b"}" in data or len(buffer) == len(data) or len(buffer) > 4 * wire.ORIGINAL_BYTES:
+                if (
+                    b"}" in data
+                    or len(buffer) == len(data)
+                    or len(buffer) > 4 * wire.ORIGINAL_BYTES
+                ):
                     # Only such data can complete a message: a peer of tiny pieces is rarely parsed.
                     self._original(buffer)
                 return
@@ -98,7 +105,7 @@ class Peer:
         self._deliver(message)
 
     def handle(self) -> None:
-        """Handle the complete messages, at most those of one turn, and set ``behind`` if more are left."""
+        """Handle complete messages, at most those of a turn; set ``behind`` if more are left."""
         *lines, rest = self.buffer.split(b"\n", MESSAGES_A_TURN)
         self.buffer, self.behind = rest, b"\n" in rest
         if len(rest) > self.message_bytes and not self.behind:
@@ -123,10 +130,12 @@ class Peer:
             self.bad(str(error))
 
     def send(self, data: bytes, last: bool = False) -> None:
-        """Write what fits now, keep the rest up to ``unsent_bytes``, and cut a peer off beyond that.
+        """Write what fits now, keep the rest up to ``unsent_bytes``, and cut a peer off beyond
+        that.
 
         ``last``: ``close`` follows, so the data and the end of the connection can share a packet.
-        Do not set it if the peer may have sent more than was read: the reset would drop that packet.
+        Do not set it if the peer may have sent more than was read: the reset would drop that
+        packet.
         """
         if not self.open:
             return
@@ -174,7 +183,10 @@ class Peer:
         raise NotImplementedError
 
     def complete(self, done: bool, partial: bool) -> None:
-        """Note that data arrived. ``done``: it completed messages. ``partial``: a message is incomplete."""
+        """Note that data arrived.
+
+        ``done``: it completed messages. ``partial``: a message is incomplete.
+        """
         raise NotImplementedError
 
     def bad(self, why: str) -> None:

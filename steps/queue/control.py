@@ -1,6 +1,8 @@
-"""The client's control port: change the load, reset and read the statistics, as plain text, JSON or HTML.
+"""The client's control port: change the load, reset and read the statistics, as plain text, JSON or
+HTML.
 
-Paths and answers are those of Intel's tester. Text from the network is escaped in HTML and quoted in JSON.
+Paths and answers are those of Intel's tester. Text from the network is escaped in HTML and quoted
+in JSON.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ class Control:
             "/reqs-per-sec": lambda _, kind: _value(kind, f"{tally.rate:f}", "requests per second"),
             "/parallel": self._parallel,
             "/reset": self._reset,
-            "/stats": lambda _, kind: self._page(kind, stats(self.tally, self.completed, self.rejected), forms=True),
+            "/stats": lambda _, kind: self._page(
+                kind, stats(self.tally, self.completed, self.rejected), forms=True
+            ),
             "/nodes": lambda _, kind: self._page(kind, nodes(self.tally)),
             "/pods": lambda _, kind: self._page(kind, pods(self.tally)),
         }
@@ -42,7 +46,9 @@ class Control:
         if page is None:
             response = web.Response(status=404)
         elif kind not in KINDS:
-            response = web.Response(status=400, text=f"type {kind!r} is none of {', '.join(KINDS)}\n")
+            response = web.Response(
+                status=400, text=f"type {kind!r} is none of {', '.join(KINDS)}\n"
+            )
         else:
             response = page(request, kind)
         if response.status == 200:
@@ -54,7 +60,9 @@ class Control:
     def _parallel(self, request: web.BaseRequest, kind: str) -> web.Response:
         text = request.query.get("value", "")
         if self.loop is None:
-            return _value(kind, "ERROR", "an open loop has a rate, not a number of requests in parallel", 409)
+            return _value(
+                kind, "ERROR", "an open loop has a rate, not a number of requests in parallel", 409
+            )
         try:
             wanted = int(text)
         except ValueError:
@@ -70,15 +78,20 @@ class Control:
             return web.json_response(self.tally.as_json())
         if kind == "plain":
             return web.Response(text=text)
-        body = f"<!doctype html><title>queue client</title>{_FORMS if forms else _BACK}<pre>{html.escape(text)}</pre>\n"
+        body = (
+            "<!doctype html><title>queue "
+            f"client</title>{_FORMS if forms else _BACK}<pre>{html.escape(text)}</pre>\n"
+        )
         return web.Response(text=body, content_type="text/html")
 
 
 _BACK = '<p><a href="stats">Back to stats</a></p>'
 _FORMS = (
-    '<h1>Queue client</h1><form action="parallel"><label>Requests in parallel: <input name="value"></label>'
+    '<h1>Queue client</h1><form action="parallel"><label>Requests in parallel: <input '
+    'name="value"></label>'
     '<button>Change</button></form><form action="reset"><button>Reset statistics</button></form>'
-    '<p><a href="pods">Pods</a> <a href="nodes">Nodes and devices</a> <a href="stats">Refresh</a></p>'
+    '<p><a href="pods">Pods</a> <a href="nodes">Nodes and devices</a> <a '
+    'href="stats">Refresh</a></p>'
 )
 
 
@@ -96,11 +109,12 @@ def _value(kind: str, result: str, info: str, status: int = 200) -> web.Response
 
 
 def stats(tally: Tally, completed: int = 0, rejected: int = 0) -> str:
-    """The overall statistics as text."""
+    """Return the overall statistics as text."""
     lines = [
         _header("Overall request / reply statistics"),
         f"\nSending {tally.parallel} requests in parallel.",
-        f"\n{tally.pending} pending, {tally.failure} failed and {tally.success} successful requests in {tally.seconds:.1f} seconds.",
+        f"\n{tally.pending} pending, {tally.failure} failed and {tally.success} "
+        f"successful requests in {tally.seconds:.1f} seconds.",
     ]
     if tally.success:
         lines.append(f"= {tally.rate:.2f} successfully completed requests / second.")
@@ -112,7 +126,10 @@ def stats(tally: Tally, completed: int = 0, rejected: int = 0) -> str:
         ):
             lines.append(f"- {_times(latencies)} - {what}")
         lines.append("\nLatency of the whole request, seconds (percentiles need enough samples):")
-        lines.append("- " + ", ".join(f"{k} {v:.6g}" for k, v in tally.latency.summary().items() if v is not None))
+        lines.append(
+            "- "
+            + ", ".join(f"{k} {v:.6g}" for k, v in tally.latency.summary().items() if v is not None)
+        )
     if tally.causes:
         lines.append("\nFailures by cause:")
         lines += [f"- {count}: {cause}" for cause, count in tally.causes.most_common()]
@@ -121,20 +138,36 @@ def stats(tally: Tally, completed: int = 0, rejected: int = 0) -> str:
 
 
 def nodes(tally: Tally) -> str:
-    """Replies a node, then devices and errors of each node, as text."""
+    """Return replies by node, then devices and errors of every node, as text."""
     if not tally.nodes:
         return _header("Backend / worker node statistics") + "\nNo statistics for nodes\n"
     lines = [_header("Backend / worker node statistics")]
-    lines += _bars("Node", "Success replies", tally.success, {n: node.success for n, node in sorted(tally.nodes.items())})
+    lines += _bars(
+        "Node",
+        "Success replies",
+        tally.success,
+        {n: node.success for n, node in sorted(tally.nodes.items())},
+    )
     if tally.failure:
-        lines += _bars("Node", "Failure replies", tally.failure, {n: node.failure for n, node in sorted(tally.nodes.items())})
+        lines += _bars(
+            "Node",
+            "Failure replies",
+            tally.failure,
+            {n: node.failure for n, node in sorted(tally.nodes.items())},
+        )
         if not any(node.failure for node in tally.nodes.values()):
-            lines.append("No such replies => fails happened in communication, not running workloads")
+            lines.append(
+                "No such replies => fails happened in communication, not running workloads"
+            )
     for name, node in sorted(tally.nodes.items()):
         lines.append(_header(f"Node: {name}"))
-        lines += _bars("Device", "Completed requests", node.success, dict(sorted(node.devices.items())))
+        lines += _bars(
+            "Device", "Completed requests", node.success, dict(sorted(node.devices.items()))
+        )
         if node.failed_devices:
-            lines += _bars("Device", "Failed requests", node.failure, dict(sorted(node.failed_devices.items())))
+            lines += _bars(
+                "Device", "Failed requests", node.failure, dict(sorted(node.failed_devices.items()))
+            )
         if node.errors:
             lines.append("\nNode errors (count / description):")
             lines += [f"- {count}: {error}" for error, count in node.errors.most_common()]
@@ -142,10 +175,13 @@ def nodes(tally: Tally) -> str:
 
 
 def pods(tally: Tally) -> str:
-    """Replies a pod of each node, as text."""
+    """Return replies by pod of every node, as text."""
     lines = [_header("Per-node backend / worker pod statistics")]
     for name, node in sorted(tally.nodes.items()):
-        lines += [_header(f"Node: {name}"), *_bars("Pod", "Completed requests", node.success, dict(sorted(node.pods.items())))]
+        lines += [
+            _header(f"Node: {name}"),
+            *_bars("Pod", "Completed requests", node.success, dict(sorted(node.pods.items()))),
+        ]
     return "\n".join(lines if tally.nodes else [*lines, "No statistics for nodes"]) + "\n"
 
 
@@ -160,9 +196,15 @@ def _bars(left: str, right: str, total: int, counts: dict[str, int] | Counter[st
     lines = [f"\n{left:>{width}} | {right}:", f"{'-' * (width + 1)}+{'-' * (len(right) + 2)}"]
     for name, count in counts.items():
         share = count / total if total else 0.0
-        lines.append(f"{name:>{width}} | {'#' * round(COLUMNS * share)} {100 * share:.1f}% ({count})" if total else "None")
+        lines.append(
+            f"{name:>{width}} | {'#' * round(COLUMNS * share)} {100 * share:.1f}% ({count})"
+            if total
+            else "None"
+        )
     return lines
 
 
 def _times(latencies: Latencies) -> str:
-    return f"{latencies.largest:.6f} / {latencies.sum / latencies.count:.6f} / {latencies.least:.6f}"
+    return (
+        f"{latencies.largest:.6f} / {latencies.sum / latencies.count:.6f} / {latencies.least:.6f}"
+    )

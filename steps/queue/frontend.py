@@ -1,7 +1,9 @@
-"""The frontend: takes clients' requests into named queues and hands them to backends that ask for work.
+"""The frontend: takes clients' requests into named queues and hands them to backends that ask for
+work.
 
 It has three listeners, as in Intel's tester: clients, backends and Prometheus metrics.
-One event loop serves every peer and never waits for one, so a slow, silent or malicious peer delays nobody.
+One event loop serves every peer and never waits for one, so a slow, silent or malicious peer delays
+nobody.
 ``Limits`` bounds the connections, their messages and their time.
 """
 
@@ -33,7 +35,8 @@ class Limits:
     ``message_seconds``: time to complete a message. ``pipelined``: open requests of a connection.
     ``refusals``: requests of a connection that name no queue; an accepted request takes one back.
     ``retries``: times that an item is handed out again after its backend is lost.
-    ``reply_grace``: time after its limit until an item fails. ``reply_seconds``: time of an item without a limit (0: no bound).
+    ``reply_grace``: time after its limit until an item fails. ``reply_seconds``: time of an item
+    without a limit (0: no bound).
     """
 
     queue: int = 0
@@ -55,7 +58,9 @@ class Frontend:
 
     def __init__(self, names: Iterable[str], limits: Limits | None = None) -> None:
         self.limits = limits = limits or Limits()
-        self.queues = {name: Queue(name, limits.queue, limits.interval or limits.window) for name in names}
+        self.queues = {
+            name: Queue(name, limits.queue, limits.interval or limits.window) for name in names
+        }
         if not self.queues or "" in self.queues:
             raise ValueError("a frontend needs queue names, none of them empty")
         self.parked: dict[str, deque[Worker]] = {name: deque() for name in self.queues}
@@ -70,8 +75,13 @@ class Frontend:
         self._http: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
-    async def start(self, clients: wire.Address, workers: wire.Address, metrics: wire.Address) -> None:
-        """Listen on all three addresses; port 0 picks a free one (see ``ports``). Raises OSError if one is taken."""
+    async def start(
+        self, clients: wire.Address, workers: wire.Address, metrics: wire.Address
+    ) -> None:
+        """Listen on all three addresses; port 0 picks a free one (see ``ports``).
+
+        Raises OSError if one is taken.
+        """
         self._reactor = Reactor(self.exhaustion)
         self._restore_handler = handle_accept_errors(self.exhaustion)
         address = clients
@@ -118,18 +128,29 @@ class Frontend:
             "hpa_worker_connections_total": ("Connections that backends opened.", self.workers),
             "hpa_peers": ("Connections open now.", self.peers),
             "hpa_peers_idle_workers": ("Backends waiting for an item on a kept connection.", idle),
-            "hpa_peers_rejected_total": ("Peers refused for a bad message, or beyond the limit of connections.", self.rejected),
-            "hpa_peers_unaccepted_total": ("Connections not accepted for lack of a descriptor.", self.exhaustion.count),
-            "hpa_peers_stuck_total": ("Peers cut off because they did not complete a message.", self.stuck),
+            "hpa_peers_rejected_total": (
+                "Peers refused for a bad message, or beyond the limit of connections.",
+                self.rejected,
+            ),
+            "hpa_peers_unaccepted_total": (
+                "Connections not accepted for lack of a descriptor.",
+                self.exhaustion.count,
+            ),
+            "hpa_peers_stuck_total": (
+                "Peers cut off because they did not complete a message.",
+                self.stuck,
+            ),
         }
         return exposition(self.queues.values(), totals, self.limits.interval)
 
     def summary(self) -> str:
-        """Return one line for each queue, for the log."""
+        """Return one line for every queue, for the log."""
         now = clock()
         return "\n".join(
-            f"{q.name}: {q.success} done, {q.failure} failed, {q.running} running, {q.waiting} waiting (longest run "
-            f"{q.max_run.read(now):.2f} s, wait {q.longest_wait(now):.2f} s), {q.disconnected} clients left"
+            f"{q.name}: {q.success} done, {q.failure} failed, {q.running} running, "
+            f"{q.waiting} waiting (longest run "
+            f"{q.max_run.read(now):.2f} s, wait {q.longest_wait(now):.2f} s), "
+            f"{q.disconnected} clients left"
             for q in self.queues.values()
         )
 

@@ -1,6 +1,8 @@
-"""The load that a client makes: a closed loop of slots whose number can change at any time, or an open schedule.
+"""The load of a client: a closed loop with a variable number of slots, or an open loop with a
+schedule.
 
-Open-loop latency runs from the scheduled time, so that a stalled server shows in it (no coordinated omission).
+Open-loop latency runs from the scheduled time, so it shows a stalled server (no coordinated
+omission).
 """
 
 from __future__ import annotations
@@ -18,17 +20,20 @@ from perfdag.steps.queue.tally import Tally
 
 RETRY_SECONDS = 0.2
 DRAIN_SECONDS = 30.0
-"""Seconds that the answers of an open loop's last requests may take."""
+"""Seconds that an open loop waits for its last answers."""
 UNANSWERED = "no answer in time"
 
 
 class LostError(Exception):
-    """No answer: the text is the cause that is counted."""
+    """A request without an answer; the text is the cause that is counted."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What every request asks. ``limit`` in seconds, ``retries`` where the backend is lost (None: as the frontend has it)."""
+    """The content of every request.
+
+    ``limit`` in seconds; ``retries`` after a lost backend (None: the frontend's).
+    """
 
     queue: str
     args: list[str] = field(default_factory=list)
@@ -40,7 +45,7 @@ class Work:
 
 
 class OriginalWire:
-    """One connection a request."""
+    """The original framing: one connection for every request."""
 
     def __init__(self, frontend: wire.Address, work: Work) -> None:
         self.where = frontend
@@ -49,7 +54,9 @@ class OriginalWire:
     async def ask(self) -> wire.Message:
         """Send the request and return the reply. Raises LostError."""
         try:
-            reader, writer = await asyncio.open_connection(self.where.host or "localhost", self.where.port)
+            reader, writer = await asyncio.open_connection(
+                self.where.host or "localhost", self.where.port
+            )
         except OSError:
             raise LostError("cannot connect") from None
         try:
@@ -65,11 +72,14 @@ class OriginalWire:
             writer.close()
 
     async def close(self) -> None:
-        """Nothing stays open."""
+        """Do nothing: no connection stays open."""
 
 
 class KeptWire(asyncio.Protocol):
-    """All requests on one connection, told apart by number; reconnects when it breaks."""
+    """The kept framing: all requests on one connection, matched by number.
+
+    It reconnects when needed.
+    """
 
     def __init__(self, frontend: wire.Address, work: Work) -> None:
         self.where = frontend
@@ -103,7 +113,9 @@ class KeptWire(asyncio.Protocol):
             if self.transport is not None:
                 return
             try:
-                await asyncio.get_running_loop().create_connection(lambda: self, self.where.host or "localhost", self.where.port)
+                await asyncio.get_running_loop().create_connection(
+                    lambda: self, self.where.host or "localhost", self.where.port
+                )
             except OSError:
                 raise LostError("cannot connect") from None
 
@@ -119,7 +131,7 @@ class KeptWire(asyncio.Protocol):
                 message = wire.decode(one)
             except wire.MalformedError:
                 continue
-            if message.get("Id") is None:  # not of one request: why the frontend ends the connection
+            if message.get("Id") is None:  # of no request: the reason why the frontend closes
                 self.refused = str(message.get("Error") or "")[:200]
                 continue
             future = self.replies.get(message["Id"])
@@ -141,11 +153,13 @@ Wire = OriginalWire | KeptWire
 
 
 class ClosedLoop:
-    """Slots that each send a request when the one before is answered."""
+    """Slots that send a request when their last one is answered."""
 
     def __init__(self, wire_: Wire, tally: Tally, most: int) -> None:
         if not 1 <= most <= wire.MOST_PARALLEL:
-            raise ValueError(f"at most {most} parallel requests: must be between 1 and {wire.MOST_PARALLEL}")
+            raise ValueError(
+                f"at most {most} parallel requests: must be between 1 and {wire.MOST_PARALLEL}"
+            )
         self.wire = wire_
         self.tally = tally
         self.most = most
@@ -153,7 +167,10 @@ class ClosedLoop:
         self.wanted = 0
 
     def set_parallel(self, wanted: int) -> int:
-        """Run ``wanted`` slots from now on, between 0 and ``most``; slots above it end after their request."""
+        """Run ``wanted`` slots, clipped to 0 and ``most``; further slots end after their request.
+
+        Return the number.
+        """
         self.wanted = self.tally.parallel = max(0, min(self.most, wanted))
         for slot in range(self.wanted):
             if slot >= len(self.slots):
@@ -168,7 +185,7 @@ class ClosedLoop:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def stop(self) -> None:
-        """Send no more and forget what is in flight."""
+        """Send no more requests and drop those in flight."""
         self.wanted = 0
         for slot in self.slots:
             slot.cancel()
@@ -176,7 +193,10 @@ class ClosedLoop:
 
 
 async def request(wire_: Wire, tally: Tally, slot: int, scheduled: float | None = None) -> bool:
-    """One request, counted; False where the frontend could not be spoken to. ``scheduled``: seconds, monotonic."""
+    """Send a request and count it; return False if no answer came.
+
+    ``scheduled``: monotonic seconds.
+    """
     began = time.monotonic()
     tally.began()
     answer, cause = None, "cancelled"
@@ -193,7 +213,10 @@ async def request(wire_: Wire, tally: Tally, slot: int, scheduled: float | None 
 
 
 def schedule(rate: float, poisson: bool, seed: int) -> Iterator[float]:
-    """Seconds from the start at which requests are due, evenly or as a Poisson process of ``rate`` a second. Raises ValueError."""
+    """Yield the seconds at which requests are due: evenly, or as a Poisson process.
+
+    Raises ValueError for a bad rate.
+    """
     if not 0 < rate < 1e6:
         raise ValueError(f"rate {rate:g} requests/s: must be above 0 and below 1e6")
     return _poisson(rate, seed) if poisson else (n / rate for n in count())
@@ -208,8 +231,10 @@ def _poisson(rate: float, seed: int) -> Iterator[float]:
 
 
 class OpenLoop:
-    """Requests sent when they are due, whatever became of those before; at most ``most`` are in flight. ``drain``: seconds that those in
-    flight at the end are waited for."""
+    """Requests at scheduled times, independent of answers; at most ``most`` are in flight.
+
+    ``drain``: seconds to wait for the last answers.
+    """
 
     def __init__(
         self,
@@ -227,7 +252,10 @@ class OpenLoop:
         self.flying: set[asyncio.Task[bool]] = set()
 
     async def run(self, seconds: float = float("inf")) -> None:
-        """Send for so many seconds, then wait for what is in flight; what is not answered in time is a failure, counted as such."""
+        """Send for ``seconds``, then wait for answers.
+
+        A request without one in time counts as a failure.
+        """
         start = time.monotonic()
         for due in self.due:
             if due >= seconds:
@@ -246,7 +274,7 @@ class OpenLoop:
         await asyncio.gather(*left, return_exceptions=True)
         for task in left:
             if task.cancelled():
-                self.tally.pending += 1  # not began(): with nothing else counted that would start the time anew
+                self.tally.pending += 1  # began() could restart the clock
                 self.tally.ended(None, UNANSWERED, start, start, -1)
 
     def _send(self, scheduled: float) -> None:
@@ -261,13 +289,19 @@ class OpenLoop:
         task.add_done_callback(self.flying.discard)
 
     def validity(self) -> str:
-        """ "" where the schedule was kept, else why not: under 98 % of what was due was sent in time."""
+        """Return "" if 98 % of the requests were sent in time, else why the run is invalid."""
         late = self.tally.lag.at(0.99)
         if late > max(0.01, 2 / self.rate):
             return f"invalid: the generator ran {late * 1000:.1f} ms late at p99 of its requests"
         dropped = self.tally.causes["too many in flight"]
         if dropped > 0.02 * max(1, self.tally.scheduled):
-            return f"invalid: {dropped} of {self.tally.scheduled} requests found {self.most} in flight"
+            return (
+                f"invalid: {dropped} of {self.tally.scheduled} requests came with {self.most} "
+                "in flight"
+            )
         if missing := self.tally.causes[UNANSWERED]:
-            return f"invalid: {missing} of {self.tally.scheduled} requests were not answered {self.drain:g} s after the last was sent (--drain)"
+            return (
+                f"invalid: {missing} of {self.tally.scheduled} requests were not answered "
+                f"{self.drain:g} s after the last was sent (--drain)"
+            )
         return ""

@@ -1,4 +1,4 @@
-"""The peers of a frontend, clients and backends: the messages that they may send, and what their departure changes."""
+"""The peers of a frontend: clients and backends, their messages and their departure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ class PeerSession(Peer):
     def complete(self, done: bool, partial: bool) -> None:
         incomplete = self.frontend.incomplete
         if done:
-            incomplete.pop(self, None)  # the next message goes to the end: the sweep needs them in order of time
+            incomplete.pop(
+                self, None
+            )  # the next message goes to the end: the sweep needs them in order of time
         if partial:
             incomplete.setdefault(self, clock())
 
@@ -47,7 +49,10 @@ class PeerSession(Peer):
         self.refuse(f"Unmarshaling {self.kind} JSON failed: {why}")
 
     def queue(self, message: wire.Message) -> Queue | None:
-        """Return the queue that a message names; deny the message and return None if there is none."""
+        """Return the queue that a message names.
+
+        Deny the message and return None if there is none.
+        """
         name = wire.text(message, "Queue")
         queue = self.frontend.queues.get(name)
         if queue is None:
@@ -128,7 +133,9 @@ class Client(PeerSession):
             self.refuse(why)
 
     def refuse(self, why: str) -> None:
-        self.send(wire.line(wire.failure(why)) if self.kept else wire.fit_original(wire.failure(why)))
+        self.send(
+            wire.line(wire.failure(why)) if self.kept else wire.fit_original(wire.failure(why))
+        )
         self.close()
 
     def release(self) -> None:
@@ -168,7 +175,7 @@ class Worker(PeerSession):
     def _dispatch(self, queue: Queue) -> None:
         if self.parked_queue is not None:
             self.frontend.rejected += 1
-            self.refuse("asked for an item twice")
+            self.refuse("requested an item twice")
             return
         item = queue.take()
         if item is not None:
@@ -230,7 +237,9 @@ class Worker(PeerSession):
         if self.item is None:
             super().bad(why)
             return
-        self.frontend.rejected += 1  # the client learns of a reply that is no JSON, as from the original
+        self.frontend.rejected += (
+            1  # the client learns of a reply that is no JSON, as from the original
+        )
         item, queue = self._take_item()
         queue.fail(item, f"Unmarshaling worker reply JSON failed: {why}")
         self.close()

@@ -1,8 +1,11 @@
-"""The frontend's connections: sockets on an epoll instance that the event loop polls as one descriptor.
+"""The frontend's connections: sockets on an epoll instance that the event loop polls as one
+descriptor.
 
-The original framing opens a connection for every message pair, so the cost of a connection bounds the throughput.
+The original framing opens a connection for every message pair, so the cost of a connection bounds
+the throughput.
 A transport of asyncio costs several times the socket calls themselves.
-Here a connection costs one accept, the reads and writes, and one registration. Timers, HTTP and signals stay with asyncio.
+Here a connection costs one accept, the reads and writes, and one registration. Timers, HTTP and
+signals stay with asyncio.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ PeerFactory = Callable[[socket.socket], Peer]
 
 @dataclass(slots=True)
 class ResourceExhaustion:
-    """Failures to accept for lack of a descriptor or of kernel memory: their ``count``, and when one was last logged."""
+    """Failures to accept for lack of descriptors or kernel memory, and the time of the last log."""
 
     count: int = 0
     logged: float = -LOG_SECONDS
@@ -43,7 +46,10 @@ class ResourceExhaustion:
         now = time.monotonic()
         if now - self.logged >= LOG_SECONDS:
             self.logged = now
-            text = f"cannot accept connections: {error.strerror}; open ones are served, and accepting is retried"
+            text = (
+                f"cannot accept connections: {error.strerror}; open ones are served, and "
+                "accepting is retried"
+            )
             print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
@@ -57,7 +63,11 @@ def handle_accept_errors(exhaustion: ResourceExhaustion) -> Callable[[], None]:
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        if isinstance(error, OSError) and error.errno in _EXHAUSTED and "accept" in context.get("message", ""):
+        if (
+            isinstance(error, OSError)
+            and error.errno in _EXHAUSTED
+            and "accept" in context.get("message", "")
+        ):
             exhaustion.record(error)
         elif before is not None:
             before(loop, context)
@@ -139,7 +149,9 @@ class Reactor:
             except OSError as error:
                 if error.errno in _EXHAUSTED:
                     self.exhaustion.record(error)
-                    self.epoll.modify(listener.fileno(), 0)  # a retry in every turn would slow the others
+                    self.epoll.modify(
+                        listener.fileno(), 0
+                    )  # a retry in every turn would slow the others
                     self._loop.call_later(PAUSE_SECONDS, self._accept_again, listener)
                 return  # any other error: the peer has left
             peer = make_peer(sock)
@@ -167,5 +179,7 @@ class Reactor:
 def _families(host: str) -> list[tuple[int, str]]:
     if host:
         addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        return list(dict.fromkeys((int(family), str(name[0])) for family, _, _, _, name in addresses))
+        return list(
+            dict.fromkeys((int(family), str(name[0])) for family, _, _, _, name in addresses)
+        )
     return [(socket.AF_INET, "0.0.0.0"), *([(socket.AF_INET6, "::")] if socket.has_ipv6 else [])]

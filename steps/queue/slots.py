@@ -6,11 +6,11 @@ import contextlib
 import resource
 
 RESERVE = 384
-"""Descriptors of the process that are no peers: the metrics port's connections, listeners, files."""
+"""Descriptors that are no peers: connections of the metrics port, listeners, files."""
 
 
 def raise_file_limit(peers: int) -> None:
-    """Raise the soft limit of open files to what ``peers`` connections need, up to the hard limit."""
+    """Raise the soft limit of open files for ``peers`` connections, up to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = peers + RESERVE if hard == resource.RLIM_INFINITY else min(peers + RESERVE, hard)
     if soft != resource.RLIM_INFINITY and soft < needed:
@@ -19,7 +19,7 @@ def raise_file_limit(peers: int) -> None:
 
 
 def connection_limit(peers: int) -> int:
-    """Return ``peers``, or as many connections as the limit of open files admits if that is less."""
+    """Return ``peers``, or fewer if the limit of open files admits only fewer."""
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return peers

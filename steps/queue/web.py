@@ -1,4 +1,4 @@
-"""HTTP for metrics and control: GET alone, an optional token, a limit of connections and of their lifetime."""
+"""HTTP for metrics and control: GET requests, an optional token, and limited connections."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ MAX_CONNECTIONS = 256
 CONNECTION_SECONDS = 5.0
 """Lifetime of a connection: a peer that is slow to send or to read is then cut off."""
 UNAUTHORIZED = (
-    "a token is needed: Authorization: Bearer TOKEN, X-Perfdag-Token: TOKEN, or TOKEN as the password\n"
+    "a token is needed: Authorization: Bearer TOKEN, X-Perfdag-Token: TOKEN, or TOKEN as the "
+    "password\n"
 )
 Handler = Callable[[web.BaseRequest], web.Response]
 
@@ -42,7 +43,8 @@ class _Refusal(asyncio.Protocol):
 async def serve(address: wire.Address, handler: Handler, token: str = "") -> asyncio.Server:
     """Serve GET requests, one for a connection, and ``/healthz`` without a token.
 
-    With a token, other requests need it: as ``Bearer``, as the password of ``Basic``, or in the header X-Perfdag-Token.
+    With a token, other requests need it: as ``Bearer``, as the password of ``Basic``, or in the
+    header X-Perfdag-Token.
     The API server's proxy passes only that header on. Raises OSError if the address is taken.
     """
 

@@ -175,7 +175,7 @@ async def test_a_stall_shows_in_the_open_loop_only(start: Start) -> None:
     ("most", "causes", "says"),
     [
         (99, {"no answer in time": 10}, "10 of 10 requests were not answered 0.1 s after the last was sent (--drain)"),
-        (4, {"no answer in time": 4, "too many in flight": 6}, "6 of 10 requests found 4 in flight"),
+        (4, {"no answer in time": 4, "too many in flight": 6}, "6 of 10 requests came with 4 in flight"),
     ],
 )
 async def test_an_open_loop_ends_where_no_answers_come(start: Start, most: int, causes: dict[str, int], says: str) -> None:

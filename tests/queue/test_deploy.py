@@ -107,7 +107,7 @@ async def test_any_object_is_applied_whatever_its_spec(kind: str, spec: Any, gra
 async def test_an_object_without_a_name_is_refused(metadata: Any, tmp_path: Path) -> None:
     (tmp_path / "o.yaml").write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}))
     server: Any = Server()
-    with pytest.raises(ValueError, match=r"a ConfigMap has no metadata\.name; what is removed afterwards"):
+    with pytest.raises(ValueError, match=r"a ConfigMap has no metadata\.name; objects that are removed afterwards"):
         async with deployed(server, str(tmp_path / "o.yaml"), None, "o", list[str]().append):
             pass
     assert not server.there

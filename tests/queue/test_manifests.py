@@ -165,18 +165,18 @@ def test_queues_may_share_a_volume() -> None:
         ("queues: [{name: a, command: [sleep], limit: 60, grace: 30}]", "scale-in would kill"),
         (
             "queues: [{name: a, command: [sleep]}, {name: A, command: [sleep]}]",
-            "queue 'a' and queue 'A' both make Deployment perfdag-queue-a:",
+            "queue 'a' and queue 'A' both define Deployment perfdag-queue-a:",
         ),
-        ("queues: [{name: a, command: [sleep]}, {name: a, command: [sleep]}]", "queue 'a' and queue 'a' both make Deployment"),
-        ("queues: [{name: frontend, command: [sleep]}]", "the frontend of all queues and queue 'frontend' both make Deployment"),
+        ("queues: [{name: a, command: [sleep]}, {name: a, command: [sleep]}]", "queue 'a' and queue 'a' both define Deployment"),
+        ("queues: [{name: frontend, command: [sleep]}]", "the frontend of all queues and queue 'frontend' both define Deployment"),
         (
             "queues: [{name: a, command: [sleep]}, {name: a-client, command: [sleep]}]",
-            "queue 'a' and queue 'a-client' both make Deployment perfdag-queue-a-client: another name",
+            "queue 'a' and queue 'a-client' both define Deployment perfdag-queue-a-client: another name",
         ),
         (
             "queues: [{name: a, command: [sleep], data: {nfs_server: x, nfs_path: /a}},"
             " {name: b, command: [sleep], data: {nfs_server: x, nfs_path: /b}}]",
-            "queue 'a' and queue 'b' both make PersistentVolume perfdag-queue-data-b9021664: a `claim` of its own",
+            "queue 'a' and queue 'b' both define PersistentVolume perfdag-queue-data-b9021664: a `claim` of its own",
         ),
         ("queues: [{name: a, command: [sleep], ingress: h}, {name: b, command: [sleep], ingress: h}]", "at the Ingress host h"),
         ("{queues: [{name: a, command: [sleep]}], monitor_account: x}", "monitor_account belong to a ServiceMonitor"),

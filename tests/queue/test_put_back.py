@@ -141,7 +141,7 @@ def test_replicas_are_put_back(namespace: str, control: ThreadingHTTPServer, end
             validator.send_signal(getattr(signal, end))
         said = validator.communicate(timeout=60)[1]
     assert validator.returncode == (2 if end == "client gone" else 130), said
-    assert "putting 2 replica(s) back" in said
+    assert "restoring 2 replica(s)" in said
     assert "Traceback" not in said
     assert replicas(namespace) == 2
 
@@ -165,7 +165,7 @@ def test_a_client_that_hangs_holds_no_replicas(namespace: str, control: Threadin
         assert replicas(namespace) == 2
         said = validator.communicate(timeout=18)[1]
     assert validator.returncode == 130, said
-    assert "the client may go on sending: no answer in 5 s" in said
+    assert "the client may continue to send: no answer in 5 s" in said
     assert "Traceback" not in said
 
 
@@ -235,4 +235,4 @@ def test_the_benchmark_ends_its_validator_gently(tmp_path: Path) -> None:
     params = QueueScalingParams(command=["sleep", "0.4"], limit=2)
     with pytest.raises(Failed, match="did not end within 3 s") as failed:
         QueueScaling().run(Gang([LocalHost()], Shape(), 3, str(tmp_path)), params)
-    assert "putting 0 replica(s) back" in failed.value.texts["stderr"]
+    assert "restoring 0 replica(s)" in failed.value.texts["stderr"]

@@ -156,7 +156,7 @@ async def test_an_item_that_never_ended_is_said() -> None:
     result = await run(["sleep", "2"], Plan(1, patience=Patience(seconds=0.3)))
     steps = result["steps"]
     assert isinstance(steps, list)
-    assert steps[0]["problems"][0].startswith("no item ended in 0 s: longer ones want a timeout (--timeout) of 16")
+    assert steps[0]["problems"][0].startswith("no item ended in 0 s: set the timeout (--timeout) to 16")
 
 
 async def test_no_window_is_said_with_the_time_that_would_do() -> None:
@@ -307,8 +307,8 @@ async def test_replicas_that_cannot_be_put_back_are_said_and_the_client_stops() 
         await validate(stuck, stuck, Plan(8, scale_seconds=0.1), said.append)
     assert stuck.asked == [0, 0], "stopped before the proof and at the end"
     assert said[-2:] == [
-        "putting 5 replica(s) back",
-        f"5 replica(s) could not be put back: {KubeError(403, 'Forbidden', 'no right to scale')}",
+        "restoring 5 replica(s)",
+        f"5 replica(s) could not be restored: {KubeError(403, 'Forbidden', 'no right to scale')}",
     ]
 
 
