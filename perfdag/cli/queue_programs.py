@@ -217,7 +217,7 @@ def _client(args: argparse.Namespace) -> int:
     import os
 
     from perfdag.steps.queue import control, load, web
-    from perfdag.steps.queue.tally import Tally
+    from perfdag.steps.queue.tally import ClientStats
 
     if not 0 <= args.req_now <= args.req_max <= 4096:
         raise ValueError(f"parallel requests must be 0 <= --req-now ({args.req_now}) <= --req-max ({args.req_max}) <= 4096")
@@ -235,12 +235,12 @@ def _client(args: argparse.Namespace) -> int:
     work = load.Work(args.name, list(words), args.limit, args.retries)
 
     async def serve() -> int:
-        tally = Tally()
+        client_stats = ClientStats()
         frontend = _address(args.faddr)
         wire_ = load.KeptWire(frontend, work) if args.wire == "kept" else load.OriginalWire(frontend, work)
-        closed = None if args.rate else load.ClosedLoop(wire_, tally, max(1, args.req_max))
-        opened = load.OpenLoop(wire_, tally, args.rate, args.poisson, args.seed, drain=args.drain) if args.rate else None
-        server = await web.serve(_address(args.caddr), control.Control(tally, closed), os.environ.get(TOKEN_VARIABLE, ""))
+        closed = None if args.rate else load.ClosedLoop(wire_, client_stats, max(1, args.req_max))
+        opened = load.OpenLoop(wire_, client_stats, args.rate, args.poisson, args.seed, drain=args.drain) if args.rate else None
+        server = await web.serve(_address(args.caddr), control.Control(client_stats, closed), os.environ.get(TOKEN_VARIABLE, ""))
         say(f"requests to queue {args.name!r} at {args.faddr}, control on port {server.sockets[0].getsockname()[1]}")
         ended = _until_signal()
         if closed:
@@ -250,14 +250,14 @@ def _client(args: argparse.Namespace) -> int:
             assert opened is not None
             task = asyncio.create_task(opened.run(args.duration or 1e9))
         await asyncio.wait([task, asyncio.create_task(ended.wait())], return_when=asyncio.FIRST_COMPLETED)
-        result = tally.as_json()
+        result = client_stats.as_json()
         if opened:
             result["validity"] = opened.validity() or "valid"
         if closed:
             await closed.stop()
         server.close()
-        print(json.dumps(result) if args.duration else control.nodes(tally) + control.stats(tally), flush=True)
-        return 1 if tally.failure or (opened and opened.validity()) else 0
+        print(json.dumps(result) if args.duration else control.nodes_text(client_stats) + control.stats_text(client_stats), flush=True)
+        return 1 if client_stats.failure or (opened and opened.validity()) else 0
 
     return asyncio.run(serve())
 

@@ -32,7 +32,7 @@ class Options:
     ``backoff``: the n-th empty answer in a row waits n x ``backoff``, at most ``backoff_max``; 0
     exits on an
     empty queue. ``kept``: use one connection for all items, and wait on it.
-    ``patience``: how long to retry a frontend that does not answer.
+    ``retry_seconds``: how long to retry a frontend that does not answer.
     """
 
     frontend: wire.Address
@@ -42,7 +42,7 @@ class Options:
     backoff: float = 0.0
     backoff_max: float = 5.0
     kept: bool = True
-    patience: float = 30.0
+    retry_seconds: float = 30.0
     verbose: bool = False
 
     def __post_init__(self) -> None:
@@ -88,7 +88,7 @@ class Backend:
             except (OSError, UnreachableError) as error:
                 if self.completed > done:
                     last = time.monotonic()
-                if time.monotonic() - last > self.options.patience:
+                if time.monotonic() - last > self.options.retry_seconds:
                     raise UnreachableError(f"frontend {self.options.frontend}: {error}") from None
                 self._pause(0.2)
 
@@ -99,10 +99,8 @@ class Backend:
         outcome = self.workload.run(wire.words(item, "Args"), wire.number(item, "Limit"), running)
         elapsed = time.perf_counter() - began
         if self.options.verbose:
-            print(
-                f"item {self.completed + 1}: code {outcome.retcode}, {elapsed:.6f} s",
-                file=sys.stderr,
-            )  # noqa: T201
+            text = f"item {self.completed + 1}: code {outcome.retcode}, {elapsed:.6f} s\n"
+            sys.stderr.write(text)
         return {
             "Pod": self.options.pod,
             "Node": self.options.node,
@@ -141,14 +139,14 @@ class Backend:
         where = (self.options.frontend.host or "localhost", self.options.frontend.port)
         with socket.create_connection(where, 10) as peer:
             peer.settimeout(None)
-            wire.watch(peer)  # it may wait long for an item
-            peer.sendall(wire.HELLO + wire.line({"Queue": self.options.queue}))
+            wire.enable_keepalive(peer)  # it may wait long for an item
+            peer.sendall(wire.HELLO + wire.encode_line({"Queue": self.options.queue}))
             left = False
             buffer = b""
             while True:
                 while b"\n" not in buffer:
                     if not left and self.stopping:
-                        peer.sendall(wire.line({"Leave": True}))
+                        peer.sendall(wire.encode_line({"Leave": True}))
                         left = True
                     if not left:
                         ready, _, _ = select.select([peer.fileno(), self._wake], [], [])
@@ -167,7 +165,7 @@ class Backend:
                 answer = self.work(item)
                 if not left and not self.stopping:
                     answer["Queue"] = self.options.queue
-                peer.sendall(wire.line(answer))
+                peer.sendall(wire.encode_line(answer))
                 self.completed += 1
                 if "Queue" not in answer:
                     peer.shutdown(socket.SHUT_WR)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from perfdag.steps.queue.load import ClosedLoop
-from perfdag.steps.queue.tally import Latencies, Tally
+from perfdag.steps.queue.tally import ClientStats, Latencies
 
 COLUMNS = 60
 KINDS = ("plain", "json", "html")
@@ -23,20 +23,22 @@ KINDS = ("plain", "json", "html")
 class Control:
     """Answer requests to the control port."""
 
-    def __init__(self, tally: Tally, loop: ClosedLoop | None) -> None:
-        self.tally = tally
+    def __init__(self, client_stats: ClientStats, loop: ClosedLoop | None) -> None:
+        self.client_stats = client_stats
         self.loop = loop
         self.completed = self.rejected = 0
         self.paths: dict[str, Callable[[web.BaseRequest, str], web.Response]] = {
-            "/fails": lambda _, kind: _value(kind, str(tally.failure), "request failures"),
-            "/reqs-per-sec": lambda _, kind: _value(kind, f"{tally.rate:f}", "requests per second"),
+            "/fails": lambda _, kind: _value(kind, str(client_stats.failure), "request failures"),
+            "/reqs-per-sec": lambda _, kind: _value(
+                kind, f"{client_stats.rate:f}", "requests per second"
+            ),
             "/parallel": self._parallel,
             "/reset": self._reset,
             "/stats": lambda _, kind: self._page(
-                kind, stats(self.tally, self.completed, self.rejected), forms=True
+                kind, stats_text(self.client_stats, self.completed, self.rejected), forms=True
             ),
-            "/nodes": lambda _, kind: self._page(kind, nodes(self.tally)),
-            "/pods": lambda _, kind: self._page(kind, pods(self.tally)),
+            "/nodes": lambda _, kind: self._page(kind, nodes_text(self.client_stats)),
+            "/pods": lambda _, kind: self._page(kind, pods_text(self.client_stats)),
         }
 
     def __call__(self, request: web.BaseRequest) -> web.Response:
@@ -70,12 +72,12 @@ class Control:
         return _value(kind, str(self.loop.set_parallel(wanted)), "requests in parallel")
 
     def _reset(self, request: web.BaseRequest, kind: str) -> web.Response:
-        self.tally.reset()
+        self.client_stats.reset()
         return _value(kind, "Reseted", "")
 
     def _page(self, kind: str, text: str, forms: bool = False) -> web.Response:
         if kind == "json":
-            return web.json_response(self.tally.as_json())
+            return web.json_response(self.client_stats.as_json())
         if kind == "plain":
             return web.Response(text=text)
         body = (
@@ -108,58 +110,60 @@ def _value(kind: str, result: str, info: str, status: int = 200) -> web.Response
     return web.Response(status=status, text=body, content_type="text/html")
 
 
-def stats(tally: Tally, completed: int = 0, rejected: int = 0) -> str:
+def stats_text(client_stats: ClientStats, completed: int = 0, rejected: int = 0) -> str:
     """Return the overall statistics as text."""
     lines = [
         _header("Overall request / reply statistics"),
-        f"\nSending {tally.parallel} requests in parallel.",
-        f"\n{tally.pending} pending, {tally.failure} failed and {tally.success} "
-        f"successful requests in {tally.seconds:.1f} seconds.",
+        f"\nSending {client_stats.parallel} requests in parallel.",
+        f"\n{client_stats.pending} pending, {client_stats.failure} failed and {client_stats.success} "
+        f"successful requests in {client_stats.seconds:.1f} seconds.",
     ]
-    if tally.success:
-        lines.append(f"= {tally.rate:.2f} successfully completed requests / second.")
+    if client_stats.success:
+        lines.append(f"= {client_stats.rate:.2f} successfully completed requests / second.")
         lines.append("\nMax / average / min timings (in seconds, for successful requests):")
         for latencies, what in (
-            (tally.run, "backend run time"),
-            (tally.wait, "queue wait time"),
-            (tally.overhead, "communication overhead"),
+            (client_stats.run, "backend run time"),
+            (client_stats.wait, "queue wait time"),
+            (client_stats.overhead, "communication overhead"),
         ):
             lines.append(f"- {_times(latencies)} - {what}")
         lines.append("\nLatency of the whole request, seconds (percentiles need enough samples):")
         lines.append(
             "- "
-            + ", ".join(f"{k} {v:.6g}" for k, v in tally.latency.summary().items() if v is not None)
+            + ", ".join(
+                f"{k} {v:.6g}" for k, v in client_stats.latency.summary().items() if v is not None
+            )
         )
-    if tally.causes:
+    if client_stats.causes:
         lines.append("\nFailures by cause:")
-        lines += [f"- {count}: {cause}" for cause, count in tally.causes.most_common()]
+        lines += [f"- {count}: {cause}" for cause, count in client_stats.causes.most_common()]
     lines.append(f"\nHTTP queries: {completed} completed, {rejected} rejected in total.")
     return "\n".join(lines) + "\n"
 
 
-def nodes(tally: Tally) -> str:
+def nodes_text(client_stats: ClientStats) -> str:
     """Return replies by node, then devices and errors of every node, as text."""
-    if not tally.nodes:
+    if not client_stats.nodes:
         return _header("Backend / worker node statistics") + "\nNo statistics for nodes\n"
     lines = [_header("Backend / worker node statistics")]
     lines += _bars(
         "Node",
         "Success replies",
-        tally.success,
-        {n: node.success for n, node in sorted(tally.nodes.items())},
+        client_stats.success,
+        {n: node.success for n, node in sorted(client_stats.nodes.items())},
     )
-    if tally.failure:
+    if client_stats.failure:
         lines += _bars(
             "Node",
             "Failure replies",
-            tally.failure,
-            {n: node.failure for n, node in sorted(tally.nodes.items())},
+            client_stats.failure,
+            {n: node.failure for n, node in sorted(client_stats.nodes.items())},
         )
-        if not any(node.failure for node in tally.nodes.values()):
+        if not any(node.failure for node in client_stats.nodes.values()):
             lines.append(
                 "No such replies => fails happened in communication, not running workloads"
             )
-    for name, node in sorted(tally.nodes.items()):
+    for name, node in sorted(client_stats.nodes.items()):
         lines.append(_header(f"Node: {name}"))
         lines += _bars(
             "Device", "Completed requests", node.success, dict(sorted(node.devices.items()))
@@ -174,15 +178,15 @@ def nodes(tally: Tally) -> str:
     return "\n".join(lines) + "\n"
 
 
-def pods(tally: Tally) -> str:
+def pods_text(client_stats: ClientStats) -> str:
     """Return replies by pod of every node, as text."""
     lines = [_header("Per-node backend / worker pod statistics")]
-    for name, node in sorted(tally.nodes.items()):
+    for name, node in sorted(client_stats.nodes.items()):
         lines += [
             _header(f"Node: {name}"),
             *_bars("Pod", "Completed requests", node.success, dict(sorted(node.pods.items()))),
         ]
-    return "\n".join(lines if tally.nodes else [*lines, "No statistics for nodes"]) + "\n"
+    return "\n".join(lines if client_stats.nodes else [*lines, "No statistics for nodes"]) + "\n"
 
 
 def _header(title: str) -> str:

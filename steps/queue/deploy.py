@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfdag.steps.queue.deployment import scales, starts, within
+from perfdag.steps.queue.deployment import mapping_at, scales, starts
 
 if TYPE_CHECKING:
     from perfdag.kube import Kube
@@ -110,8 +110,8 @@ def _named(body: dict[str, Any]) -> str:
 
 def _grace(body: dict[str, Any]) -> int:
     """Return the termination grace of an object's pods in seconds, 0 without pods."""
-    job = within(body, "spec", "jobTemplate", "spec") or within(body, "spec")
-    pod = within(body, "spec") if body["kind"] == "Pod" else within(job, "template", "spec")
+    job = mapping_at(body, "spec", "jobTemplate", "spec") or mapping_at(body, "spec")
+    pod = mapping_at(body, "spec") if body["kind"] == "Pod" else mapping_at(job, "template", "spec")
     if not pod:  # the template of another kind may be anything
         return 0
     seconds = pod.get("terminationGracePeriodSeconds")
@@ -131,7 +131,7 @@ def _objects(file: str) -> list[dict[str, Any]]:
                 f"{file} holds a document that is no Kubernetes object; render a file of "
                 "queues with: perfdag queue manifests"
             )
-        if not isinstance(within(body, "metadata").get("name"), str):
+        if not isinstance(mapping_at(body, "metadata").get("name"), str):
             raise ValueError(
                 f"{file}: a {body['kind']} has no metadata.name; objects that are removed "
                 "afterwards need a name"

@@ -152,7 +152,7 @@ async def _empty_if_404(objects: Awaitable[list[dict[str, Any]]]) -> list[dict[s
         return []
 
 
-def within(body: dict[str, Any], *path: str) -> dict[str, Any]:
+def mapping_at(body: dict[str, Any], *path: str) -> dict[str, Any]:
     """Return the mapping at a path of an object, an empty one if there is no mapping."""
     value: Any = body
     for key in path:
@@ -162,9 +162,9 @@ def within(body: dict[str, Any], *path: str) -> dict[str, Any]:
 
 def starts(body: dict[str, Any], deployment: str) -> bool:
     """Tell whether an object is the CronJob that starts more backends of a Deployment's queue."""
-    part_of = within(body, "metadata", "labels").get(PART_OF)
+    part_of = mapping_at(body, "metadata", "labels").get(PART_OF)
     return (
-        "jobTemplate" in within(body, "spec")
+        "jobTemplate" in mapping_at(body, "spec")
         and body["metadata"]["name"] == deployment
         and part_of == "perfdag-queue"
     )
@@ -172,7 +172,7 @@ def starts(body: dict[str, Any], deployment: str) -> bool:
 
 def scales(body: dict[str, Any], deployment: str) -> bool:
     """Tell whether an object is a HorizontalPodAutoscaler or ScaledObject of a Deployment."""
-    reference = within(body, "spec", "scaleTargetRef")
+    reference = mapping_at(body, "spec", "scaleTargetRef")
     return (
         reference.get("kind", "Deployment") == "Deployment" and reference.get("name") == deployment
     )

@@ -19,7 +19,7 @@ from perfdag.steps.queue.frontend import Frontend, Limits
 from perfdag.steps.queue.line import GaugeReader
 from perfdag.steps.queue.load import KeptWire, Work, request
 from perfdag.steps.queue.processes import Processes
-from perfdag.steps.queue.tally import Tally
+from perfdag.steps.queue.tally import ClientStats
 from perfdag.steps.queue.validate import Load, Target
 from perfdag.steps.queue.wire import Address
 
@@ -29,24 +29,24 @@ WAIT_SECONDS = 1.0
 
 
 @dataclass
-class Followed:
+class QueueRun:
     """The run of one queue: its trace and its client's statistics."""
 
     queue: str
     trace: list[Sample]
-    tally: Tally
+    client_stats: ClientStats
 
     def as_json(self) -> dict[str, Any]:
         """Return the trace as lists, with the client's statistics."""
-        return described(self.trace, self.tally.as_json())
+        return trace_json(self.trace, self.client_stats.as_json())
 
 
-def described(trace: list[Sample], client: Mapping[str, Any]) -> dict[str, Any]:
+def trace_json(trace: list[Sample], client: Mapping[str, Any]) -> dict[str, Any]:
     """Return a trace as lists of the fields of Sample, with the client's statistics."""
     return {"trace": [astuple(sample) for sample in trace], "client": dict(client)}
 
 
-async def watch(
+async def run_on_target(
     profile: Profile, target: Target, load: Load, read_gauges: GaugeReader, interval: float = 1.0
 ) -> dict[str, Any]:
     """Set the requests in parallel to the profile's rates, and trace a target that an autoscaler
@@ -74,14 +74,14 @@ async def watch(
             have, (depth, wait) = await asyncio.gather(target.ready(), read_gauges())
             trace.append(Sample(now, wanted, have, depth, wait))
             await asyncio.sleep(interval)
-        return described(trace, await load.stats())
+        return trace_json(trace, await load.stats())
     finally:
         await load.parallel(0)
 
 
-async def follow(
+async def run_locally(
     profile: Profile, item_seconds: float, queues: int, sync: float, model: HpaModel
-) -> list[Followed]:
+) -> list[QueueRun]:
     """Run the profile on ``queues`` queues of local processes at once, each with a copy of the
     model.
 
@@ -105,7 +105,7 @@ async def follow(
             _none_lost(backends.values())
             await asyncio.sleep(0.05)
         start = time.monotonic()
-        runs = [Followed(name, [], Tally()) for name in names]
+        runs = [QueueRun(name, [], ClientStats()) for name in names]
         tasks += (
             asyncio.ensure_future(work)
             for run in runs
@@ -113,7 +113,7 @@ async def follow(
                 _send(
                     profile,
                     KeptWire(Address("127.0.0.1", clients), Work(run.queue)),
-                    run.tally,
+                    run.client_stats,
                     start,
                 ),
                 _scale(
@@ -139,15 +139,15 @@ def _none_lost(backends: Iterable[Processes]) -> None:
             raise Failed(f"{processes.queue}: {lost}")
 
 
-async def _send(profile: Profile, wire: KeptWire, tally: Tally, start: float) -> None:
+async def _send(profile: Profile, wire: KeptWire, client_stats: ClientStats, start: float) -> None:
     flying: set[asyncio.Task[bool]] = set()
     due = 0.0
     try:
         while due < profile.seconds:
             await asyncio.sleep(max(0.0, start + due - time.monotonic()))
-            tally.scheduled += 1
-            tally.lag.add(max(0.0, time.monotonic() - start - due))
-            task = asyncio.create_task(request(wire, tally, -1, start + due))
+            client_stats.scheduled += 1
+            client_stats.lag.add(max(0.0, time.monotonic() - start - due))
+            task = asyncio.create_task(request(wire, client_stats, -1, start + due))
             flying.add(task)
             task.add_done_callback(flying.discard)
             due += 1 / profile.rate(due)
@@ -161,7 +161,7 @@ async def _send(profile: Profile, wire: KeptWire, tally: Tally, start: float) ->
 
 async def _scale(
     frontend: Frontend,
-    run: Followed,
+    run: QueueRun,
     backends: Processes,
     profile: Profile,
     item_seconds: float,

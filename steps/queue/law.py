@@ -17,7 +17,7 @@ from itertools import combinations
 
 
 @dataclass(frozen=True)
-class Law:
+class ScalabilityLaw:
     """Parameters of a fit.
 
     ``rate``: items a second of one replica; ``error``: rms of the relative residuals.
@@ -59,7 +59,7 @@ class Law:
         }
 
 
-def fit(points: Sequence[tuple[int, float]], coherence: bool = True) -> Law | None:
+def fit(points: Sequence[tuple[int, float]], coherence: bool = True) -> ScalabilityLaw | None:
     """Fit a law to (replicas, items a second); without ``coherence``, Amdahl's.
 
     Return None with fewer distinct numbers of replicas than parameters.
@@ -80,7 +80,7 @@ def fit(points: Sequence[tuple[int, float]], coherence: bool = True) -> Law | No
     if best is None:
         return None
     rest, (a, b, c) = best
-    return Law(1 / a, b / a, c / a, math.sqrt(rest / len(points)))
+    return ScalabilityLaw(1 / a, b / a, c / a, math.sqrt(rest / len(points)))
 
 
 def _row(n: int) -> tuple[float, float, float]:

@@ -19,7 +19,7 @@ TIMEOUT_SECONDS = 2.0
 _DEPTH, _WAIT = "hpa_queue_waiting", "hpa_queue_maxwait_seconds"
 
 
-def frontend_of(containers: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
+def find_frontend(containers: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
     """Return the frontend's Service and the queue, as a backend's command names them.
 
     None if it does not.
@@ -41,7 +41,9 @@ def _option(words: Sequence[str], name: str) -> str:
     return ""
 
 
-def line_of(kube: Kube, namespace: str, containers: Sequence[Mapping[str, Any]]) -> GaugeReader:
+def queue_gauges(
+    kube: Kube, namespace: str, containers: Sequence[Mapping[str, Any]]
+) -> GaugeReader:
     """Return a reader of the gauges of the queue that these containers serve.
 
     It returns None for both if the frontend is unknown or refuses, and always after a time-out:
@@ -50,7 +52,7 @@ def line_of(kube: Kube, namespace: str, containers: Sequence[Mapping[str, Any]])
     """
     from perfdag.kube import KubeError
 
-    frontend = frontend_of(containers)
+    frontend = find_frontend(containers)
 
     async def read() -> tuple[int | None, float | None]:
         nonlocal frontend
@@ -64,12 +66,12 @@ def line_of(kube: Kube, namespace: str, containers: Sequence[Mapping[str, Any]])
             if not error.status:  # no answer in time
                 frontend = None
             return None, None
-        return gauges(body.decode(errors="replace"), queue)
+        return parse_gauges(body.decode(errors="replace"), queue)
 
     return read
 
 
-def gauges(text: str, queue: str) -> tuple[int | None, float | None]:
+def parse_gauges(text: str, queue: str) -> tuple[int | None, float | None]:
     """Return depth and longest wait (seconds) of a queue in a frontend's metrics.
 
     None if absent.

@@ -16,7 +16,7 @@ from itertools import count
 from typing import cast
 
 from perfdag.steps.queue import wire
-from perfdag.steps.queue.tally import Tally
+from perfdag.steps.queue.tally import ClientStats
 
 RETRY_SECONDS = 0.2
 DRAIN_SECONDS = 30.0
@@ -24,7 +24,7 @@ DRAIN_SECONDS = 30.0
 UNANSWERED = "no answer in time"
 
 
-class LostError(Exception):
+class NoAnswerError(Exception):
     """A request without an answer; the text is the cause that is counted."""
 
 
@@ -52,22 +52,22 @@ class OriginalWire:
         self.request = wire.encode(work.message())
 
     async def ask(self) -> wire.Message:
-        """Send the request and return the reply. Raises LostError."""
+        """Send the request and return the reply. Raises NoAnswerError."""
         try:
             reader, writer = await asyncio.open_connection(
                 self.where.host or "localhost", self.where.port
             )
         except OSError:
-            raise LostError("cannot connect") from None
+            raise NoAnswerError("cannot connect") from None
         try:
             writer.write(self.request)
-            wire.watch(writer.get_extra_info("socket"))
+            wire.enable_keepalive(writer.get_extra_info("socket"))
             message = wire.decode(await reader.read())
             return wire.reply(message) | {"Waittime": wire.number(message, "Waittime")}
         except OSError:
-            raise LostError("connection lost") from None
+            raise NoAnswerError("connection lost") from None
         except wire.MalformedError:
-            raise LostError("no valid reply") from None
+            raise NoAnswerError("no valid reply") from None
         finally:
             writer.close()
 
@@ -94,7 +94,7 @@ class KeptWire(asyncio.Protocol):
         self.connecting = asyncio.Lock()
 
     async def ask(self) -> wire.Message:
-        """Send the request and return the reply. Raises LostError."""
+        """Send the request and return the reply. Raises NoAnswerError."""
         if self.transport is None:
             await self._connect()
         assert self.transport is not None
@@ -102,7 +102,7 @@ class KeptWire(asyncio.Protocol):
         future: asyncio.Future[wire.Message] = asyncio.get_running_loop().create_future()
         self.replies[number] = future
         self.work["Id"] = number
-        self.transport.write(wire.line(self.work))
+        self.transport.write(wire.encode_line(self.work))
         try:
             return await future
         finally:
@@ -117,18 +117,18 @@ class KeptWire(asyncio.Protocol):
                     lambda: self, self.where.host or "localhost", self.where.port
                 )
             except OSError:
-                raise LostError("cannot connect") from None
+                raise NoAnswerError("cannot connect") from None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport, self.buffer, self.refused = cast(asyncio.Transport, transport), b"", ""
-        wire.watch(self.transport.get_extra_info("socket"))
+        wire.enable_keepalive(self.transport.get_extra_info("socket"))
         self.transport.write(wire.HELLO)
 
     def data_received(self, data: bytes) -> None:
         *lines, self.buffer = (self.buffer + data).split(b"\n")
-        for one in lines:
+        for line in lines:
             try:
-                message = wire.decode(one)
+                message = wire.decode(line)
             except wire.MalformedError:
                 continue
             if message.get("Id") is None:  # of no request: the reason why the frontend closes
@@ -142,7 +142,7 @@ class KeptWire(asyncio.Protocol):
         self.transport = None
         for future in self.replies.values():
             if not future.done():
-                future.set_exception(LostError(self.refused or "connection lost"))
+                future.set_exception(NoAnswerError(self.refused or "connection lost"))
 
     async def close(self) -> None:
         if self.transport is not None:
@@ -155,13 +155,13 @@ Wire = OriginalWire | KeptWire
 class ClosedLoop:
     """Slots that send a request when their last one is answered."""
 
-    def __init__(self, wire_: Wire, tally: Tally, most: int) -> None:
+    def __init__(self, wire_: Wire, client_stats: ClientStats, most: int) -> None:
         if not 1 <= most <= wire.MOST_PARALLEL:
             raise ValueError(
                 f"at most {most} parallel requests: must be between 1 and {wire.MOST_PARALLEL}"
             )
         self.wire = wire_
-        self.tally = tally
+        self.client_stats = client_stats
         self.most = most
         self.slots: list[asyncio.Task[None]] = []
         self.wanted = 0
@@ -171,7 +171,7 @@ class ClosedLoop:
 
         Return the number.
         """
-        self.wanted = self.tally.parallel = max(0, min(self.most, wanted))
+        self.wanted = self.client_stats.parallel = max(0, min(self.most, wanted))
         for slot in range(self.wanted):
             if slot >= len(self.slots):
                 self.slots.append(asyncio.create_task(self._slot(slot)))
@@ -181,7 +181,7 @@ class ClosedLoop:
 
     async def _slot(self, slot: int) -> None:
         while slot < self.wanted:
-            if not await request(self.wire, self.tally, slot):
+            if not await request(self.wire, self.client_stats, slot):
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def stop(self) -> None:
@@ -192,23 +192,27 @@ class ClosedLoop:
         await asyncio.gather(*self.slots, return_exceptions=True)
 
 
-async def request(wire_: Wire, tally: Tally, slot: int, scheduled: float | None = None) -> bool:
+async def request(
+    wire_: Wire, client_stats: ClientStats, slot: int, scheduled: float | None = None
+) -> bool:
     """Send a request and count it; return False if no answer came.
 
     ``scheduled``: monotonic seconds.
     """
     began = time.monotonic()
-    tally.began()
+    client_stats.began()
     answer, cause = None, "cancelled"
     try:
         answer = await wire_.ask()
-    except LostError as error:
+    except NoAnswerError as error:
         cause = str(error)
     finally:
         if answer is None and cause == "cancelled":
-            tally.pending -= 1
+            client_stats.pending -= 1
         else:
-            tally.ended(answer, cause, began, scheduled if scheduled is not None else began, slot)
+            client_stats.ended(
+                answer, cause, began, scheduled if scheduled is not None else began, slot
+            )
     return answer is not None
 
 
@@ -239,14 +243,14 @@ class OpenLoop:
     def __init__(
         self,
         wire_: Wire,
-        tally: Tally,
+        client_stats: ClientStats,
         rate: float,
         poisson: bool = False,
         seed: int = 1,
         most: int = wire.MOST_PARALLEL,
         drain: float = DRAIN_SECONDS,
     ) -> None:
-        self.wire, self.tally, self.most, self.drain = wire_, tally, most, drain
+        self.wire, self.client_stats, self.most, self.drain = wire_, client_stats, most, drain
         self.due = schedule(rate, poisson, seed)
         self.rate = rate
         self.flying: set[asyncio.Task[bool]] = set()
@@ -263,7 +267,7 @@ class OpenLoop:
             wait = start + due - time.monotonic()
             if wait > 0:
                 await asyncio.sleep(wait)
-            elif self.tally.scheduled % 64 == 0:
+            elif self.client_stats.scheduled % 64 == 0:
                 await asyncio.sleep(0)
             self._send(start + due)
         if self.flying:
@@ -274,34 +278,34 @@ class OpenLoop:
         await asyncio.gather(*left, return_exceptions=True)
         for task in left:
             if task.cancelled():
-                self.tally.pending += 1  # began() could restart the clock
-                self.tally.ended(None, UNANSWERED, start, start, -1)
+                self.client_stats.pending += 1  # began() could restart the clock
+                self.client_stats.ended(None, UNANSWERED, start, start, -1)
 
     def _send(self, scheduled: float) -> None:
-        self.tally.scheduled += 1
-        self.tally.lag.add(max(0.0, time.monotonic() - scheduled))
+        self.client_stats.scheduled += 1
+        self.client_stats.lag.add(max(0.0, time.monotonic() - scheduled))
         if len(self.flying) >= self.most:
-            self.tally.began()
-            self.tally.ended(None, "too many in flight", scheduled, scheduled, -1)
+            self.client_stats.began()
+            self.client_stats.ended(None, "too many in flight", scheduled, scheduled, -1)
             return
-        task = asyncio.create_task(request(self.wire, self.tally, -1, scheduled))
+        task = asyncio.create_task(request(self.wire, self.client_stats, -1, scheduled))
         self.flying.add(task)
         task.add_done_callback(self.flying.discard)
 
     def validity(self) -> str:
         """Return "" if 98 % of the requests were sent in time, else why the run is invalid."""
-        late = self.tally.lag.at(0.99)
+        late = self.client_stats.lag.at(0.99)
         if late > max(0.01, 2 / self.rate):
             return f"invalid: the generator ran {late * 1000:.1f} ms late at p99 of its requests"
-        dropped = self.tally.causes["too many in flight"]
-        if dropped > 0.02 * max(1, self.tally.scheduled):
+        dropped = self.client_stats.causes["too many in flight"]
+        if dropped > 0.02 * max(1, self.client_stats.scheduled):
             return (
-                f"invalid: {dropped} of {self.tally.scheduled} requests came with {self.most} "
+                f"invalid: {dropped} of {self.client_stats.scheduled} requests came with {self.most} "
                 "in flight"
             )
-        if missing := self.tally.causes[UNANSWERED]:
+        if missing := self.client_stats.causes[UNANSWERED]:
             return (
-                f"invalid: {missing} of {self.tally.scheduled} requests were not answered "
+                f"invalid: {missing} of {self.client_stats.scheduled} requests were not answered "
                 f"{self.drain:g} s after the last was sent (--drain)"
             )
         return ""

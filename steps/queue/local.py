@@ -9,7 +9,7 @@ from typing import Any
 from perfdag.steps.queue.frontend import Frontend, Limits
 from perfdag.steps.queue.load import ClosedLoop, KeptWire, Work
 from perfdag.steps.queue.processes import Processes
-from perfdag.steps.queue.tally import Tally
+from perfdag.steps.queue.tally import ClientStats
 from perfdag.steps.queue.targets import LocalLoad, LocalTarget
 from perfdag.steps.queue.wire import Address
 from perfdag.steps.queue.workload import Workload, device
@@ -55,10 +55,13 @@ class Local:
         self.processes = Processes(
             Address("127.0.0.1", workers), QUEUE, self.command, **self.options
         )
-        self.tally = Tally()
+        self.client_stats = ClientStats()
         self.wire = KeptWire(Address("127.0.0.1", clients), Work(QUEUE, limit=self.item_limit))
-        self.loop = ClosedLoop(self.wire, self.tally, self.most)
-        self.target, self.load = LocalTarget(self.processes), LocalLoad(self.loop, self.tally)
+        self.loop = ClosedLoop(self.wire, self.client_stats, self.most)
+        self.target, self.load = (
+            LocalTarget(self.processes),
+            LocalLoad(self.loop, self.client_stats),
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:

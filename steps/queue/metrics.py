@@ -73,12 +73,42 @@ _SIMPLE: tuple[tuple[str, str, str, Callable[[Queue], int]], ...] = (
     ("hpa_queue_waiting", "gauge", "Items waiting for a backend.", lambda q: q.waiting),
     ("hpa_queue_running", "gauge", "Items that a backend is working on.", lambda q: q.running),
     ("hpa_queue_accepted_total", "counter", "Requests taken into the queue.", lambda q: q.accepted),
-    ("hpa_queue_success_total", "counter", "Items done with return code 0, no error and no timeout.", lambda q: q.success),
-    ("hpa_queue_failure_total", "counter", "Items that failed, timed out or lost their backend.", lambda q: q.failure),
-    ("hpa_queue_disconnect_total", "counter", "Items dropped because their client left.", lambda q: q.disconnected),
-    ("hpa_queue_undelivered_total", "counter", "Items whose client left while they ran.", lambda q: q.undelivered),
-    ("hpa_queue_retry_total", "counter", "Items put back after losing their backend.", lambda q: q.retried),
-    ("hpa_queue_refused_total", "counter", "Requests refused because the queue was full.", lambda q: q.refused),
+    (
+        "hpa_queue_success_total",
+        "counter",
+        "Items done with return code 0, no error and no timeout.",
+        lambda q: q.success,
+    ),
+    (
+        "hpa_queue_failure_total",
+        "counter",
+        "Items that failed, timed out or lost their backend.",
+        lambda q: q.failure,
+    ),
+    (
+        "hpa_queue_disconnect_total",
+        "counter",
+        "Items dropped because their client left.",
+        lambda q: q.disconnected,
+    ),
+    (
+        "hpa_queue_undelivered_total",
+        "counter",
+        "Items whose client left while they ran.",
+        lambda q: q.undelivered,
+    ),
+    (
+        "hpa_queue_retry_total",
+        "counter",
+        "Items put back after losing their backend.",
+        lambda q: q.retried,
+    ),
+    (
+        "hpa_queue_refused_total",
+        "counter",
+        "Requests refused because the queue was full.",
+        lambda q: q.refused,
+    ),
 )
 _MAXIMA: tuple[tuple[str, str, Callable[[Queue, float], float]], ...] = (
     (

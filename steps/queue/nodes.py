@@ -14,7 +14,7 @@ def subject(node: str, device: str) -> str:
     return f"{node}/{device}" if device else node
 
 
-def failed(nodes: Mapping[str, Any]) -> dict[str, int]:
+def failures_by_subject(nodes: Mapping[str, Any]) -> dict[str, int]:
     """Return failed requests by subject, most first.
 
     Requests that reached no backend have no subject.
@@ -27,7 +27,7 @@ def failed(nodes: Mapping[str, Any]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
-def blame(stats: Stats) -> str:
+def failure_hint(stats: Stats) -> str:
     """Return the most frequent error of backends and the suspect devices, as text."""
     errors: Counter[str] = Counter()
     for node in stats["nodes"].values():
@@ -36,12 +36,12 @@ def blame(stats: Stats) -> str:
     return hint + (f"; most on {' and '.join(stats['suspects'])}" if stats["suspects"] else "")
 
 
-def pods(stats: Stats) -> int:
+def count_pods(stats: Stats) -> int:
     """Return the number of backends that completed an item."""
     return sum(len(node["pods"]) for node in stats["nodes"].values())
 
 
-def spread(stats: Stats) -> dict[str, Any]:
+def work_by_node(stats: Stats) -> dict[str, Any]:
     """Return completed and failed items by node and device."""
     return {
         name: {

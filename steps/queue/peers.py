@@ -117,7 +117,7 @@ class Client(PeerSession):
             self.items.pop(item, None)
             if self.kept:
                 reply["Id"] = identity
-                self.send(wire.line(reply))
+                self.send(wire.encode_line(reply))
             else:
                 self.send(wire.fit_original(reply), last=True)
                 self.close()
@@ -128,13 +128,15 @@ class Client(PeerSession):
 
     def deny(self, message: wire.Message, why: str) -> None:
         if self.kept:
-            self.send(wire.line({**wire.failure(why), "Id": message.get("Id")}))
+            self.send(wire.encode_line({**wire.failure(why), "Id": message.get("Id")}))
         else:
             self.refuse(why)
 
     def refuse(self, why: str) -> None:
         self.send(
-            wire.line(wire.failure(why)) if self.kept else wire.fit_original(wire.failure(why))
+            wire.encode_line(wire.failure(why))
+            if self.kept
+            else wire.fit_original(wire.failure(why))
         )
         self.close()
 
@@ -161,7 +163,7 @@ class Worker(PeerSession):
         if self.kept and message.get("Leave"):
             if self.item is None:  # otherwise its item is on the way, and it answers that first
                 self._unpark()
-                self.send(wire.line({"Bye": True}))
+                self.send(wire.encode_line({"Bye": True}))
                 self.close()
             return
         if self.item is not None:
@@ -197,7 +199,7 @@ class Worker(PeerSession):
             self.frontend.busy[self] = item.dispatched + limits.reply_seconds
         if self.kept:
             work["Running"] = queue.running
-            self.send(wire.line(work))
+            self.send(wire.encode_line(work))
         else:
             self.send(wire.encode(work))
 
@@ -230,7 +232,7 @@ class Worker(PeerSession):
 
     def _send_error(self, why: str, empty: bool = False) -> None:
         message: wire.Message = {"Error": why, "Args": None, "Limit": 0, "Empty": empty}
-        self.send(wire.line(message) if self.kept else wire.encode(message))
+        self.send(wire.encode_line(message) if self.kept else wire.encode(message))
         self.close()
 
     def bad(self, why: str) -> None:

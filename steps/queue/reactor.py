@@ -100,7 +100,7 @@ class Reactor:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            wire.watch(listener)  # accepted sockets inherit it
+            wire.enable_keepalive(listener)  # accepted sockets inherit it
             listener.bind((host, port))
             listener.listen(4096)
             port = port or listener.getsockname()[1]

@@ -40,7 +40,7 @@ Stats = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Patience:
+class SteadyCriteria:
     """When a rate is steady: ``windows`` of ``items`` a slot lie within ``tolerance`` of their
     mean.
 
@@ -105,9 +105,9 @@ def window(before: Chains, after: Chains) -> float:
 
 
 async def measure(
-    look: Callable[[], Awaitable[Stats]],
+    read_stats: Callable[[], Awaitable[Stats]],
     slots: int,
-    patience: Patience,
+    criteria: SteadyCriteria,
     ready: Callable[[Stats], bool],
     lost: Callable[[], Awaitable[str]],
 ) -> Rate:
@@ -120,26 +120,26 @@ async def measure(
     rates: list[float] = []
     start: Chains | None = None
     while True:
-        stats = await look()
+        stats = await read_stats()
         now = chains(stats)
         if len(now) >= slots and start is None and ready(stats):
             start = now
-        elif start is not None and _complete(start, now, slots, patience.items):
+        elif start is not None and _complete(start, now, slots, criteria.items):
             rates.append(window(start, now))
             start = now
-        last = rates[-patience.windows :]
-        steady = len(last) == patience.windows and _agree(last, patience.tolerance)
+        last = rates[-criteria.windows :]
+        steady = len(last) == criteria.windows and _agree(last, criteria.tolerance)
         all_failed = not stats["success"] and stats["failure"] >= max(3, slots)
         if (
             steady
             or all_failed
             or await lost()
-            or time.monotonic() - began > patience.limit(longest(stats))
+            or time.monotonic() - began > criteria.limit(longest(stats))
         ):
-            return _rate(
+            return summarize(
                 last if steady else rates[1:] or rates, steady, time.monotonic() - began, stats
             )
-        await asyncio.sleep(patience.poll)
+        await asyncio.sleep(criteria.poll)
 
 
 def longest(stats: Stats) -> float:
@@ -158,7 +158,7 @@ def _agree(rates: Sequence[float], tolerance: float) -> bool:
     return mean > 0 and max(abs(rate - mean) for rate in rates) <= tolerance * mean
 
 
-def _rate(rates: Sequence[float], steady: bool, seconds: float, stats: Stats) -> Rate:
+def summarize(rates: Sequence[float], steady: bool, seconds: float, stats: Stats) -> Rate:
     mean = statistics.fmean(rates) if rates else 0.0
     error = statistics.stdev(rates) / math.sqrt(len(rates)) if len(rates) > 1 else math.inf
     return Rate(mean, error, tuple(rates), steady, seconds, stats)

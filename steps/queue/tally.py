@@ -117,7 +117,7 @@ class Chain:
         return self.count / (self.last - self.first) if self.count else 0.0
 
 
-class Tally:
+class ClientStats:
     """Statistics since the last reset.
 
     Requests in flight survive a reset and count when they end.

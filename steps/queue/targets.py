@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlencode
 from perfdag.steps.queue.load import ClosedLoop
 from perfdag.steps.queue.processes import Processes
 from perfdag.steps.queue.steady import Stats
-from perfdag.steps.queue.tally import Tally
+from perfdag.steps.queue.tally import ClientStats
 from perfdag.steps.queue.validate import BadInput
 
 if TYPE_CHECKING:
@@ -53,17 +53,17 @@ class LocalTarget:
 class LocalLoad:
     """A client in this process."""
 
-    def __init__(self, loop: ClosedLoop, tally: Tally) -> None:
-        self.loop, self.tally = loop, tally
+    def __init__(self, loop: ClosedLoop, client_stats: ClientStats) -> None:
+        self.loop, self.client_stats = loop, client_stats
 
     async def parallel(self, requests: int) -> int:
         return self.loop.set_parallel(requests)
 
     async def reset(self) -> None:
-        self.tally.reset()
+        self.client_stats.reset()
 
     async def stats(self) -> Stats:
-        return self.tally.as_json()
+        return self.client_stats.as_json()
 
 
 class HttpLoad:
@@ -108,7 +108,7 @@ class HttpLoad:
         return stats
 
 
-def by_url(url: str, token: str) -> Callable[[str], Awaitable[bytes]]:
+def fetch_by_url(url: str, token: str) -> Callable[[str], Awaitable[bytes]]:
     """Return a fetcher for the control port at ``url``.
 
     It raises BadInput if the port refuses or is unreachable.
@@ -140,7 +140,7 @@ def by_url(url: str, token: str) -> Callable[[str], Awaitable[bytes]]:
     return get
 
 
-def by_service(
+def fetch_by_service(
     kube: Kube, namespace: str, service: str, port: int, token: str
 ) -> Callable[[str], Awaitable[bytes]]:
     """Return a fetcher for a client's Service through the API server's proxy.

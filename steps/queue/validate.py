@@ -16,13 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from perfdag.steps.queue.nodes import blame, pods, spread
-from perfdag.steps.queue.steady import Patience, Rate, Stats, longest, measure, ratio
-from perfdag.steps.queue.verdict import Step, Verdict, sentence
+from perfdag.steps.queue.nodes import count_pods, failure_hint, work_by_node
+from perfdag.steps.queue.steady import Rate, Stats, SteadyCriteria, longest, measure, ratio
+from perfdag.steps.queue.verdict import Step, Verdict, step_line
 
 STOP_SECONDS = 5.0
 """Time of a client to stop its requests when a validation ends early."""
-LONGER = (
+SCALE_TIMEOUT_HINT = (
     "the scale timeout (--scale-timeout, scale_timeout of the benchmark) must be longer than "
     "an item"
 )
@@ -80,7 +80,7 @@ class Plan:
     limit: int
     factor: float = 1.8
     scale_seconds: float = 120.0
-    patience: Patience = field(default_factory=Patience)
+    criteria: SteadyCriteria = field(default_factory=SteadyCriteria)
     stop: bool = False
 
     def __post_init__(self) -> None:
@@ -119,8 +119,8 @@ async def validate(
         for replicas in plan.steps():
             step = await _step(target, load, plan, replicas, verdict.steps)
             verdict.steps.append(step)
-            report(sentence(step))
-            verdict.spread = spread(step.rate.stats)
+            report(step_line(step))
+            verdict.spread = work_by_node(step.rate.stats)
             if plan.stop and not step.passed:
                 break
         await load.parallel(0)
@@ -172,7 +172,7 @@ async def _scale(target: Target, replicas: int, seconds: float) -> None:
             have, why = await target.ready(), await target.why()
             if have == replicas:
                 raise BadInput(
-                    f"replicas that were scaled in still run after {seconds:g} s: {LONGER}"
+                    f"replicas that were scaled in still run after {seconds:g} s: {SCALE_TIMEOUT_HINT}"
                 )
             raise BadInput(
                 f"{have} of {replicas} replicas run after {seconds:g} s{': ' + why if why else ''}"
@@ -194,7 +194,9 @@ async def idle(target: Target, load: Load, seconds: float) -> None:
     while pending := (await load.stats())["pending"]:
         await _raise_if_lost(target)
         if time.monotonic() > end:
-            raise BadInput(f"{pending} requests are still in flight after {seconds:g} s: {LONGER}")
+            raise BadInput(
+                f"{pending} requests are still in flight after {seconds:g} s: {SCALE_TIMEOUT_HINT}"
+            )
         await asyncio.sleep(0.1)
 
 
@@ -205,7 +207,11 @@ async def _step(target: Target, load: Load, plan: Plan, replicas: int, done: lis
     await load.reset()
     await load.parallel(replicas)
     rate = await measure(
-        load.stats, replicas, plan.patience, lambda stats: pods(stats) >= replicas, target.lost
+        load.stats,
+        replicas,
+        plan.criteria,
+        lambda stats: count_pods(stats) >= replicas,
+        target.lost,
     )
     have, lost = await target.ready(), await target.lost()
     against = ratio(rate, done[-1].rate) if done and done[-1].rate.per_second else None
@@ -213,7 +219,7 @@ async def _step(target: Target, load: Load, plan: Plan, replicas: int, done: lis
     problems = [lost] if lost else []
     problems += _failures(rate.stats)
     if not lost:
-        problems += _shortfalls(rate, plan.patience, replicas, have)
+        problems += _shortfalls(rate, plan.criteria, replicas, have)
         if against and not against[0] >= needed:
             problems.append(
                 f"{against[0]:.3f} times the throughput of {done[-1].replicas}, {needed:.3f} needed"
@@ -230,16 +236,16 @@ def _failures(stats: Stats) -> list[str]:
     if not stats["failure"]:
         return []
     causes = ", ".join(f"{count} {cause}" for cause, count in stats["causes"].items())
-    return [f"{stats['failure']} failed requests ({causes}){blame(stats)}"]
+    return [f"{stats['failure']} failed requests ({causes}){failure_hint(stats)}"]
 
 
-def _shortfalls(rate: Rate, patience: Patience, replicas: int, have: int) -> list[str]:
+def _shortfalls(rate: Rate, criteria: SteadyCriteria, replicas: int, have: int) -> list[str]:
     """Return why a rate is not that of ``replicas``."""
     problems = []
     if not rate.per_second:
-        problems.append(_reason_for_no_rate(rate, patience))
-    elif pods(rate.stats) < replicas:
-        problems.append(f"only {pods(rate.stats)} of {replicas} replicas did any work")
+        problems.append(_reason_for_no_rate(rate, criteria))
+    elif count_pods(rate.stats) < replicas:
+        problems.append(f"only {count_pods(rate.stats)} of {replicas} replicas did any work")
     if have != replicas:
         problems.append(
             f"{have} replicas run at its end, {replicas} were requested: something else "
@@ -250,7 +256,7 @@ def _shortfalls(rate: Rate, patience: Patience, replicas: int, have: int) -> lis
     return problems
 
 
-def _reason_for_no_rate(rate: Rate, patience: Patience) -> str:
+def _reason_for_no_rate(rate: Rate, criteria: SteadyCriteria) -> str:
     """Return why there is no rate."""
     if rate.stats["failure"] and not rate.stats["success"]:
         return "throughput was zero"
@@ -262,6 +268,6 @@ def _reason_for_no_rate(rate: Rate, patience: Patience) -> str:
         )
     more = f"set the timeout (--timeout) to {2 * rate.seconds:.0f} s"
     return (
-        f"no window of {patience.items} items a replica ended in {rate.seconds:.0f} s; items "
+        f"no window of {criteria.items} items a replica ended in {rate.seconds:.0f} s; items "
         f"take {item:.3g} s: {more}"
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perfdag.steps.queue import law
-from perfdag.steps.queue.nodes import failed
+from perfdag.steps.queue.nodes import failures_by_subject
 from perfdag.steps.queue.steady import Rate
 
 
@@ -50,7 +50,7 @@ class Step:
             "latency": self.rate.stats["latency"],
             "failures": self.failures,
             "lost": self.lost,
-            "failed": failed(self.rate.stats["nodes"]),
+            "failed": failures_by_subject(self.rate.stats["nodes"]),
             "problems": self.problems,
         }
 
@@ -82,7 +82,7 @@ class Verdict:
         }
 
 
-def sentence(step: Step) -> str:
+def step_line(step: Step) -> str:
     """Return a step as one line."""
     text = f"{step.replicas:>4} replicas: {step.rate.per_second:.4g}/s"
     if math.isfinite(step.rate.error):
@@ -99,7 +99,7 @@ def sentence(step: Step) -> str:
     return text + (f"  FAIL: {'; '.join(step.problems)}" if step.problems else "")
 
 
-def closing(verdict: Verdict) -> str:
+def summary(verdict: Verdict) -> str:
     """Return laws, work by node and verdict as text."""
     lines = []
     for name, fitted in (

@@ -10,8 +10,7 @@ JSON object a line, on a connection that stays open.
 Messages (keys as in the original; kept framing adds those in brackets):
 
 - client to frontend: ``{Queue, Args, Limit [, Id, Retries]}``, answered by a reply ``[+ Id]``
-- backend to frontend: ``{Queue}``, answered by a work item; in kept framing the answer waits for
-  one
+- backend to frontend: ``{Queue}``, answered by a work item; in kept framing, after a wait
 - work item: ``{Error, Args, Limit, Empty [, Running]}``; Limit in seconds, 0 is none
 - reply: ``{Pod, Node, Device, Error, Timeout, Runtime, Waittime, Retcode}``, times in seconds;
   in kept framing, a reply with ``Queue`` also asks for the next item
@@ -81,7 +80,7 @@ def encode(message: Message) -> bytes:
         return _compact(message).encode("utf-8", "replace")
 
 
-def line(message: Message) -> bytes:
+def encode_line(message: Message) -> bytes:
     """Return a message in kept framing."""
     return encode(message) + b"\n"
 
@@ -201,7 +200,7 @@ def fit_original(message: Message) -> bytes:
     return data
 
 
-def watch(sock: socket.socket) -> None:
+def enable_keepalive(sock: socket.socket) -> None:
     """Enable TCP keep-alive, to detect a vanished host within about 20 s, and disable Nagle."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     options = (

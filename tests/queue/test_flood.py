@@ -13,14 +13,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
-
 from aiohttp import web as aiohttp_web
 
 from perfdag.steps.queue import slots, web
 from perfdag.steps.queue.frontend import Limits
 from perfdag.steps.queue.wire import Address
 from tests.queue.conftest import Start
-from tests.queue.conversation import Line, dial, scrape
+from tests.queue.conversation import Connection, dial, scrape
 from tests.queue.test_frontend import adds_up, until
 
 HELLO = "perfdag/1\n"
@@ -47,19 +46,23 @@ async def flooding(port: int, data: bytes, count: int) -> AsyncIterator[None]:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def hear(line: Line) -> list[dict[str, object]]:
+async def receive_all(line: Connection) -> list[dict[str, object]]:
     """Every line until the connection ends."""
     with contextlib.suppress(ConnectionError):
-        return [json.loads(one) for one in (await asyncio.wait_for(line.reader.read(), 5)).splitlines()]
+        return [
+            json.loads(one) for one in (await asyncio.wait_for(line.reader.read(), 5)).splitlines()
+        ]
     return []
 
 
 async def test_refused_requests_end_the_connection(start: Start) -> None:
     frontend = await start(limits=Limits(refusals=20))
     line = await dial(frontend.ports[0], HELLO + '{"Queue": "nowhere"}\n' * 21)
-    heard = await hear(line)
+    heard = await receive_all(line)
     assert len(heard) == 21
-    assert heard[-1]["Error"] == "Unknown 'nowhere' queue, and 21 refused requests on one connection"
+    assert (
+        heard[-1]["Error"] == "Unknown 'nowhere' queue, and 21 refused requests on one connection"
+    )
     assert frontend.rejected == 21
     assert frontend.peers == 0
 
@@ -85,19 +88,21 @@ async def test_a_flood_is_handled_in_slices(start: Start) -> None:
 
 async def test_flooding_clients_leave_the_others_their_turn(start: Start) -> None:
     frontend = await start(limits=Limits(refusals=10**9))
-    worker = Line(*await asyncio.open_connection("127.0.0.1", frontend.ports[1]))
-    client = Line(*await asyncio.open_connection("127.0.0.1", frontend.ports[0]))
-    await worker.say(HELLO + '{"Queue": "sleep"}\n')
-    await client.say(HELLO)
+    worker = Connection(*await asyncio.open_connection("127.0.0.1", frontend.ports[1]))
+    client = Connection(*await asyncio.open_connection("127.0.0.1", frontend.ports[0]))
+    await worker.send(HELLO + '{"Queue": "sleep"}\n')
+    await client.send(HELLO)
     async with flooding(frontend.ports[0], b"{}\n" * 2500, 8):
         await until(lambda: frontend.rejected > 1000)
         before = frontend.rejected
         for number in range(20):
-            await client.say(f'{{"Id": {number}, "Queue": "sleep"}}\n')
+            await client.send(f'{{"Id": {number}, "Queue": "sleep"}}\n')
             await asyncio.wait_for(worker.reader.readline(), 5)
-            await worker.say('{"Retcode": 0, "Queue": "sleep"}\n')
+            await worker.send('{"Retcode": 0, "Queue": "sleep"}\n')
             assert json.loads(await asyncio.wait_for(client.reader.readline(), 5))["Id"] == number
-        assert frontend.rejected - before < 60_000  # a request is three turns, each with slices of the flood
+        assert (
+            frontend.rejected - before < 60_000
+        )  # a request is three turns, each with slices of the flood
     for line in (worker, client):
         await line.close()
 
@@ -118,7 +123,7 @@ async def test_a_peer_that_completes_messages_is_not_stuck(start: Start) -> None
     line = await dial(frontend.ports[0], HELLO + '{"Queue"')
     for number in range(1, 13):
         await asyncio.sleep(0.15)
-        await line.say(': "sleep"}\n{"Queue"')
+        await line.send(': "sleep"}\n{"Queue"')
         await until(lambda number=number: frontend.queues["sleep"].waiting == number)
     assert frontend.stuck == 0
     await until(lambda: frontend.stuck == 1, 3)
@@ -136,7 +141,7 @@ async def test_requests_of_clients_that_left_are_let_go(start: Start) -> None:
         await until(lambda: queue.waiting == 1)
     assert len(queue.items) <= 66
     worker = await dial(frontend.ports[1], '{"Queue": "sleep"}')
-    assert (await worker.hear())["Args"] == ["stays"]
+    assert (await worker.receive())["Args"] == ["stays"]
     for line in (worker, stays):
         await line.close()
 
@@ -167,10 +172,10 @@ async def test_without_descriptors_those_connected_are_served(
     await until(lambda: frontend.exhaustion.count >= 6)
     used = time.process_time()
     for _ in range(10):
-        await client.say('{"Queue": "sleep"}\n')
-        assert (await worker.hear())["Error"] == ""
-        await worker.say('{"Retcode": 0, "Queue": "sleep"}\n')
-        assert (await client.hear())["Retcode"] == 0
+        await client.send('{"Queue": "sleep"}\n')
+        assert (await worker.receive())["Error"] == ""
+        await worker.send('{"Retcode": 0, "Queue": "sleep"}\n')
+        assert (await client.receive())["Retcode"] == 0
         await asyncio.sleep(0.05)
     assert time.process_time() - used < 0.3  # it waits before it tries again
     assert frontend.peers == 2
@@ -181,7 +186,10 @@ async def test_without_descriptors_those_connected_are_served(
     assert values["hpa_peers_unaccepted_total"] == frontend.exhaustion.count
     said = capfd.readouterr().err
     assert not caplog.records  # nor a traceback of asyncio's
-    assert said == "cannot accept connections: Too many open files; open ones are served, and accepting is retried\n"
+    assert (
+        said
+        == "cannot accept connections: Too many open files; open ones are served, and accepting is retried\n"
+    )
     for peer in late:
         peer.close()
 
@@ -201,8 +209,12 @@ async def test_connections_stay_below_the_limit_of_open_files(start: Start) -> N
 async def test_who_does_not_read_its_page_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web, "CONNECTION_SECONDS", 0.2)
     size = 16 << 20
-    server = await web.serve(Address("127.0.0.1", 0), lambda _: aiohttp_web.Response(text="x" * size))
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1], limit=1024)
+    server = await web.serve(
+        Address("127.0.0.1", 0), lambda _: aiohttp_web.Response(text="x" * size)
+    )
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", server.sockets[0].getsockname()[1], limit=1024
+    )
     writer.write(b"GET / HTTP/1.1\r\n\r\n")
     await asyncio.sleep(0.5)
     body = b""
@@ -226,5 +238,3 @@ async def test_silent_connections_leave_the_metrics_port_after_their_time(
     assert (await scrape(port))["hpa_peers"] == 0
     for line in silent:
         line.writer.close()
-
-
