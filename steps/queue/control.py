@@ -115,8 +115,8 @@ def stats_text(client_stats: ClientStats, completed: int = 0, rejected: int = 0)
     lines = [
         _header("Overall request / reply statistics"),
         f"\nSending {client_stats.parallel} requests in parallel.",
-        f"\n{client_stats.pending} pending, {client_stats.failure} failed and {client_stats.success} "
-        f"successful requests in {client_stats.seconds:.1f} seconds.",
+        f"\n{client_stats.pending} pending, {client_stats.failure} failed and "
+        f"{client_stats.success} successful requests in {client_stats.seconds:.1f} seconds.",
     ]
     if client_stats.success:
         lines.append(f"= {client_stats.rate:.2f} successfully completed requests / second.")

@@ -300,8 +300,8 @@ class OpenLoop:
         dropped = self.client_stats.causes["too many in flight"]
         if dropped > 0.02 * max(1, self.client_stats.scheduled):
             return (
-                f"invalid: {dropped} of {self.client_stats.scheduled} requests came with {self.most} "
-                "in flight"
+                f"invalid: {dropped} of {self.client_stats.scheduled} requests came with "
+                f"{self.most} in flight"
             )
         if missing := self.client_stats.causes[UNANSWERED]:
             return (

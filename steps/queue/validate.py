@@ -172,7 +172,8 @@ async def _scale(target: Target, replicas: int, seconds: float) -> None:
             have, why = await target.ready(), await target.why()
             if have == replicas:
                 raise BadInput(
-                    f"replicas that were scaled in still run after {seconds:g} s: {SCALE_TIMEOUT_HINT}"
+                    f"replicas that were scaled in still run after {seconds:g} s: "
+                    f"{SCALE_TIMEOUT_HINT}"
                 )
             raise BadInput(
                 f"{have} of {replicas} replicas run after {seconds:g} s{': ' + why if why else ''}"

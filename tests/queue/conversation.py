@@ -1,9 +1,10 @@
-"""One conversation in the original protocol, to be held with any frontend that serves a queue ``sleep`` bounded at 3.
+"""One conversation in the original protocol, to be held with any frontend that serves a queue
+``sleep`` bounded at 3.
 
 Recorded from Intel's frontend (k8s-device-scalability-tester, commit c9c185b) with
 
-    frontend -caddr 127.0.0.1:9997 -waddr 127.0.0.1:9999 -maddr 127.0.0.1:9998 -qmax 3 sleep
-    python tests/queue/conversation.py 9997 9999 9998 > tests/recorded/queue/original.json
+frontend -caddr 127.0.0.1:9997 -waddr 127.0.0.1:9999 -maddr 127.0.0.1:9998 -qmax 3 sleep python
+tests/queue/conversation.py 9997 9999 9998 > tests/recorded/queue/original.json
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ async def dial(port: int, text: str = "") -> Connection:
 
 async def hold(clients: int, workers: int) -> list[list[Any]]:
     """Every answer of the frontend, each with what was said."""
-    heard: list[list[Any]] = []
+    answers: list[list[Any]] = []
 
     async def ask(port: int, who: str, text: str) -> None:
         line = await dial(port, text)
-        heard.append([who, text, await line.receive()])
+        answers.append([who, text, await line.receive()])
         await line.close()
 
     bad = [
@@ -71,12 +72,12 @@ async def hold(clients: int, workers: int) -> list[list[Any]]:
     async def item(request: str, *replies: str) -> None:
         client = await dial(clients, request)
         worker = await dial(workers, '{\n\t"Queue": "sleep"\n}')
-        heard.append(["item for", request, await worker.receive()])
+        answers.append(["item for", request, await worker.receive()])
         for reply in replies:
             await worker.send(reply)
         if not replies:
             await worker.close()
-        heard.append(["client hears of", list(replies), await client.receive()])
+        answers.append(["client hears of", list(replies), await client.receive()])
         await client.close()
 
     done = '{"Pod": "p", "Node": "n", "Device": "card0", "Error": "", "Timeout": 0, "Runtime": 1.5, "Retcode": 0}'
@@ -99,15 +100,15 @@ async def hold(clients: int, workers: int) -> list[list[Any]]:
     await waiting[0].close()
     for _ in range(2):
         worker = await dial(workers, '{"Queue": "sleep"}')
-        heard.append(["first in, first out", "", await worker.receive()])
+        answers.append(["first in, first out", "", await worker.receive()])
         await worker.send(done)
         await asyncio.sleep(0.02)
         await worker.close()
     for client in waiting[1:]:
-        heard.append(["in order", "", await client.receive()])
+        answers.append(["in order", "", await client.receive()])
         await client.close()
     await ask(workers, "backend", '{"Queue": "sleep"}')
-    return heard
+    return answers
 
 
 async def scrape(port: int) -> dict[str, float]:
@@ -123,8 +124,9 @@ async def scrape(port: int) -> dict[str, float]:
 
 async def _record() -> None:
     clients, workers, metrics = map(int, sys.argv[1:4])
-    heard = await hold(clients, workers)
-    print(json.dumps({"heard": heard, "metrics": await scrape(metrics)}, indent=1, sort_keys=True))  # noqa: T201
+    answers = await hold(clients, workers)
+    record = {"heard": answers, "metrics": await scrape(metrics)}
+    sys.stdout.write(json.dumps(record, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

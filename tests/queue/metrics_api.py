@@ -1,4 +1,5 @@
-"""The smallest server of external.metrics.k8s.io and custom.metrics.k8s.io that lets a real HPA controller read a frontend: for tests alone.
+"""The smallest server of external.metrics.k8s.io and custom.metrics.k8s.io that lets a real HPA
+controller read a frontend: for tests alone.
 
 A cluster of one's own has prometheus-adapter there.
 """
@@ -28,15 +29,15 @@ def serve(folder: Path, metrics: str) -> ThreadingHTTPServer:
     def value(metric: str, selector: str) -> str | None:
         queue = re.escape(selector.removeprefix("name="))
         with urllib.request.urlopen(metrics, timeout=5) as text:
-            found = re.search(
+            match = re.search(
                 rf'^{METRICS[metric]}{{name="{queue}"}} (\S+)$', text.read().decode(), re.M
             )
-        return found and found[1]
+        return match and match[1]
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             path, _, query = self.path.partition("?")
-            asked = dict(parse_qsl(query))
+            parameters = dict(parse_qsl(query))
             external = re.fullmatch(rf"/apis/{EXTERNAL}/namespaces/([^/]+)/([^/]+)", path)
             custom = re.fullmatch(
                 rf"/apis/{CUSTOM}/namespaces/([^/]+)/services/([^/]+)/([^/]+)", path
@@ -65,17 +66,17 @@ def serve(folder: Path, metrics: str) -> ThreadingHTTPServer:
                     }
                 )
             elif external:
-                found = value(external[2], asked["labelSelector"])
+                match = value(external[2], parameters["labelSelector"])
                 items = (
                     [
                         {
                             "metricName": external[2],
                             "metricLabels": {},
                             "timestamp": now,
-                            "value": found,
+                            "value": match,
                         }
                     ]
-                    if found
+                    if match
                     else []
                 )
                 self.answer(
@@ -87,7 +88,7 @@ def serve(folder: Path, metrics: str) -> ThreadingHTTPServer:
                     }
                 )
             elif custom:
-                found = value(custom[3], asked["metricLabelSelector"])
+                match = value(custom[3], parameters["metricLabelSelector"])
                 about = {
                     "kind": "Service",
                     "apiVersion": "/v1",
@@ -100,10 +101,10 @@ def serve(folder: Path, metrics: str) -> ThreadingHTTPServer:
                             "describedObject": about,
                             "metric": {"name": custom[3]},
                             "timestamp": now,
-                            "value": found,
+                            "value": match,
                         }
                     ]
-                    if found
+                    if match
                     else []
                 )
                 self.answer(
@@ -153,7 +154,9 @@ def serve(folder: Path, metrics: str) -> ThreadingHTTPServer:
 
 
 def objects(namespace: str, port: int, group: str) -> list[dict[str, Any]]:
-    """What makes the API server ask that port of its own machine for a group of metrics (EXTERNAL or CUSTOM)."""
+    """What makes the API server ask that port of its own machine for a group of metrics (EXTERNAL
+    or CUSTOM).
+    """
     name, version = group.split("/")
     return [
         {

@@ -1,4 +1,4 @@
-"""Scores of traces whose scores are known, the HPA's rule, and both queue benchmarks."""
+"""Scores of known traces, the model of the HPA, and the benchmark queue-autoscale."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perfdag.steps.queue_autoscale import QueueAutoscale, QueueAutoscaleParams
 
 
 def trace(*samples: tuple[float, int, int]) -> list[Sample]:
-    return [Sample(*each) for each in samples]
+    return [Sample(*item) for item in samples]
 
 
 def test_a_known_trace() -> None:
@@ -104,17 +104,17 @@ FOLLOWED = trace((0, 1, 1), (15, 4, 1), (20, 4, 4), (45, 1, 4), (55, 1, 1), (60,
 
 def test_a_load_that_was_followed_is_ok_and_requests_without_an_answer_are_not() -> None:
     params = QueueAutoscaleParams()
-    assert {each.metric for each in parsed(params, FOLLOWED)} >= {"reaction", "release"}
-    with pytest.raises(Invalid, match="3 of 10 requests were not answered") as said:
+    assert {item.metric for item in parsed(params, FOLLOWED)} >= {"reaction", "release"}
+    with pytest.raises(Invalid, match="3 of 10 requests were not answered") as raised:
         parsed(params, FOLLOWED, success=7)
-    assert said.value.measurements
+    assert raised.value.measurements
     with pytest.raises(Invalid, match="100 ms late at p99 of its requests on queue-1"):
         parsed(params, FOLLOWED, schedule_lag={"p99": None, "late": 3.0})
 
 
 def test_failed_requests_fail_it_and_its_rows_say_where() -> None:
     nodes = {"n1": {"failed_devices": {"card0": 1, "card2": 9}}, "n2": {"failed_devices": {}}}
-    with pytest.raises(Failed) as said:
+    with pytest.raises(Failed) as raised:
         parsed(
             QueueAutoscaleParams(),
             FOLLOWED,
@@ -123,33 +123,33 @@ def test_failed_requests_fail_it_and_its_rows_say_where() -> None:
             nodes=nodes,
         )
     assert (
-        str(said.value)
+        str(raised.value)
         == "queue-1: 11 requests failed (10 exit code 9, 1 cannot connect): 9 on n1/card2, 1 on n1/card0"
     )
     failures = [
-        (each.subject, each.coords, each.value)
-        for each in said.value.measurements
-        if each.metric == "failures"
+        (item.subject, item.coords, item.value)
+        for item in raised.value.measurements
+        if item.metric == "failures"
     ]
     assert failures == [
         ("n1/card2", {"queue": "queue-1"}, 9),
         ("n1/card0", {"queue": "queue-1"}, 1),
     ]
-    assert "failures" not in {each.metric for each in parsed(QueueAutoscaleParams(), FOLLOWED)}
+    assert "failures" not in {item.metric for item in parsed(QueueAutoscaleParams(), FOLLOWED)}
 
 
-def over_time(found: list[Measurement], metric: str) -> dict[float, float]:
-    return {each.coords["elapsed"]: each.value for each in found if each.metric == metric}
+def over_time(rows: list[Measurement], metric: str) -> dict[float, float]:
+    return {item.coords["elapsed"]: item.value for item in rows if item.metric == metric}
 
 
 def test_depth_and_wait_are_rows_over_time_where_they_were_had() -> None:
     line = {15: (30, 2.5), 20: (12, 3.0), 45: (None, None)}
     samples = [
-        Sample(each.at, each.needed, each.have, *line.get(int(each.at), (0, 0.0)))
-        for each in FOLLOWED
+        Sample(item.at, item.needed, item.have, *line.get(int(item.at), (0, 0.0)))
+        for item in FOLLOWED
     ]
-    found = parsed(QueueAutoscaleParams(), samples)
-    depth, wait = over_time(found, "depth"), over_time(found, "wait")
+    rows = parsed(QueueAutoscaleParams(), samples)
+    depth, wait = over_time(rows, "depth"), over_time(rows, "wait")
     assert (depth[0], depth[10], depth[18], depth[50]) == (
         0,
         30,
@@ -157,9 +157,9 @@ def test_depth_and_wait_are_rows_over_time_where_they_were_had() -> None:
         0,
     )  # at a moment stands what was seen next
     assert (wait[0], wait[10], wait[18], wait[50]) == (0, 2.5, 3, 0)
-    assert set(over_time(found, "replicas")) - set(depth) == set(range(21, 46))
+    assert set(over_time(rows, "replicas")) - set(depth) == set(range(21, 46))
     assert all(
-        (each.subject is None) == ("elapsed" not in each.coords) for each in found
+        (item.subject is None) == ("elapsed" not in item.coords) for item in rows
     )  # a moment is no series of the history
     bare = parsed(QueueAutoscaleParams(), FOLLOWED)
     assert not over_time(bare, "depth")
@@ -193,15 +193,15 @@ async def test_the_line_is_looked_at_with_the_replicas() -> None:
         return next(looks, (0, 0.0))
 
     watched: Any = Watched()
-    found = await run_on_target(Profile("step", 1, 4, 0.4), watched, watched, line, interval=0.02)
-    trace = [Sample(*each) for each in found["trace"]]
-    assert [(each.depth, each.wait) for each in trace[:3]] == [(3, 0.5), (None, None), (0, 0.0)]
-    assert {each.have for each in trace} == {1}
+    rows = await run_on_target(Profile("step", 1, 4, 0.4), watched, watched, line, interval=0.02)
+    trace = [Sample(*item) for item in rows["trace"]]
+    assert [(item.depth, item.wait) for item in trace[:3]] == [(3, 0.5), (None, None), (0, 0.0)]
+    assert {item.have for item in trace} == {1}
     assert watched.sent == [1, 4, 1, 0]
 
 
 @pytest.mark.parametrize(
-    ("samples", "says"),
+    ("samples", "message"),
     [
         (
             trace((0, 1, 1), (15, 4, 1), (20, 4, 3), (45, 1, 3), (55, 1, 1), (60, 1, 1)),
@@ -213,13 +213,13 @@ async def test_the_line_is_looked_at_with_the_replicas() -> None:
         ),
     ],
 )
-def test_a_scaler_that_never_came_there_is_invalid(samples: list[Sample], says: str) -> None:
-    with pytest.raises(Invalid, match=says):
+def test_a_scaler_that_never_came_there_is_invalid(samples: list[Sample], message: str) -> None:
+    with pytest.raises(Invalid, match=message):
         parsed(QueueAutoscaleParams(), samples)
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("params", "message"),
     [
         ({"deployments": ["a", "b"], "queues": 2}, "queues counts"),
         ({"deployments": ["a", "b"], "clients": ["c"]}, "1 clients for 2 deployments"),
@@ -231,10 +231,10 @@ def test_a_scaler_that_never_came_there_is_invalid(samples: list[Sample], says: 
         ({}, ""),
     ],
 )
-def test_what_is_watched_has_to_be_clear(given: dict[str, Any], says: str) -> None:
-    problems = QueueAutoscale().check(QueueAutoscaleParams(**given), None)
-    assert says in "; ".join(problems)
-    assert bool(says) == bool(problems)
+def test_what_is_watched_has_to_be_clear(params: dict[str, Any], message: str) -> None:
+    problems = QueueAutoscale().check(QueueAutoscaleParams(**params), None)
+    assert message in "; ".join(problems)
+    assert bool(message) == bool(problems)
 
 
 async def test_backends_that_end_by_themselves_are_not_waited_for(
@@ -279,11 +279,11 @@ async def test_no_backend_is_left_where_one_of_another_queue_ends_by_itself(
                     Profile("step", 4, 8, 16), 0.5, 2, 0.05, HpaModel(target=1, most=1)
                 )
             await killer
-        assert not [process.pid for each in backends for process in each.running]
+        assert not [process.pid for item in backends for process in item.running]
         await asyncio.sleep(0)
         assert asyncio.all_tasks() == {asyncio.current_task()}
     finally:
-        await asyncio.gather(*(each.stop() for each in backends))
+        await asyncio.gather(*(item.stop() for item in backends))
 
 
 @pytest.mark.slow
@@ -298,7 +298,7 @@ async def test_processes_follow_a_step_on_two_queues() -> None:
         assert result.reaction is not None
         assert result.reaction < 6
         assert one.client_stats.success == one.client_stats.scheduled
-        assert max(each.depth or 0 for each in one.trace) > 2
-        assert max(each.wait or 0.0 for each in one.trace) > 0.1
+        assert max(item.depth or 0 for item in one.trace) > 2
+        assert max(item.wait or 0.0 for item in one.trace) > 0.1
         assert one.trace[-1].wait is not None
         assert one.trace[-1].wait < 0.25  # of the last second, not of the whole run

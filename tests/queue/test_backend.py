@@ -1,4 +1,4 @@
-"""Workloads: limits, process groups, devices; and backends as processes."""
+"""Workloads with limits, process groups and devices; backends as processes."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def test_limit_kills_the_whole_process_group(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "asked", "holds"), [(0, 0, 0), (5, 0, 5), (0, 3, 3), (5, 3, 3), (2, 3, 2)]
+    ("own", "requested", "holds"), [(0, 0, 0), (5, 0, 5), (0, 3, 3), (5, 3, 3), (2, 3, 2)]
 )
-def test_the_shorter_limit_holds(own: float, asked: float, holds: float) -> None:
-    assert shorter(own, asked) == holds
+def test_the_shorter_limit_holds(own: float, requested: float, holds: float) -> None:
+    assert shorter(own, requested) == holds
 
 
 def test_built_in_sleep() -> None:
@@ -83,7 +83,7 @@ def test_return_code_and_arguments(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "says"),
+    ("command", "message"),
     [
         ([], "neither"),
         (["ls"], "neither an absolute path"),
@@ -91,8 +91,8 @@ def test_return_code_and_arguments(tmp_path: Path) -> None:
         (["sleep", "FILENAME"], "no file name"),
     ],
 )
-def test_bad_commands(command: list[str], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_bad_commands(command: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Workload(command)
 
 
@@ -209,16 +209,18 @@ async def test_a_replica_that_does_not_end_is_killed_with_its_command(start: Sta
 
 def commands(marker: str) -> int:
     """Processes that run the command with that argument, zombies aside."""
-    found = 0
-    for each in Path("/proc").glob("[0-9]*/cmdline"):
+    count = 0
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            found += each.read_bytes() == f"/bin/sleep\0{marker}\0".encode()
-    return found
+            count += path.read_bytes() == f"/bin/sleep\0{marker}\0".encode()
+    return count
 
 
 @pytest.mark.slow
 def test_a_frontend_that_vanished_is_noticed(tmp_path: Path) -> None:
-    """A network namespace whose address is taken away: from then on no packet is answered, not even with a reset."""
+    """A network namespace whose address is taken away: from then on no packet is answered, not even
+    with a reset.
+    """
     name, inside, outside = (f"pd{kind}{os.getpid() % 100000}" for kind in "nio")
     server = (
         "import socket, time; s = socket.create_server(('198.51.100.2', 9999)); print('listens', flush=True); "

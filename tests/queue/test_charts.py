@@ -1,4 +1,4 @@
-"""Queue charts from plain data and from the rows of a real run."""
+"""Charts of queues from plain data and from the rows of a real run."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def test_throughput_shows_every_workload_with_its_law() -> None:
     assert [title(ax) for ax in figure.axes[:2]] == ["linear", "no law"]
     legend = figure.axes[0].get_legend()
     assert legend is not None
-    said = [text.get_text() for text in legend.get_texts()]
-    assert any("USL: serial 1.0 %" in each and "knee 31" in each for each in said)
-    assert "Amdahl: serial 2.0 %" in said
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert any("USL: serial 1.0 %" in item and "knee 31" in item for item in labels)
+    assert "Amdahl: serial 2.0 %" in labels
     assert figure.axes[4].get_ylabel() == "gain of a step"
     assert figure.axes[6].get_ylabel().startswith("latency (s)")
     assert [line.get_label() for line in figure.axes[6].lines] == ["p50", "p95"]
@@ -162,7 +162,7 @@ def test_failures_of_an_autoscaled_queue_have_a_picture_of_their_own() -> None:
 
 
 def test_every_score_of_an_autoscaled_queue_is_drawn() -> None:
-    wanted = {each.name for each in QueueAutoscale.metrics} - {*queue_autoscale.TRACED, "failures"}
+    wanted = {item.name for item in QueueAutoscale.metrics} - {*queue_autoscale.TRACED, "failures"}
     rows = [
         {
             "metric": name,
@@ -222,7 +222,7 @@ def test_the_trace_is_read_from_the_rows_of_the_first_valid_repetition() -> None
     assert math.isnan(first.wait[1])
     bare = table(sample("queue-autoscale", {}, 1, whole[:4]))
     assert [
-        (len(each.depth), len(each.wait)) for each in queue_autoscale.traces(bare, cell.state.point)
+        (len(item.depth), len(item.wait)) for item in queue_autoscale.traces(bare, cell.state.point)
     ] == [(0, 0)]
     assert queue_autoscale.traces(table(broken), cell.state.point) == []
 
@@ -258,7 +258,7 @@ def test_a_suite_ends_in_charts(tmp_path: Path) -> None:
     file = tmp_path / "suite.yaml"
     file.write_text(yaml.safe_dump(suite))
     assert main(["run", str(file), "--store", str(tmp_path / "store")]) == 0
-    names = {found.name for found in (tmp_path / "store").rglob("*.svg")}
+    names = {path.name for path in (tmp_path / "store").rglob("*.svg")}
     assert {
         "queue-scaling-throughput.svg",
         "queue-scaling-spread.svg",
@@ -270,7 +270,7 @@ def test_a_suite_ends_in_charts(tmp_path: Path) -> None:
         queue_scaling.curve(cell)
         for cell in read(rows.filter(pc.equal(rows["benchmark"], "queue-scaling")))
     ]
-    assert [set(each.latencies["p50"]) for each in curves] == [{1, 2}]
+    assert [set(item.latencies["p50"]) for item in curves] == [{1, 2}]
     scaled = rows.filter(pc.equal(rows["benchmark"], "queue-autoscale"))
     [cell] = read(scaled)
     [trace] = queue_autoscale.traces(scaled, cell.state.point)

@@ -44,9 +44,9 @@ async def test_live_control_of_a_closed_loop(start: Start, wire: type[KeptWire])
     loop = ClosedLoop(wire(clients(frontend), Work("sleep")), client_stats, 8)
     control = Control(client_stats, loop)
     try:
-        for wanted, given in ((4, "4"), (99, "8"), (2, "2"), (-3, "0"), (3, "3")):
-            assert get(control, "/parallel", value=str(wanted)) == (200, f"{given}\n")
-            await settled(client_stats, int(given))
+        for wanted, allowed in ((4, "4"), (99, "8"), (2, "2"), (-3, "0"), (3, "3")):
+            assert get(control, "/parallel", value=str(wanted)) == (200, f"{allowed}\n")
+            await settled(client_stats, int(allowed))
         assert get(control, "/reset") == (200, "Reseted\n")  # while three are in flight
         assert client_stats.pending == 3
         while client_stats.success < 5:
@@ -198,7 +198,7 @@ async def test_a_stall_shows_in_the_open_loop_only(start: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    ("most", "causes", "says"),
+    ("most", "causes", "message"),
     [
         (
             99,
@@ -213,7 +213,7 @@ async def test_a_stall_shows_in_the_open_loop_only(start: Start) -> None:
     ],
 )
 async def test_an_open_loop_ends_where_no_answers_come(
-    start: Start, most: int, causes: dict[str, int], says: str
+    start: Start, most: int, causes: dict[str, int], message: str
 ) -> None:
     frontend = await start()
     client_stats = ClientStats()
@@ -225,7 +225,7 @@ async def test_an_open_loop_ends_where_no_answers_come(
     assert client_stats.seconds > 0.15  # since the first was sent
     assert (client_stats.scheduled, client_stats.pending) == (10, 0)
     loop.rate = 1  # however late a busy machine sent them
-    assert loop.validity() == f"invalid: {says}"
+    assert loop.validity() == f"invalid: {message}"
 
 
 def test_schedules() -> None:

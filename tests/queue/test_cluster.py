@@ -1,5 +1,6 @@
-"""Validation of Deployments with real pods, and what the API server says of the manifests. The image (PERFDAG_TEST_QUEUE_IMAGE) has to be on
-the node (PERFDAG_TEST_NODE)."""
+"""Validation of Deployments with real pods, and what the API server says of the manifests. The
+image (PERFDAG_TEST_QUEUE_IMAGE) has to be on the node (PERFDAG_TEST_NODE).
+"""
 
 from __future__ import annotations
 
@@ -111,9 +112,9 @@ def test_validation_on_real_pods(
         assert serial["usl"]["sigma"] == pytest.approx(0.2, rel=0.1)
 
         assert main([*here, "perfdag-queue-large", "--limit", "4", "--scale-timeout", "15"]) == 2
-        said = capsys.readouterr().err
-        assert "of 4 replicas run after 15 s" in said
-        assert "Insufficient cpu" in said
+        output = capsys.readouterr().err
+        assert "of 4 replicas run after 15 s" in output
+        assert "Insufficient cpu" in output
         assert (
             kubectl("-n", namespace, "get", "deployment", "perfdag-queue-large")["spec"]["replicas"]
             == 0
@@ -137,7 +138,7 @@ def namespaced(
     namespace = f"perfdag-queue-{secrets.token_hex(4)}"
     image = os.environ.get("PERFDAG_TEST_QUEUE_IMAGE", "localhost/perfdag-queue:1")
     node = {"kubernetes.io/hostname": NODE}
-    made = manifests(
+    objects = manifests(
         Queues.model_validate(
             {
                 "namespace": namespace,
@@ -149,10 +150,10 @@ def namespaced(
         )
     )
     file = tmp_path / "objects.yaml"
-    file.write_text(yaml.safe_dump_all(made))
+    file.write_text(yaml.safe_dump_all(objects))
     try:
         subprocess.run(["kubectl", "apply", "-f", str(file)], check=True, capture_output=True)
-        yield namespace, made
+        yield namespace, objects
     finally:
         subprocess.run(
             ["kubectl", "delete", "namespace", namespace, "--wait=false"],
@@ -164,7 +165,9 @@ def namespaced(
 def test_deploy_applies_what_serves_and_removes_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As docs/queue.md has it: objects with a ServiceMonitor and with an autoscaler of the very queue that is validated."""
+    """As docs/queue.md has it: objects with a ServiceMonitor and with an autoscaler of the very
+    queue that is validated.
+    """
     namespace = f"perfdag-queue-{secrets.token_hex(4)}"
     small, scale = {"cpu": "10m", "memory": "16Mi"}, {"by": "external", "most": 4}
     queue = {"name": "sleep", "command": ["sleep", "0.5"], "requests": small, "autoscale": scale}
@@ -196,12 +199,12 @@ def test_deploy_applies_what_serves_and_removes_it(
             2
         ):  # what the first made is gone when it has ended, so that the next can make it anew
             assert main(argv) == 0, capsys.readouterr().err
-            said = capsys.readouterr().err
+            output = capsys.readouterr().err
             assert (
                 "not applied: HorizontalPodAutoscaler perfdag-queue-sleep, which would scale perfdag-queue-sleep"
-                in said
+                in output
             )
-            assert "is there already" not in said
+            assert "exists already" not in output
             left = subprocess.run(
                 ["kubectl", "get", "namespace", namespace],
                 capture_output=True,
@@ -244,11 +247,11 @@ def success(namespace: str, more: int, seconds: float = 60) -> dict[str, Any]:
     """The client's statistics, once so many more requests have succeeded."""
     end = time.monotonic() + seconds
     before = client(namespace, "stats?type=json")["success"]
-    while (said := client(namespace, "stats?type=json"))["success"] < before + more:
-        assert time.monotonic() < end, (said["success"] - before, said["causes"])
+    while (output := client(namespace, "stats?type=json"))["success"] < before + more:
+        assert time.monotonic() < end, (output["success"] - before, output["causes"])
         time.sleep(0.5)
-    found: dict[str, Any] = said
-    return found
+    values: dict[str, Any] = output
+    return values
 
 
 def test_scale_in_under_load_loses_no_request(tmp_path: Path) -> None:
@@ -277,24 +280,28 @@ def test_scale_in_under_load_loses_no_request(tmp_path: Path) -> None:
                 [*there, "rollout", "status", "deployment", "perfdag-queue-s", "--timeout=60s"],
                 check=True,
             )
-            said = success(namespace, 40)
-            served |= said["nodes"][NODE]["pods"].keys()
+            output = success(namespace, 40)
+            served |= output["nodes"][NODE]["pods"].keys()
         client(namespace, "parallel?value=0&type=json")
         end = time.monotonic() + 60
-        while (said := client(namespace, "stats?type=json"))["pending"]:
-            assert time.monotonic() < end, said["pending"]
+        while (output := client(namespace, "stats?type=json"))["pending"]:
+            assert time.monotonic() < end, output["pending"]
             time.sleep(0.5)
-        assert said["failure"] == 0, said["causes"]
+        assert output["failure"] == 0, output["causes"]
         assert len(served) >= 10, "6 backends, and 4 more after 4 of them had left"
-        found = counters(namespace)
+        values = counters(namespace)
         parts = ("success_total", "failure_total", "disconnect_total", "waiting", "running")
-        assert found["accepted_total"] == sum(found[part] for part in parts)
-        assert (found["failure_total"], found["disconnect_total"], found["undelivered_total"]) == (
+        assert values["accepted_total"] == sum(values[part] for part in parts)
+        assert (
+            values["failure_total"],
+            values["disconnect_total"],
+            values["undelivered_total"],
+        ) == (
             0,
             0,
             0,
         )
-        assert found["success_total"] >= said["success"] >= 160
+        assert values["success_total"] >= output["success"] >= 160
 
 
 def test_cron_job_empties_the_queue_and_ends(tmp_path: Path) -> None:
@@ -320,14 +327,14 @@ def test_cron_job_empties_the_queue_and_ends(tmp_path: Path) -> None:
             namespace, "parallel?value=0&type=json"
         )  # those 12 wait for the CronJob's backends, none follow
         while True:
-            said = client(namespace, "stats?type=json")
+            output = client(namespace, "stats?type=json")
             jobs = kubectl("-n", namespace, "get", "jobs")["items"]
-            if said["success"] >= 12 and any(job["status"].get("succeeded") == 3 for job in jobs):
+            if output["success"] >= 12 and any(job["status"].get("succeeded") == 3 for job in jobs):
                 break
-            assert time.monotonic() < end, (said["success"], said["pending"], said["causes"])
+            assert time.monotonic() < end, (output["success"], output["pending"], output["causes"])
             time.sleep(1)
-        assert (said["pending"], said["failure"]) == (0, before["failure"])
-        assert len(said["nodes"][NODE]["pods"]) >= 3
+        assert (output["pending"], output["failure"]) == (0, before["failure"])
+        assert len(output["nodes"][NODE]["pods"]) >= 3
         assert not any(job["status"].get("failed") for job in jobs)
 
 
@@ -355,11 +362,11 @@ def test_the_api_server_takes_every_kind_it_knows(tmp_path: Path) -> None:
         namespace,
         _,
     ):
-        made = manifests(
+        objects = manifests(
             Queues.model_validate({"namespace": namespace, "queues": [*scaled, device], **shared})
         )
         known = [
-            each for each in made if each["kind"] not in ("ServiceMonitor", "ScaledObject")
+            body for body in objects if body["kind"] not in ("ServiceMonitor", "ScaledObject")
         ]  # of operators that need not be there
         assert {
             "Ingress",
@@ -367,7 +374,7 @@ def test_the_api_server_takes_every_kind_it_knows(tmp_path: Path) -> None:
             "RoleBinding",
             "HorizontalPodAutoscaler",
             "CronJob",
-        } <= {each["kind"] for each in known}
+        } <= {body["kind"] for body in known}
         file = tmp_path / "all.yaml"
         file.write_text(yaml.safe_dump_all(known))
         checked = ["kubectl", "apply", "--dry-run=server", "--validate=strict", "-f", str(file)]

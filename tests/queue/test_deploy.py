@@ -1,4 +1,4 @@
-"""What a validation applies and deletes, on an API server that is simulated: of objects, their deletion and nothing else."""
+"""Objects that a validation applies and deletes, on a simulated API server."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ from perfdag.steps.queue.queues import Queues
 
 
 class Server:
-    """Keeps objects by kind and name. One that is deleted is gone after so many looks at it (`lasts`, by kind)."""
+    """Keeps objects by kind and name. One that is deleted is gone after so many looks at it
+    (`lasts`, by kind).
+    """
 
     def __init__(self, **lasts: int) -> None:
         self.there: dict[tuple[str, str], dict[str, Any]] = {}
         self.lasts = lasts
-        self.asked: list[str] = []
+        self.paths: list[str] = []
 
     async def resource(self, _: str, kind: str) -> str:
         return kind
 
     async def get(self, kind: str, name: str, _: str | None) -> dict[str, Any]:
-        found = self.there.get((kind, name))
-        if found and found["metadata"].get("deletionTimestamp"):
+        body = self.there.get((kind, name))
+        if body and body["metadata"].get("deletionTimestamp"):
             self.lasts[kind] = self.lasts.get(kind, 0) - 1
             if self.lasts[kind] < 0:
-                found = self.there.pop((kind, name)) and None
-        if not found:
+                body = self.there.pop((kind, name)) and None
+        if not body:
             raise KubeError(404, "NotFound", name)
-        return found
+        return body
 
     async def apply(self, body: dict[str, Any], _: str | None) -> None:
         key = body["kind"], body["metadata"]["name"]
@@ -47,7 +49,7 @@ class Server:
         self.there[kind, name]["metadata"]["deletionTimestamp"] = "now"
 
     async def raw(self, _: str, path: str, **__: Any) -> tuple[int, dict[str, str], bytes]:
-        self.asked.append(path)
+        self.paths.append(path)
         raise KubeError(503, "ServiceUnavailable", "no endpoints")
 
 
@@ -62,9 +64,9 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     objects = manifests(Queues.model_validate({"queues": queues}))
     assert max(map(deploy._grace, objects)) == 915
     assert [
-        deploy._grace(each)
-        for each in objects
-        if each["kind"] in ("CronJob", "Service", "Namespace")
+        deploy._grace(body)
+        for body in objects
+        if body["kind"] in ("CronJob", "Service", "Namespace")
     ] == [0, 0, 0, 0, 60]
     path = tmp_path / "objects.yaml"
     path.write_text(yaml.safe_dump_all(objects))
@@ -75,21 +77,21 @@ async def test_what_was_made_is_waited_for_and_what_is_not_gone_is_said(
     file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server: Any = Server(Deployment=20)
-    said = list[str]()
-    async with deployed(server, file, None, "perfdag-queue-s", said.append):
+    reports = list[str]()
+    async with deployed(server, file, None, "perfdag-queue-s", reports.append):
         assert ("Deployment", "perfdag-queue-s") in server.there
     assert not server.there
-    assert len(said) == 1
-    assert said[0].startswith("deleting the ")
+    assert len(reports) == 1
+    assert reports[0].startswith("deleting the ")
 
     server.lasts = {"Namespace": 10**9}
     monkeypatch.setattr(deploy, "MARGIN", 0.01 - 915)
-    async with deployed(server, file, None, "perfdag-queue-c", said.append):
+    async with deployed(server, file, None, "perfdag-queue-c", reports.append):
         assert (
-            said[-1]
+            reports[-1]
             == "not applied: CronJob perfdag-queue-c, which would scale perfdag-queue-c while it is validated"
         )
-    assert said[-1] == "not gone 0.01 s after they were deleted: Namespace perfdag-queue"
+    assert reports[-1] == "not gone 0.01 s after they were deleted: Namespace perfdag-queue"
 
 
 @pytest.mark.parametrize(
@@ -152,7 +154,7 @@ async def test_what_a_validation_before_deletes_is_waited_for(
     file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server: Any = Server(Namespace=5)
-    said = list[str]()
+    reports = list[str]()
 
     async def again() -> None:
         body = {
@@ -160,11 +162,11 @@ async def test_what_a_validation_before_deletes_is_waited_for(
             "metadata": {"name": "perfdag-queue", "deletionTimestamp": "before"},
         }
         server.there["Namespace", "perfdag-queue"] = body
-        async with deployed(server, file, None, "perfdag-queue-s", said.append):
+        async with deployed(server, file, None, "perfdag-queue-s", reports.append):
             assert "deletionTimestamp" not in server.there["Namespace", "perfdag-queue"]["metadata"]
 
     await again()
-    assert said[0] == "waiting for Namespace perfdag-queue, which is being deleted, to be gone"
+    assert reports[0] == "waiting for Namespace perfdag-queue, which is being deleted, to be gone"
     server.lasts = {"Namespace": 10**9}
     monkeypatch.setattr(deploy, "MARGIN", 0.01 - 915)
     with pytest.raises(
@@ -174,16 +176,18 @@ async def test_what_a_validation_before_deletes_is_waited_for(
     assert len(server.there) == 1
 
 
-@pytest.mark.parametrize(("given", "where"), [(None, "there"), ("elsewhere", "elsewhere")])
+@pytest.mark.parametrize(("namespace", "where"), [(None, "there"), ("elsewhere", "elsewhere")])
 async def test_the_client_may_be_of_another_namespace(
-    given: str | None, where: str, capsys: pytest.CaptureFixture[str]
+    namespace: str | None, where: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from perfdag.steps.queue.targets import HttpLoad
 
     server: Any = Server()
-    args = argparse.Namespace(client_url=None, client=None, client_namespace=given, deployment="d")
+    args = argparse.Namespace(
+        client_url=None, client=None, client_namespace=namespace, deployment="d"
+    )
     load = HttpLoad(_client(server, args, "there"))
     target: Any = None
     await _answered(target, load, 1)  # the verdict stands, whatever became of the client
-    assert server.asked == [f"/api/v1/namespaces/{where}/services/d-client:9996/proxy/stats"]
+    assert server.paths == [f"/api/v1/namespaces/{where}/services/d-client:9996/proxy/stats"]
     assert "no endpoints" in capsys.readouterr().err

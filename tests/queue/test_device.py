@@ -1,4 +1,4 @@
-"""Device and limit of an item for backends that are processes of this machine."""
+"""Device and limit of an item for local backends."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ def test_what_belongs_to_backends_here_is_refused_with_a_deployment(own: dict[st
         QueueScaling().check(QueueScalingParams.model_validate({**params, "item_limit": 3}), None)
         == []
     )
-    said = QueueScaling().check(QueueScalingParams.model_validate({"deployment": "d", **own}), None)
-    assert said == [
+    raised = QueueScaling().check(
+        QueueScalingParams.model_validate({"deployment": "d", **own}), None
+    )
+    assert raised == [
         f"{' and '.join(own)}: the backends of a Deployment have their own, in its manifest (glob, limit)"
     ]
 
@@ -52,12 +54,12 @@ def test_the_benchmark_hands_device_and_limit_of_an_item_to_its_backends(tmp_pat
     }
     params = QueueScalingParams.model_validate(own)
     benchmark = QueueScaling()
-    with pytest.raises(Failed, match=r"/bin/sh ran past its limit of 0.2 s") as said:
+    with pytest.raises(Failed, match=r"/bin/sh ran past its limit of 0.2 s") as raised:
         benchmark.parse(
             benchmark.run(Gang([LocalHost()], Shape(), 60, str(tmp_path)), params), params
         )
     assert {
-        str(each.subject).rpartition("/")[2]
-        for each in said.value.measurements
-        if each.metric == "failures"
+        str(row.subject).rpartition("/")[2]
+        for row in raised.value.measurements
+        if row.metric == "failures"
     } == {"card0"}

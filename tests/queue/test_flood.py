@@ -1,4 +1,4 @@
-"""Peers that flood, hold memory or take every connection, and a process without descriptors: the others are served."""
+"""Peers that flood or stay silent, and a process without descriptors: other peers are served."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ HELLO = "perfdag/1\n"
 
 @asynccontextmanager
 async def flooding(port: int, data: bytes, count: int) -> AsyncIterator[None]:
-    """So many connections that send without an end, read what comes, and dial again where they are cut off."""
+    """So many connections that send without an end, read what comes, and dial again where they are
+    cut off.
+    """
 
     async def one() -> None:
         while True:
@@ -58,10 +60,10 @@ async def receive_all(line: Connection) -> list[dict[str, object]]:
 async def test_refused_requests_end_the_connection(start: Start) -> None:
     frontend = await start(limits=Limits(refusals=20))
     line = await dial(frontend.ports[0], HELLO + '{"Queue": "nowhere"}\n' * 21)
-    heard = await receive_all(line)
-    assert len(heard) == 21
+    answers = await receive_all(line)
+    assert len(answers) == 21
     assert (
-        heard[-1]["Error"] == "Unknown 'nowhere' queue, and 21 refused requests on one connection"
+        answers[-1]["Error"] == "Unknown 'nowhere' queue, and 21 refused requests on one connection"
     )
     assert frontend.rejected == 21
     assert frontend.peers == 0
@@ -184,10 +186,10 @@ async def test_without_descriptors_those_connected_are_served(
     await asyncio.sleep(1.1)  # asyncio's own listener tries again after a second
     values = await scrape(frontend.ports[2])
     assert values["hpa_peers_unaccepted_total"] == frontend.exhaustion.count
-    said = capfd.readouterr().err
-    assert not caplog.records  # nor a traceback of asyncio's
+    output = capfd.readouterr().err
+    assert not caplog.records  # nor a traceback from asyncio
     assert (
-        said
+        output
         == "cannot accept connections: Too many open files; open ones are served, and accepting is retried\n"
     )
     for peer in late:

@@ -276,13 +276,13 @@ async def test_each_client_says_how_often_its_items_are_handed_out_again(start: 
     frontend = await start(limits=Limits(retries=1))
     works = [Work("sleep", [f"{retries}"], retries=retries) for retries in (0, 3, None)]
     all_stats = [ClientStats() for _ in works]
-    asked = [
+    tasks = [
         asyncio.create_task(request(KeptWire(clients(frontend), work), client_stats, 0))
         for work, client_stats in zip(works, all_stats, strict=True)
     ]
     handed = Counter[str]()
     await until(lambda: frontend.queues["sleep"].waiting == 3)
-    while not all(task.done() for task in asked):
+    while not all(task.done() for task in tasks):
         worker = await dial(frontend.ports[1], '{"Queue": "sleep"}')
         handed.update((await worker.receive())["Args"])
         await worker.close()
@@ -291,8 +291,8 @@ async def test_each_client_says_how_often_its_items_are_handed_out_again(start: 
     values = await scrape(frontend.ports[2])
     assert values['hpa_queue_retry_total{name="sleep"}'] == 4
     counts = [
-        values[f'hpa_queue_{each}_seconds_count{{name="sleep"}}']
-        for each in ("wait", "total", "run", "overhead")
+        values[f'hpa_queue_{line}_seconds_count{{name="sleep"}}']
+        for line in ("wait", "total", "run", "overhead")
     ]
     assert counts == [3, 3, 0, 0]  # nobody knows how long those that were lost ran
 
@@ -314,8 +314,8 @@ async def test_waiting_time_shows_while_items_wait_and_run(start: Start) -> None
         (await scrape(frontend.ports[2]))[wait] == handed > 0.3
     )  # the item runs: nobody waits any longer
     assert frontend.queues["sleep"].running == 1
-    for each in (worker, lines[1]):
-        await each.close()
+    for line in (worker, lines[1]):
+        await line.close()
 
 
 async def test_two_scrapers_read_the_same(start: Start) -> None:

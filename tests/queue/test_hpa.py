@@ -1,4 +1,5 @@
-"""The real HorizontalPodAutoscaler on real pods, its metric served by metrics_api.py (for tests alone).
+"""The real HorizontalPodAutoscaler on real pods, its metric served by metrics_api.py (for tests
+alone).
 
 The API server has to run on this machine, since it is told to ask the loopback.
 """
@@ -46,18 +47,19 @@ def kubectl(*argv: str) -> str:
 
 
 def served_by_others(service: str) -> bool:
-    """Whether the cluster has such metrics of its own; what a killed test left is removed, since no namespace can be
-    deleted while the API server waits for it."""
+    """Whether the cluster has such metrics of its own; what a killed test left is removed, since no
+    namespace can be deleted while the API server waits for it.
+    """
     text = kubectl("get", "apiservice", service, "--ignore-not-found", "-o", "json")
     if not text:
         return False
-    found = json.loads(text)
-    asked = found["spec"].get("service") or {}
+    rows = json.loads(text)
+    reference = rows["spec"].get("service") or {}
     available = any(
-        each["type"] == "Available" and each["status"] == "True"
-        for each in found.get("status", {}).get("conditions", [])
+        item["type"] == "Available" and item["status"] == "True"
+        for item in rows.get("status", {}).get("conditions", [])
     )
-    if available or not asked.get("namespace", "").startswith("perfdag-queue-"):
+    if available or not reference.get("namespace", "").startswith("perfdag-queue-"):
         return True
     kubectl("delete", "apiservice", service, "--ignore-not-found")
     return False
@@ -65,8 +67,9 @@ def served_by_others(service: str) -> bool:
 
 @contextmanager
 def removed_afterwards(service: str, namespace: str) -> Iterator[None]:
-    """Have a process of its own delete the APIService and the namespace when the pipe to it closes: at the end of the block,
-    and also where this process is killed within it."""
+    """Have a process of its own delete the APIService and the namespace when the pipe to it closes:
+    at the end of the block, and also where this process is killed within it.
+    """
     script = 'read _; kubectl delete apiservice "$1" --ignore-not-found; exec kubectl delete namespace "$2" --ignore-not-found --wait=false'
     with subprocess.Popen(
         ["sh", "-c", script, "sh", service, namespace],
@@ -89,7 +92,9 @@ def removed_afterwards(service: str, namespace: str) -> Iterator[None]:
     ],
 )
 def test_the_real_hpa_follows(by: str, load: str, seconds: float, tmp_path: Path) -> None:
-    """By items (external) it settles at what is needed; by the time that items wait (custom) it goes on doubling while any wait."""
+    """By items (external) it settles at what is needed; by the time that items wait (custom) it
+    goes on doubling while any wait.
+    """
     server_url = json.loads(kubectl("config", "view", "--minify", "-o", "json"))["clusters"][0][
         "cluster"
     ]["server"]
@@ -164,10 +169,10 @@ def test_the_real_hpa_follows(by: str, load: str, seconds: float, tmp_path: Path
             output = benchmark.run(Gang([LocalHost()], Shape(), 400, str(tmp_path)), params)
         finally:
             server.shutdown()
-        found = [each for each in benchmark.parse(output, params) if "elapsed" not in each.coords]
-        assert {each.coords["queue"] for each in found} == set(params.deployments)
+        rows = [item for item in benchmark.parse(output, params) if "elapsed" not in item.coords]
+        assert {item.coords["queue"] for item in rows} == set(params.deployments)
         for name in params.deployments:
-            measured = {each.metric: each.value for each in found if each.coords["queue"] == name}
+            measured = {item.metric: item.value for item in rows if item.coords["queue"] == name}
             print(name, measured)  # noqa: T201
             assert (
                 0 < measured["reaction"] <= (45 if load == "step" else 75)

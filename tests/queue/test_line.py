@@ -1,4 +1,4 @@
-"""The waiting line of a Deployment's queue, as its frontend's gauges have it."""
+"""The gauges of a Deployment's queue, read from its frontend."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ def waiting(*names: str) -> str:
 
 def containers(name: str) -> list[dict[str, Any]]:
     """Those of the backends that the manifests have."""
-    made = manifests(Queues.model_validate({"queues": [{"name": name, "command": ["sleep", "1"]}]}))
-    [found] = [
-        each
-        for each in made
-        if each["kind"] == "Deployment"
-        and each["metadata"]["name"] == f"perfdag-queue-{name.lower()}"
+    objects = manifests(
+        Queues.model_validate({"queues": [{"name": name, "command": ["sleep", "1"]}]})
+    )
+    [backend] = [
+        body
+        for body in objects
+        if body["kind"] == "Deployment"
+        and body["metadata"]["name"] == f"perfdag-queue-{name.lower()}"
     ]
-    return list(found["spec"]["template"]["spec"]["containers"])
+    return list(backend["spec"]["template"]["spec"]["containers"])
 
 
 def test_the_gauges_of_one_queue_are_read() -> None:
@@ -45,7 +47,7 @@ def test_the_gauges_of_one_queue_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "found"),
+    ("command", "frontend"),
     [
         (
             [
@@ -72,10 +74,11 @@ def test_the_gauges_of_one_queue_are_read() -> None:
     ],
 )
 def test_the_frontend_is_that_of_the_backends_command(
-    command: list[str], found: tuple[str, str] | None
+    command: list[str], frontend: tuple[str, str] | None
 ) -> None:
     assert (
-        find_frontend([{"name": "sidecar"}, {"command": command[:1], "args": command[1:]}]) == found
+        find_frontend([{"name": "sidecar"}, {"command": command[:1], "args": command[1:]}])
+        == frontend
     )
     assert find_frontend(containers("Sleep")) == ("perfdag-queue-frontend", "Sleep")
 
@@ -85,12 +88,12 @@ class Proxy:
 
     def __init__(self, *answers: str | KubeError) -> None:
         self.answers = list(answers)
-        self.asked: list[tuple[str, str, Any]] = []
+        self.requests: list[tuple[str, str, Any]] = []
 
     async def raw(
         self, method: str, path: str, **options: Any
     ) -> tuple[int, dict[str, str], bytes]:
-        self.asked.append((method, path, options["retries"]))
+        self.requests.append((method, path, options["retries"]))
         answer = self.answers.pop(0)
         if isinstance(answer, KubeError):
             raise answer
@@ -107,7 +110,7 @@ async def test_it_is_asked_through_the_proxy_and_left_out_where_that_does_not_le
     line = queue_gauges(proxy, "ns", containers("Sleep"))
     assert [(await line())[0] for _ in range(6)] == [2, None, 2, None, None, None]
     assert (
-        proxy.asked
+        proxy.requests
         == [("GET", "/api/v1/namespaces/ns/services/perfdag-queue-frontend:9998/proxy/metrics", 0)]
         * 4
     )

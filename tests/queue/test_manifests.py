@@ -1,4 +1,4 @@
-"""Manifests: one line a queue, what a pod may do, and what is refused."""
+"""Manifests: objects of a queue, rights of a pod, and refused files."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "queues.yaml"
 
 
 def of(kind: str, objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {each["metadata"]["name"]: each for each in objects if each["kind"] == kind}
+    return {body["metadata"]["name"]: body for body in objects if body["kind"] == kind}
 
 
 def test_the_example_has_everything() -> None:
     objects = manifests(load(str(EXAMPLE), []))
-    kinds = {each["kind"] for each in objects}
+    kinds = {body["kind"] for body in objects}
     assert {
         "Namespace",
         "Deployment",
@@ -37,7 +37,7 @@ def test_the_example_has_everything() -> None:
         "HorizontalPodAutoscaler",
         "ConfigMap",
     } <= kinds
-    hosts = [each["spec"]["rules"][0]["host"] for each in objects if each["kind"] == "Ingress"]
+    hosts = [body["spec"]["rules"][0]["host"] for body in objects if body["kind"] == "Ingress"]
     assert hosts == [
         "sleep.queues.example",
         "media.queues.example",
@@ -55,16 +55,16 @@ def test_the_example_has_everything() -> None:
 def test_a_monitor_has_the_labels_by_which_its_operator_selects() -> None:
     queue = {"name": "s", "command": ["sleep", "1"]}
     labels = {"release": "prometheus"}
-    made = [
+    scaler = [
         manifests(Queues.model_validate({"queues": [queue], "monitor": "monitoring", **more}))
         for more in ({}, {"monitor_labels": labels, "monitor_account": "its-prometheus"})
     ]
-    monitors = [of("ServiceMonitor", each)["perfdag-queue-frontend"] for each in made]
+    monitors = [of("ServiceMonitor", body)["perfdag-queue-frontend"] for body in scaler]
     accounts = [
-        of("RoleBinding", each)["perfdag-queue-monitor"]["subjects"][0]["name"] for each in made
+        of("RoleBinding", body)["perfdag-queue-monitor"]["subjects"][0]["name"] for body in scaler
     ]
     assert accounts == ["prometheus-k8s", "its-prometheus"]
-    plain, labelled = (each["metadata"].pop("labels") for each in monitors)
+    plain, labelled = (body["metadata"].pop("labels") for body in monitors)
     assert labelled == {**plain, **labels}
     assert monitors[0] == monitors[1]
 
@@ -108,8 +108,8 @@ def test_every_pod_is_restricted() -> None:
         ]
         == "restricted"
     )
-    for each in of("Deployment", objects).values():
-        pod = each["spec"]["template"]["spec"]
+    for body in of("Deployment", objects).values():
+        pod = body["spec"]["template"]["spec"]
         assert pod["automountServiceAccountToken"] is False
         assert pod["securityContext"]["runAsNonRoot"] is True
         container = pod["containers"][0]["securityContext"]
@@ -152,10 +152,10 @@ def test_a_new_token_is_said_and_a_given_one_kept(
     assert "set PERFDAG_QUEUE_TOKEN to keep one" in capsys.readouterr().err
     monkeypatch.setenv("PERFDAG_QUEUE_TOKEN", "mine")
     assert main(["queue", "manifests", str(file)]) == 0
-    said = capsys.readouterr()
-    assert not said.err
+    output = capsys.readouterr()
+    assert not output.err
     assert (
-        of("Secret", list(yaml.safe_load_all(said.out)))["perfdag-queue-token"]["stringData"][
+        of("Secret", list(yaml.safe_load_all(output.out)))["perfdag-queue-token"]["stringData"][
             "token"
         ]
         == "mine"
@@ -185,12 +185,12 @@ def test_scaling(by: str, kind: str) -> None:
             }
         )
     )
-    made = of(kind, objects)["perfdag-queue-s"]
+    scaler = of(kind, objects)["perfdag-queue-s"]
     deployment = of("Deployment", objects)["perfdag-queue-s"]
     if by == "cron":
-        pod = made["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+        pod = scaler["spec"]["jobTemplate"]["spec"]["template"]["spec"]
         assert "--exit-when-empty" in pod["containers"][0]["command"]
-        labels = made["spec"]["jobTemplate"]["spec"]["template"]["metadata"]["labels"]
+        labels = scaler["spec"]["jobTemplate"]["spec"]["template"]["metadata"]["labels"]
         assert not deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
         assert (
             "--exit-when-empty"
@@ -200,24 +200,24 @@ def test_scaling(by: str, kind: str) -> None:
         assert (
             "replicas" not in deployment["spec"]
         )  # else every apply would reset the scaler's count
-        assert made["spec"].get("maxReplicas", made["spec"].get("maxReplicaCount")) == 9
+        assert scaler["spec"].get("maxReplicas", scaler["spec"].get("maxReplicaCount")) == 9
         config = (
-            made["spec"]["advanced"]["horizontalPodAutoscalerConfig"]
+            scaler["spec"]["advanced"]["horizontalPodAutoscalerConfig"]
             if by == "keda"
-            else made["spec"]
+            else scaler["spec"]
         )
         assert config["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 33
 
 
 def test_keda_asks_the_prometheus_that_the_file_names() -> None:
     queue = {"name": "s", "command": ["sleep", "1"], "autoscale": {"by": "keda"}}
-    found = [
+    triggers = [
         of("ScaledObject", manifests(Queues.model_validate({"queues": [queue], **more})))[
             "perfdag-queue-s"
         ]["spec"]["triggers"][0]["metadata"]
         for more in ({}, {"monitor": "there"}, {"prometheus": "http://mine:9091"})
     ]
-    assert [each["serverAddress"] for each in found] == [
+    assert [body["serverAddress"] for body in triggers] == [
         "http://prometheus-operated.monitoring.svc:9090",
         "http://prometheus-operated.there.svc:9090",
         "http://mine:9091",
@@ -231,14 +231,14 @@ def test_queues_may_share_a_volume() -> None:
             {"queues": [{"name": name, "command": ["sleep"], "data": data} for name in "ab"]}
         )
     )
-    assert [each["kind"] for each in objects if each["kind"].startswith("PersistentVolume")] == [
+    assert [body["kind"] for body in objects if body["kind"].startswith("PersistentVolume")] == [
         "PersistentVolume",
         "PersistentVolumeClaim",
     ]
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("queues: []", "at least 1"),
         ("queues: [{name: a b, command: [sleep]}]", "pattern"),
@@ -284,19 +284,19 @@ def test_queues_may_share_a_volume() -> None:
     ],
 )
 def test_bad_files(
-    text: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "queues.yaml"
     file.write_text(text)
     assert main(["queue", "manifests", str(file)]) == 2
-    said = capsys.readouterr().err
-    assert says in said
-    assert str(file) in said
+    output = capsys.readouterr().err
+    assert message in output
+    assert str(file) in output
 
 
 def test_the_verb_prints_yaml(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["queue", "manifests", "--queue", "sleep=sleep 2", "--namespace", "there"]) == 0
     objects = list(yaml.safe_load_all(capsys.readouterr().out))
     assert {
-        each["metadata"].get("namespace") for each in objects if each["kind"] != "Namespace"
+        body["metadata"].get("namespace") for body in objects if body["kind"] != "Namespace"
     } == {"there"}

@@ -1,4 +1,4 @@
-"""The programs as they are started: their flags, and what they say."""
+"""The programs as processes: their options and output."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ def test_once_runs_the_command_as_the_flags_say(
     ]
     assert main(argv) == bool(code)
     assert (tmp_path / "seen").read_text() == f"{device}\n"
-    said = capfd.readouterr()
-    assert said.out == ("" if quiet else "noise\n")
-    assert f"FILENAME stands for {device}" in said.err
-    assert ("returned error code 3" in said.err) == bool(code)
+    output = capfd.readouterr()
+    assert output.out == ("" if quiet else "noise\n")
+    assert f"FILENAME stands for {device}" in output.err
+    assert ("returned error code 3" in output.err) == bool(code)
 
 
 def test_an_open_loop_over_all_three_programs(tmp_path: Path) -> None:
     with ExitStack() as stack:
 
         def started(
-            what: str, *argv: str, says: str, **more: str
+            what: str, *argv: str, message: str, **more: str
         ) -> tuple[subprocess.Popen[str], str]:
             """The program, and its first line once that has come, which ``says`` so."""
             process = stack.enter_context(
@@ -68,7 +68,7 @@ def test_an_open_loop_over_all_three_programs(tmp_path: Path) -> None:
             stack.callback(process.kill)
             assert process.stderr is not None
             line = process.stderr.readline()
-            assert says in line
+            assert message in line
             return process, line
 
         frontend, line = started(
@@ -78,7 +78,7 @@ def test_an_open_loop_over_all_three_programs(tmp_path: Path) -> None:
             *(f"-{one}addr={ANY}" for one in "cwm"),
             "one",
             "two",
-            says="queues one, two:",
+            message="queues one, two:",
         )
         clients, workers, metrics = re.findall(
             r"port (\d+), backends on (\d+), metrics on (\d+)", line
@@ -90,13 +90,13 @@ def test_an_open_loop_over_all_three_programs(tmp_path: Path) -> None:
             f"-faddr=127.0.0.1:{workers}",
             "-name=two",
             *command,
-            says="backend of queue 'two'",
+            message="backend of queue 'two'",
             ITS_POD="pod-7",
         )
         load = ["-rate=20", "-poisson", "-seed=3", "-duration=0.6", "-drain=5", "--", "ignored"]
         where = [f"-faddr=127.0.0.1:{clients}", f"-caddr={ANY}", "-name=two"]
         client, line = started(
-            "client", *where, *load, says="requests to queue 'two'", PERFDAG_QUEUE_TOKEN="secret"
+            "client", *where, *load, message="requests to queue 'two'", PERFDAG_QUEUE_TOKEN="secret"
         )
         url = f"http://127.0.0.1:{line.rpartition(' ')[2].strip()}/fails?type=plain"
         with pytest.raises(urllib.error.HTTPError, match="401"):
@@ -110,7 +110,7 @@ def test_an_open_loop_over_all_three_programs(tmp_path: Path) -> None:
             assert 'hpa_queue_maxrun_seconds{name="two",interval="7s"}' in answer.read().decode()
         assert (result["failure"], result["pending"]) == (0, 0), result["causes"]
         assert 0 < result["success"] == result["scheduled"]
-        assert [each for node in result["nodes"].values() for each in node["pods"]] == ["pod-7"]
+        assert [pod for node in result["nodes"].values() for pod in node["pods"]] == ["pod-7"]
         late = result["schedule_lag"]["late"] > 0.1
         assert result["validity"].startswith("invalid: the generator ran" if late else "valid")
         assert client.returncode == late

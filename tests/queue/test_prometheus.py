@@ -27,10 +27,10 @@ DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "queue.json"
 
 
 def need(program: str) -> str:
-    found = shutil.which(program)
-    if found is None:
+    result = shutil.which(program)
+    if result is None:
         pytest.skip(f"{program} is not here (Debian: apt install prometheus)")
-    return found
+    return result
 
 
 def expressions() -> Iterator[str]:
@@ -40,11 +40,13 @@ def expressions() -> Iterator[str]:
 
 
 def adapter_queries() -> Iterator[str]:
-    """The queries of prometheus-adapter's rules, with what it puts in for its HPAs: for a Service, and for a namespace."""
+    """The queries of prometheus-adapter's rules, with what it puts in for its HPAs: for a Service,
+    and for a namespace.
+    """
     queue = {"name": "sleep", "command": ["sleep", "1"], "autoscale": {"by": "custom"}}
-    made = manifests(Queues.model_validate({"queues": [queue]}))
+    objects = manifests(Queues.model_validate({"queues": [queue]}))
     rules = yaml.safe_load(
-        next(each for each in made if each["metadata"]["name"] == "perfdag-queue-adapter-rules")[
+        next(body for body in objects if body["metadata"]["name"] == "perfdag-queue-adapter-rules")[
             "data"
         ]["config.yaml"]
     )
@@ -107,12 +109,12 @@ async def test_a_real_prometheus_scrapes_and_answers_the_dashboard(
         for _ in range(150):
             await asyncio.sleep(0.2)
             try:
-                found = await asyncio.to_thread(
+                result = await asyncio.to_thread(
                     query, "count_over_time(hpa_queue_success_total{name='sleep'}[10s])"
                 )
             except OSError:
                 continue
-            if found and int(found[0]["value"][1]) >= 8:
+            if result and int(result[0]["value"][1]) >= 8:
                 break
         else:
             pytest.fail("Prometheus has no samples of the frontend")
@@ -124,7 +126,7 @@ async def test_a_real_prometheus_scrapes_and_answers_the_dashboard(
                 assert result, expression
         for expression in adapter_queries():
             result = await asyncio.to_thread(query, expression)
-            assert [each["metric"].get("name") for each in result] == ["sleep"], expression
+            assert [body["metric"].get("name") for body in result] == ["sleep"], expression
         rate = await asyncio.to_thread(
             query, "sum(rate(hpa_queue_success_total{name='sleep'}[6s]))"
         )

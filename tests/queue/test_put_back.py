@@ -1,4 +1,4 @@
-"""What a validation leaves behind where it does not come to its end, on a Deployment of simulated pods, and which pods it counts."""
+"""Validations that end early, on a Deployment of simulated pods, and the pods that count."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Control(BaseHTTPRequestHandler):
         answer: dict[str, Any] = ClientStats().as_json()
         if "value=" in self.path:
             answer = {"result": int(self.path.rpartition("value=")[2])}
-            self.server.asked.append(answer["result"])  # type: ignore[attr-defined]
+            self.server.requests.append(answer["result"])  # type: ignore[attr-defined]
         body = json.dumps(answer).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
@@ -58,7 +58,7 @@ class Control(BaseHTTPRequestHandler):
 @pytest.fixture
 def control() -> Iterator[ThreadingHTTPServer]:
     server = ThreadingHTTPServer(("0.0.0.0", 0), Control)
-    server.asked, server.talks = [], threading.Event()  # type: ignore[attr-defined]
+    server.requests, server.talks = [], threading.Event()  # type: ignore[attr-defined]
     server.talks.set()  # type: ignore[attr-defined]
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     yield server
@@ -75,7 +75,9 @@ def kubectl(*argv: str, stdin: Any = None) -> str:
 
 
 def deployment(namespace: str, replicas: int) -> dict[str, Any]:
-    """One whose pods, on a simulated node, are ready without running anything; selected by an expression too."""
+    """One whose pods, on a simulated node, are ready without running anything; selected by an
+    expression too.
+    """
     labels = {"app": "fake", "tier": "back"}
     spec = {
         "nodeSelector": {"type": "kwok"},
@@ -96,7 +98,9 @@ def deployment(namespace: str, replicas: int) -> dict[str, Any]:
 
 
 def service(namespace: str, name: str, port: int) -> None:
-    """A Service of this machine's port. The API server's proxy speaks to addresses of pods alone: a pod that never runs has this one."""
+    """A Service of this machine's port. The API server's proxy speaks to addresses of pods alone: a
+    pod that never runs has this one.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
         out.connect(
             ("203.0.113.1", 9)
@@ -168,7 +172,7 @@ def test_replicas_are_put_back(namespace: str, control: ThreadingHTTPServer, end
     ]
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as validator:
         deadline = time.monotonic() + 60
-        while control.asked[-2:] != [0, 1]:  # type: ignore[attr-defined]
+        while control.requests[-2:] != [0, 1]:  # type: ignore[attr-defined]
             assert time.monotonic() < deadline
             time.sleep(0.1)
         assert replicas(namespace) == 1
@@ -177,10 +181,10 @@ def test_replicas_are_put_back(namespace: str, control: ThreadingHTTPServer, end
             control.server_close()
         else:
             validator.send_signal(getattr(signal, end))
-        said = validator.communicate(timeout=60)[1]
-    assert validator.returncode == (2 if end == "client gone" else 130), said
-    assert "restoring 2 replica(s)" in said
-    assert "Traceback" not in said
+        output = validator.communicate(timeout=60)[1]
+    assert validator.returncode == (2 if end == "client gone" else 130), output
+    assert "restoring 2 replica(s)" in output
+    assert "Traceback" not in output
     assert replicas(namespace) == 2
 
 
@@ -207,7 +211,7 @@ def test_a_client_that_hangs_holds_no_replicas(
     ]
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as validator:
         deadline = time.monotonic() + 60
-        while control.asked[-2:] != [0, 1]:  # type: ignore[attr-defined]
+        while control.requests[-2:] != [0, 1]:  # type: ignore[attr-defined]
             assert time.monotonic() < deadline
             assert validator.poll() is None, validator.communicate()[1]
             time.sleep(0.1)
@@ -216,10 +220,10 @@ def test_a_client_that_hangs_holds_no_replicas(
         validator.send_signal(signal.SIGTERM)
         time.sleep(2)
         assert replicas(namespace) == 2
-        said = validator.communicate(timeout=18)[1]
-    assert validator.returncode == 130, said
-    assert "the client may continue to send: no answer in 5 s" in said
-    assert "Traceback" not in said
+        output = validator.communicate(timeout=18)[1]
+    assert validator.returncode == 130, output
+    assert "the client may continue to send: no answer in 5 s" in output
+    assert "Traceback" not in output
 
 
 @cluster
