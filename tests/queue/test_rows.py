@@ -18,6 +18,9 @@ from perfdag.steps.queue_scaling import QueueScaling, QueueScalingParams
 RECORDED = Path(__file__).parents[1] / "recorded" / "queue" / "validate.json"
 
 
+LOST = "1 of 3 backends ended by themselves (1 by SIGKILL)"
+
+
 def parsed(limit: int = 3, **last: Any) -> list[Measurement]:
     """The recorded result with fields of its last step replaced."""
     result = json.loads(RECORDED.read_text())
@@ -64,9 +67,22 @@ def test_a_step_below_the_factor_is_a_finding_and_no_failure() -> None:
     assert [row.value for row in rows if row.metric == "steps_failed"] == [1]
 
 
-def test_a_step_that_was_not_steady_is_invalid_with_its_rows() -> None:
-    with pytest.raises(Invalid, match="not steady at 3 replicas") as raised:
-        parsed(steady=False)
+@pytest.mark.parametrize(
+    ("kind", "message", "last"),
+    [
+        (Invalid, "not steady at 3 replicas", {"steady": False}),
+        (
+            Failed,
+            "at 3 replicas: 1 of 3 backends ended by themselves",
+            {"lost": LOST, "problems": [LOST]},
+        ),
+    ],
+)
+def test_a_bad_last_step_keeps_the_rows(
+    kind: type[Failed | Invalid], message: str, last: dict[str, Any]
+) -> None:
+    with pytest.raises(kind, match=message) as raised:
+        parsed(**last)
     assert at(list(raised.value.measurements), "throughput").keys() == {1, 2, 3}
 
 
@@ -84,14 +100,6 @@ def test_failed_requests_fail_the_sample_and_its_rows_say_where() -> None:
     ]
     assert failures == [("node-1/card1", 3, 2), ("node-2", 3, 1)]
     assert at(list(raised.value.measurements), "throughput").keys() == {1, 2, 3}
-
-
-def test_a_lost_backend_fails_the_sample_though_no_request_failed() -> None:
-    with pytest.raises(Failed, match="at 3 replicas: 1 of 3 backends ended by themselves"):
-        parsed(
-            lost="1 of 3 backends ended by themselves (1 by SIGKILL)",
-            problems=["1 of 3 backends ended by themselves (1 by SIGKILL)"],
-        )
 
 
 def test_a_limit_that_was_not_reached_fails() -> None:

@@ -270,8 +270,9 @@ def test_the_expected_time_follows_the_items() -> None:
 class Elsewhere:
     """A target of which only three replicas ever run."""
 
-    def __init__(self) -> None:
+    def __init__(self, lost: str = "") -> None:
         self.wanted = 5
+        self.lost_replicas = lost
 
     async def replicas(self) -> int:
         return self.wanted
@@ -289,36 +290,30 @@ class Elsewhere:
         return "Insufficient gpu.intel.com/millicores"
 
     async def lost(self) -> str:
-        return ""
+        return self.lost_replicas
 
 
-async def test_requests_that_never_end_are_counted_and_the_replicas_put_back() -> None:
-    target = Elsewhere()
-    async with Local(["sleep", "1"], 2) as local:
-        local.client_stats.pending = 7
-        with pytest.raises(
-            BadInput,
-            match=r"7 requests are still in flight after .*\(--scale-timeout, scale_timeout of the benchmark\) must be longer",
-        ):
-            await validate(target, local.load, Plan(3, scale_seconds=0.5), print)
-    assert target.wanted == 5
-
-
-async def test_replicas_that_end_by_themselves_are_not_waited_for() -> None:
-    class Dying(Elsewhere):
-        async def lost(self) -> str:
-            return "1 of 8 backends ended by themselves"
-
-    async with Local(["sleep", "1"], 8) as local:
-        with pytest.raises(BadInput, match="1 of 8 backends ended by themselves"):
-            await asyncio.wait_for(validate(Dying(), local.load, Plan(8), print), 5)
-
-
-async def test_a_limit_that_cannot_be_placed_puts_the_replicas_back() -> None:
-    target = Elsewhere()
-    async with Local(["sleep", "1"], 8) as local:
-        with pytest.raises(BadInput, match=r"3 of 8 replicas run after .*Insufficient gpu"):
-            await validate(target, local.load, Plan(8, scale_seconds=0.5), print)
+@pytest.mark.parametrize(
+    ("limit", "pending", "lost", "message"),
+    [
+        (
+            3,
+            7,
+            "",
+            r"7 requests are still in flight after .*\(--scale-timeout, scale_timeout of the ben",
+        ),
+        (8, 0, "1 of 8 backends ended by themselves", "1 of 8 backends ended by themselves"),
+        (8, 0, "", r"3 of 8 replicas run after .*Insufficient gpu"),
+    ],
+)
+async def test_a_limit_that_cannot_run_restores_the_replicas(
+    limit: int, pending: int, lost: str, message: str
+) -> None:
+    target = Elsewhere(lost)
+    async with Local(["sleep", "1"], limit) as local:
+        local.client_stats.pending = pending
+        with pytest.raises(BadInput, match=message):
+            await validate(target, local.load, Plan(limit, scale_seconds=0.5), print)
     assert target.wanted == 5
 
 
