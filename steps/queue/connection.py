@@ -130,8 +130,7 @@ class Peer:
             self.bad(str(error))
 
     def send(self, data: bytes, last: bool = False) -> None:
-        """Write what fits now, keep the rest up to ``unsent_bytes``, and cut a peer off beyond
-        that.
+        """Write what fits now, keep up to ``unsent_bytes``, and cut a peer off beyond that.
 
         ``last``: ``close`` follows, so the data and the end of the connection can share a packet.
         Do not set it if the peer may have sent more than was read: the reset would drop that

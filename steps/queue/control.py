@@ -1,5 +1,4 @@
-"""The client's control port: change the load, reset and read the statistics, as plain text, JSON or
-HTML.
+"""The client's control port: change the load, reset and read the statistics.
 
 Paths and answers are those of Intel's tester. Text from the network is escaped in HTML and quoted
 in JSON.

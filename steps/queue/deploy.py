@@ -34,8 +34,7 @@ async def deployed(
     validated: str,
     report: Callable[[str], None],
 ) -> AsyncIterator[None]:
-    """Apply the objects of a YAML file, then delete them in reverse order and wait until they are
-    gone.
+    """Apply the objects of a YAML file, then delete them in reverse order and wait.
 
     The wait lasts for the grace of the pods and MARGIN. Remaining objects are reported.
     These objects are reported and not applied: existing ones, scalers of the Deployment

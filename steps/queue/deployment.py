@@ -63,9 +63,9 @@ class DeploymentTarget:
         self.containers: list[dict[str, Any]] = deployment["spec"]["template"]["spec"]["containers"]
 
     async def scaler(self) -> str | None:
-        """Return what else scales the Deployment, None for nothing. Raises KubeError, 403 without
-        permission.
+        """Return what else scales the Deployment, None for nothing.
 
+        Raises KubeError, 403 without permission.
         That is a HorizontalPodAutoscaler, with its owner (KEDA creates one for a ScaledObject), or
         a CronJob
         of the same name that starts more backends.

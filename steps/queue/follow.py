@@ -49,8 +49,7 @@ def trace_json(trace: list[Sample], client: Mapping[str, Any]) -> dict[str, Any]
 async def run_on_target(
     profile: Profile, target: Target, load: Load, read_gauges: GaugeReader, interval: float = 1.0
 ) -> dict[str, Any]:
-    """Set the requests in parallel to the profile's rates, and trace a target that an autoscaler
-    scales.
+    """Set the requests in parallel by the profile, and trace a target that a scaler scales.
 
     A request in parallel keeps one backend busy. ``read_gauges`` returns the depth and the longest
     wait of
@@ -82,9 +81,9 @@ async def run_on_target(
 async def run_locally(
     profile: Profile, item_seconds: float, queues: int, sync: float, model: HpaModel
 ) -> list[QueueRun]:
-    """Run the profile on ``queues`` queues of local processes at once, each with a copy of the
-    model.
+    """Run the profile on ``queues`` queues of local processes at once.
 
+    Every queue has a copy of the model.
     ``sync``: seconds between decisions of the scaler. Latencies run from the scheduled times.
     Raises Failed if a backend ends by itself.
     """

@@ -1,5 +1,4 @@
-"""The frontend: takes clients' requests into named queues and hands them to backends that ask for
-work.
+"""The frontend: takes clients' requests into queues and hands them to backends.
 
 It has three listeners, as in Intel's tester: clients, backends and Prometheus metrics.
 One event loop serves every peer and never waits for one, so a slow, silent or malicious peer delays

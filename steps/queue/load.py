@@ -1,5 +1,4 @@
-"""The load of a client: a closed loop with a variable number of slots, or an open loop with a
-schedule.
+"""The load of a client: a closed loop of slots, or an open loop with a schedule.
 
 Open-loop latency runs from the scheduled time, so it shows a stalled server (no coordinated
 omission).

@@ -1,5 +1,4 @@
-"""The frontend's connections: sockets on an epoll instance that the event loop polls as one
-descriptor.
+"""The frontend's connections: sockets on an epoll instance below the event loop.
 
 The original framing opens a connection for every message pair, so the cost of a connection bounds
 the throughput.

@@ -41,8 +41,7 @@ Stats = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class SteadyCriteria:
-    """When a rate is steady: ``windows`` of ``items`` a slot lie within ``tolerance`` of their
-    mean.
+    """When a rate is steady: ``windows`` of ``items`` a slot lie within ``tolerance``.
 
     ``tolerance`` is relative. ``seconds``: the longest wait, unless 16 of the longest items take
     more

@@ -1,5 +1,4 @@
-"""Statistics of a client: successes, failures by cause, latencies, and the work of nodes, devices
-and pods.
+"""Statistics of a client: successes, failures by cause, latencies, and work by node.
 
 Throughput is counted for every slot of the closed loop, from one completion to a later one.
 So no part of an item is counted or lost at the edges of the measured time.

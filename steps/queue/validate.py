@@ -1,5 +1,4 @@
-"""Validate that throughput grows with the replicas: scale a backend 1, 2, 4 ... LIMIT and measure
-every step.
+"""Validate that throughput grows with the replicas: measure 1, 2, 4 ... LIMIT of them.
 
 The procedure is that of Intel's validator. It stops requests, checks that LIMIT replicas can run
 and ends all.

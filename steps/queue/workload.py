@@ -56,8 +56,7 @@ class Workload:
         substitute(self.command, self.device)
 
     def run(self, args: Sequence[str] | None, limit: float, running: int = 1) -> Outcome:
-        """Run it once with the client's arguments and limit (seconds, 0 for none); the shorter
-        limit applies.
+        """Run it once with the client's arguments and limit (seconds); the shorter limit applies.
 
         ``running``: items that run in the queue; only ``usl`` uses it.
         """

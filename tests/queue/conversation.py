@@ -1,10 +1,9 @@
-"""One conversation in the original protocol, to be held with any frontend that serves a queue
-``sleep`` bounded at 3.
+"""A conversation in the original protocol, with a queue ``sleep`` bounded at 3.
 
 Recorded from Intel's frontend (k8s-device-scalability-tester, commit c9c185b) with
 
-frontend -caddr 127.0.0.1:9997 -waddr 127.0.0.1:9999 -maddr 127.0.0.1:9998 -qmax 3 sleep python
-tests/queue/conversation.py 9997 9999 9998 > tests/recorded/queue/original.json
+    frontend -caddr 127.0.0.1:9997 -waddr 127.0.0.1:9999 -maddr 127.0.0.1:9998 -qmax 3 sleep
+    python tests/queue/conversation.py 9997 9999 9998 > tests/recorded/queue/original.json
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The smallest server of external.metrics.k8s.io and custom.metrics.k8s.io that lets a real HPA
-controller read a frontend: for tests alone.
+"""A server of external and custom metrics, with which a real HPA reads a frontend.
 
 A cluster of one's own has prometheus-adapter there.
 """
@@ -154,9 +153,7 @@ def serve(folder: Path, metrics: str) -> ThreadingHTTPServer:
 
 
 def objects(namespace: str, port: int, group: str) -> list[dict[str, Any]]:
-    """What makes the API server ask that port of its own machine for a group of metrics (EXTERNAL
-    or CUSTOM).
-    """
+    """Return the objects that route a group of metrics (EXTERNAL or CUSTOM) to a local port."""
     name, version = group.split("/")
     return [
         {

@@ -218,9 +218,7 @@ def commands(marker: str) -> int:
 
 @pytest.mark.slow
 def test_a_frontend_that_vanished_is_noticed(tmp_path: Path) -> None:
-    """A network namespace whose address is taken away: from then on no packet is answered, not even
-    with a reset.
-    """
+    """Yield a network namespace that loses its address: no packet is answered afterwards."""
     name, inside, outside = (f"pd{kind}{os.getpid() % 100000}" for kind in "nio")
     server = (
         "import socket, time; s = socket.create_server(('198.51.100.2', 9999)); print('listens', flush=True); "

@@ -1,5 +1,6 @@
-"""Validation of Deployments with real pods, and what the API server says of the manifests. The
-image (PERFDAG_TEST_QUEUE_IMAGE) has to be on the node (PERFDAG_TEST_NODE).
+"""Validation of Deployments with real pods, and server-side checks of the manifests.
+
+The node PERFDAG_TEST_NODE must have the image PERFDAG_TEST_QUEUE_IMAGE.
 """
 
 from __future__ import annotations
@@ -165,9 +166,7 @@ def namespaced(
 def test_deploy_applies_what_serves_and_removes_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As docs/queue.md has it: objects with a ServiceMonitor and with an autoscaler of the very
-    queue that is validated.
-    """
+    """Deploy a file with a ServiceMonitor and an autoscaler of the validated queue."""
     namespace = f"perfdag-queue-{secrets.token_hex(4)}"
     small, scale = {"cpu": "10m", "memory": "16Mi"}, {"by": "external", "most": 4}
     queue = {"name": "sleep", "command": ["sleep", "0.5"], "requests": small, "autoscale": scale}
@@ -229,7 +228,7 @@ def client(namespace: str, path: str) -> Any:
 
 
 def counters(namespace: str) -> dict[str, float]:
-    """What the frontend has counted of the queue, by the names of its metrics."""
+    """Return the frontend's counters of the queue, by metric."""
     url = f"/api/v1/namespaces/{namespace}/services/perfdag-queue-frontend:9998/proxy/metrics"
     text = subprocess.run(
         ["kubectl", "get", "--raw", url], capture_output=True, check=True, text=True
@@ -244,7 +243,7 @@ def counters(namespace: str) -> dict[str, float]:
 
 
 def success(namespace: str, more: int, seconds: float = 60) -> dict[str, Any]:
-    """The client's statistics, once so many more requests have succeeded."""
+    """Return the client's statistics after ``more`` further successes."""
     end = time.monotonic() + seconds
     before = client(namespace, "stats?type=json")["success"]
     while (output := client(namespace, "stats?type=json"))["success"] < before + more:

@@ -18,9 +18,7 @@ from perfdag.steps.queue.queues import Queues
 
 
 class Server:
-    """Keeps objects by kind and name. One that is deleted is gone after so many looks at it
-    (`lasts`, by kind).
-    """
+    """A store of objects; a deleted one disappears after ``lasts`` reads, by kind."""
 
     def __init__(self, **lasts: int) -> None:
         self.there: dict[tuple[str, str], dict[str, Any]] = {}

@@ -27,9 +27,7 @@ HELLO = "perfdag/1\n"
 
 @asynccontextmanager
 async def flooding(port: int, data: bytes, count: int) -> AsyncIterator[None]:
-    """So many connections that send without an end, read what comes, and dial again where they are
-    cut off.
-    """
+    """Open connections that send without end, and reconnect when they are closed."""
 
     async def one() -> None:
         while True:

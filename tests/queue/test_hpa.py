@@ -1,5 +1,6 @@
-"""The real HorizontalPodAutoscaler on real pods, its metric served by metrics_api.py (for tests
-alone).
+"""A real HorizontalPodAutoscaler on real pods, with metrics from metrics_api.py.
+
+The API server must run on this machine: it reads the metrics from the loopback.
 
 The API server has to run on this machine, since it is told to ask the loopback.
 """
@@ -47,8 +48,9 @@ def kubectl(*argv: str) -> str:
 
 
 def served_by_others(service: str) -> bool:
-    """Whether the cluster has such metrics of its own; what a killed test left is removed, since no
-    namespace can be deleted while the API server waits for it.
+    """Tell whether the cluster has such metrics; delete what a killed test left.
+
+    Without that, the API server would block the deletion of namespaces.
     """
     text = kubectl("get", "apiservice", service, "--ignore-not-found", "-o", "json")
     if not text:
@@ -67,8 +69,9 @@ def served_by_others(service: str) -> bool:
 
 @contextmanager
 def removed_afterwards(service: str, namespace: str) -> Iterator[None]:
-    """Have a process of its own delete the APIService and the namespace when the pipe to it closes:
-    at the end of the block, and also where this process is killed within it.
+    """Delete the APIService and the namespace at the end, even if this process is killed.
+
+    A helper process does it when its pipe closes.
     """
     script = 'read _; kubectl delete apiservice "$1" --ignore-not-found; exec kubectl delete namespace "$2" --ignore-not-found --wait=false'
     with subprocess.Popen(
@@ -92,9 +95,7 @@ def removed_afterwards(service: str, namespace: str) -> Iterator[None]:
     ],
 )
 def test_the_real_hpa_follows(by: str, load: str, seconds: float, tmp_path: Path) -> None:
-    """By items (external) it settles at what is needed; by the time that items wait (custom) it
-    goes on doubling while any wait.
-    """
+    """With external metrics it settles at the need; with custom ones it may overshoot."""
     server_url = json.loads(kubectl("config", "view", "--minify", "-o", "json"))["clusters"][0][
         "cluster"
     ]["server"]

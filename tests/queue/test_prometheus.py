@@ -40,9 +40,7 @@ def expressions() -> Iterator[str]:
 
 
 def adapter_queries() -> Iterator[str]:
-    """The queries of prometheus-adapter's rules, with what it puts in for its HPAs: for a Service,
-    and for a namespace.
-    """
+    """Return the queries of prometheus-adapter's rules for a Service and a namespace."""
     queue = {"name": "sleep", "command": ["sleep", "1"], "autoscale": {"by": "custom"}}
     objects = manifests(Queues.model_validate({"queues": [queue]}))
     rules = yaml.safe_load(

@@ -75,9 +75,7 @@ def kubectl(*argv: str, stdin: Any = None) -> str:
 
 
 def deployment(namespace: str, replicas: int) -> dict[str, Any]:
-    """One whose pods, on a simulated node, are ready without running anything; selected by an
-    expression too.
-    """
+    """Return a Deployment whose pods are ready on a simulated node."""
     labels = {"app": "fake", "tier": "back"}
     spec = {
         "nodeSelector": {"type": "kwok"},
@@ -98,9 +96,7 @@ def deployment(namespace: str, replicas: int) -> dict[str, Any]:
 
 
 def service(namespace: str, name: str, port: int) -> None:
-    """A Service of this machine's port. The API server's proxy speaks to addresses of pods alone: a
-    pod that never runs has this one.
-    """
+    """Create a Service of a local port, with a pod that never runs for the API server's proxy."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
         out.connect(
             ("203.0.113.1", 9)

@@ -67,9 +67,7 @@ def test_the_interval_of_a_ratio_has_its_known_ends() -> None:
 def test_the_interval_of_a_ratio_covers_it_as_often_as_it_says(
     errors: tuple[float, float], least: float, most: float
 ) -> None:
-    """Of equal errors it is wider than need be: the degrees of freedom are those of one rate and
-    not of both.
-    """
+    """With equal errors it is wider than needed: it has the degrees of freedom of one rate."""
     chance = random.Random(3)
 
     def covered() -> bool:
