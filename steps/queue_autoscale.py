@@ -11,8 +11,8 @@ from pydantic import Field
 from perfdag import signals
 from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Params
 from perfdag.steps.queue.autoscale import HpaModel, Profile, Sample, score
-from perfdag.steps.queue.lent import not_lent
-from perfdag.steps.queue.nodes import failed
+from perfdag.steps.queue.deployment import not_permitted
+from perfdag.steps.queue.nodes import failures_by_subject
 from perfdag.units import PositiveDuration
 
 if TYPE_CHECKING:
@@ -106,14 +106,14 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
         return []
 
     def run(self, gang: Gang, params: QueueAutoscaleParams) -> Output:
-        from perfdag.steps.queue.follow import follow
+        from perfdag.steps.queue.follow import run_locally
 
         profile = Profile(params.load, params.low, params.high, params.duration)
         if params.deployments:
             result = signals.run(_watch(profile, params))
         else:
             model = HpaModel(params.target, most=params.most, window=params.window)
-            results = signals.run(follow(profile, params.item, params.queues, params.sync, model))
+            results = signals.run(run_locally(profile, params.item, params.queues, params.sync, model))
             result = {each.queue: each.as_json() for each in results}
         return Output({"result": orjson.dumps(result).decode()}, tool="perfdag queue")
 
@@ -152,7 +152,7 @@ def _unclear(params: QueueAutoscaleParams) -> list[str]:
 def _failed(queue: str, client: Any) -> str:
     """How many requests failed, by which causes and on which devices."""
     causes = ", ".join(f"{count} {cause}" for cause, count in client["causes"].items())
-    where = ", ".join(f"{count} on {name}" for name, count in failed(client["nodes"]).items())
+    where = ", ".join(f"{count} on {name}" for name, count in failures_by_subject(client["nodes"]).items())
     return f"{queue}: {client['failure']} requests failed ({causes})" + (f": {where}" if where else "")
 
 
@@ -189,8 +189,8 @@ async def _watch(profile: Profile, params: QueueAutoscaleParams) -> dict[str, An
     from perfdag.kube import Kube, KubeError
     from perfdag.steps.queue import targets
     from perfdag.steps.queue.deployment import DeploymentTarget
-    from perfdag.steps.queue.follow import watch
-    from perfdag.steps.queue.line import line_of
+    from perfdag.steps.queue.follow import run_on_target
+    from perfdag.steps.queue.line import queue_gauges
 
     try:
         async with Kube() as kube:
@@ -199,18 +199,18 @@ async def _watch(profile: Profile, params: QueueAutoscaleParams) -> dict[str, An
             services = params.clients or [f"{name}-client" for name in params.deployments]
             watched = [DeploymentTarget(kube, namespace, name) for name in params.deployments]
             where = params.client_namespace or namespace
-            loads = [targets.HttpLoad(targets.by_service(kube, where, service, 9996, token)) for service in services]
+            loads = [targets.HttpLoad(targets.fetch_by_service(kube, where, service, 9996, token)) for service in services]
             for target in watched:
                 await target.find()
                 await _scaled(target)
             for load in loads:
                 await load.up(CLIENT_SECONDS)
-            lines = [line_of(kube, namespace, target.containers) for target in watched]
-            async with _together(watch(profile, *each) for each in zip(watched, loads, lines, strict=True)) as traces:
+            lines = [queue_gauges(kube, namespace, target.containers) for target in watched]
+            async with _together(run_on_target(profile, *each) for each in zip(watched, loads, lines, strict=True)) as traces:
                 return dict(zip(params.deployments, await traces, strict=True))
     except (KubeError, ValueError) as error:
         if isinstance(error, KubeError) and error.status == 403:
-            raise not_lent(str(error), QueueAutoscale.name) from None
+            raise not_permitted(str(error), QueueAutoscale.name) from None
         raise Failed(str(error)) from None
 
 
@@ -250,5 +250,5 @@ def _measured(queue: str, one: Any, params: QueueAutoscaleParams) -> list[Measur
         found += [
             Measurement(name, float(value), coords=when, subject=f"at {moment:g} s") for name, value in told.items() if value is not None
         ]
-    failures = failed(one["client"]["nodes"])
+    failures = failures_by_subject(one["client"]["nodes"])
     return found + [Measurement("failures", float(count), coords=at, subject=where) for where, count in failures.items()]

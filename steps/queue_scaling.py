@@ -8,7 +8,7 @@ from pydantic import Field
 
 from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Params
 from perfdag.hosts import Finished
-from perfdag.steps.queue.lent import not_lent
+from perfdag.steps.queue.deployment import not_permitted
 from perfdag.steps.queue.nodes import subject
 from perfdag.steps.queue.workload import built_in_seconds, substitute
 from perfdag.units import PositiveDuration
@@ -108,7 +108,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             server.stop(GRACE)
         if done.code not in (0, 3):
             if refusal := _refusal(done):
-                raise not_lent(refusal, self.name)
+                raise not_permitted(refusal, self.name)
             late = done.seconds >= gang.timeout
             what = f"did not end within {gang.timeout:g} s (set `item`, or the entry's timeout)" if late else f"exited {done.code}"
             raise Failed(f"the validator {what}: {done.tail()}", done.texts())

@@ -96,12 +96,12 @@ def _validate(args: argparse.Namespace) -> int:
     import json
 
     from perfdag import signals
-    from perfdag.steps.queue.steady import Patience
+    from perfdag.steps.queue.steady import SteadyCriteria
     from perfdag.steps.queue.validate import Plan
-    from perfdag.steps.queue.verdict import closing
+    from perfdag.steps.queue.verdict import summary
 
-    patience = Patience(seconds=args.timeout, tolerance=args.tolerance)
-    plan = Plan(args.limit, args.factor, args.scale_timeout, patience, args.stop)
+    criteria = SteadyCriteria(seconds=args.timeout, tolerance=args.tolerance)
+    plan = Plan(args.limit, args.factor, args.scale_timeout, criteria, args.stop)
     if args.local:
         command = [*([args.deployment] if args.deployment else []), *args.command]
         verdict = signals.run_until_stopped(_validate_here(command, plan, glob=args.glob, item_limit=args.item_limit))
@@ -113,7 +113,7 @@ def _validate(args: argparse.Namespace) -> int:
         verdict = signals.run_until_stopped(_validate_there(args, plan))
     else:
         raise ValueError("name a Deployment, or say --local and a command")
-    print(json.dumps(verdict.as_json(), indent=2) if args.json else closing(verdict))
+    print(json.dumps(verdict.as_json(), indent=2) if args.json else summary(verdict))
     return 0 if verdict.passed else 3
 
 
@@ -154,8 +154,8 @@ def _client(kube: Kube, args: argparse.Namespace, namespace: str) -> Callable[[s
 
     token = os.environ.get(TOKEN_VARIABLE, "")
     if args.client_url:
-        return targets.by_url(args.client_url, token)
-    return targets.by_service(kube, args.client_namespace or namespace, args.client or f"{args.deployment}-client", 9996, token)
+        return targets.fetch_by_url(args.client_url, token)
+    return targets.fetch_by_service(kube, args.client_namespace or namespace, args.client or f"{args.deployment}-client", 9996, token)
 
 
 async def _answered(target: DeploymentTarget, load: Load, seconds: float) -> None:

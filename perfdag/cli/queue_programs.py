@@ -54,7 +54,6 @@ def _add_frontend(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     _option(parser, "reply-timeout", 0.0, "give an item without a limit of its own up after so many seconds, 0 never")
     _option(parser, "message-timeout", 5.0, "cut a peer off that does not complete a message in so many seconds")
     _option(parser, "max-peers", 8192, "connections at once, as far as the limit of open files (ulimit -n) admits")
-    _option(parser, "address-share", 0.5, "share of them that one address may hold once three quarters are taken, 1 for all")
     _option(parser, "verbose", False, "accepted and ignored")
     parser.set_defaults(start=_frontend)
 
@@ -63,7 +62,7 @@ def _frontend(args: argparse.Namespace) -> int:
     import asyncio
 
     from perfdag.steps.queue.frontend import Frontend, Limits
-    from perfdag.steps.queue.slots import raise_limit
+    from perfdag.steps.queue.slots import raise_file_limit
 
     for name in ("interval", "qmax", "retries", "reply_timeout"):
         if not 0 <= getattr(args, name) < math.inf:
@@ -71,13 +70,10 @@ def _frontend(args: argparse.Namespace) -> int:
     for name in ("message_timeout", "max_peers"):
         if not 0 < getattr(args, name) < math.inf:
             raise ValueError(f"--{name.replace('_', '-')} {getattr(args, name)} is not above 0")
-    if not 0 < args.address_share <= 1:
-        raise ValueError(f"--address-share {args.address_share} is not above 0 and at most 1")
-    raise_limit(args.max_peers)
+    raise_file_limit(args.max_peers)
     limits = Limits(
         queue=args.qmax,
         peers=args.max_peers,
-        share=args.address_share,
         message_seconds=args.message_timeout,
         retries=args.retries,
         reply_seconds=args.reply_timeout,
@@ -88,8 +84,8 @@ def _frontend(args: argparse.Namespace) -> int:
         frontend = Frontend(args.names, limits)
         await frontend.start(_address(args.caddr), _address(args.waddr), _address(args.maddr))
         clients, workers, metrics = frontend.ports
-        if frontend.slots.total < limits.peers:
-            say(f"at most {frontend.slots.total} connections at once, not {limits.peers}: ulimit -Hn admits no more open files")
+        if frontend.max_peers < limits.peers:
+            say(f"at most {frontend.max_peers} connections at once, not {limits.peers}: ulimit -Hn admits no more open files")
         say(f"queues {', '.join(frontend.queues)}: clients on port {clients}, backends on {workers}, metrics on {metrics}")
         ended = _until_signal()
         while not ended.is_set():
@@ -221,7 +217,7 @@ def _client(args: argparse.Namespace) -> int:
     import os
 
     from perfdag.steps.queue import control, load, web
-    from perfdag.steps.queue.tally import Tally
+    from perfdag.steps.queue.tally import ClientStats
 
     if not 0 <= args.req_now <= args.req_max <= 4096:
         raise ValueError(f"parallel requests must be 0 <= --req-now ({args.req_now}) <= --req-max ({args.req_max}) <= 4096")
@@ -239,12 +235,12 @@ def _client(args: argparse.Namespace) -> int:
     work = load.Work(args.name, list(words), args.limit, args.retries)
 
     async def serve() -> int:
-        tally = Tally()
+        client_stats = ClientStats()
         frontend = _address(args.faddr)
         wire_ = load.KeptWire(frontend, work) if args.wire == "kept" else load.OriginalWire(frontend, work)
-        closed = None if args.rate else load.ClosedLoop(wire_, tally, max(1, args.req_max))
-        opened = load.OpenLoop(wire_, tally, args.rate, args.poisson, args.seed, drain=args.drain) if args.rate else None
-        server = await web.serve(_address(args.caddr), control.Control(tally, closed), os.environ.get(TOKEN_VARIABLE, ""))
+        closed = None if args.rate else load.ClosedLoop(wire_, client_stats, max(1, args.req_max))
+        opened = load.OpenLoop(wire_, client_stats, args.rate, args.poisson, args.seed, drain=args.drain) if args.rate else None
+        server = await web.serve(_address(args.caddr), control.Control(client_stats, closed), os.environ.get(TOKEN_VARIABLE, ""))
         say(f"requests to queue {args.name!r} at {args.faddr}, control on port {server.sockets[0].getsockname()[1]}")
         ended = _until_signal()
         if closed:
@@ -254,14 +250,14 @@ def _client(args: argparse.Namespace) -> int:
             assert opened is not None
             task = asyncio.create_task(opened.run(args.duration or 1e9))
         await asyncio.wait([task, asyncio.create_task(ended.wait())], return_when=asyncio.FIRST_COMPLETED)
-        result = tally.as_json()
+        result = client_stats.as_json()
         if opened:
             result["validity"] = opened.validity() or "valid"
         if closed:
             await closed.stop()
         server.close()
-        print(json.dumps(result) if args.duration else control.nodes(tally) + control.stats(tally), flush=True)
-        return 1 if tally.failure or (opened and opened.validity()) else 0
+        print(json.dumps(result) if args.duration else control.nodes_text(client_stats) + control.stats_text(client_stats), flush=True)
+        return 1 if client_stats.failure or (opened and opened.validity()) else 0
 
     return asyncio.run(serve())
 

@@ -1,1 +1,1 @@
-"""A work queue that shows whether a device scales: frontend, backends, clients and the validator of their throughput."""
+"""A work queue that measures the scaling of devices: frontend, backends, clients and validator."""

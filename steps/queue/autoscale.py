@@ -1,7 +1,8 @@
-"""How well a scaler follows a load: reaction time, overshoot, oscillation and wasted pod-seconds of a trace.
+"""Scores of an autoscaler: reaction time, overshoot, oscillation and wasted pod-seconds of a trace.
 
-A trace is a series of samples (seconds, replicas that the load needs, replicas there are). What the load needs is its
-rate times the seconds of an item, rounded up (Little's law).
+A trace is a series of samples: the time, the replicas that the load needs, and the replicas that
+run.
+The need is the rate times the seconds of an item, rounded up (Little's law).
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ Shape = Literal["step", "ramp", "spike"]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """At ``at`` seconds ``needed`` replicas were needed and ``have`` were there.
+    """At ``at`` seconds, the load needed ``needed`` replicas and ``have`` ran.
 
-    ``depth`` requests waited for a replica, the longest ``wait`` seconds, of the frontend's sliding window; None where it was not asked.
+    ``depth``: requests that waited. ``wait``: the longest wait in seconds, of the frontend's
+    sliding window.
+    Both are None if unknown.
     """
 
     at: float
@@ -31,10 +34,14 @@ class Sample:
 
 @dataclass(frozen=True)
 class Score:
-    """Times in seconds, areas in pod-seconds. ``reaction``: from the first rise of the need until as many replicas are
-    there as it asks for at its height, None where that never came; ``release``: the same for its last fall;
-    ``overshoot``: replicas beyond the largest need, as a share of it; ``oscillations``: changes of direction of the
-    replicas beyond those of the need."""
+    """Scores of a trace. Times are in seconds, ``wasted`` and ``missing`` in pod-seconds.
+
+    ``reaction``: from the first rise of the need until its peak is covered; None if it never is.
+    ``release``: from the last fall of the need until the replicas have fallen to it; None if they
+    never do.
+    ``overshoot``: replicas beyond the peak, as a share of it.
+    ``oscillations``: changes of direction of the replicas beyond those of the need.
+    """
 
     reaction: float | None
     release: float | None
@@ -45,14 +52,17 @@ class Score:
 
 
 def score(trace: Sequence[Sample]) -> Score:
-    """Score a trace of at least two samples in order of time; each sample holds until the next. Raises ValueError."""
+    """Score a trace; a sample holds until the next.
+
+    Raises ValueError for under two samples or disorder.
+    """
     if len(trace) < 2 or any(b.at < a.at for a, b in itertools.pairwise(trace)):
         raise ValueError("a trace needs at least two samples in order of time")
     peak = max(sample.needed for sample in trace)
     most = max(sample.have for sample in trace)
     wasted = missing = 0.0
-    for here, after in itertools.pairwise(trace):
-        over = (here.have - here.needed) * (after.at - here.at)
+    for current, following in itertools.pairwise(trace):
+        over = (current.have - current.needed) * (following.at - current.at)
         wasted += max(0.0, over)
         missing += max(0.0, -over)
     turns = _turns([s.have for s in trace]) - _turns([s.needed for s in trace])
@@ -71,7 +81,9 @@ def _release(trace: Sequence[Sample]) -> float | None:
     falls = [b.at for a, b in itertools.pairwise(trace) if b.needed < a.needed]
     if not falls:
         return None
-    return next((s.at - falls[-1] for s in trace if s.at >= falls[-1] and s.have <= trace[-1].needed), None)
+    return next(
+        (s.at - falls[-1] for s in trace if s.at >= falls[-1] and s.have <= trace[-1].needed), None
+    )
 
 
 def _turns(values: Sequence[int]) -> int:
@@ -83,8 +95,9 @@ def _turns(values: Sequence[int]) -> int:
 class Profile:
     """A load over ``seconds``, in requests a second: ``low`` and, in the middle, ``high``.
 
-    step: high from a quarter to three quarters; ramp: up over the second quarter, down over the third; spike: high for
-    a tenth from a quarter on.
+    step: high from a quarter to three quarters. ramp: up over the second quarter, down over the
+    third.
+    spike: high for a tenth, from a quarter on.
     """
 
     shape: Shape
@@ -93,7 +106,7 @@ class Profile:
     seconds: float
 
     def rate(self, at: float) -> float:
-        """Requests a second at ``at`` seconds."""
+        """Return requests a second at ``at`` seconds."""
         x = at / self.seconds
         if self.shape == "ramp":
             share = max(0.0, min(1.0, 4 * x - 1, 3 - 4 * x))
@@ -102,17 +115,20 @@ class Profile:
         return self.low + (self.high - self.low) * share
 
     def needed(self, at: float, item_seconds: float) -> int:
-        """Replicas that keep up with the load at that time."""
+        """Return the replicas that keep up with the load at ``at`` seconds."""
         return max(1, math.ceil(self.rate(at) * item_seconds - 1e-9))
 
 
 @dataclass
 class HpaModel:
-    """The HorizontalPodAutoscaler's rule, for where there is no cluster; not the controller itself.
+    """A model of the HorizontalPodAutoscaler's algorithm, for runs without a cluster.
 
-    Replicas to bring ``metric / replicas`` to ``target`` (AverageValue), unless within ``tolerance`` (relative); scaling
-    in takes the largest answer of the last ``window`` seconds; scaling out is at most doubling or 4 more each ``period``
-    seconds. Source: Kubernetes documentation, Horizontal Pod Autoscaling, "Algorithm details" and "behavior".
+    It brings ``metric / replicas`` to ``target`` (AverageValue), unless within ``tolerance``
+    (relative).
+    Scaling in takes the largest result of the last ``window`` seconds.
+    Scaling out at most doubles, or adds 4 replicas, in ``period`` seconds.
+    Source: Kubernetes documentation, Horizontal Pod Autoscaling, "Algorithm details" and
+    "behavior".
     """
 
     target: float
@@ -125,10 +141,14 @@ class HpaModel:
     grown: list[tuple[float, int]] = field(default_factory=list)
 
     def desired(self, now: float, metric: float, replicas: int) -> int:
-        """Replicas to have; ``metric`` is the total over the queue, ``now`` in seconds."""
+        """Return the desired replicas; ``metric`` is the total of the queue, ``now`` in seconds."""
         ratio = metric / (self.target * max(1, replicas))
-        wanted = replicas if abs(ratio - 1) <= self.tolerance else math.ceil(metric / self.target - 1e-9)
-        self.past = [(at, value) for at, value in self.past if at > now - self.window] + [(now, wanted)]
+        wanted = (
+            replicas if abs(ratio - 1) <= self.tolerance else math.ceil(metric / self.target - 1e-9)
+        )
+        self.past = [(at, value) for at, value in self.past if at > now - self.window] + [
+            (now, wanted)
+        ]
         if wanted < replicas:
             wanted = min(replicas, max(value for _, value in self.past))
         elif wanted > replicas:
@@ -141,12 +161,22 @@ class HpaModel:
         return wanted
 
 
-def simulate(scaler: Callable[[float, float, int], int], profile: Profile, item_seconds: float, sync: float, delay: float) -> list[Sample]:
-    """A scaler against a fluid queue: items in the system as its metric, looked at each ``sync`` seconds; a replica
-    works ``delay`` seconds after it is asked for. Times in seconds."""
+def simulate(
+    scaler: Callable[[float, float, int], int],
+    profile: Profile,
+    item_seconds: float,
+    sync: float,
+    delay: float,
+) -> list[Sample]:
+    """Simulate a scaler on a fluid queue and return the trace. Times are in seconds.
+
+    The metric is the number of items in the system, read every ``sync`` seconds. A new replica
+    starts to
+    work after ``delay``.
+    """
     dt, backlog, have, trace = 0.1, 0.0, 1, []
     coming: list[tuple[float, int]] = []
-    asked = 1
+    requested = 1
     for k in range(int(profile.seconds / dt)):
         now = k * dt
         while coming and coming[0][0] <= now:
@@ -155,9 +185,9 @@ def simulate(scaler: Callable[[float, float, int], int], profile: Profile, item_
         served = min(have / item_seconds, rate + backlog / dt)
         backlog = max(0.0, backlog + (rate - served) * dt)
         if k % max(1, round(sync / dt)) == 0:
-            wanted = scaler(now, backlog + served * item_seconds, asked)
-            if wanted != asked:
-                asked = wanted
+            wanted = scaler(now, backlog + served * item_seconds, requested)
+            if wanted != requested:
+                requested = wanted
                 coming.append((now + (delay if wanted > have else 0.0), wanted))
                 coming.sort()
         trace.append(Sample(now, profile.needed(now, item_seconds), have))

@@ -1,6 +1,7 @@
-"""The backend: asks a frontend for items, runs its workload for each and replies where and how it ran.
+"""The backend: asks a frontend for items, runs its workload on them and replies with the outcome.
 
-Blocking and single-threaded on purpose: a backend is one slot of a device. SIGTERM ends it after the current item.
+A backend is one slot of a device, so it is blocking and single-threaded. SIGTERM ends it after the
+current item.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ from perfdag.steps.queue.workload import Workload, shorter
 
 
 class UnreachableError(Exception):
-    """The frontend cannot be reached or does not speak the protocol; the text says which."""
+    """The frontend is unreachable or does not speak the protocol; the text is the reason."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a backend asks. ``backoff`` and ``backoff_max`` in seconds: the n-th empty answer in a row waits
-    n x backoff; 0 exits on an empty queue. ``kept``: one connection for all items, on which it waits instead.
-    ``patience``: seconds to keep trying a frontend that does not answer.
+    """How a backend asks for items. Times are in seconds.
+
+    ``backoff``: the n-th empty answer in a row waits n x ``backoff``, at most ``backoff_max``; 0
+    exits on an
+    empty queue. ``kept``: use one connection for all items, and wait on it.
+    ``retry_seconds``: how long to retry a frontend that does not answer.
     """
 
     frontend: wire.Address
@@ -38,12 +42,15 @@ class Options:
     backoff: float = 0.0
     backoff_max: float = 5.0
     kept: bool = True
-    patience: float = 30.0
+    retry_seconds: float = 30.0
     verbose: bool = False
 
     def __post_init__(self) -> None:
         if self.backoff < 0 or self.backoff_max < self.backoff:
-            raise ValueError(f"back-off {self.backoff:g} s must be between 0 and its maximum {self.backoff_max:g} s")
+            raise ValueError(
+                f"back-off {self.backoff:g} s must be between 0 and its maximum "
+                f"{self.backoff_max:g} s"
+            )
 
 
 class Backend:
@@ -62,11 +69,14 @@ class Backend:
         os.write(self._woken, b"x")
 
     def catch_signals(self) -> None:
-        for one in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-            signal.signal(one, self.stop)
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self.stop)
 
     def serve(self) -> None:
-        """Work until told to stop, or until the queue is empty without back-off. Raises UnreachableError."""
+        """Work until ``stop``, or until the queue is empty without back-off.
+
+        Raises UnreachableError.
+        """
         loop: Callable[[], bool] = self._kept if self.options.kept else self._original
         last = time.monotonic()
         while not self.stopping:
@@ -78,18 +88,19 @@ class Backend:
             except (OSError, UnreachableError) as error:
                 if self.completed > done:
                     last = time.monotonic()
-                if time.monotonic() - last > self.options.patience:
+                if time.monotonic() - last > self.options.retry_seconds:
                     raise UnreachableError(f"frontend {self.options.frontend}: {error}") from None
                 self._pause(0.2)
 
     def work(self, item: wire.Message) -> wire.Message:
-        """Run one item and describe it."""
+        """Run one item and return the reply."""
         began = time.perf_counter()
         running = int(item.get("Running") or 1)
         outcome = self.workload.run(wire.words(item, "Args"), wire.number(item, "Limit"), running)
         elapsed = time.perf_counter() - began
         if self.options.verbose:
-            print(f"item {self.completed + 1}: code {outcome.retcode}, {elapsed:.6f} s", file=sys.stderr)  # noqa: T201
+            text = f"item {self.completed + 1}: code {outcome.retcode}, {elapsed:.6f} s\n"
+            sys.stderr.write(text)
         return {
             "Pod": self.options.pod,
             "Node": self.options.node,
@@ -101,10 +112,12 @@ class Backend:
         }
 
     def _original(self) -> bool:
-        """Serve by the original protocol until the queue is empty; False where that ends the backend."""
+        """Serve by the original protocol until the backend ends; return False."""
         pause = self.options.backoff
         while not self.stopping:
-            with socket.create_connection((self.options.frontend.host or "localhost", self.options.frontend.port), 10) as peer:
+            with socket.create_connection(
+                (self.options.frontend.host or "localhost", self.options.frontend.port), 10
+            ) as peer:
                 peer.sendall(wire.encode({"Queue": self.options.queue}))
                 item = _object(peer)
                 if not wire.text(item, "Error"):
@@ -122,18 +135,18 @@ class Backend:
         return False
 
     def _kept(self) -> bool:
-        """Serve over one kept connection until told to stop or until it breaks."""
+        """Serve over one kept connection until ``stop``; return False."""
         where = (self.options.frontend.host or "localhost", self.options.frontend.port)
         with socket.create_connection(where, 10) as peer:
             peer.settimeout(None)
-            wire.watch(peer)  # it may wait for an item for ever
-            peer.sendall(wire.HELLO + wire.line({"Queue": self.options.queue}))
+            wire.enable_keepalive(peer)  # it may wait long for an item
+            peer.sendall(wire.HELLO + wire.encode_line({"Queue": self.options.queue}))
             left = False
             buffer = b""
             while True:
                 while b"\n" not in buffer:
                     if not left and self.stopping:
-                        peer.sendall(wire.line({"Leave": True}))
+                        peer.sendall(wire.encode_line({"Leave": True}))
                         left = True
                     if not left:
                         ready, _, _ = select.select([peer.fileno(), self._wake], [], [])
@@ -143,8 +156,8 @@ class Backend:
                     if not data:
                         raise UnreachableError("connection closed")
                     buffer += data
-                one, _, buffer = buffer.partition(b"\n")
-                item = wire.decode(one)
+                line, _, buffer = buffer.partition(b"\n")
+                item = wire.decode(line)
                 if item.get("Bye"):
                     return False
                 if item["Error"]:
@@ -152,20 +165,20 @@ class Backend:
                 answer = self.work(item)
                 if not left and not self.stopping:
                     answer["Queue"] = self.options.queue
-                peer.sendall(wire.line(answer))
+                peer.sendall(wire.encode_line(answer))
                 self.completed += 1
                 if "Queue" not in answer:
                     peer.shutdown(socket.SHUT_WR)
                     return False
 
     def _pause(self, seconds: float) -> None:
-        """Sleep unless told to stop meanwhile."""
+        """Sleep, at most until ``stop``."""
         if not self.stopping:
             select.select([self._wake], [], [], seconds)
 
 
 def _object(peer: socket.socket) -> wire.Message:
-    """The one JSON object that a peer sends in original framing. Raises UnreachableError."""
+    """Return the JSON object that a peer sends in original framing. Raises UnreachableError."""
     buffer = b""
     while True:
         data = peer.recv(4096)
@@ -181,7 +194,7 @@ def _object(peer: socket.socket) -> wire.Message:
 
 
 def main(argument: str) -> int:
-    """A backend from one JSON argument: the fields of Options (frontend as text) and, under ``workload``, of Workload."""
+    """Run a backend from a JSON argument: the fields of Options, and ``workload``."""
     fields = json.loads(argument)
     workload = Workload(**fields.pop("workload"))
     backend = Backend(Options(**{**fields, "frontend": wire.address(fields["frontend"])}), workload)

@@ -1,11 +1,10 @@
-"""A connection of the frontend: what arrives is cut into messages, what is sent waits where the peer does not read, both bounded."""
+"""A connection of the frontend: it splits bytes into messages and buffers unsent data."""
 
 from __future__ import annotations
 
 import contextlib
 import select
 import socket
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from perfdag.steps.queue import wire
@@ -17,37 +16,27 @@ _NOW = socket.MSG_DONTWAIT
 _SEND = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _LAST = _SEND | getattr(socket, "MSG_MORE", 0)
 _READ = select.EPOLLIN | select.EPOLLRDHUP
-# A turn of the loop gives a peer one read and so many messages: what a peer that floods can make the others wait for.
+# Work for one peer in a turn of the loop: it bounds how long a flooding peer delays the others.
 READ_BYTES = 8192
 MESSAGES_A_TURN = 16
 
 
-@dataclass(slots=True)
-class Memory:
-    """Bytes that are held for all peers together, and how many may be."""
-
-    most: int
-    held: int = 0
-
-
 class Peer:
-    """A connection that collects messages of either framing and passes each to ``message``.
+    """A connection that collects messages of either framing and passes them to ``message``.
 
-    ``host``: the peer's address; ``memory``: where its bytes are counted; ``message_bytes``: the longest message;
-    ``unsent_bytes``: what may wait for a peer that does not read. ``behind``: it sent more messages than a turn handles, and
-    is not read from until these are done. ``held``: bytes counted, with the ``requests`` of a client.
+    ``message_bytes``: the longest message. ``unsent_bytes``: the most that may wait for a peer that
+    does not read.
+    ``behind``: the peer sent more messages than a turn handles. It is not read from until these are
+    done.
     """
 
     __slots__ = (
-        "behind", "buffer", "held", "host", "kept", "memory", "message_bytes",
-        "open", "reactor", "requests", "sock", "unsent", "unsent_bytes",
+        "behind", "buffer", "kept", "message_bytes", "open", "reactor", "sock",
+        "unsent", "unsent_bytes",
     )  # fmt: skip
 
-    def __init__(self, sock: socket.socket, host: str, memory: Memory, message_bytes: int, unsent_bytes: int) -> None:
+    def __init__(self, sock: socket.socket, message_bytes: int, unsent_bytes: int) -> None:
         self.sock = sock
-        self.host = host
-        self.memory = memory
-        self.held = self.requests = 0
         self.behind = False
         self.message_bytes = message_bytes
         self.unsent_bytes = unsent_bytes
@@ -58,7 +47,7 @@ class Peer:
         self.reactor: Reactor | None = None
 
     def register(self, reactor: Reactor) -> None:
-        """Have the reactor call from now on."""
+        """Receive the reactor's calls from now on."""
         self.reactor = reactor
         fd = self.sock.fileno()
         reactor.peers[fd] = self
@@ -79,21 +68,18 @@ class Peer:
             if self.buffer and not self.kept:
                 self.bad("unexpected end of JSON input")
             self.close()
-        self.settle()
-
-    def settle(self) -> None:
-        """Count what is held for this peer now."""
-        held = len(self.buffer) + len(self.unsent) + self.requests if self.open else 0
-        if held != self.held:
-            self.memory.held += held - self.held
-            self.held = held
 
     def _received(self, data: bytes) -> None:
         self.buffer = buffer = self.buffer + data if self.buffer else data
         if not self.kept:
             if buffer[0] != wire.HELLO[0]:
-                if b"}" in data or len(buffer) == len(data) or len(buffer) > 4 * wire.ORIGINAL_BYTES:
-                    self._original(buffer)  # what else is added completes no message: a peer of tiny pieces is not parsed for each
+                if (
+                    b"}" in data
+                    or len(buffer) == len(data)
+                    or len(buffer) > 4 * wire.ORIGINAL_BYTES
+                ):
+                    # Only such data can complete a message: a peer of tiny pieces is rarely parsed.
+                    self._original(buffer)
                 return
             if len(buffer) < len(wire.HELLO) and wire.HELLO.startswith(buffer):
                 return
@@ -119,7 +105,7 @@ class Peer:
         self._deliver(message)
 
     def handle(self) -> None:
-        """Handle the messages that are complete, as many as a turn gives; ``behind`` says whether there are more."""
+        """Handle complete messages, at most those of a turn; set ``behind`` if more are left."""
         *lines, rest = self.buffer.split(b"\n", MESSAGES_A_TURN)
         self.buffer, self.behind = rest, b"\n" in rest
         if len(rest) > self.message_bytes and not self.behind:
@@ -127,9 +113,9 @@ class Peer:
             return
         if lines or rest:  # a greeting alone is no message
             self.complete(bool(lines), bool(rest) and not self.behind)
-        for one in lines:
+        for line in lines:
             try:
-                message = wire.decode(one)
+                message = wire.decode(line)
             except wire.MalformedError as error:
                 self.bad(str(error))
                 return
@@ -144,10 +130,11 @@ class Peer:
             self.bad(str(error))
 
     def send(self, data: bytes, last: bool = False) -> None:
-        """Write now what fits, keep the rest up to ``unsent_bytes``, and cut a peer off beyond that.
+        """Write what fits now, keep up to ``unsent_bytes``, and cut a peer off beyond that.
 
-        ``last``: ``close`` follows, so that the data and the end of the connection can be one packet; not where the peer may
-        have sent what was not read, since the connection is then reset and the packet dropped.
+        ``last``: ``close`` follows, so the data and the end of the connection can share a packet.
+        Do not set it if the peer may have sent more than was read: the reset would drop that
+        packet.
         """
         if not self.open:
             return
@@ -166,7 +153,6 @@ class Peer:
         if len(self.unsent) > self.unsent_bytes:
             self.close(abort=True)
             return
-        self.settle()
         if self.reactor is not None:
             self.reactor.epoll.modify(self.sock.fileno(), _READ | select.EPOLLOUT)
 
@@ -177,14 +163,12 @@ class Peer:
             self.send(data)
         if not self.unsent and self.open and self.reactor is not None:
             self.reactor.epoll.modify(self.sock.fileno(), _READ)
-        self.settle()
 
     def close(self, abort: bool = False) -> None:
-        """End the connection; ``abort`` drops it at once with what is unsent."""
+        """Close the connection; ``abort`` resets it and drops unsent data."""
         if not self.open:
             return
         self.open = False
-        self.settle()
         if self.reactor is not None:
             self.reactor.peers.pop(self.sock.fileno(), None)
         if abort:
@@ -194,17 +178,20 @@ class Peer:
         self.closed()
 
     def message(self, message: wire.Message) -> None:
-        """One complete message."""
+        """Handle one complete message."""
         raise NotImplementedError
 
     def complete(self, done: bool, partial: bool) -> None:
-        """Something came; ``done``: messages were completed, ``partial``: one has begun, or goes on."""
+        """Note that data arrived.
+
+        ``done``: it completed messages. ``partial``: a message is incomplete.
+        """
         raise NotImplementedError
 
     def bad(self, why: str) -> None:
-        """Something came that is no message; the peer has to be closed."""
+        """Handle data that is no message, and close the connection."""
         raise NotImplementedError
 
     def closed(self) -> None:
-        """The connection is gone; called once."""
+        """Release what the connection held; called once."""
         raise NotImplementedError

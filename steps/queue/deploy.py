@@ -1,4 +1,4 @@
-"""Apply the manifests of a queue for the time of a validation, and remove what was applied."""
+"""Apply the manifests of a queue for a validation, then delete the applied objects."""
 
 from __future__ import annotations
 
@@ -9,56 +9,71 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfdag.steps.queue.deployment import scales, starts, within
+from perfdag.steps.queue.deployment import mapping_at, scales, starts
 
 if TYPE_CHECKING:
     from perfdag.kube import Kube
 
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 OPTIONAL = {"ServiceMonitor", "ScaledObject"}
-"""Kinds of operators that a validation works without."""
+"""Kinds of operators that a validation does not need."""
 
 
 POD_GRACE = 30
-"""Seconds of termination grace that a pod has which names none."""
+"""Kubernetes' default termination grace in seconds."""
 MARGIN = 60.0
-"""How long objects may take to be gone beyond the grace of their pods: that runs out only where a pod does not end by itself."""
+"""Seconds that deletion may take beyond the grace of the pods."""
 
 
 @asynccontextmanager
-async def deployed(kube: Kube, file: str | None, namespace: str | None, validated: str, say: Callable[[str], None]) -> AsyncIterator[None]:
-    """Apply the objects of a YAML file, then delete them, last first, and wait until they are gone, as long as the grace of their pods and
-    MARGIN; what is not gone then is said. Left out, and said so: what is there already, what would scale the Deployment ``validated``,
-    and optional kinds that the cluster does not serve.
+async def deployed(
+    kube: Kube,
+    file: str | None,
+    namespace: str | None,
+    validated: str,
+    report: Callable[[str], None],
+) -> AsyncIterator[None]:
+    """Apply the objects of a YAML file, then delete them in reverse order and wait.
 
-    Raises ValueError where the file is no YAML list of objects, or one of a validation before does not go; KubeError where the cluster
-    refuses one.
+    The wait lasts for the grace of the pods and MARGIN. Remaining objects are reported.
+    These objects are reported and not applied: existing ones, scalers of the Deployment
+    ``validated``, and
+    optional kinds that the cluster does not serve.
+    Raises ValueError if the file holds no objects, or if an object of an earlier validation does
+    not go.
+    Raises KubeError if the cluster refuses an object.
     """
     if not file:
         yield
         return
-    bodies, made = _objects(file), list[dict[str, Any]]()
+    bodies, applied = _objects(file), list[dict[str, Any]]()
     seconds = max(map(_grace, bodies), default=0) + MARGIN
     try:
         for body in bodies:
-            why = await _left_out(kube, body, validated)
-            if not why and await _stays(kube, body, namespace, seconds, say):
-                why = "which is there already and stays as it is"
+            why = await _reason_to_skip(kube, body, validated)
+            if not why and await _exists(kube, body, namespace, seconds, report):
+                why = "which exists already and stays unchanged"
             if why:
-                say(f"not applied: {_named(body)}, {why}")
+                report(f"not applied: {_named(body)}, {why}")
                 continue
-            made.append(body)
+            applied.append(body)
             await kube.apply(body, None if "namespace" in body["metadata"] else namespace)
         yield
     finally:
-        if made:
-            say(f"deleting the {len(made)} objects that were applied")
-        await _remove(kube, list(reversed(made)), namespace, seconds, say)
+        if applied:
+            report(f"deleting the {len(applied)} objects that were applied")
+        await _remove(kube, list(reversed(applied)), namespace, seconds, report)
 
 
-async def _remove(kube: Kube, bodies: list[dict[str, Any]], namespace: str | None, seconds: float, say: Callable[[str], None]) -> None:
-    """Delete each, whatever becomes of the others, and wait; raises the first KubeError at the end."""
+async def _remove(
+    kube: Kube,
+    bodies: list[dict[str, Any]],
+    namespace: str | None,
+    seconds: float,
+    report: Callable[[str], None],
+) -> None:
+    """Delete all objects, even if some fail, and wait. Raises the first KubeError at the end."""
     from perfdag.kube import KubeError
 
     refused: list[KubeError] = []
@@ -69,20 +84,22 @@ async def _remove(kube: Kube, bodies: list[dict[str, Any]], namespace: str | Non
             refused.append(error)
     if refused:
         raise refused[0]
-    if left := await _left(kube, bodies, namespace, seconds):
-        say(f"not gone {seconds:g} s after they were deleted: {', '.join(map(_named, left))}")
+    if left := await _wait_gone(kube, bodies, namespace, seconds):
+        report(f"not gone {seconds:g} s after they were deleted: {', '.join(map(_named, left))}")
 
 
-async def _left(kube: Kube, bodies: list[dict[str, Any]], namespace: str | None, seconds: float) -> list[dict[str, Any]]:
-    """Wait until they are gone; returns those that were not in so many seconds."""
+async def _wait_gone(
+    kube: Kube, bodies: list[dict[str, Any]], namespace: str | None, seconds: float
+) -> list[dict[str, Any]]:
+    """Wait until the objects are gone; return those that remain after ``seconds``."""
     end = time.monotonic() + seconds
     left = []
     for body in bodies:
-        while await _there(kube, body, namespace):
+        while await _read(kube, body, namespace):
             if time.monotonic() > end:
                 left.append(body)
                 break
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
     return left
 
 
@@ -91,13 +108,13 @@ def _named(body: dict[str, Any]) -> str:
 
 
 def _grace(body: dict[str, Any]) -> int:
-    """Seconds that its pods may take to end, 0 for what has none."""
-    job = within(body, "spec", "jobTemplate", "spec") or within(body, "spec")
-    pod = within(body, "spec") if body["kind"] == "Pod" else within(job, "template", "spec")
-    if not pod:  # of other kinds a template may be anything
+    """Return the termination grace of an object's pods in seconds, 0 without pods."""
+    job = mapping_at(body, "spec", "jobTemplate", "spec") or mapping_at(body, "spec")
+    pod = mapping_at(body, "spec") if body["kind"] == "Pod" else mapping_at(job, "template", "spec")
+    if not pod:  # the template of another kind may be anything
         return 0
     seconds = pod.get("terminationGracePeriodSeconds")
-    return seconds if isinstance(seconds, int) else POD_GRACE  # what is no number the API server refuses
+    return seconds if isinstance(seconds, int) else POD_GRACE  # the API server refuses other types
 
 
 def _objects(file: str) -> list[dict[str, Any]]:
@@ -110,15 +127,19 @@ def _objects(file: str) -> list[dict[str, Any]]:
     for body in bodies:
         if not isinstance(body, dict) or not {"apiVersion", "kind", "metadata"} <= set(body):
             raise ValueError(
-                f"{file} holds something that is no Kubernetes object; a file of queues is rendered by: perfdag queue manifests"
+                f"{file} holds a document that is no Kubernetes object; render a file of "
+                "queues with: perfdag queue manifests"
             )
-        if not isinstance(within(body, "metadata").get("name"), str):
-            raise ValueError(f"{file}: a {body['kind']} has no metadata.name; what is removed afterwards must be known by its name")
+        if not isinstance(mapping_at(body, "metadata").get("name"), str):
+            raise ValueError(
+                f"{file}: a {body['kind']} has no metadata.name; objects that are removed "
+                "afterwards need a name"
+            )
     return bodies
 
 
-async def _left_out(kube: Kube, body: dict[str, Any], validated: str) -> str | None:
-    """Why an object is not applied wherever it is; None where it is."""
+async def _reason_to_skip(kube: Kube, body: dict[str, Any], validated: str) -> str | None:
+    """Return the reason not to apply an object, None if it may be applied."""
     from perfdag.kube import KubeError
 
     if scales(body, validated) or starts(body, validated):
@@ -133,24 +154,38 @@ async def _left_out(kube: Kube, body: dict[str, Any], validated: str) -> str | N
     return None
 
 
-async def _stays(kube: Kube, body: dict[str, Any], namespace: str | None, seconds: float, say: Callable[[str], None]) -> bool:
-    """Whether it is there; one that a validation before deleted is waited for. Raises ValueError where that does not go."""
-    found = await _there(kube, body, namespace)
-    if not found or not found["metadata"].get("deletionTimestamp"):
-        return found is not None
-    say(f"waiting for {_named(body)}, which is being deleted, to be gone")
-    if await _left(kube, [body], namespace, seconds):
-        raise ValueError(f"{_named(body)} is being deleted and not gone after {seconds:g} s: see what holds it, then validate again")
+async def _exists(
+    kube: Kube,
+    body: dict[str, Any],
+    namespace: str | None,
+    seconds: float,
+    report: Callable[[str], None],
+) -> bool:
+    """Tell whether an object exists and stays; wait for one that is being deleted.
+
+    Raises ValueError if that one does not go.
+    """
+    existing = await _read(kube, body, namespace)
+    if not existing or not existing["metadata"].get("deletionTimestamp"):
+        return existing is not None
+    report(f"waiting for {_named(body)}, which is being deleted, to be gone")
+    if await _wait_gone(kube, [body], namespace, seconds):
+        raise ValueError(
+            f"{_named(body)} is being deleted and not gone after {seconds:g} s: remove "
+            "what blocks its deletion, then validate again"
+        )
     return False
 
 
-async def _there(kube: Kube, body: dict[str, Any], namespace: str | None) -> dict[str, Any] | None:
-    """The object as the cluster has it; None: it has none."""
+async def _read(kube: Kube, body: dict[str, Any], namespace: str | None) -> dict[str, Any] | None:
+    """Return the object of the cluster, None if there is none."""
     from perfdag.kube import KubeError
 
     resource = await kube.resource(body["apiVersion"], body["kind"])
     try:
-        return await kube.get(resource, body["metadata"]["name"], body["metadata"].get("namespace") or namespace)
+        return await kube.get(
+            resource, body["metadata"]["name"], body["metadata"].get("namespace") or namespace
+        )
     except KubeError as error:
         if error.status != 404:
             raise
@@ -162,7 +197,9 @@ async def _delete(kube: Kube, body: dict[str, Any], namespace: str | None) -> No
 
     try:
         resource = await kube.resource(body["apiVersion"], body["kind"])
-        await kube.delete(resource, body["metadata"]["name"], body["metadata"].get("namespace") or namespace)
+        await kube.delete(
+            resource, body["metadata"]["name"], body["metadata"].get("namespace") or namespace
+        )
     except KubeError as error:
         if error.status != 404:
             raise

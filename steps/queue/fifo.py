@@ -1,6 +1,7 @@
 """One named queue: first in, first out, with counters that always add up.
 
-At any moment ``accepted == success + failure + disconnected + waiting + running``. No input or output here.
+At any moment ``accepted == success + failure + disconnected + waiting + running``. No input or
+output here.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from perfdag.steps.queue.metrics import Histogram, WindowMax
 
 clock = time.monotonic
 DEVICES, NAME = 1024, 253
-"""Devices that a queue counts apart, what is beyond is counted under an empty name; and the characters of a name that count."""
+"""Devices with a counter of their own, further ones share an empty name.
+
+And characters kept of a name.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """A request on its way; ``added`` and ``dispatched`` in seconds of the monotonic clock."""
+    """An open request; ``added`` and ``dispatched`` are seconds of the monotonic clock."""
 
     answer: Callable[[wire.Message], None]
     args: list[str] | None
@@ -33,7 +37,10 @@ class Item:
 
 @dataclass(eq=False)
 class Queue:
-    """Items of one name. ``bound`` is the longest waiting line (0: none), ``window`` the maxima's seconds."""
+    """Items of one name.
+
+    ``bound``: the most that may wait (0: any). ``window``: seconds that maxima cover.
+    """
 
     name: str
     bound: int = 0
@@ -68,7 +75,10 @@ class Queue:
         self.accepted += 1
 
     def take(self) -> Item | None:
-        """The oldest item whose client is still there, now running; None where the queue is empty."""
+        """Return the oldest item whose client is connected and mark it running.
+
+        None if there is none.
+        """
         items = self.items
         while items:
             item = items.popleft()
@@ -76,17 +86,18 @@ class Queue:
                 self.waiting -= 1
                 self.running += 1
                 item.dispatched = now = clock()
-                self.max_wait.add(now - item.added, now)  # not at its end: a scaler has to see it while a long item runs
+                # Added at dispatch, not at the end: a scaler must see it while a long item runs.
+                self.max_wait.add(now - item.added, now)
                 return item
         return None
 
     def longest_wait(self, now: float) -> float:
-        """The longest waiting time of the window in seconds, that of the oldest item which still waits included."""
+        """Return the longest wait of the window in seconds, including items that still wait."""
         oldest = next((item for item in self.items if not item.gone), None)
         return max(self.max_wait.read(now), now - oldest.added if oldest else 0.0)
 
     def leave(self, item: Item) -> None:
-        """The item's client is gone: drop it where it waits, else note that nobody wants the answer."""
+        """Drop a waiting item whose client has left; of a running one, drop the answer later."""
         if item.gone:
             return
         item.gone = True
@@ -96,11 +107,14 @@ class Queue:
         else:
             self.waiting -= 1
             self.disconnected += 1
-            if len(self.items) > 2 * self.waiting + 64:  # without backends nobody else would drop those that are gone
+            if len(self.items) > 2 * self.waiting + 64:  # without backends, `take` never drops them
                 self.items = deque(item for item in self.items if not item.gone)
 
     def lost(self, item: Item, why: str) -> bool:
-        """No answer will come for a running item: put it back at the front where it may be retried (True), else fail."""
+        """Put a running item that lost its backend back at the front, or fail it without retries.
+
+        Return True if it was put back.
+        """
         if item.retries > 0 and not item.gone:
             item.retries -= 1
             item.dispatched = 0.0
@@ -113,7 +127,7 @@ class Queue:
         return False
 
     def finish(self, item: Item, answer: wire.Message) -> None:
-        """Count the answer of a running item, add its waiting time (seconds) and pass it on."""
+        """Count the answer of a running item, add its waiting time in seconds and pass it on."""
         now, run = clock(), answer["Runtime"]
         self.run.add(run)
         self.overhead.add(max(0.0, now - item.dispatched - run))
@@ -121,7 +135,7 @@ class Queue:
         self._end(item, answer, now)
 
     def fail(self, item: Item, why: str) -> None:
-        """End a running item that no answer of a backend tells the run time of: it counts in no statistics of these."""
+        """End a running item without a run time; it enters no statistics of run times."""
         self._end(item, wire.failure(why), clock())
 
     def _end(self, item: Item, answer: wire.Message, now: float) -> None:
@@ -131,7 +145,9 @@ class Queue:
         if wire.succeeded(answer):
             self.success += 1
             device = answer["Node"][:NAME], answer["Device"][:NAME]
-            self.devices[device if device in self.devices or len(self.devices) < DEVICES else ("", "")] += 1
+            self.devices[
+                device if device in self.devices or len(self.devices) < DEVICES else ("", "")
+            ] += 1
         else:
             self.failure += 1
         self.wait.add(waited)

@@ -1,8 +1,9 @@
-"""The frontend: takes clients' requests into named queues and hands them to backends as these ask.
+"""The frontend: takes clients' requests into queues and hands them to backends.
 
-Three listeners, as in Intel's tester: clients, backends and Prometheus metrics. One event loop serves every peer
-without ever waiting for it, so that a peer that is slow, silent or malicious costs a slot and a little memory and
-delays nobody; what it may hold is bounded by ``Limits``.
+It has three listeners, as in Intel's tester: clients, backends and Prometheus metrics.
+One event loop serves every peer and never waits for one, so a slow, silent or malicious peer delays
+nobody.
+``Limits`` bounds the connections, their messages and their time.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from aiohttp import web
+
 from perfdag.steps.queue import wire
-from perfdag.steps.queue.connection import Memory
 from perfdag.steps.queue.fifo import Item, Queue, clock
 from perfdag.steps.queue.metrics import CONTENT_TYPE, exposition
-from perfdag.steps.queue.peers import Client, Talker, Worker
-from perfdag.steps.queue.reactor import Reactor, Toll, quiet_accept
-from perfdag.steps.queue.slots import Slots, admitted
-from perfdag.steps.queue.web import Request, Response
+from perfdag.steps.queue.peers import Client, PeerSession, Worker
+from perfdag.steps.queue.reactor import Reactor, ResourceExhaustion, handle_accept_errors
+from perfdag.steps.queue.slots import connection_limit
 from perfdag.steps.queue.web import serve as serve_http
 
 SWEEP_SECONDS = 0.5
@@ -27,26 +28,23 @@ SWEEP_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a peer may cost. Times in seconds, sizes in bytes; 0 switches ``queue`` and ``reply_seconds`` off.
+    """The resources that peers may use. Times are in seconds, sizes in bytes.
 
-    ``message_seconds``: a connected peer must complete a message; ``queue``: waiting items a queue; ``share``: of all
-    connections that one address may hold where they are scarce; ``pipelined``, ``request_bytes``: requests of a connection
-    at once; ``refusals``: requests of a connection that name no queue, an accepted one takes one back; ``held_bytes``: of
-    all connections, in messages that are not complete, in requests not answered and in what is not sent yet; ``retries``:
-    times an item is handed out again after losing its backend; ``reply_grace``: an item with a limit is given up this
-    long after it; ``reply_seconds``: the same for items without a limit.
+    ``queue``: items that wait in a queue (0: no bound). ``peers``: open connections.
+    ``message_seconds``: time to complete a message. ``pipelined``: open requests of a connection.
+    ``refusals``: requests of a connection that name no queue; an accepted request takes one back.
+    ``retries``: times that an item is handed out again after its backend is lost.
+    ``reply_grace``: time after its limit until an item fails. ``reply_seconds``: time of an item
+    without a limit (0: no bound).
     """
 
     queue: int = 0
     peers: int = 8192
-    share: float = 0.5
     message_seconds: float = 5.0
     message_bytes: int = wire.KEPT_BYTES
     unsent_bytes: int = 1 << 20
     pipelined: int = wire.MOST_PARALLEL
-    request_bytes: int = 16 << 20
     refusals: int = 100
-    held_bytes: int = 256 << 20
     retries: int = 0
     reply_grace: float = 30.0
     reply_seconds: float = 0.0
@@ -59,36 +57,42 @@ class Frontend:
 
     def __init__(self, names: Iterable[str], limits: Limits | None = None) -> None:
         self.limits = limits = limits or Limits()
-        self.queues = {name: Queue(name, limits.queue, limits.interval or limits.window) for name in names}
+        self.queues = {
+            name: Queue(name, limits.queue, limits.interval or limits.window) for name in names
+        }
         if not self.queues or "" in self.queues:
             raise ValueError("a frontend needs queue names, none of them empty")
         self.parked: dict[str, deque[Worker]] = {name: deque() for name in self.queues}
-        self.talking: dict[Talker, float] = {}
+        self.incomplete: dict[PeerSession, float] = {}
         self.busy: dict[Worker, float] = {}
-        self.slots = Slots(admitted(limits.peers), limits.share)
-        self.memory = Memory(limits.held_bytes)
-        self.toll = Toll()
-        self.clients = self.workers = self.rejected = self.stuck = 0
+        self.max_peers = connection_limit(limits.peers)
+        self.exhaustion = ResourceExhaustion()
+        self.peers = self.clients = self.workers = self.rejected = self.stuck = 0
         self.ports = (0, 0, 0)
         self._reactor: Reactor | None = None
-        self._quiet: Callable[[], None] = lambda: None
+        self._restore_handler: Callable[[], None] = lambda: None
         self._http: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
-    async def start(self, clients: wire.Address, workers: wire.Address, metrics: wire.Address) -> None:
-        """Listen on all three addresses; port 0 picks a free one (see ``ports``). Raises OSError where one is taken."""
-        self._reactor = Reactor(self.memory, self.toll)
-        self._quiet = quiet_accept(self.toll)
+    async def start(
+        self, clients: wire.Address, workers: wire.Address, metrics: wire.Address
+    ) -> None:
+        """Listen on all three addresses; port 0 picks a free one (see ``ports``).
+
+        Raises OSError if one is taken.
+        """
+        self._reactor = Reactor(self.exhaustion)
+        self._restore_handler = handle_accept_errors(self.exhaustion)
+        address = clients
         try:
-            where = clients
-            ports = [self._reactor.listen(clients, lambda sock, host: Client(self, sock, host))]
-            where = workers
-            ports.append(self._reactor.listen(workers, lambda sock, host: Worker(self, sock, host)))
-            where = metrics
-            self._http = await serve_http(metrics, self._answer)
+            ports = [self._reactor.listen(clients, lambda sock: Client(self, sock))]
+            address = workers
+            ports.append(self._reactor.listen(workers, lambda sock: Worker(self, sock)))
+            address = metrics
+            self._http = await serve_http(metrics, self._serve_metrics)
         except OSError as error:
             await self.stop()
-            raise OSError(error.errno, f"cannot listen on {where}: {error.strerror}") from None
+            raise OSError(error.errno, f"cannot listen on {address}: {error.strerror}") from None
         self.ports = (*ports, self._http.sockets[0].getsockname()[1])
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
 
@@ -100,61 +104,65 @@ class Frontend:
             self._http.close()
         if self._reactor:
             self._reactor.stop()
-            self._quiet()
+            self._restore_handler()
         self._reactor = None
 
-    @property
-    def peers(self) -> int:
-        """Connections open now."""
-        return self.slots.taken
-
     def put(self, queue: Queue, item: Item) -> None:
-        """Queue an item and hand it to a backend that already waits."""
+        """Queue an item, and hand one to a backend that waits."""
         queue.put(item)
         if self.parked[queue.name]:
             self.serve_parked(queue)
 
     def serve_parked(self, queue: Queue) -> None:
-        """Give waiting items to waiting backends, both first come, first served."""
+        """Hand waiting items to waiting backends, both first come, first served."""
         parked = self.parked[queue.name]
         while parked and (item := queue.take()) is not None:
             parked.popleft().give(queue, item)
 
     def metrics(self) -> str:
-        """The Prometheus text."""
+        """Return the metrics as Prometheus text."""
         idle = sum(map(len, self.parked.values()))
         totals = {
             "hpa_client_connections_total": ("Connections that clients opened.", self.clients),
             "hpa_worker_connections_total": ("Connections that backends opened.", self.workers),
             "hpa_peers": ("Connections open now.", self.peers),
             "hpa_peers_idle_workers": ("Backends waiting for an item on a kept connection.", idle),
-            "hpa_peers_rejected_total": ("Peers refused for a bad message, or as one too many.", self.rejected),
-            "hpa_peers_heavy_total": ("Peers cut off because they held most when too much was held for all.", self.toll.heavy),
-            "hpa_peers_unaccepted_total": ("Times that no connection could be accepted for want of a descriptor.", self.toll.exhausted),
-            "hpa_peers_held_bytes": ("Bytes held for all peers.", self.memory.held),
-            "hpa_peers_stuck_total": ("Peers cut off because they did not complete a message.", self.stuck),
+            "hpa_peers_rejected_total": (
+                "Peers refused for a bad message, or beyond the limit of connections.",
+                self.rejected,
+            ),
+            "hpa_peers_unaccepted_total": (
+                "Connections not accepted for lack of a descriptor.",
+                self.exhaustion.count,
+            ),
+            "hpa_peers_stuck_total": (
+                "Peers cut off because they did not complete a message.",
+                self.stuck,
+            ),
         }
         return exposition(self.queues.values(), totals, self.limits.interval)
 
     def summary(self) -> str:
-        """One line a queue for the log."""
+        """Return one line for every queue, for the log."""
         now = clock()
         return "\n".join(
-            f"{q.name}: {q.success} done, {q.failure} failed, {q.running} running, {q.waiting} waiting (longest run "
-            f"{q.max_run.read(now):.2f} s, wait {q.longest_wait(now):.2f} s), {q.disconnected} clients left"
+            f"{q.name}: {q.success} done, {q.failure} failed, {q.running} running, "
+            f"{q.waiting} waiting (longest run "
+            f"{q.max_run.read(now):.2f} s, wait {q.longest_wait(now):.2f} s), "
+            f"{q.disconnected} clients left"
             for q in self.queues.values()
         )
 
-    def _answer(self, request: Request) -> Response:
+    def _serve_metrics(self, request: web.BaseRequest) -> web.Response:
         if request.path != "/metrics":
-            return Response(404)
-        return Response(200, self.metrics(), CONTENT_TYPE)
+            return web.Response(status=404)
+        return web.Response(text=self.metrics(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             now = clock()
-            for peer, since in list(self.talking.items()):
+            for peer, since in list(self.incomplete.items()):
                 if since + self.limits.message_seconds > now:
                     break
                 self.stuck += 1

@@ -1,9 +1,11 @@
 """Amdahl's law and the Universal Scalability Law, fitted to throughput over replicas.
 
-X(n) = l n / (1 + s (n - 1) + k n (n - 1)), with l the throughput of one replica, s the share that is serial
-(contention) and k the cost of coherence; Amdahl's law is k = 0. Source: N. J. Gunther, Guerrilla Capacity Planning,
-Springer 2007, chapters 4 to 6. n / X is linear in (1/l, s/l, k/l), so the fit is weighted least squares with equal
-relative errors and no negative parameter.
+X(n) = l n / (1 + s (n - 1) + k n (n - 1)): l is the throughput of one replica, s the serial share
+(contention) and k the cost of coherence. Amdahl's law has k = 0.
+n / X is linear in (1/l, s/l, k/l). The fit is weighted least squares with equal relative errors and
+no
+negative parameter.
+Source: N. J. Gunther, Guerrilla Capacity Planning, Springer 2007, chapters 4 to 6.
 """
 
 from __future__ import annotations
@@ -15,8 +17,11 @@ from itertools import combinations
 
 
 @dataclass(frozen=True)
-class Law:
-    """Parameters of a fit. ``rate`` in items a second of one replica; ``error``: rms of the relative residuals."""
+class ScalabilityLaw:
+    """Parameters of a fit.
+
+    ``rate``: items a second of one replica; ``error``: rms of the relative residuals.
+    """
 
     rate: float
     sigma: float
@@ -24,24 +29,26 @@ class Law:
     error: float
 
     def throughput(self, n: float) -> float:
-        """Items a second with n replicas."""
+        """Return items a second with n replicas."""
         return self.rate * n / (1 + self.sigma * (n - 1) + self.kappa * n * (n - 1))
 
     @property
     def knee(self) -> float | None:
-        """Replicas beyond which throughput falls; None where it never does."""
-        return math.sqrt((1 - self.sigma) / self.kappa) if self.kappa > 0 and self.sigma < 1 else None
+        """Return the replicas beyond which throughput falls; None if it never does."""
+        return (
+            math.sqrt((1 - self.sigma) / self.kappa) if self.kappa > 0 and self.sigma < 1 else None
+        )
 
     @property
     def ceiling(self) -> float | None:
-        """The most items a second that any number of replicas yields; None where there is no bound."""
+        """Return the most items a second of any number of replicas; None without a bound."""
         knee = self.knee
         if knee is not None:
             return self.throughput(max(1.0, knee))
         return self.rate / self.sigma if self.sigma > 0 else None
 
     def as_json(self) -> dict[str, float | None]:
-        """All of it as plain numbers."""
+        """Return the parameters, knee and ceiling as plain numbers."""
         return {
             "rate_per_second": self.rate,
             "sigma": self.sigma,
@@ -52,10 +59,10 @@ class Law:
         }
 
 
-def fit(points: Sequence[tuple[int, float]], coherence: bool = True) -> Law | None:
-    """The law that fits (replicas, items a second) best; without ``coherence`` Amdahl's.
+def fit(points: Sequence[tuple[int, float]], coherence: bool = True) -> ScalabilityLaw | None:
+    """Fit a law to (replicas, items a second); without ``coherence``, Amdahl's.
 
-    None with fewer distinct replica counts than the law has parameters.
+    Return None with fewer distinct numbers of replicas than parameters.
     """
     points = [(n, x) for n, x in points if n > 0 and x > 0]
     columns = 3 if coherence else 2
@@ -73,7 +80,7 @@ def fit(points: Sequence[tuple[int, float]], coherence: bool = True) -> Law | No
     if best is None:
         return None
     rest, (a, b, c) = best
-    return Law(1 / a, b / a, c / a, math.sqrt(rest / len(points)))
+    return ScalabilityLaw(1 / a, b / a, c / a, math.sqrt(rest / len(points)))
 
 
 def _row(n: int) -> tuple[float, float, float]:
@@ -81,11 +88,14 @@ def _row(n: int) -> tuple[float, float, float]:
 
 
 def _squares(points: Sequence[tuple[int, float]], solved: Sequence[float]) -> float:
-    return sum((1 - x / n * sum(p * f for p, f in zip(solved, _row(n), strict=True))) ** 2 for n, x in points)
+    return sum(
+        (1 - x / n * sum(p * f for p, f in zip(solved, _row(n), strict=True))) ** 2
+        for n, x in points
+    )
 
 
 def _least_squares(points: Sequence[tuple[int, float]], free: Sequence[int]) -> list[float] | None:
-    """Normal equations of the free columns, rows weighted by X/n, by Gaussian elimination."""
+    """Solve the normal equations of the free columns, with rows weighted by X/n."""
     size = len(free)
     matrix = [[0.0] * (size + 1) for _ in range(size)]
     for n, x in points:
@@ -102,7 +112,10 @@ def _least_squares(points: Sequence[tuple[int, float]], free: Sequence[int]) -> 
         for r in range(size):
             if r != i:
                 factor = matrix[r][i] / matrix[i][i]
-                matrix[r] = [value - factor * above for value, above in zip(matrix[r], matrix[i], strict=True)]
+                matrix[r] = [
+                    value - factor * above
+                    for value, above in zip(matrix[r], matrix[i], strict=True)
+                ]
     solved = [0.0, 0.0, 0.0]
     for i, column in enumerate(free):
         solved[column] = matrix[i][size] / matrix[i][i]

@@ -1,4 +1,4 @@
-"""The waiting line of a queue on a cluster, as the gauges of its frontend tell it through the API server's proxy."""
+"""The gauges of a queue on a cluster, read from its frontend through the API server's proxy."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from perfdag.steps.queue.metrics import escape
 if TYPE_CHECKING:
     from perfdag.kube import Kube
 
-Line = Callable[[], Awaitable[tuple[int | None, float | None]]]
-"""Requests that wait now, and the longest wait in seconds; None where they cannot be had."""
-SECONDS = 2.0
-"""A frontend is given so long: a look at the replicas waits for it."""
+GaugeReader = Callable[[], Awaitable[tuple[int | None, float | None]]]
+"""Returns the requests that wait and the longest wait in seconds; None if unknown."""
+TIMEOUT_SECONDS = 2.0
+"""Time of a frontend to answer: samples of the replicas wait for it."""
 _DEPTH, _WAIT = "hpa_queue_waiting", "hpa_queue_maxwait_seconds"
 
 
-def frontend_of(containers: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
-    """Service of the frontend and name of the queue, by the options of a backend's command; None where it says no Service and queue."""
-    for each in containers:
-        words = [*each.get("command", []), *each.get("args", [])]
+def find_frontend(containers: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
+    """Return the frontend's Service and the queue, as a backend's command names them.
+
+    None if it does not.
+    """
+    for container in containers:
+        words = [*container.get("command", []), *container.get("args", [])]
         host = _option(words, "faddr").rpartition(":")[0]
         queue = _option(words, "name")
         if host and queue and "." not in host:
@@ -38,35 +41,44 @@ def _option(words: Sequence[str], name: str) -> str:
     return ""
 
 
-def line_of(kube: Kube, namespace: str, containers: Sequence[Mapping[str, Any]]) -> Line:
-    """The line of the queue that these containers serve: None where its frontend is not known or refuses, and after one that did not answer
-    in SECONDS, since that holds up the looks."""
+def queue_gauges(
+    kube: Kube, namespace: str, containers: Sequence[Mapping[str, Any]]
+) -> GaugeReader:
+    """Return a reader of the gauges of the queue that these containers serve.
+
+    It returns None for both if the frontend is unknown or refuses, and always after a time-out:
+    waiting
+    again would delay the samples.
+    """
     from perfdag.kube import KubeError
 
-    there = frontend_of(containers)
+    frontend = find_frontend(containers)
 
-    async def ask() -> tuple[int | None, float | None]:
-        nonlocal there
-        if there is None:
+    async def read() -> tuple[int | None, float | None]:
+        nonlocal frontend
+        if frontend is None:
             return None, None
-        service, queue = there
+        service, queue = frontend
         path = f"/api/v1/namespaces/{namespace}/services/{service}:{PORTS['metrics']}/proxy/metrics"
         try:
-            _, _, body = await kube.raw("GET", path, timeout=SECONDS, retries=0)
+            _, _, body = await kube.raw("GET", path, timeout=TIMEOUT_SECONDS, retries=0)
         except KubeError as error:
-            if not error.status:  # no answer in time, and the next would be no faster
-                there = None
+            if not error.status:  # no answer in time
+                frontend = None
             return None, None
-        return gauges(body.decode(errors="replace"), queue)
+        return parse_gauges(body.decode(errors="replace"), queue)
 
-    return ask
+    return read
 
 
-def gauges(text: str, queue: str) -> tuple[int | None, float | None]:
-    """Depth and longest wait (seconds) of a queue in a frontend's metrics; None for what is not there."""
-    label, found = f'name="{escape(queue)}"', dict[str, float]()
-    for each in text.splitlines():
-        name, _, rest = each.partition("{")
+def parse_gauges(text: str, queue: str) -> tuple[int | None, float | None]:
+    """Return depth and longest wait (seconds) of a queue in a frontend's metrics.
+
+    None if absent.
+    """
+    label, values = f'name="{escape(queue)}"', dict[str, float]()
+    for line in text.splitlines():
+        name, _, rest = line.partition("{")
         if name in (_DEPTH, _WAIT) and rest.startswith(label):
-            found[name] = float(rest.rpartition(" ")[2])
-    return int(found[_DEPTH]) if _DEPTH in found else None, found.get(_WAIT)
+            values[name] = float(rest.rpartition(" ")[2])
+    return int(values[_DEPTH]) if _DEPTH in values else None, values.get(_WAIT)

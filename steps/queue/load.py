@@ -1,6 +1,7 @@
-"""The load that a client makes: a closed loop of slots whose number can change at any time, or an open schedule.
+"""The load of a client: a closed loop of slots, or an open loop with a schedule.
 
-Open-loop latency runs from the scheduled time, so that a stalled server shows in it (no coordinated omission).
+Open-loop latency runs from the scheduled time, so it shows a stalled server (no coordinated
+omission).
 """
 
 from __future__ import annotations
@@ -14,21 +15,24 @@ from itertools import count
 from typing import cast
 
 from perfdag.steps.queue import wire
-from perfdag.steps.queue.tally import Tally
+from perfdag.steps.queue.tally import ClientStats
 
 RETRY_SECONDS = 0.2
 DRAIN_SECONDS = 30.0
-"""Seconds that the answers of an open loop's last requests may take."""
+"""Seconds that an open loop waits for its last answers."""
 UNANSWERED = "no answer in time"
 
 
-class LostError(Exception):
-    """No answer: the text is the cause that is counted."""
+class NoAnswerError(Exception):
+    """A request without an answer; the text is the cause that is counted."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What every request asks. ``limit`` in seconds, ``retries`` where the backend is lost (None: as the frontend has it)."""
+    """The content of every request.
+
+    ``limit`` in seconds; ``retries`` after a lost backend (None: the frontend's).
+    """
 
     queue: str
     args: list[str] = field(default_factory=list)
@@ -40,36 +44,41 @@ class Work:
 
 
 class OriginalWire:
-    """One connection a request."""
+    """The original framing: one connection for every request."""
 
     def __init__(self, frontend: wire.Address, work: Work) -> None:
         self.where = frontend
         self.request = wire.encode(work.message())
 
     async def ask(self) -> wire.Message:
-        """Send the request and return the reply. Raises LostError."""
+        """Send the request and return the reply. Raises NoAnswerError."""
         try:
-            reader, writer = await asyncio.open_connection(self.where.host or "localhost", self.where.port)
+            reader, writer = await asyncio.open_connection(
+                self.where.host or "localhost", self.where.port
+            )
         except OSError:
-            raise LostError("cannot connect") from None
+            raise NoAnswerError("cannot connect") from None
         try:
             writer.write(self.request)
-            wire.watch(writer.get_extra_info("socket"))
+            wire.enable_keepalive(writer.get_extra_info("socket"))
             message = wire.decode(await reader.read())
             return wire.reply(message) | {"Waittime": wire.number(message, "Waittime")}
         except OSError:
-            raise LostError("connection lost") from None
+            raise NoAnswerError("connection lost") from None
         except wire.MalformedError:
-            raise LostError("no valid reply") from None
+            raise NoAnswerError("no valid reply") from None
         finally:
             writer.close()
 
     async def close(self) -> None:
-        """Nothing stays open."""
+        """Do nothing: no connection stays open."""
 
 
 class KeptWire(asyncio.Protocol):
-    """All requests on one connection, told apart by number; reconnects when it breaks."""
+    """The kept framing: all requests on one connection, matched by number.
+
+    It reconnects when needed.
+    """
 
     def __init__(self, frontend: wire.Address, work: Work) -> None:
         self.where = frontend
@@ -84,7 +93,7 @@ class KeptWire(asyncio.Protocol):
         self.connecting = asyncio.Lock()
 
     async def ask(self) -> wire.Message:
-        """Send the request and return the reply. Raises LostError."""
+        """Send the request and return the reply. Raises NoAnswerError."""
         if self.transport is None:
             await self._connect()
         assert self.transport is not None
@@ -92,7 +101,7 @@ class KeptWire(asyncio.Protocol):
         future: asyncio.Future[wire.Message] = asyncio.get_running_loop().create_future()
         self.replies[number] = future
         self.work["Id"] = number
-        self.transport.write(wire.line(self.work))
+        self.transport.write(wire.encode_line(self.work))
         try:
             return await future
         finally:
@@ -103,23 +112,25 @@ class KeptWire(asyncio.Protocol):
             if self.transport is not None:
                 return
             try:
-                await asyncio.get_running_loop().create_connection(lambda: self, self.where.host or "localhost", self.where.port)
+                await asyncio.get_running_loop().create_connection(
+                    lambda: self, self.where.host or "localhost", self.where.port
+                )
             except OSError:
-                raise LostError("cannot connect") from None
+                raise NoAnswerError("cannot connect") from None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport, self.buffer, self.refused = cast(asyncio.Transport, transport), b"", ""
-        wire.watch(self.transport.get_extra_info("socket"))
+        wire.enable_keepalive(self.transport.get_extra_info("socket"))
         self.transport.write(wire.HELLO)
 
     def data_received(self, data: bytes) -> None:
         *lines, self.buffer = (self.buffer + data).split(b"\n")
-        for one in lines:
+        for line in lines:
             try:
-                message = wire.decode(one)
+                message = wire.decode(line)
             except wire.MalformedError:
                 continue
-            if message.get("Id") is None:  # not of one request: why the frontend ends the connection
+            if message.get("Id") is None:  # of no request: the reason why the frontend closes
                 self.refused = str(message.get("Error") or "")[:200]
                 continue
             future = self.replies.get(message["Id"])
@@ -130,7 +141,7 @@ class KeptWire(asyncio.Protocol):
         self.transport = None
         for future in self.replies.values():
             if not future.done():
-                future.set_exception(LostError(self.refused or "connection lost"))
+                future.set_exception(NoAnswerError(self.refused or "connection lost"))
 
     async def close(self) -> None:
         if self.transport is not None:
@@ -141,20 +152,25 @@ Wire = OriginalWire | KeptWire
 
 
 class ClosedLoop:
-    """Slots that each send a request when the one before is answered."""
+    """Slots that send a request when their last one is answered."""
 
-    def __init__(self, wire_: Wire, tally: Tally, most: int) -> None:
+    def __init__(self, wire_: Wire, client_stats: ClientStats, most: int) -> None:
         if not 1 <= most <= wire.MOST_PARALLEL:
-            raise ValueError(f"at most {most} parallel requests: must be between 1 and {wire.MOST_PARALLEL}")
+            raise ValueError(
+                f"at most {most} parallel requests: must be between 1 and {wire.MOST_PARALLEL}"
+            )
         self.wire = wire_
-        self.tally = tally
+        self.client_stats = client_stats
         self.most = most
         self.slots: list[asyncio.Task[None]] = []
         self.wanted = 0
 
     def set_parallel(self, wanted: int) -> int:
-        """Run ``wanted`` slots from now on, between 0 and ``most``; slots above it end after their request."""
-        self.wanted = self.tally.parallel = max(0, min(self.most, wanted))
+        """Run ``wanted`` slots, clipped to 0 and ``most``; further slots end after their request.
+
+        Return the number.
+        """
+        self.wanted = self.client_stats.parallel = max(0, min(self.most, wanted))
         for slot in range(self.wanted):
             if slot >= len(self.slots):
                 self.slots.append(asyncio.create_task(self._slot(slot)))
@@ -164,36 +180,46 @@ class ClosedLoop:
 
     async def _slot(self, slot: int) -> None:
         while slot < self.wanted:
-            if not await request(self.wire, self.tally, slot):
+            if not await request(self.wire, self.client_stats, slot):
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def stop(self) -> None:
-        """Send no more and forget what is in flight."""
+        """Send no more requests and drop those in flight."""
         self.wanted = 0
         for slot in self.slots:
             slot.cancel()
         await asyncio.gather(*self.slots, return_exceptions=True)
 
 
-async def request(wire_: Wire, tally: Tally, slot: int, scheduled: float | None = None) -> bool:
-    """One request, counted; False where the frontend could not be spoken to. ``scheduled``: seconds, monotonic."""
+async def request(
+    wire_: Wire, client_stats: ClientStats, slot: int, scheduled: float | None = None
+) -> bool:
+    """Send a request and count it; return False if no answer came.
+
+    ``scheduled``: monotonic seconds.
+    """
     began = time.monotonic()
-    tally.began()
+    client_stats.began()
     answer, cause = None, "cancelled"
     try:
         answer = await wire_.ask()
-    except LostError as error:
+    except NoAnswerError as error:
         cause = str(error)
     finally:
         if answer is None and cause == "cancelled":
-            tally.pending -= 1
+            client_stats.pending -= 1
         else:
-            tally.ended(answer, cause, began, scheduled if scheduled is not None else began, slot)
+            client_stats.ended(
+                answer, cause, began, scheduled if scheduled is not None else began, slot
+            )
     return answer is not None
 
 
 def schedule(rate: float, poisson: bool, seed: int) -> Iterator[float]:
-    """Seconds from the start at which requests are due, evenly or as a Poisson process of ``rate`` a second. Raises ValueError."""
+    """Yield the seconds at which requests are due: evenly, or as a Poisson process.
+
+    Raises ValueError for a bad rate.
+    """
     if not 0 < rate < 1e6:
         raise ValueError(f"rate {rate:g} requests/s: must be above 0 and below 1e6")
     return _poisson(rate, seed) if poisson else (n / rate for n in count())
@@ -208,26 +234,31 @@ def _poisson(rate: float, seed: int) -> Iterator[float]:
 
 
 class OpenLoop:
-    """Requests sent when they are due, whatever became of those before; at most ``most`` are in flight. ``drain``: seconds that those in
-    flight at the end are waited for."""
+    """Requests at scheduled times, independent of answers; at most ``most`` are in flight.
+
+    ``drain``: seconds to wait for the last answers.
+    """
 
     def __init__(
         self,
         wire_: Wire,
-        tally: Tally,
+        client_stats: ClientStats,
         rate: float,
         poisson: bool = False,
         seed: int = 1,
         most: int = wire.MOST_PARALLEL,
         drain: float = DRAIN_SECONDS,
     ) -> None:
-        self.wire, self.tally, self.most, self.drain = wire_, tally, most, drain
+        self.wire, self.client_stats, self.most, self.drain = wire_, client_stats, most, drain
         self.due = schedule(rate, poisson, seed)
         self.rate = rate
         self.flying: set[asyncio.Task[bool]] = set()
 
     async def run(self, seconds: float = float("inf")) -> None:
-        """Send for so many seconds, then wait for what is in flight; what is not answered in time is a failure, counted as such."""
+        """Send for ``seconds``, then wait for answers.
+
+        A request without one in time counts as a failure.
+        """
         start = time.monotonic()
         for due in self.due:
             if due >= seconds:
@@ -235,7 +266,7 @@ class OpenLoop:
             wait = start + due - time.monotonic()
             if wait > 0:
                 await asyncio.sleep(wait)
-            elif self.tally.scheduled % 64 == 0:
+            elif self.client_stats.scheduled % 64 == 0:
                 await asyncio.sleep(0)
             self._send(start + due)
         if self.flying:
@@ -246,28 +277,34 @@ class OpenLoop:
         await asyncio.gather(*left, return_exceptions=True)
         for task in left:
             if task.cancelled():
-                self.tally.pending += 1  # not began(): with nothing else counted that would start the time anew
-                self.tally.ended(None, UNANSWERED, start, start, -1)
+                self.client_stats.pending += 1  # began() could restart the clock
+                self.client_stats.ended(None, UNANSWERED, start, start, -1)
 
     def _send(self, scheduled: float) -> None:
-        self.tally.scheduled += 1
-        self.tally.lag.add(max(0.0, time.monotonic() - scheduled))
+        self.client_stats.scheduled += 1
+        self.client_stats.lag.add(max(0.0, time.monotonic() - scheduled))
         if len(self.flying) >= self.most:
-            self.tally.began()
-            self.tally.ended(None, "too many in flight", scheduled, scheduled, -1)
+            self.client_stats.began()
+            self.client_stats.ended(None, "too many in flight", scheduled, scheduled, -1)
             return
-        task = asyncio.create_task(request(self.wire, self.tally, -1, scheduled))
+        task = asyncio.create_task(request(self.wire, self.client_stats, -1, scheduled))
         self.flying.add(task)
         task.add_done_callback(self.flying.discard)
 
     def validity(self) -> str:
-        """ "" where the schedule was kept, else why not: under 98 % of what was due was sent in time."""
-        late = self.tally.lag.at(0.99)
+        """Return "" if 98 % of the requests were sent in time, else why the run is invalid."""
+        late = self.client_stats.lag.at(0.99)
         if late > max(0.01, 2 / self.rate):
             return f"invalid: the generator ran {late * 1000:.1f} ms late at p99 of its requests"
-        dropped = self.tally.causes["too many in flight"]
-        if dropped > 0.02 * max(1, self.tally.scheduled):
-            return f"invalid: {dropped} of {self.tally.scheduled} requests found {self.most} in flight"
-        if missing := self.tally.causes[UNANSWERED]:
-            return f"invalid: {missing} of {self.tally.scheduled} requests were not answered {self.drain:g} s after the last was sent (--drain)"
+        dropped = self.client_stats.causes["too many in flight"]
+        if dropped > 0.02 * max(1, self.client_stats.scheduled):
+            return (
+                f"invalid: {dropped} of {self.client_stats.scheduled} requests came with "
+                f"{self.most} in flight"
+            )
+        if missing := self.client_stats.causes[UNANSWERED]:
+            return (
+                f"invalid: {missing} of {self.client_stats.scheduled} requests were not answered "
+                f"{self.drain:g} s after the last was sent (--drain)"
+            )
         return ""

@@ -9,7 +9,7 @@ from typing import Any
 from perfdag.steps.queue.frontend import Frontend, Limits
 from perfdag.steps.queue.load import ClosedLoop, KeptWire, Work
 from perfdag.steps.queue.processes import Processes
-from perfdag.steps.queue.tally import Tally
+from perfdag.steps.queue.tally import ClientStats
 from perfdag.steps.queue.targets import LocalLoad, LocalTarget
 from perfdag.steps.queue.wire import Address
 from perfdag.steps.queue.workload import Workload, device
@@ -18,20 +18,33 @@ QUEUE = "local"
 
 
 class Local:
-    """An async context manager with ``target`` and ``load`` for the validator. ``most``: requests in parallel; ``glob``: the first file
-    that matches replaces FILENAME; ``item_limit``: seconds an item may run, 0 for no limit.
+    """An async context manager with ``target`` and ``load`` for the validator.
 
-    Raises ValueError for a command that cannot run, a glob that nothing matches, and a limit that is none.
+    ``most``: requests in parallel. ``glob``: its first match replaces FILENAME.
+    ``item_limit``: seconds that an item may run, 0 for no limit.
+    Raises ValueError for a command that cannot run, a glob without a match, and a bad limit.
     """
 
     def __init__(
-        self, command: Sequence[str], most: int, limits: Limits | None = None, *, glob: str = "", item_limit: float = 0.0, **options: Any
+        self,
+        command: Sequence[str],
+        most: int,
+        limits: Limits | None = None,
+        *,
+        glob: str = "",
+        item_limit: float = 0.0,
+        **options: Any,
     ) -> None:
         if not 0 <= item_limit < math.inf:
-            raise ValueError(f"item limit {item_limit:g} s is no time; 0 is no limit")
+            raise ValueError(f"item limit {item_limit:g} s is not a finite time from 0 (no limit)")
         file = device(glob)
-        Workload(command, file)  # says now what is wrong with it
-        self.command, self.most, self.limits, self.item_limit = list(command), most, limits, item_limit
+        Workload(command, file)  # raises early for a bad command
+        self.command, self.most, self.limits, self.item_limit = (
+            list(command),
+            most,
+            limits,
+            item_limit,
+        )
         self.options = {"workload": {"command": self.command, "device": file}, **options}
 
     async def __aenter__(self) -> Local:
@@ -39,11 +52,16 @@ class Local:
         self.frontend = Frontend([QUEUE], self.limits)
         await self.frontend.start(anywhere, anywhere, anywhere)
         clients, workers, _ = self.frontend.ports
-        self.processes = Processes(Address("127.0.0.1", workers), QUEUE, self.command, **self.options)
-        self.tally = Tally()
+        self.processes = Processes(
+            Address("127.0.0.1", workers), QUEUE, self.command, **self.options
+        )
+        self.client_stats = ClientStats()
         self.wire = KeptWire(Address("127.0.0.1", clients), Work(QUEUE, limit=self.item_limit))
-        self.loop = ClosedLoop(self.wire, self.tally, self.most)
-        self.target, self.load = LocalTarget(self.processes), LocalLoad(self.loop, self.tally)
+        self.loop = ClosedLoop(self.wire, self.client_stats, self.most)
+        self.target, self.load = (
+            LocalTarget(self.processes),
+            LocalLoad(self.loop, self.client_stats),
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""The Kubernetes objects of a set of queues, as plain data, in the order in which they have to be applied."""
+"""The Kubernetes objects of a set of queues, as plain data, in the order to apply them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ PORTS = {"clients": 9997, "metrics": 9998, "workers": 9999}
 
 
 def manifests(queues: Queues, token: str | None = None) -> list[Object]:
-    """Every object. ``token``: of the clients that have an Ingress (None: a new random one).
+    """Return all objects. ``token``: of the clients with an Ingress (None: a new random one).
 
-    Raises ValueError where two have one name.
+    Raises ValueError if two objects have the same name.
     """
-    made = [("the frontend of all queues", each) for each in _shared(queues, token)]
+    shared = "the frontend of all queues"
+    owned = [(shared, body) for body in _shared(queues, token)]
     for queue in queues.queues:
-        made += [(f"queue {queue.name!r}", each) for each in _of(queues, queue)]
-    made += [(f"queue {of.name!r}" if of else "the frontend of all queues", each) for of, each in scaling(queues, _backend)]
-    return _distinct(made)
+        owned += [(f"queue {queue.name!r}", body) for body in _of_queue(queues, queue)]
+    for owner, body in scaling(queues, _backend):
+        owned.append((f"queue {owner.name!r}" if owner else shared, body))
+    return _distinct(owned)
 
 
 def _shared(queues: Queues, token: str | None) -> list[Object]:
@@ -35,34 +37,43 @@ def _shared(queues: Queues, token: str | None) -> list[Object]:
     return objects + (_monitor(queues, queues.monitor) if queues.monitor else [])
 
 
-def _of(queues: Queues, queue: Queue) -> list[Object]:
+def _of_queue(queues: Queues, queue: Queue) -> list[Object]:
     objects = _volume(queues.namespace, queue.data) if queue.data and queue.data.nfs_server else []
     objects += [_backend(queues, queue), _client(queues, queue)]
     objects.append(_service(queues.namespace, f"{queue.object_name}-client", {"control": 9996}))
     return [*objects, _ingress(queues, queue)] if queues.host_of(queue) else objects
 
 
-def _distinct(made: list[tuple[str, Object]]) -> list[Object]:
-    """Each object once, of (whose it is, object); queues may share a volume that they describe alike."""
+def _distinct(owned: list[tuple[str, Object]]) -> list[Object]:
+    """Return every object once, from (owner, object); queues may share an equal volume."""
     by_name: dict[tuple[str, str], tuple[str, Object]] = {}
-    for whose, each in made:
-        kind, name = each["kind"], each["metadata"]["name"]
-        other, before = by_name.setdefault((kind, name), (whose, each))
+    for owner, body in owned:
+        kind, name = body["kind"], body["metadata"]["name"]
+        other, existing = by_name.setdefault((kind, name), (owner, body))
         volume = kind.startswith("PersistentVolume")
-        if before is not each and not (volume and before == each):
-            what = "a `claim` of its own, or one `data` for both" if volume else "another name for one of them"
-            raise ValueError(f"{other} and {whose} both make {kind} {name}: {what}")
-    return [each for _, each in by_name.values()]
+        if existing is not body and not (volume and existing == body):
+            what = (
+                "a `claim` of its own, or one `data` for both"
+                if volume
+                else "another name for one of them"
+            )
+            raise ValueError(f"{other} and {owner} both define {kind} {name}: {what}")
+    return [body for _, body in by_name.values()]
 
 
 def _meta(namespace: str | None, name: str, **more: Any) -> Object:
-    meta: Object = {"name": name, "labels": {"app.kubernetes.io/part-of": "perfdag-queue", "app.kubernetes.io/name": name}}
+    meta: Object = {
+        "name": name,
+        "labels": {"app.kubernetes.io/part-of": "perfdag-queue", "app.kubernetes.io/name": name},
+    }
     return {**meta, **({"namespace": namespace} if namespace else {}), **more}
 
 
 def _namespace(name: str, restricted: bool) -> Object:
     meta = _meta(None, name)
-    meta["labels"]["pod-security.kubernetes.io/enforce"] = "restricted" if restricted else "baseline"
+    meta["labels"]["pod-security.kubernetes.io/enforce"] = (
+        "restricted" if restricted else "baseline"
+    )
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": meta}
 
 
@@ -76,12 +87,19 @@ def _account(namespace: str) -> Object:
 
 
 def _secret(namespace: str, token: str) -> Object:
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": _meta(namespace, "perfdag-queue-token"), "stringData": {"token": token}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": _meta(namespace, "perfdag-queue-token"),
+        "stringData": {"token": token},
+    }
 
 
 def _network(queues: Queues) -> list[Object]:
-    """The frontend's two queue ports are for pods of the namespace alone, metrics for any pod."""
-    inside = {"from": [{"podSelector": {"matchLabels": {"app.kubernetes.io/part-of": "perfdag-queue"}}}]}
+    """Admit pods of the namespace to the frontend's queue ports, and any pod to its metrics."""
+    inside = {
+        "from": [{"podSelector": {"matchLabels": {"app.kubernetes.io/part-of": "perfdag-queue"}}}]
+    }
     return [
         {
             "apiVersion": "networking.k8s.io/v1",
@@ -100,13 +118,19 @@ def _network(queues: Queues) -> list[Object]:
 
 
 def pod(queues: Queues, name: str, container: Object, root: bool = False, **spec: Any) -> Object:
-    """A pod template that PodSecurity ``restricted`` admits (``baseline`` for a device that wants root)."""
+    """Return a pod template that PodSecurity ``restricted`` admits (``baseline`` with root)."""
     security: Object = {"seccompProfile": {"type": "RuntimeDefault"}}
     selector = {**queues.node_selector, **spec.pop("nodeSelector", {})}
     spec |= {"nodeSelector": selector} if selector else {}
-    security |= {"runAsUser": 0} if root else {"runAsNonRoot": True, "runAsUser": 65534, "runAsGroup": 65534}
+    security |= (
+        {"runAsUser": 0}
+        if root
+        else {"runAsNonRoot": True, "runAsUser": 65534, "runAsGroup": 65534}
+    )
     return {
-        "metadata": {"labels": {"app.kubernetes.io/part-of": "perfdag-queue", "app.kubernetes.io/name": name}},
+        "metadata": {
+            "labels": {"app.kubernetes.io/part-of": "perfdag-queue", "app.kubernetes.io/name": name}
+        },
         "spec": {
             "serviceAccountName": "perfdag-queue",
             "automountServiceAccountToken": False,
@@ -128,10 +152,18 @@ def pod(queues: Queues, name: str, container: Object, root: bool = False, **spec
 
 
 def _deployment(namespace: str, name: str, replicas: int | None, template: Object) -> Object:
-    spec: Object = {"selector": {"matchLabels": {"app.kubernetes.io/name": name}}, "template": template}
+    spec: Object = {
+        "selector": {"matchLabels": {"app.kubernetes.io/name": name}},
+        "template": template,
+    }
     if replicas is not None:
         spec["replicas"] = replicas
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": _meta(namespace, name), "spec": spec}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": _meta(namespace, name),
+        "spec": spec,
+    }
 
 
 def _healthy(port: int) -> Object:
@@ -139,7 +171,17 @@ def _healthy(port: int) -> Object:
 
 
 def _frontend(queues: Queues) -> Object:
-    command = ["perfdag", "queue", "frontend", "--caddr", ":9997", "--maddr", ":9998", "--waddr", ":9999"]
+    command = [
+        "perfdag",
+        "queue",
+        "frontend",
+        "--caddr",
+        ":9997",
+        "--maddr",
+        ":9998",
+        "--waddr",
+        ":9999",
+    ]
     command += ["--qmax", str(queues.longest), "--retries", str(queues.retries)]
     command += ["--reply-timeout", f"{queues.reply_timeout:g}"] if queues.reply_timeout else []
     command += [queue.name for queue in queues.queues]
@@ -151,9 +193,9 @@ def _frontend(queues: Queues) -> Object:
         "readinessProbe": _healthy(PORTS["metrics"]),
         "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
     }
-    made = _deployment(queues.namespace, FRONTEND, 1, pod(queues, FRONTEND, container))
-    made["spec"]["strategy"] = {"type": "Recreate"}  # two frontends at once would each hold half of a queue
-    return made
+    deployment = _deployment(queues.namespace, FRONTEND, 1, pod(queues, FRONTEND, container))
+    deployment["spec"]["strategy"] = {"type": "Recreate"}  # two frontends would split a queue
+    return deployment
 
 
 def _service(namespace: str, name: str, ports: dict[str, int]) -> Object:
@@ -163,21 +205,41 @@ def _service(namespace: str, name: str, ports: dict[str, int]) -> Object:
         "metadata": _meta(namespace, name),
         "spec": {
             "selector": {"app.kubernetes.io/name": name},
-            "ports": [{"name": port, "port": number, "targetPort": number} for port, number in ports.items()],
+            "ports": [
+                {"name": port, "port": number, "targetPort": number}
+                for port, number in ports.items()
+            ],
         },
     }
 
 
 def _monitor(queues: Queues, prometheus: str) -> list[Object]:
-    """A ServiceMonitor, and the right of the Prometheus in another namespace to find its targets."""
+    """Return a ServiceMonitor, and the permission of Prometheus to discover its targets."""
     namespace = queues.namespace
-    rules = [{"apiGroups": [""], "resources": ["services", "endpoints", "pods"], "verbs": ["get", "list", "watch"]}]
-    rules.append({"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]})
+    rules = [
+        {
+            "apiGroups": [""],
+            "resources": ["services", "endpoints", "pods"],
+            "verbs": ["get", "list", "watch"],
+        }
+    ]
+    rules.append(
+        {
+            "apiGroups": ["discovery.k8s.io"],
+            "resources": ["endpointslices"],
+            "verbs": ["get", "list", "watch"],
+        }
+    )
     group, name = "rbac.authorization.k8s.io", "perfdag-queue-monitor"
     subject = {"kind": "ServiceAccount", "name": queues.monitor_account, "namespace": prometheus}
     meta = _meta(namespace, FRONTEND)
     return [
-        {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": _meta(namespace, name), "rules": rules},
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "Role",
+            "metadata": _meta(namespace, name),
+            "rules": rules,
+        },
         {
             "apiVersion": f"{group}/v1",
             "kind": "RoleBinding",
@@ -199,7 +261,7 @@ def _monitor(queues: Queues, prometheus: str) -> list[Object]:
 
 
 def _volume(namespace: str, data: Data) -> list[Object]:
-    # A claim is bound to its volume by name, so a namespace gets a volume of its own.
+    # A claim names its volume, so every namespace needs its own volume.
     name = f"{data.claim}-{hashlib.sha256(namespace.encode()).hexdigest()[:8]}"
     shared = {"accessModes": ["ReadOnlyMany"], "storageClassName": "", "volumeMode": "Filesystem"}
     return [
@@ -219,15 +281,27 @@ def _volume(namespace: str, data: Data) -> list[Object]:
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
             "metadata": _meta(namespace, data.claim),
-            "spec": {**shared, "volumeName": name, "resources": {"requests": {"storage": data.size}}},
+            "spec": {
+                **shared,
+                "volumeName": name,
+                "resources": {"requests": {"storage": data.size}},
+            },
         },
     ]
 
 
 def _backend(queues: Queues, queue: Queue, exits: bool = False) -> Object:
-    """The backends' Deployment; with ``exits`` they end on an empty queue, as a CronJob wants."""
+    """Return the backends' Deployment; with ``exits`` they end on an empty queue, for a CronJob."""
     command = ["perfdag", "queue", "backend", "--faddr", f"{FRONTEND}:9999", "--name", queue.name]
-    command += ["--limit", f"{queue.limit:g}", "--node-env", "NODE_NAME", "--pod-env", "POD_NAME", "--null-in"]
+    command += [
+        "--limit",
+        f"{queue.limit:g}",
+        "--node-env",
+        "NODE_NAME",
+        "--pod-env",
+        "POD_NAME",
+        "--null-in",
+    ]
     command += ["--glob", queue.glob] if queue.glob else []
     command += ["--exit-when-empty"] if exits else []
     fields = (("NODE_NAME", "spec.nodeName"), ("POD_NAME", "metadata.name"))
@@ -235,25 +309,52 @@ def _backend(queues: Queues, queue: Queue, exits: bool = False) -> Object:
         "name": "backend",
         "image": queue.image or queues.image,
         "command": [*command, "--", *queue.command],
-        "env": [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields],
+        "env": [
+            {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields
+        ],
         "resources": {"requests": {**queue.requests, **queue.resources}, "limits": queue.resources},
     }
     spec: Object = {"terminationGracePeriodSeconds": queue.grace_seconds}
     if queue.data:
-        container["volumeMounts"] = [{"name": "data", "mountPath": queue.data.mount, "readOnly": True}]
-        spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": queue.data.claim, "readOnly": True}}]
+        container["volumeMounts"] = [
+            {"name": "data", "mountPath": queue.data.mount, "readOnly": True}
+        ]
+        spec["volumes"] = [
+            {
+                "name": "data",
+                "persistentVolumeClaim": {"claimName": queue.data.claim, "readOnly": True},
+            }
+        ]
     spec |= {"nodeSelector": queue.node_selector} if queue.node_selector else {}
     spec |= {"tolerations": queue.tolerations} if queue.tolerations else {}
     template = pod(queues, queue.object_name, container, queue.root, **spec)
-    replicas = None if queue.autoscale.by in ("custom", "external", "keda") else queue.replicas  # else apply resets the scaler's count
+    # With an autoscaler, the manifest must not reset the number of replicas.
+    replicas = None if queue.autoscale.by in ("custom", "external", "keda") else queue.replicas
     return _deployment(queues.namespace, queue.object_name, replicas, template)
 
 
 def _client(queues: Queues, queue: Queue) -> Object:
     name = f"{queue.object_name}-client"
-    command = ["perfdag", "queue", "client", "--caddr", ":9996", "--faddr", f"{FRONTEND}:9997", "--name", queue.name]
-    command += ["--req-now", str(queue.parallel), "--req-max", str(max(queue.parallel, queue.most_parallel))]
-    command += ["--limit", f"{queue.limit:g}"] if queue.limit else []  # so the frontend gives up a backend that hangs
+    command = [
+        "perfdag",
+        "queue",
+        "client",
+        "--caddr",
+        ":9996",
+        "--faddr",
+        f"{FRONTEND}:9997",
+        "--name",
+        queue.name,
+    ]
+    command += [
+        "--req-now",
+        str(queue.parallel),
+        "--req-max",
+        str(max(queue.parallel, queue.most_parallel)),
+    ]
+    command += (
+        ["--limit", f"{queue.limit:g}"] if queue.limit else []
+    )  # the frontend drops hung backends
     container: Object = {
         "name": "client",
         "image": queues.image,
@@ -277,6 +378,11 @@ def _ingress(queues: Queues, queue: Queue) -> Object:
         "metadata": _meta(queues.namespace, name),
         "spec": {
             "ingressClassName": queues.ingress_class,
-            "rules": [{"host": queues.host_of(queue), "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}],
+            "rules": [
+                {
+                    "host": queues.host_of(queue),
+                    "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]},
+                }
+            ],
         },
     }

@@ -1,4 +1,4 @@
-"""What a client's statistics say by node and device: who did the work, and where it failed."""
+"""A client's statistics by node and device: completed and failed work."""
 
 from __future__ import annotations
 
@@ -10,32 +10,39 @@ from perfdag.steps.queue.steady import Stats
 
 
 def subject(node: str, device: str) -> str:
-    """The subject of a row: a node, or one device of it."""
+    """Return the subject of a row: a node, or one of its devices."""
     return f"{node}/{device}" if device else node
 
 
-def failed(nodes: Mapping[str, Any]) -> dict[str, int]:
-    """Failed requests by subject, most first. One that reached no backend is of no node, and only counted by its cause."""
-    found = {subject(name, device): count for name, node in nodes.items() for device, count in node["failed_devices"].items()}
-    return dict(sorted(found.items(), key=lambda pair: (-pair[1], pair[0])))
+def failures_by_subject(nodes: Mapping[str, Any]) -> dict[str, int]:
+    """Return failed requests by subject, most first.
+
+    Requests that reached no backend have no subject.
+    """
+    counts = {
+        subject(name, device): count
+        for name, node in nodes.items()
+        for device, count in node["failed_devices"].items()
+    }
+    return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
-def blame(stats: Stats) -> str:
-    """What the backends said most often, and the devices that fail more than the rest."""
+def failure_hint(stats: Stats) -> str:
+    """Return the most frequent error of backends and the suspect devices, as text."""
     errors: Counter[str] = Counter()
     for node in stats["nodes"].values():
         errors.update(node["errors"])
-    said = f": {errors.most_common(1)[0][0]}" if errors else ""
-    return said + (f"; most on {' and '.join(stats['suspects'])}" if stats["suspects"] else "")
+    hint = f": {errors.most_common(1)[0][0]}" if errors else ""
+    return hint + (f"; most on {' and '.join(stats['suspects'])}" if stats["suspects"] else "")
 
 
-def pods(stats: Stats) -> int:
-    """Backends that did any work."""
+def count_pods(stats: Stats) -> int:
+    """Return the number of backends that completed an item."""
     return sum(len(node["pods"]) for node in stats["nodes"].values())
 
 
-def spread(stats: Stats) -> dict[str, Any]:
-    """Items done and failed by node, and by its devices."""
+def work_by_node(stats: Stats) -> dict[str, Any]:
+    """Return completed and failed items by node and device."""
     return {
         name: {
             "success": node["success"],

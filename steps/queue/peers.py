@@ -1,10 +1,9 @@
-"""The two kinds of peers of a frontend, clients and backends: what each may say, in either framing, and what it leaves behind."""
+"""The peers of a frontend: clients and backends, their messages and their departure."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
-import sys
 from typing import TYPE_CHECKING
 
 from perfdag.steps.queue import wire
@@ -15,44 +14,45 @@ if TYPE_CHECKING:
     from perfdag.steps.queue.frontend import Frontend
 
 
-REQUEST_BYTES = 1024
-"""What a request takes besides its arguments, rounded up."""
-
-
-class Talker(Peer):
-    """What clients and backends have in common."""
+class PeerSession(Peer):
+    """The common part of clients and backends."""
 
     __slots__ = ("frontend", "refusals")
 
-    def __init__(self, frontend: Frontend, sock: socket.socket, host: str) -> None:
-        super().__init__(sock, host, frontend.memory, frontend.limits.message_bytes, frontend.limits.unsent_bytes)
+    def __init__(self, frontend: Frontend, sock: socket.socket) -> None:
+        super().__init__(sock, frontend.limits.message_bytes, frontend.limits.unsent_bytes)
         self.frontend = frontend
         self.refusals = 0
-        why = frontend.slots.take(host)
-        if why:
+        frontend.peers += 1
+        if frontend.peers > frontend.max_peers:
             frontend.rejected += 1
-            self.refuse(why)
+            self.refuse(f"too many connections ({frontend.max_peers})")
         else:
-            frontend.talking[self] = clock()
+            frontend.incomplete[self] = clock()
 
     def complete(self, done: bool, partial: bool) -> None:
-        talking = self.frontend.talking
+        incomplete = self.frontend.incomplete
         if done:
-            talking.pop(self, None)  # the time of the next message counts anew; its place is at the end, as the sweep wants it
+            incomplete.pop(
+                self, None
+            )  # the next message goes to the end: the sweep needs them in order of time
         if partial:
-            talking.setdefault(self, clock())
+            incomplete.setdefault(self, clock())
 
     def closed(self) -> None:
-        self.frontend.slots.leave(self.host)
-        self.frontend.talking.pop(self, None)
-        self.lost()
+        self.frontend.peers -= 1
+        self.frontend.incomplete.pop(self, None)
+        self.release()
 
     def bad(self, why: str) -> None:
         self.frontend.rejected += 1
         self.refuse(f"Unmarshaling {self.kind} JSON failed: {why}")
 
     def queue(self, message: wire.Message) -> Queue | None:
-        """The queue that a message names; denies and returns None for an unknown one."""
+        """Return the queue that a message names.
+
+        Deny the message and return None if there is none.
+        """
         name = wire.text(message, "Queue")
         queue = self.frontend.queues.get(name)
         if queue is None:
@@ -68,28 +68,28 @@ class Talker(Peer):
     kind = ""
 
     def refuse(self, why: str) -> None:
-        """Say why and close."""
+        """Send the reason and close."""
         raise NotImplementedError
 
     def deny(self, message: wire.Message, why: str) -> None:
         """Answer one message with an error; a kept connection of a client goes on."""
         self.refuse(why)
 
-    def lost(self) -> None:
-        """The connection is gone: let go of what it held."""
+    def release(self) -> None:
+        """Release what the closed connection held."""
         raise NotImplementedError
 
 
-class Client(Talker):
-    """A client: one request in original framing, any number with ids in kept framing."""
+class Client(PeerSession):
+    """A client: one request in original framing, many requests with ids in kept framing."""
 
     __slots__ = ("items",)
     kind = "clientReq"
 
-    def __init__(self, frontend: Frontend, sock: socket.socket, host: str) -> None:
+    def __init__(self, frontend: Frontend, sock: socket.socket) -> None:
         self.items: dict[Item, Queue] = {}
         frontend.clients += 1
-        super().__init__(frontend, sock, host)
+        super().__init__(frontend, sock)
 
     def message(self, message: wire.Message) -> None:
         queue = self.queue(message)
@@ -111,21 +111,13 @@ class Client(Talker):
         if isinstance(identity, list | dict):
             raise wire.MalformedError("Id is neither a number nor a string")
         args = wire.words(message, "Args")
-        size = REQUEST_BYTES + sum(map(sys.getsizeof, args or ())) + sys.getsizeof(identity)
-        if self.requests + size > limits.request_bytes:
-            self.frontend.rejected += 1
-            self.refuse(f"more than {limits.request_bytes} bytes of requests at once on one connection")
-            return
         self.refusals = max(0, self.refusals - 1)
-        self.requests += size
 
         def answer(reply: wire.Message) -> None:
             self.items.pop(item, None)
-            self.requests -= size
-            self.settle()
             if self.kept:
                 reply["Id"] = identity
-                self.send(wire.line(reply))
+                self.send(wire.encode_line(reply))
             else:
                 self.send(wire.fit_original(reply), last=True)
                 self.close()
@@ -136,65 +128,69 @@ class Client(Talker):
 
     def deny(self, message: wire.Message, why: str) -> None:
         if self.kept:
-            self.send(wire.line({**wire.failure(why), "Id": message.get("Id")}))
+            self.send(wire.encode_line({**wire.failure(why), "Id": message.get("Id")}))
         else:
             self.refuse(why)
 
     def refuse(self, why: str) -> None:
-        self.send(wire.line(wire.failure(why)) if self.kept else wire.fit_original(wire.failure(why)))
+        self.send(
+            wire.encode_line(wire.failure(why))
+            if self.kept
+            else wire.fit_original(wire.failure(why))
+        )
         self.close()
 
-    def lost(self) -> None:
+    def release(self) -> None:
         for item, queue in self.items.items():
             queue.leave(item)
         self.items.clear()
 
 
-class Worker(Talker):
-    """A backend: asks for an item, is given one, replies."""
+class Worker(PeerSession):
+    """A backend: it asks for an item, receives one and replies."""
 
-    __slots__ = ("item", "of", "waits")
+    __slots__ = ("item", "item_queue", "parked_queue")
     kind = "workReq"
 
-    def __init__(self, frontend: Frontend, sock: socket.socket, host: str) -> None:
+    def __init__(self, frontend: Frontend, sock: socket.socket) -> None:
         self.item: Item | None = None
-        self.of: Queue | None = None
-        self.waits: Queue | None = None
+        self.item_queue: Queue | None = None
+        self.parked_queue: Queue | None = None
         frontend.workers += 1
-        super().__init__(frontend, sock, host)
+        super().__init__(frontend, sock)
 
     def message(self, message: wire.Message) -> None:
         if self.kept and message.get("Leave"):
-            if self.item is None:  # else it has not seen the item yet, and will answer it
+            if self.item is None:  # otherwise its item is on the way, and it answers that first
                 self._unpark()
-                self.send(wire.line({"Bye": True}))
+                self.send(wire.encode_line({"Bye": True}))
                 self.close()
             return
         if self.item is not None:
-            self._replied(message)
+            self._handle_reply(message)
             if not (self.open and "Queue" in message):
                 return
         queue = self.queue(message)
         if queue is not None:
-            self._next(queue)
+            self._dispatch(queue)
 
-    def _next(self, queue: Queue) -> None:
-        if self.waits is not None:
+    def _dispatch(self, queue: Queue) -> None:
+        if self.parked_queue is not None:
             self.frontend.rejected += 1
-            self.refuse("asked for an item twice")
+            self.refuse("requested an item twice")
             return
         item = queue.take()
         if item is not None:
             self.give(queue, item)
         elif self.kept:
-            self.waits = queue
+            self.parked_queue = queue
             self.frontend.parked[queue.name].append(self)
         else:
-            self._error(f"Queue '{queue.name}' is empty", empty=True)
+            self._send_error(f"Queue '{queue.name}' is empty", empty=True)
 
     def give(self, queue: Queue, item: Item) -> None:
-        """Hand over an item; the connection then owes a reply."""
-        self.waits, self.item, self.of = None, item, queue
+        """Hand over an item; the backend then owes a reply."""
+        self.parked_queue, self.item, self.item_queue = None, item, queue
         work: wire.Message = {"Error": "", "Args": item.args, "Limit": item.limit, "Empty": False}
         limits = self.frontend.limits
         if item.limit > 0:
@@ -203,25 +199,25 @@ class Worker(Talker):
             self.frontend.busy[self] = item.dispatched + limits.reply_seconds
         if self.kept:
             work["Running"] = queue.running
-            self.send(wire.line(work))
+            self.send(wire.encode_line(work))
         else:
             self.send(wire.encode(work))
 
-    def _replied(self, message: wire.Message) -> None:
+    def _handle_reply(self, message: wire.Message) -> None:
         try:
             reply = wire.reply(message)
         except wire.MalformedError as error:
-            item, queue = self._done()
+            item, queue = self._take_item()
             queue.fail(item, f"Unmarshaling worker reply JSON failed: {error}")
         else:
-            item, queue = self._done()
+            item, queue = self._take_item()
             queue.finish(item, reply)
         if not self.kept:
             self.close()
 
-    def _done(self) -> tuple[Item, Queue]:
-        """The item that is given back, and its queue."""
-        item, queue = self.item, self.of
+    def _take_item(self) -> tuple[Item, Queue]:
+        """Return the item that the backend owes a reply, with its queue, and forget it."""
+        item, queue = self.item, self.item_queue
         assert item is not None
         assert queue is not None
         self.item = None
@@ -229,31 +225,33 @@ class Worker(Talker):
         return item, queue
 
     def _unpark(self) -> None:
-        if self.waits is not None:
+        if self.parked_queue is not None:
             with contextlib.suppress(ValueError):
-                self.frontend.parked[self.waits.name].remove(self)
-            self.waits = None
+                self.frontend.parked[self.parked_queue.name].remove(self)
+            self.parked_queue = None
 
-    def _error(self, why: str, empty: bool = False) -> None:
+    def _send_error(self, why: str, empty: bool = False) -> None:
         message: wire.Message = {"Error": why, "Args": None, "Limit": 0, "Empty": empty}
-        self.send(wire.line(message) if self.kept else wire.encode(message))
+        self.send(wire.encode_line(message) if self.kept else wire.encode(message))
         self.close()
 
     def bad(self, why: str) -> None:
         if self.item is None:
             super().bad(why)
             return
-        self.frontend.rejected += 1  # a reply that is no JSON: the client is told, as by the original
-        item, queue = self._done()
+        self.frontend.rejected += (
+            1  # the client learns of a reply that is no JSON, as from the original
+        )
+        item, queue = self._take_item()
         queue.fail(item, f"Unmarshaling worker reply JSON failed: {why}")
         self.close()
 
     def refuse(self, why: str) -> None:
-        self._error(why)
+        self._send_error(why)
 
-    def lost(self) -> None:
+    def release(self) -> None:
         self._unpark()
-        item, queue = self.item, self.of
+        item, queue = self.item, self.item_queue
         if item is not None and queue is not None:
             self.item = None
             self.frontend.busy.pop(self, None)

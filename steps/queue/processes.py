@@ -1,4 +1,4 @@
-"""Backends as processes of this machine, where a cluster has pods: started, counted and ended like replicas."""
+"""Backends as local processes, started, counted and ended like the replicas of a Deployment."""
 
 from __future__ import annotations
 
@@ -19,31 +19,54 @@ from perfdag.steps.queue import wire
 
 
 class Processes:
-    """Replicas of one backend. ``grace``: seconds a replica gets to end its item before it is killed."""
+    """Replicas of one backend.
 
-    def __init__(self, frontend: wire.Address, queue: str, command: Sequence[str], grace: float = 30.0, **options: Any) -> None:
-        self.frontend, self.queue, self.command, self.grace, self.options = frontend, queue, list(command), grace, options
+    ``grace``: seconds to end the current item before a replica is killed.
+    """
+
+    def __init__(
+        self,
+        frontend: wire.Address,
+        queue: str,
+        command: Sequence[str],
+        grace: float = 30.0,
+        **options: Any,
+    ) -> None:
+        self.frontend, self.queue, self.command, self.grace, self.options = (
+            frontend,
+            queue,
+            list(command),
+            grace,
+            options,
+        )
         self.running: list[subprocess.Popen[bytes]] = []
         self.leaving: list[subprocess.Popen[bytes]] = []
         self.started = 0
 
     def start(self) -> subprocess.Popen[bytes]:
-        """One more replica."""
+        """Start one more replica."""
         self.started += 1
         options = {
             "frontend": f"{self.frontend.host or 'localhost'}:{self.frontend.port}",
             "queue": self.queue,
             "pod": f"{self.queue}-{self.started}",
-            "node": os.environ.get("PERFDAG_NODE") or socket.gethostname(),  # in a pod the host's name is the pod's
+            "node": os.environ.get("PERFDAG_NODE")
+            or socket.gethostname(),  # in a pod the host name is the pod's
             "workload": {"command": self.command},
             **self.options,
         }
-        process = subprocess.Popen([sys.executable, "-m", "perfdag.steps.queue.backend", json.dumps(options)], stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "perfdag.steps.queue.backend", json.dumps(options)],
+            stdin=subprocess.DEVNULL,
+        )
         self.running.append(process)
         return process
 
     async def scale(self, replicas: int) -> None:
-        """Start or end replicas; the youngest end first, after their current item. Those that ended by themselves are replaced."""
+        """Start or end replicas, and replace lost ones.
+
+        The youngest end first, after their current item.
+        """
         self.running = [process for process in self.running if process.poll() is None]
         while len(self.running) < replicas:
             self.start()
@@ -54,28 +77,32 @@ class Processes:
             self.leaving.append(process)
 
     async def ready(self) -> int:
-        """Replicas that run and do not leave."""
+        """Return the number of replicas that run and are not ending."""
         return sum(process.poll() is None for process in self.running)
 
     def lost(self) -> str:
-        """How many replicas have ended by themselves, and how; "" where none has."""
+        """Return how many replicas ended by themselves, and how; "" for none."""
         codes = [code for process in self.running if (code := process.poll()) is not None]
         how = ", ".join(f"{count} by {_end(code)}" for code, count in Counter(codes).items())
-        return f"{len(codes)} of {len(self.running)} backends ended by themselves ({how})" if codes else ""
+        return (
+            f"{len(codes)} of {len(self.running)} backends ended by themselves ({how})"
+            if codes
+            else ""
+        )
 
     async def gone(self) -> bool:
-        """Whether every replica told to leave has left."""
+        """Tell whether all replicas that were scaled in have ended."""
         self.leaving = [process for process in self.leaving if process.poll() is None]
         return not self.leaving
 
     async def drain(self) -> None:
-        """Wait for leaving replicas, then kill those beyond the grace."""
+        """Wait for ending replicas, then kill those beyond the grace."""
         for _ in range(int(self.grace / 0.02)):
             if await self.gone():
                 return
             await asyncio.sleep(0.02)
         for process in self.leaving:
-            signal_tree(process.pid, signal.SIGKILL)  # its command too, which runs in a session of its own
+            signal_tree(process.pid, signal.SIGKILL)  # also its command, which has its own session
             process.wait()
         self.leaving.clear()
 

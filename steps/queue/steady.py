@@ -1,8 +1,9 @@
-"""Throughput in steady state: watch a client until windows agree, instead of waiting a fixed time.
+"""Throughput in steady state: watch a client until windows agree, instead of for a fixed time.
 
-A window ends when every slot of the closed loop has completed a few items more; its rate is summed over the slots,
-each from completion to completion, so a window of whole items has no error at its edges. The rate is steady when the
-last windows lie within a tolerance; warm-up is whatever came before them.
+A window ends when every slot of the closed loop has completed a few more items. Its rate is the sum
+over the
+slots, from completion to completion, so a window of whole items has no error at its edges.
+The rate is steady when the last windows lie within a tolerance. Earlier windows are warm-up.
 """
 
 from __future__ import annotations
@@ -16,16 +17,36 @@ from dataclasses import dataclass
 from typing import Any
 
 # Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom.
-_T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120)
+_T95 = (
+    12.706,
+    4.303,
+    3.182,
+    2.776,
+    2.571,
+    2.447,
+    2.365,
+    2.306,
+    2.262,
+    2.228,
+    2.201,
+    2.179,
+    2.160,
+    2.145,
+    2.131,
+    2.120,
+)
 Chains = dict[int, tuple[float, float, int]]
 Stats = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Patience:
-    """When to believe a rate. ``items`` a slot end a window, ``windows`` must lie within ``tolerance`` (relative) of
-    their mean; ``seconds`` is the most to wait for it, or as long as 16 of the longest items take where that is more (three windows take
-    13 items a slot); ``poll`` is the pause between looks."""
+class SteadyCriteria:
+    """When a rate is steady: ``windows`` of ``items`` a slot lie within ``tolerance``.
+
+    ``tolerance`` is relative. ``seconds``: the longest wait, unless 16 of the longest items take
+    more
+    (three windows take 13 items a slot). ``poll``: seconds between polls.
+    """
 
     items: int = 3
     windows: int = 3
@@ -35,18 +56,18 @@ class Patience:
 
     def __post_init__(self) -> None:
         if not 0 < self.seconds < math.inf:
-            raise ValueError(f"timeout {self.seconds:g} s is no time above 0")
+            raise ValueError(f"timeout {self.seconds:g} s is not above 0 and finite")
         if not 0 < self.tolerance < 1:
             raise ValueError(f"tolerance {self.tolerance:g} is not between 0 and 1 (0.05 is 5 %)")
 
     def limit(self, item: float) -> float:
-        """Seconds to wait where the longest item seen took ``item`` seconds."""
+        """Return the seconds to wait when the longest item took ``item`` seconds."""
         return max(self.seconds, 16 * item)
 
 
 @dataclass(frozen=True)
 class Rate:
-    """Items a second, with its standard error, whether it was steady, and what the client counted meanwhile."""
+    """Items a second, their standard error and steadiness, and the client's statistics."""
 
     per_second: float
     error: float
@@ -61,17 +82,20 @@ class Rate:
 
 
 def t95(freedom: int) -> float:
-    """Student's two-sided 95 % quantile."""
+    """Return Student's two-sided 95 % quantile."""
     return _T95[min(max(freedom, 1), len(_T95)) - 1]
 
 
 def chains(stats: Stats) -> Chains:
-    """Each slot's first and last completion (seconds) and the items between."""
-    return {int(slot): (first, last, int(count)) for slot, (first, last, count) in stats["chains"].items()}
+    """Return the first and last completion (seconds) and the count of every slot."""
+    return {
+        int(slot): (first, last, int(count))
+        for slot, (first, last, count) in stats["chains"].items()
+    }
 
 
 def window(before: Chains, after: Chains) -> float:
-    """Items a second between two looks, summed over the slots."""
+    """Return items a second between two polls, summed over the slots."""
     total = 0.0
     for slot, (_, last, count) in after.items():
         if slot in before and count > before[slot][2]:
@@ -80,40 +104,52 @@ def window(before: Chains, after: Chains) -> float:
 
 
 async def measure(
-    look: Callable[[], Awaitable[Stats]],
+    read_stats: Callable[[], Awaitable[Stats]],
     slots: int,
-    patience: Patience,
+    criteria: SteadyCriteria,
     ready: Callable[[Stats], bool],
     lost: Callable[[], Awaitable[str]],
 ) -> Rate:
-    """Watch until the rate is steady, patience ends, nothing but failures came, or a replica is ``lost`` (which, "" for none).
-    ``ready``: false while it is too early to begin a window."""
+    """Poll until the rate is steady, the time ends, all requests fail, or a replica is lost.
+
+    ``ready``: returns False while it is too early to begin a window.
+    ``lost``: returns which replicas are lost, "" for none.
+    """
     began = time.monotonic()
     rates: list[float] = []
     start: Chains | None = None
     while True:
-        stats = await look()
+        stats = await read_stats()
         now = chains(stats)
         if len(now) >= slots and start is None and ready(stats):
             start = now
-        elif start is not None and _complete(start, now, slots, patience.items):
+        elif start is not None and _complete(start, now, slots, criteria.items):
             rates.append(window(start, now))
             start = now
-        last = rates[-patience.windows :]
-        steady = len(last) == patience.windows and _agree(last, patience.tolerance)
-        hopeless = not stats["success"] and stats["failure"] >= max(3, slots)
-        if steady or hopeless or await lost() or time.monotonic() - began > patience.limit(longest(stats)):
-            return _rate(last if steady else rates[1:] or rates, steady, time.monotonic() - began, stats)
-        await asyncio.sleep(patience.poll)
+        last = rates[-criteria.windows :]
+        steady = len(last) == criteria.windows and _agree(last, criteria.tolerance)
+        all_failed = not stats["success"] and stats["failure"] >= max(3, slots)
+        if (
+            steady
+            or all_failed
+            or await lost()
+            or time.monotonic() - began > criteria.limit(longest(stats))
+        ):
+            return summarize(
+                last if steady else rates[1:] or rates, steady, time.monotonic() - began, stats
+            )
+        await asyncio.sleep(criteria.poll)
 
 
 def longest(stats: Stats) -> float:
-    """Seconds of the longest item seen, 0 before the first."""
+    """Return the seconds of the longest item, 0 before the first."""
     return float(stats["run"].get("max") or 0.0)
 
 
 def _complete(before: Chains, after: Chains, slots: int, items: int) -> bool:
-    return len(after) >= slots and all(slot in before and after[slot][2] - before[slot][2] >= items for slot in after)
+    return len(after) >= slots and all(
+        slot in before and after[slot][2] - before[slot][2] >= items for slot in after
+    )
 
 
 def _agree(rates: Sequence[float], tolerance: float) -> bool:
@@ -121,14 +157,17 @@ def _agree(rates: Sequence[float], tolerance: float) -> bool:
     return mean > 0 and max(abs(rate - mean) for rate in rates) <= tolerance * mean
 
 
-def _rate(rates: Sequence[float], steady: bool, seconds: float, stats: Stats) -> Rate:
+def summarize(rates: Sequence[float], steady: bool, seconds: float, stats: Stats) -> Rate:
     mean = statistics.fmean(rates) if rates else 0.0
     error = statistics.stdev(rates) / math.sqrt(len(rates)) if len(rates) > 1 else math.inf
     return Rate(mean, error, tuple(rates), steady, seconds, stats)
 
 
 def ratio(later: Rate, earlier: Rate) -> tuple[float, float, float]:
-    """Ratio of two rates with its 95 % interval (from the windows' spread, by the delta method on its logarithm)."""
+    """Return the ratio of two rates with its 95 % interval.
+
+    The interval comes from the windows' spread, by the delta method on the logarithm.
+    """
     if not earlier.per_second:
         return math.nan, 0.0, math.inf
     value = later.per_second / earlier.per_second

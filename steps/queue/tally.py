@@ -1,7 +1,7 @@
-"""What a client counts: successes, failures by cause, latencies, and who did the work.
+"""Statistics of a client: successes, failures by cause, latencies, and work by node.
 
-Throughput is counted a slot of the closed loop at a time, from one completion to a later one, so that no part of an
-item is counted or lost at the edges of the measured time.
+Throughput is counted for every slot of the closed loop, from one completion to a later one.
+So no part of an item is counted or lost at the edges of the measured time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from perfdag.steps.queue import wire
 
-# Samples below which a percentile is refused: with fewer, the chance that none lies above it exceeds 1 %.
+# Samples that a percentile needs: with fewer, the chance that none lies above it exceeds 1 %.
 NEEDED = {0.5: 1, 0.9: 44, 0.95: 90, 0.99: 459, 0.999: 4603}
 STEP = 1.01
 ERRORS_KEPT = 1000
@@ -42,11 +42,18 @@ class Latencies:
             self.largest = seconds
 
     def percentile(self, p: float) -> float | None:
-        """Nearest rank in seconds, within 1 %; None below the samples that p needs (see NEEDED)."""
-        return None if self.count < max(n for q, n in NEEDED.items() if q <= max(p, 0.5)) else self.at(p)
+        """Return the nearest rank in seconds, within 1 %; None with fewer samples than NEEDED."""
+        return (
+            None
+            if self.count < max(n for q, n in NEEDED.items() if q <= max(p, 0.5))
+            else self.at(p)
+        )
 
     def at(self, p: float) -> float:
-        """Nearest rank in seconds, within 1 %, of these values alone, however few: no estimate of what others would be. 0 where none is."""
+        """Return the nearest rank in seconds, within 1 %, of any number of samples.
+
+        0 without any.
+        """
         rank, seen = math.ceil(p * self.count), 0
         for bucket in sorted(self.buckets):
             seen += self.buckets[bucket]
@@ -56,19 +63,28 @@ class Latencies:
 
     @staticmethod
     def upper(bucket: float) -> float:
-        """Upper end of a bucket in seconds."""
+        """Return the upper end of a bucket in seconds."""
         return math.pow(STEP, bucket + 1) * 1e-7
 
     def histogram(self) -> list[tuple[float, int]]:
-        """(upper end in seconds, values) of each bucket that has any, in order: what two clients told can be added up."""
+        """Return (upper end in seconds, count) of the used buckets, in order.
+
+        Those of several clients add up.
+        """
         return [(self.upper(bucket), self.buckets[bucket]) for bucket in sorted(self.buckets)]
 
     def summary(self) -> dict[str, float | None]:
-        """Seconds: min, mean, max and the percentiles that the count allows."""
+        """Return min, mean, max and the percentiles that the count allows, in seconds."""
         if not self.count:
             return {"count": 0}
         points = {f"p{p * 100:g}": self.percentile(p) for p in NEEDED}
-        return {"count": self.count, "min": self.least, "mean": self.sum / self.count, "max": self.largest, **points}
+        return {
+            "count": self.count,
+            "min": self.least,
+            "mean": self.sum / self.count,
+            "max": self.largest,
+            **points,
+        }
 
 
 _LOG = math.log(STEP)
@@ -88,7 +104,7 @@ class Node:
 
 @dataclass
 class Chain:
-    """Completions of one slot: seconds of the first and the latest one, and how many lie between."""
+    """Completions of one slot: seconds of the first and the last, and the count after the first."""
 
     first: float
     last: float
@@ -96,12 +112,15 @@ class Chain:
 
     @property
     def rate(self) -> float:
-        """Completions a second, 0 before the second one."""
+        """Return completions a second, 0 before the second one."""
         return self.count / (self.last - self.first) if self.count else 0.0
 
 
-class Tally:
-    """Statistics since the last reset; requests in flight survive a reset and count where they end."""
+class ClientStats:
+    """Statistics since the last reset.
+
+    Requests in flight survive a reset and count when they end.
+    """
 
     def __init__(self) -> None:
         self.pending = 0
@@ -109,13 +128,15 @@ class Tally:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything but what is in flight."""
+        """Clear all but the number of requests in flight."""
         self.start = time.monotonic()
         self.success = 0
         self.failure = 0
         self.causes: Counter[str] = Counter()
         self.nodes: dict[str, Node] = {}
-        self.latency, self.run, self.wait, self.overhead, self.uncorrected = (Latencies() for _ in range(5))
+        self.latency, self.run, self.wait, self.overhead, self.uncorrected = (
+            Latencies() for _ in range(5)
+        )
         self.lag = Latencies()
         self.chains: dict[int, Chain] = {}
         self.scheduled = 0
@@ -125,15 +146,22 @@ class Tally:
             self.start = time.monotonic()
         self.pending += 1
 
-    def ended(self, answer: wire.Message | None, cause: str, began: float, scheduled: float, slot: int) -> None:
-        """Count an answer, or its absence with a cause. ``began`` and ``scheduled``: seconds, monotonic."""
+    def ended(
+        self, answer: wire.Message | None, cause: str, began: float, scheduled: float, slot: int
+    ) -> None:
+        """Count an answer, or a failure with its cause.
+
+        ``began`` and ``scheduled``: monotonic seconds.
+        """
         now = time.monotonic()
         self.pending -= 1
         if answer is None:
             self._failed(cause, cause, None)
             return
         if not wire.succeeded(answer):
-            self._failed(cause_of(answer), answer["Error"] or f"return code {answer['Retcode']}", answer)
+            self._failed(
+                cause_of(answer), answer["Error"] or f"return code {answer['Retcode']}", answer
+            )
             return
         self.success += 1
         chain = self.chains.get(slot)
@@ -172,16 +200,16 @@ class Tally:
 
     @property
     def rate(self) -> float:
-        """Successes a second since the start, as the original counts them."""
+        """Return successes a second since the start, as the original counts them."""
         return self.success / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def steady_rate(self) -> float:
-        """Successes a second summed over the slots' chains."""
+        """Return successes a second, summed over the slots' chains."""
         return sum(chain.rate for chain in self.chains.values())
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, times in seconds, rates a second."""
+        """Return all statistics; times in seconds, rates a second."""
         return {
             "seconds": self.seconds,
             "parallel": self.parallel,
@@ -191,7 +219,10 @@ class Tally:
             "causes": dict(self.causes),
             "requests_per_second": self.rate,
             "steady_per_second": self.steady_rate,
-            "chains": {str(slot): [c.first - self.start, c.last - self.start, c.count] for slot, c in self.chains.items()},
+            "chains": {
+                str(slot): [c.first - self.start, c.last - self.start, c.count]
+                for slot, c in self.chains.items()
+            },
             "scheduled": self.scheduled,
             "schedule_lag": {**self.lag.summary(), "late": self.lag.at(0.99)},
             "latency": self.latency.summary(),
@@ -216,7 +247,7 @@ class Tally:
 
 
 def cause_of(answer: wire.Message) -> str:
-    """The kind of a failed reply: timeout, full, unknown queue, backend lost, exit code or error."""
+    """Return the cause of a failed reply, for example ``timeout`` or ``backend lost``."""
     error = answer["Error"]
     if answer["Timeout"]:
         return "timeout"
@@ -232,7 +263,7 @@ def cause_of(answer: wire.Message) -> str:
 
 
 def suspects(nodes: Iterable[tuple[str, Node]]) -> list[str]:
-    """Devices that fail far more than the rest: at least 3 failures, at least 3 times the rate of all others."""
+    """Return devices with 3 failures or more, and over 3 times the failure rate of the others."""
     done: Counter[str] = Counter()
     failed: Counter[str] = Counter()
     for name, node in nodes:
@@ -240,11 +271,11 @@ def suspects(nodes: Iterable[tuple[str, Node]]) -> list[str]:
             done[f"{name}/{device}"] += count
         for device, count in node.failed_devices.items():
             failed[f"{name}/{device}"] += count
-    found = []
+    suspicious = []
     for device, count in failed.items():
         others = sum(failed.values()) - count
         total = sum(done.values()) + sum(failed.values())
         rest = total - done[device] - count
         if count >= 3 and rest and count / (done[device] + count) > 3 * others / rest:
-            found.append(device)
-    return sorted(found)
+            suspicious.append(device)
+    return sorted(suspicious)

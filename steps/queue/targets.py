@@ -1,4 +1,4 @@
-"""What the validator scales and loads here, processes and an own client, and the client's port elsewhere (deployment.py has its pods)."""
+"""Targets and loads of the validator: local processes, a local client and a control port."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlencode
 from perfdag.steps.queue.load import ClosedLoop
 from perfdag.steps.queue.processes import Processes
 from perfdag.steps.queue.steady import Stats
-from perfdag.steps.queue.tally import Tally
+from perfdag.steps.queue.tally import ClientStats
 from perfdag.steps.queue.validate import BadInput
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 CLIENT_SECONDS = 10.0
-"""A client's control port answers at once; one that takes longer is gone."""
+"""Time of a client's control port to answer."""
 
 
 class LocalTarget:
@@ -53,27 +53,30 @@ class LocalTarget:
 class LocalLoad:
     """A client in this process."""
 
-    def __init__(self, loop: ClosedLoop, tally: Tally) -> None:
-        self.loop, self.tally = loop, tally
+    def __init__(self, loop: ClosedLoop, client_stats: ClientStats) -> None:
+        self.loop, self.client_stats = loop, client_stats
 
     async def parallel(self, requests: int) -> int:
         return self.loop.set_parallel(requests)
 
     async def reset(self) -> None:
-        self.tally.reset()
+        self.client_stats.reset()
 
     async def stats(self) -> Stats:
-        return self.tally.as_json()
+        return self.client_stats.as_json()
 
 
 class HttpLoad:
-    """A client by its control port. ``get`` fetches a path with its query and returns the body."""
+    """A client behind its control port.
+
+    ``get`` fetches a path with its query and returns the body.
+    """
 
     def __init__(self, get: Callable[[str], Awaitable[bytes]]) -> None:
         self.get = get
 
     async def up(self, seconds: float) -> None:
-        """Wait until the client answers. Raises what the last try raised."""
+        """Wait until the client answers. Raises the error of the last attempt."""
         from perfdag.kube import KubeError
 
         end = time.monotonic() + seconds
@@ -88,7 +91,9 @@ class HttpLoad:
                 return
 
     async def parallel(self, requests: int) -> int:
-        answer = json.loads(await self.get(f"parallel?{urlencode({'type': 'json', 'value': requests})}"))
+        answer = json.loads(
+            await self.get(f"parallel?{urlencode({'type': 'json', 'value': requests})}")
+        )
         return int(answer["result"])
 
     async def reset(self) -> None:
@@ -99,22 +104,29 @@ class HttpLoad:
         try:
             stats: Stats = json.loads(body)
         except ValueError:
-            raise BadInput("the client has no JSON statistics: it has to be perfdag's") from None
+            raise BadInput("the client has no JSON statistics: use the client of perfdag") from None
         return stats
 
 
-def by_url(url: str, token: str) -> Callable[[str], Awaitable[bytes]]:
-    """Fetch from a client's control port at ``url``. Raises BadInput where it cannot be reached or refuses."""
+def fetch_by_url(url: str, token: str) -> Callable[[str], Awaitable[bytes]]:
+    """Return a fetcher for the control port at ``url``.
+
+    It raises BadInput if the port refuses or is unreachable.
+    """
 
     def fetch(path: str) -> bytes:
-        request = urllib.request.Request(f"{url.rstrip('/')}/{path}", headers={"Authorization": f"Bearer {token}"} if token else {})
+        request = urllib.request.Request(
+            f"{url.rstrip('/')}/{path}",
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+        )
         try:
             with urllib.request.urlopen(request, timeout=CLIENT_SECONDS) as answer:
                 body: bytes = answer.read()
                 return body
         except urllib.error.HTTPError as error:
             raise BadInput(
-                f"the client at {url} answers {error.code} {error.reason}: {error.read()[:200].decode(errors='replace')}"
+                f"the client at {url} answers {error.code} {error.reason}: "
+                f"{error.read()[:200].decode(errors='replace')}"
             ) from None
         except OSError as error:
             raise BadInput(f"no client at {url}: {getattr(error, 'reason', error)}") from None
@@ -128,14 +140,26 @@ def by_url(url: str, token: str) -> Callable[[str], Awaitable[bytes]]:
     return get
 
 
-def by_service(kube: Kube, namespace: str, service: str, port: int, token: str) -> Callable[[str], Awaitable[bytes]]:
-    """Fetch from a client's Service through the API server's proxy, which works from outside of the cluster."""
+def fetch_by_service(
+    kube: Kube, namespace: str, service: str, port: int, token: str
+) -> Callable[[str], Awaitable[bytes]]:
+    """Return a fetcher for a client's Service through the API server's proxy.
+
+    It works outside of the cluster.
+    """
     headers = {"X-Perfdag-Token": token} if token else {}
 
     async def get(path: str) -> bytes:
         bare, _, query = path.partition("?")
-        where = f"/api/v1/namespaces/{namespace}/services/{service}:{port}/proxy/{bare}"
-        _, _, body = await kube.raw("GET", where, params=dict(parse_qsl(query)), headers=headers, timeout=CLIENT_SECONDS, retries=2)
+        url = f"/api/v1/namespaces/{namespace}/services/{service}:{port}/proxy/{bare}"
+        _, _, body = await kube.raw(
+            "GET",
+            url,
+            params=dict(parse_qsl(query)),
+            headers=headers,
+            timeout=CLIENT_SECONDS,
+            retries=2,
+        )
         return bytes(body)
 
     return get

@@ -1,4 +1,4 @@
-"""What a validation found: its steps, the laws fitted to them, and both as text."""
+"""The result of a validation: its steps, the laws fitted to them, and both as text."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perfdag.steps.queue import law
-from perfdag.steps.queue.nodes import failed
+from perfdag.steps.queue.nodes import failures_by_subject
 from perfdag.steps.queue.steady import Rate
 
 
 @dataclass(frozen=True)
 class Step:
-    """One number of replicas, measured. ``ratio``: to the step before, with its 95 % interval; ``needed``: at least; ``lost``: which
-    replicas ended by themselves, "" for none."""
+    """The measurement of one number of replicas.
+
+    ``ratio``: to the previous step, with its 95 % interval. ``needed``: the least ratio.
+    ``lost``: replicas that ended by themselves, "" for none.
+    """
 
     replicas: int
     rate: Rate
@@ -31,7 +34,7 @@ class Step:
         return not self.problems
 
     def as_json(self) -> dict[str, Any]:
-        """Rates in items a second, times in seconds."""
+        """Return the step with rates in items a second and times in seconds."""
         return {
             "replicas": self.replicas,
             "per_second": self.rate.per_second,
@@ -40,19 +43,21 @@ class Step:
             "steady": self.rate.steady,
             "seconds": self.rate.seconds,
             "efficiency": self.efficiency,
-            "ratio": [value if math.isfinite(value) else None for value in self.ratio] if self.ratio else None,
+            "ratio": [value if math.isfinite(value) else None for value in self.ratio]
+            if self.ratio
+            else None,
             "needed": self.needed,
             "latency": self.rate.stats["latency"],
             "failures": self.failures,
             "lost": self.lost,
-            "failed": failed(self.rate.stats["nodes"]),
+            "failed": failures_by_subject(self.rate.stats["nodes"]),
             "problems": self.problems,
         }
 
 
 @dataclass
 class Verdict:
-    """All steps, the laws fitted to them, and who did the work at the last step."""
+    """All steps, and the work by node of the last step."""
 
     steps: list[Step] = field(default_factory=list)
     spread: dict[str, Any] = field(default_factory=dict)
@@ -77,39 +82,50 @@ class Verdict:
         }
 
 
-def sentence(step: Step) -> str:
-    """One line a step."""
+def step_line(step: Step) -> str:
+    """Return a step as one line."""
     text = f"{step.replicas:>4} replicas: {step.rate.per_second:.4g}/s"
     if math.isfinite(step.rate.error):
         text += f" +- {step.rate.error:.2g}"
     text += f" after {step.rate.seconds:.1f} s, efficiency {100 * step.efficiency:.1f} %"
     if step.ratio:
         value, low, high = step.ratio
-        text += f", {value:.3f} times the step before (95 % {low:.3f} to {high:.3f}; {step.needed:.3f} needed)"
+        text += (
+            f", {value:.3f} times the step before (95 % {low:.3f} to {high:.3f}; "
+            f"{step.needed:.3f} needed)"
+        )
         if step.passed and low < step.needed:
             text += " [interval reaches below]"
     return text + (f"  FAIL: {'; '.join(step.problems)}" if step.problems else "")
 
 
-def closing(verdict: Verdict) -> str:
-    """Laws, spread and verdict as text."""
+def summary(verdict: Verdict) -> str:
+    """Return laws, work by node and verdict as text."""
     lines = []
-    for name, fitted in (("Amdahl", law.fit(verdict.points(), coherence=False)), ("USL", law.fit(verdict.points()))):
+    for name, fitted in (
+        ("Amdahl", law.fit(verdict.points(), coherence=False)),
+        ("USL", law.fit(verdict.points())),
+    ):
         if fitted is None:
             lines.append(f"{name}: too few steps to fit")
             continue
         knee = f"knee at {fitted.knee:.0f} replicas" if fitted.knee else "no knee"
         most = f"at most {fitted.ceiling:.4g}/s" if fitted.ceiling else "no ceiling"
         lines.append(
-            f"{name}: serial share {fitted.sigma:.4f}, coherence {fitted.kappa:.6f}, {knee}, {most} (residual {100 * fitted.error:.2f} %)"
+            f"{name}: serial share {fitted.sigma:.4f}, coherence {fitted.kappa:.6f}, "
+            f"{knee}, {most} (residual {100 * fitted.error:.2f} %)"
         )
     for name, node in verdict.spread.items():
         done, failed = Counter(node["devices"]), Counter(node["failed_devices"])
         shares = ", ".join(
-            f"{device or '-'} {done[device]}" + (f" ({failed[device]} failed)" if failed[device] else "")
+            f"{device or '-'} {done[device]}"
+            + (f" ({failed[device]} failed)" if failed[device] else "")
             for device in sorted({*done, *failed})
         )
-        lines.append(f"node {name}: {node['success']} done, {node['failure']} failed, {node['pods']} pods; devices: {shares}")
+        lines.append(
+            f"node {name}: {node['success']} done, {node['failure']} failed, "
+            f"{node['pods']} pods; devices: {shares}"
+        )
     fails = sum(not step.passed for step in verdict.steps)
     lines.append("PASS" if verdict.passed else f"FAIL ({fails} of {len(verdict.steps)} steps)")
     return "\n".join(lines)

@@ -1,126 +1,94 @@
-"""A small HTTP/1.1 server for metrics and control: GET only, bounded in size and time, nothing else.
-
-The images of this room hold no web framework, and a control port wants the least that can be attacked.
-"""
+"""HTTP for metrics and control: GET requests, an optional token, and limited connections."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import hmac
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from urllib.parse import parse_qsl, urlsplit
+import logging
+from collections.abc import Callable
+
+from aiohttp import http_exceptions, web
 
 from perfdag.steps.queue import wire
-from perfdag.steps.queue.slots import Slots
 
-HEAD_BYTES = 4096
-READ_SECONDS = 1.0
-PEERS = 256
-SHARE = 0.5
-"""Of these, what one address may hold once three quarters are taken."""
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    """Status, body and content type of an answer."""
-
-    status: int
-    body: str = ""
-    kind: str = "text/plain; charset=utf-8"
+MAX_CONNECTIONS = 256
+CONNECTION_SECONDS = 5.0
+"""Lifetime of a connection: a peer that is slow to send or to read is then cut off."""
+UNAUTHORIZED = (
+    "a token is needed: Authorization: Bearer TOKEN, X-Perfdag-Token: TOKEN, or TOKEN as the "
+    "password\n"
+)
+Handler = Callable[[web.BaseRequest], web.Response]
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A GET: path, query and where it came from."""
-
-    path: str
-    query: dict[str, str]
-    peer: str
+_logger = logging.getLogger("perfdag.queue.http")
+_logger.addFilter(lambda record: not _is_bad_request(record))
 
 
-Handler = Callable[[Request], Response | Awaitable[Response]]
-_REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed",
-            408: "Request Timeout", 409: "Conflict", 431: "Request Header Fields Too Large", 500: "Internal Server Error",
-            503: "Service Unavailable"}  # fmt: skip
+def _is_bad_request(record: logging.LogRecord) -> bool:
+    """Tell whether aiohttp logs a malformed request: no peer may fill the log with tracebacks."""
+    return bool(
+        record.exc_info and isinstance(record.exc_info[1], http_exceptions.HttpProcessingError)
+    )
 
 
-async def serve(where: wire.Address, handler: Handler, token: str = "") -> asyncio.Server:
-    """Listen and answer; with a token every request needs it: as ``Bearer``, as the password of ``Basic``, or in the
-    header X-Perfdag-Token, which the API server's proxy passes on.
+class _Refusal(asyncio.Protocol):
+    """Close a connection beyond the limit."""
 
-    One address never takes every connection: a probe or a scraper from elsewhere is answered. Raises OSError where the address is taken.
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+async def serve(address: wire.Address, handler: Handler, token: str = "") -> asyncio.Server:
+    """Serve GET requests, one for a connection, and ``/healthz`` without a token.
+
+    With a token, other requests need it: as ``Bearer``, as the password of ``Basic``, or in the
+    header X-Perfdag-Token.
+    The API server's proxy passes only that header on. Raises OSError if the address is taken.
     """
-    slots = Slots(PEERS, SHARE)
 
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        host = (writer.get_extra_info("peername") or [""])[0]
-        refused = slots.take(host)
-        if refused:
-            slots.leave(host)  # else a flood of those would keep the others out while they are told
+    async def respond(request: web.BaseRequest) -> web.Response:
+        response = _response(request, handler, token)
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.force_close()
+        return response
+
+    def abort(connection: web.RequestHandler) -> None:
+        if connection.transport is not None:
+            connection.transport.abort()
+
+    def accept() -> asyncio.BaseProtocol:
+        if len(server.connections) >= MAX_CONNECTIONS:
+            return _Refusal()
+        connection = server()
+        loop.call_later(CONNECTION_SECONDS, abort, connection)
+        return connection
+
+    loop = asyncio.get_running_loop()
+    server = web.Server(respond, access_log=None, logger=_logger)
+    return await loop.create_server(accept, address.host or None, address.port)
+
+
+def _response(request: web.BaseRequest, handler: Handler, token: str) -> web.Response:
+    if request.method != "GET":
+        return web.Response(status=405)
+    if request.path == "/healthz":
+        return web.Response(text="ok\n")
+    if token and not _authorized(request, token):
+        headers = {"WWW-Authenticate": 'Basic realm="perfdag queue"'}
+        return web.Response(status=401, text=UNAUTHORIZED, headers=headers)
+    return handler(request)
+
+
+def _authorized(request: web.BaseRequest, token: str) -> bool:
+    header = request.headers.get("Authorization", "")
+    scheme, _, secret = header.partition(" ")
+    if not header:
+        secret = request.headers.get("X-Perfdag-Token", "")
+    elif scheme.lower() == "basic":
         try:
-            response = Response(503, f"{refused}\n") if refused else await _hear(reader, handler, token, host)
-            writer.transport.set_write_buffer_limits(0)
-            writer.write(_render(response))
-            await asyncio.wait_for(writer.drain(), READ_SECONDS)
-        except (OSError, asyncio.IncompleteReadError, TimeoutError):
-            writer.transport.abort()  # closed, it would wait for ever for a peer that does not read
-        finally:
-            if not refused:
-                slots.leave(host)
-            writer.close()
-
-    return await asyncio.start_server(accept, where.host or None, where.port, limit=HEAD_BYTES)
-
-
-async def _hear(reader: asyncio.StreamReader, handler: Handler, token: str, host: str) -> Response:
-    try:
-        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), READ_SECONDS)
-    except asyncio.LimitOverrunError:
-        return Response(431)
-    except TimeoutError:
-        return Response(408)
-    return await _answer(head, handler, token, host)
-
-
-async def _answer(head: bytes, handler: Handler, token: str, peer: str) -> Response:
-    first, *rest = head.decode("latin-1").split("\r\n")
-    parts = first.split(" ")
-    if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
-        return Response(400)
-    headers = {key.strip().lower(): value.strip() for key, _, value in (one.partition(":") for one in rest)}
-    if parts[0] != "GET":
-        return Response(405)
-    if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-        return Response(400)
-    try:
-        url = urlsplit(parts[1])
-    except ValueError:
-        return Response(400)
-    if url.path != "/healthz" and token and not _authorized(headers, token):
-        return Response(401, "a token is needed: Authorization: Bearer TOKEN, X-Perfdag-Token: TOKEN, or TOKEN as the password\n")
-    if url.path == "/healthz":
-        return Response(200, "ok\n")
-    answer = handler(Request(url.path, dict(parse_qsl(url.query, keep_blank_values=True)), peer))
-    return answer if isinstance(answer, Response) else await answer
-
-
-def _authorized(headers: dict[str, str], token: str) -> bool:
-    scheme, _, value = headers.get("authorization", f"Bearer {headers.get('x-perfdag-token', '')}").partition(" ")
-    if scheme.lower() == "basic":
-        try:
-            value = base64.b64decode(value, validate=True).decode().partition(":")[2]
-        except (binascii.Error, UnicodeDecodeError):
+            secret = base64.b64decode(secret, validate=True).decode().partition(":")[2]
+        except ValueError:
             return False
-    return hmac.compare_digest(value.encode(), token.encode())
-
-
-def _render(response: Response) -> bytes:
-    body = response.body.encode()
-    head = [f"HTTP/1.1 {response.status} {_REASONS.get(response.status, '')}", f"Content-Type: {response.kind}"]
-    head += [f"Content-Length: {len(body)}", "Connection: close", "X-Content-Type-Options: nosniff"]
-    if response.status == 401:
-        head.append('WWW-Authenticate: Basic realm="perfdag queue"')
-    return "\r\n".join(head).encode() + b"\r\n\r\n" + body
+    return hmac.compare_digest(secret.encode(errors="surrogateescape"), token.encode())

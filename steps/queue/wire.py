@@ -1,16 +1,20 @@
 """The messages between clients, the frontend and backends, and their two framings.
 
-*Original* framing is that of Intel's Device Scalability Tester v0.1: one JSON object a TCP connection in each
-direction, at most 1024 bytes, no delimiter. *Kept* framing is perfdag's: the peer first sends the line
-``perfdag/1``, then both sides send one compact JSON object a line on a connection that stays open.
+*Original* framing is that of Intel's Device Scalability Tester v0.1. A TCP connection carries one
+JSON
+object in each direction, at most 1024 bytes, without a delimiter.
+*Kept* framing is perfdag's. The peer first sends the line ``perfdag/1``. Then both sides send one
+compact
+JSON object a line, on a connection that stays open.
 
 Messages (keys as in the original; kept framing adds those in brackets):
 
 - client to frontend: ``{Queue, Args, Limit [, Id, Retries]}``, answered by a reply ``[+ Id]``
-- backend to frontend: ``{Queue}``, answered by a work item; kept framing waits until there is one
+- backend to frontend: ``{Queue}``, answered by a work item; in kept framing, after a wait
 - work item: ``{Error, Args, Limit, Empty [, Running]}``; Limit in seconds, 0 is none
-- reply: ``{Pod, Node, Device, Error, Timeout, Runtime, Waittime, Retcode}``, times in seconds; kept framing: with
-  ``Queue`` it also asks for the next item, and ``{"Leave": true}`` is answered by ``{"Bye": true}`` or by one last item
+- reply: ``{Pod, Node, Device, Error, Timeout, Runtime, Waittime, Retcode}``, times in seconds;
+  in kept framing, a reply with ``Queue`` also asks for the next item
+- kept framing: ``{"Leave": true}``, answered by ``{"Bye": true}`` or by one last item
 """
 
 from __future__ import annotations
@@ -26,28 +30,28 @@ import orjson
 ORIGINAL_BYTES = 1024
 KEPT_BYTES = 65536
 MOST_PARALLEL = 4096
-"""Requests in flight that one client may have."""
+"""The most requests that one client may have in flight."""
 HELLO = b"perfdag/1\n"
 
 Message = dict[str, Any]
 
 _REPLY_KEYS = ("Pod", "Node", "Device", "Error", "Timeout", "Runtime", "Waittime", "Retcode")
-# What may stand at the end of the data where the parser gives up on a value that is cut in the middle.
+# The end of data whose last value is cut in the middle.
 _PARTIAL = re.compile(r"t(ru?)?|f(a(ls?)?)?|n(ul?)?|-|\.|[eE][+-]?|\\?u[0-9a-fA-F]{0,4}|\\")
 _compact = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 class MalformedError(Exception):
-    """A message that can never become valid, with the reason as its text."""
+    """A message that cannot become valid; the text is the reason."""
 
 
 class IncompleteError(MalformedError):
-    """A message whose rest may still arrive."""
+    """A message whose remainder may still arrive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen or connect; an empty host is every interface, as in ``:9997``."""
+    """An address to listen on or connect to; an empty host is every interface, as in ``:9997``."""
 
     host: str
     port: int
@@ -57,31 +61,33 @@ class Address:
 
 
 def address(text: str) -> Address:
-    """``host:port``, ``:port`` or ``[v6]:port``. Raises ValueError saying what is wrong."""
+    """Parse ``host:port``, ``:port`` or ``[v6]:port``. Raises ValueError with the reason."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"address {text!r} is not HOST:PORT (for example localhost:9997, or :9997 for every interface)")
+        raise ValueError(
+            f"address {text!r} is not HOST:PORT (for example localhost:9997, or :9997 for "
+            "every interface)"
+        )
     return Address(host.strip("[]"), int(port))
 
 
 def encode(message: Message) -> bytes:
-    """One compact JSON object, without a newline inside."""
+    """Return a message as one compact JSON object, without a newline."""
     try:
         return orjson.dumps(message)
-    except TypeError:  # half of a surrogate pair, or an integer of more than 64 bits, that a peer put into its message
+    except TypeError:  # a lone surrogate, or an integer of more than 64 bits
         return _compact(message).encode("utf-8", "replace")
 
 
-def line(message: Message) -> bytes:
-    """A message in kept framing."""
+def encode_line(message: Message) -> bytes:
+    """Return a message in kept framing."""
     return encode(message) + b"\n"
 
 
 def decode(data: bytes | bytearray) -> Message:
-    """A message from its bytes.
+    """Parse a message.
 
-    Raises IncompleteError while the object is still open and MalformedError otherwise. Keys match without regard to case, as
-    the original's JSON library has it.
+    Raises IncompleteError while the object is still open, and MalformedError for other errors.
     """
     try:
         message = orjson.loads(data)
@@ -93,7 +99,7 @@ def decode(data: bytes | bytearray) -> Message:
 
 
 def _lenient(data: bytes | bytearray) -> Any:
-    """What the fast parser refuses: cut messages, told from wrong ones, and the few things that only this one takes."""
+    """Parse what the fast parser refuses, and distinguish cut messages from malformed ones."""
     try:
         return json.loads(data)
     except json.JSONDecodeError as error:
@@ -101,7 +107,9 @@ def _lenient(data: bytes | bytearray) -> Any:
         cut = not rest or error.msg.startswith("Unterminated string") or _PARTIAL.fullmatch(rest)
         if doc[:1] in ("", "{") and cut and not error.msg.startswith("Extra data"):
             raise IncompleteError("unexpected end of JSON input") from None
-        raise MalformedError(f"invalid character {error.doc[error.pos : error.pos + 1]!r}: {error.msg}") from None
+        raise MalformedError(
+            f"invalid character {error.doc[error.pos : error.pos + 1]!r}: {error.msg}"
+        ) from None
     except UnicodeDecodeError as error:
         if error.reason == "unexpected end of data":
             raise IncompleteError("unexpected end of JSON input") from None
@@ -111,7 +119,10 @@ def _lenient(data: bytes | bytearray) -> Any:
 
 
 def field(message: Message, name: str) -> Any:
-    """The value of a key, exact first, then without regard to case; None where it is absent."""
+    """Return the value of a key, None if absent.
+
+    Case is ignored, as by the original's JSON library.
+    """
     value = message.get(name)
     if value is None and name not in message:
         lower = name.lower()
@@ -120,7 +131,7 @@ def field(message: Message, name: str) -> Any:
 
 
 def text(message: Message, name: str) -> str:
-    """A string field, empty where absent. Raises MalformedError for any other type."""
+    """Return a string field, empty if absent. Raises MalformedError for any other type."""
     value = field(message, name)
     if value is None:
         return ""
@@ -130,7 +141,7 @@ def text(message: Message, name: str) -> str:
 
 
 def number(message: Message, name: str) -> float:
-    """A finite number, 0 where absent. Raises MalformedError for any other type."""
+    """Return a finite number, 0 if absent. Raises MalformedError for any other type."""
     value = field(message, name)
     if value is None:
         return 0.0
@@ -140,7 +151,7 @@ def number(message: Message, name: str) -> float:
 
 
 def words(message: Message, name: str) -> list[str] | None:
-    """A list of strings, None where absent. Raises MalformedError for any other type."""
+    """Return a list of strings, None if absent. Raises MalformedError for any other type."""
     value = field(message, name)
     if value is None:
         return None
@@ -150,7 +161,7 @@ def words(message: Message, name: str) -> list[str] | None:
 
 
 def reply(message: Message) -> Message:
-    """The checked reply of a backend, with every key of the wire present. Raises MalformedError."""
+    """Return the checked reply of a backend, with all keys. Raises MalformedError."""
     runtime = number(message, "Runtime")
     if runtime < 0:
         raise MalformedError(f"Runtime {runtime:g} is below 0")
@@ -167,28 +178,37 @@ def reply(message: Message) -> Message:
 
 
 def failure(error: str, waited: float = 0.0) -> Message:
-    """The frontend's own reply for a request that no backend answered; waited in seconds."""
+    """Return the frontend's reply to a request that no backend answered; ``waited`` in seconds."""
     return dict(zip(_REPLY_KEYS, ("", "", "", error, 0, 0, waited, 1), strict=True))
 
 
 def succeeded(message: Message) -> bool:
-    """The one verdict of both sides: return code 0, no error and no timeout."""
+    """Tell whether a reply is a success for both sides: return code 0, no error and no timeout."""
     return message["Retcode"] == 0 and not message["Error"] and not message["Timeout"]
 
 
 def fit_original(message: Message) -> bytes:
-    """A reply that a peer reading at most 1024 bytes once can parse: its error text is cut where needed."""
+    """Encode a reply for a peer that reads at most 1024 bytes: cut its error text if needed."""
     data = encode(message)
     while len(data) > ORIGINAL_BYTES and message["Error"]:
-        message = {**message, "Error": message["Error"][: -max(1, (len(data) - ORIGINAL_BYTES + 3) // 4)]}
+        message = {
+            **message,
+            "Error": message["Error"][: -max(1, (len(data) - ORIGINAL_BYTES + 3) // 4)],
+        }
         data = encode(message)
     return data
 
 
-def watch(sock: socket.socket) -> None:
-    """TCP keep-alive, so that a host that vanished without a word is noticed within about 20 s, and no Nagle delay."""
+def enable_keepalive(sock: socket.socket) -> None:
+    """Enable TCP keep-alive, to detect a vanished host within about 20 s, and disable Nagle."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    options = (("TCP_NODELAY", 1), ("TCP_KEEPIDLE", 8), ("TCP_KEEPINTVL", 4), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 20_000))
+    options = (
+        ("TCP_NODELAY", 1),
+        ("TCP_KEEPIDLE", 8),
+        ("TCP_KEEPINTVL", 4),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", 20_000),
+    )
     for name, value in options:
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

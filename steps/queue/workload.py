@@ -1,4 +1,4 @@
-"""What a backend runs for an item: the built-in ``sleep`` and ``usl``, or any command in a process group of its own."""
+"""The workload of an item: the built-in ``sleep`` and ``usl``, or a command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUILT_IN = ("sleep", "usl")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Return code, timeout (the limit in seconds where it was hit, else 0) and error text ("" for none)."""
+    """Return code, timeout (the limit in seconds if hit, else 0) and error text ("" for none)."""
 
     retcode: int = 0
     timeout: float = 0.0
@@ -28,10 +28,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Workload:
-    """A command and how to run it.
+    """A command with its device, limit and working directory.
 
-    ``command``: argv, an absolute path or a built-in; ``device``: replaces FILENAME in arguments; ``limit``: seconds,
-    0 for none; ``ignore``: use none of the arguments that a client sends; ``directory``: where to run it.
+    ``command``: an absolute path or a built-in, with arguments. ``device``: replaces FILENAME in
+    arguments.
+    ``limit``: seconds, 0 for none. ``ignore``: ignore the arguments that a client sends.
     """
 
     command: Sequence[str]
@@ -46,15 +47,18 @@ class Workload:
     def __post_init__(self) -> None:
         head = self.command[0] if self.command else ""
         if head not in BUILT_IN and not head.startswith("/"):
-            raise ValueError(f"workload {head!r} is neither an absolute path nor built in ({', '.join(BUILT_IN)})")
+            raise ValueError(
+                f"workload {head!r} is neither an absolute path nor built in "
+                f"({', '.join(BUILT_IN)})"
+            )
         if head.startswith("/") and not os.access(head, os.X_OK):
             raise ValueError(f"workload {head} is not an executable file here")
         substitute(self.command, self.device)
 
     def run(self, args: Sequence[str] | None, limit: float, running: int = 1) -> Outcome:
-        """Run it once with the client's arguments and limit (seconds, 0 for none); the shorter limit holds.
+        """Run it once with the client's arguments and limit (seconds); the shorter limit applies.
 
-        ``running``: items running in the queue, which only ``usl`` looks at.
+        ``running``: items that run in the queue; only ``usl`` uses it.
         """
         limit = shorter(self.limit, limit)
         try:
@@ -63,7 +67,9 @@ class Workload:
                 return _sleep(_numbers("sleep", argv[1:2], 1)[0], limit)
             if argv[0] == "usl":
                 seconds, sigma, kappa = _numbers("usl", argv[1:4], 3)
-                return _sleep(seconds * (1 + sigma * (running - 1) + kappa * running * (running - 1)), limit)
+                return _sleep(
+                    seconds * (1 + sigma * (running - 1) + kappa * running * (running - 1)), limit
+                )
         except ValueError as error:
             return Outcome(1, 0.0, str(error))
         return self._command(argv, limit)
@@ -84,7 +90,7 @@ class Workload:
         try:
             ended = _ended(process, limit)
         finally:
-            with contextlib.suppress(ProcessLookupError):  # also what the command left behind
+            with contextlib.suppress(ProcessLookupError):  # also processes that the command left
                 os.killpg(process.pid, signal.SIGKILL)
             code = process.wait()
         if not ended:
@@ -93,29 +99,41 @@ class Workload:
 
 
 def built_in_seconds(command: Sequence[str]) -> float | None:
-    """Seconds that a built-in command takes alone, None for any other. Raises ValueError where it is none that can run."""
+    """Return the seconds of a built-in command alone, None for others.
+
+    Raises ValueError if it cannot run.
+    """
     if command[0] not in BUILT_IN:
         if not command[0].startswith("/"):
-            raise ValueError(f"workload {command[0]!r} is neither an absolute path nor built in ({', '.join(BUILT_IN)})")
+            raise ValueError(
+                f"workload {command[0]!r} is neither an absolute path nor built in "
+                f"({', '.join(BUILT_IN)})"
+            )
         return None
     count = 1 if command[0] == "sleep" else 3
     return _numbers(command[0], command[1 : 1 + count], count)[0]
 
 
 def shorter(*limits: float) -> float:
-    """The smallest of the limits that are set (above 0), 0 where none is."""
+    """Return the smallest limit above 0, or 0 without one."""
     return min((limit for limit in limits if limit > 0), default=0.0)
 
 
 def substitute(argv: Sequence[str], device: str) -> list[str]:
-    """argv with FILENAME replaced by the device. Raises ValueError where there is none to replace it by."""
+    """Replace FILENAME in argv by the device.
+
+    Raises ValueError if argv needs a device and there is none.
+    """
     if not device and any(FILENAME in arg for arg in argv):
         raise ValueError(f"{FILENAME} in args, but no file name to map to it")
     return [arg.replace(FILENAME, device) for arg in argv]
 
 
 def device(pattern: str) -> str:
-    """The first file that matches a glob pattern, "" for no pattern. Raises ValueError where nothing matches."""
+    """Return the first file that matches a glob pattern, "" without one.
+
+    Raises ValueError without a match.
+    """
     if not pattern:
         return ""
     matches = matching(pattern)
@@ -125,7 +143,7 @@ def device(pattern: str) -> str:
 
 
 def matching(pattern: str) -> list[str]:
-    """The files that match a glob pattern, in order of their names."""
+    """Return the files that match a glob pattern, sorted."""
     return sorted(globbing.glob(pattern))  # noqa: PTH207 (a pattern may be absolute)
 
 
@@ -154,7 +172,7 @@ def _sleep(seconds: float, limit: float) -> Outcome:
 
 
 def _ended(process: subprocess.Popen[bytes], limit: float) -> bool:
-    """Wait for the process, at most limit seconds (0: for ever), without polling where the kernel has pidfds."""
+    """Wait for the process, at most ``limit`` seconds (0: for ever); return whether it ended."""
     if not limit:
         process.wait()
         return True

@@ -1,4 +1,4 @@
-"""One conversation in the original protocol, to be held with any frontend that serves a queue ``sleep`` bounded at 3.
+"""A conversation in the original protocol, with a queue ``sleep`` bounded at 3.
 
 Recorded from Intel's frontend (k8s-device-scalability-tester, commit c9c185b) with
 
@@ -15,17 +15,17 @@ import sys
 from typing import Any
 
 
-class Line:
+class Connection:
     """A connection that sends texts and reads one JSON object at a time."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
 
-    async def hear(self) -> Any:
+    async def receive(self) -> Any:
         data = await asyncio.wait_for(self.reader.read(4096), 5)
         return json.loads(data) if data else None
 
-    async def say(self, text: str) -> None:
+    async def send(self, text: str) -> None:
         self.writer.write(text.encode())
         await self.writer.drain()
 
@@ -35,21 +35,21 @@ class Line:
         await asyncio.sleep(0.05)
 
 
-async def dial(port: int, text: str = "") -> Line:
-    line = Line(*await asyncio.open_connection("127.0.0.1", port))
+async def dial(port: int, text: str = "") -> Connection:
+    line = Connection(*await asyncio.open_connection("127.0.0.1", port))
     if text:
-        await line.say(text)
+        await line.send(text)
         await asyncio.sleep(0.02)  # so that requests are accepted in the order they were made
     return line
 
 
 async def hold(clients: int, workers: int) -> list[list[Any]]:
     """Every answer of the frontend, each with what was said."""
-    heard: list[list[Any]] = []
+    answers: list[list[Any]] = []
 
     async def ask(port: int, who: str, text: str) -> None:
         line = await dial(port, text)
-        heard.append([who, text, await line.hear()])
+        answers.append([who, text, await line.receive()])
         await line.close()
 
     bad = [
@@ -71,20 +71,26 @@ async def hold(clients: int, workers: int) -> list[list[Any]]:
     async def item(request: str, *replies: str) -> None:
         client = await dial(clients, request)
         worker = await dial(workers, '{\n\t"Queue": "sleep"\n}')
-        heard.append(["item for", request, await worker.hear()])
+        answers.append(["item for", request, await worker.receive()])
         for reply in replies:
-            await worker.say(reply)
+            await worker.send(reply)
         if not replies:
             await worker.close()
-        heard.append(["client hears of", list(replies), await client.hear()])
+        answers.append(["client hears of", list(replies), await client.receive()])
         await client.close()
 
     done = '{"Pod": "p", "Node": "n", "Device": "card0", "Error": "", "Timeout": 0, "Runtime": 1.5, "Retcode": 0}'
     await item('{"Queue": "sleep", "Args": ["1"], "Limit": 2.5}', done)
     await item('{"Queue": "sleep"}', done)
     await item('{"queue": "sleep", "ARGS": ["a", "<b>"], "Unknown": [1]}', done)
-    await item('{"Queue": "sleep", "Args": null, "Limit": 0}', '{"Pod": "p", "Node": "n", "Error": "no <b>luck</b>", "Retcode": 3}')
-    await item('{"Queue": "sleep"}', '{"Node": "n", "Error": "Sleep timeout", "Timeout": 2, "Runtime": 2, "Retcode": 1}')
+    await item(
+        '{"Queue": "sleep", "Args": null, "Limit": 0}',
+        '{"Pod": "p", "Node": "n", "Error": "no <b>luck</b>", "Retcode": 3}',
+    )
+    await item(
+        '{"Queue": "sleep"}',
+        '{"Node": "n", "Error": "Sleep timeout", "Timeout": 2, "Runtime": 2, "Retcode": 1}',
+    )
     await item('{"Queue": "sleep"}', "what?")
     await item('{"Queue": "sleep"}')
 
@@ -93,15 +99,15 @@ async def hold(clients: int, workers: int) -> list[list[Any]]:
     await waiting[0].close()
     for _ in range(2):
         worker = await dial(workers, '{"Queue": "sleep"}')
-        heard.append(["first in, first out", "", await worker.hear()])
-        await worker.say(done)
+        answers.append(["first in, first out", "", await worker.receive()])
+        await worker.send(done)
         await asyncio.sleep(0.02)
         await worker.close()
     for client in waiting[1:]:
-        heard.append(["in order", "", await client.hear()])
+        answers.append(["in order", "", await client.receive()])
         await client.close()
     await ask(workers, "backend", '{"Queue": "sleep"}')
-    return heard
+    return answers
 
 
 async def scrape(port: int) -> dict[str, float]:
@@ -110,13 +116,16 @@ async def scrape(port: int) -> dict[str, float]:
     writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     body = (await reader.read()).decode().partition("\r\n\r\n")[2]
     writer.close()
-    return {name: float(value) for name, value in re.findall(r"^([a-z][^ #\n]*) (\S+)\r?$", body, re.M)}
+    return {
+        name: float(value) for name, value in re.findall(r"^([a-z][^ #\n]*) (\S+)\r?$", body, re.M)
+    }
 
 
 async def _record() -> None:
     clients, workers, metrics = map(int, sys.argv[1:4])
-    heard = await hold(clients, workers)
-    print(json.dumps({"heard": heard, "metrics": await scrape(metrics)}, indent=1, sort_keys=True))  # noqa: T201
+    answers = await hold(clients, workers)
+    record = {"heard": answers, "metrics": await scrape(metrics)}
+    sys.stdout.write(json.dumps(record, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The smallest server of external.metrics.k8s.io and custom.metrics.k8s.io that lets a real HPA controller read a frontend: for tests alone.
+"""A server of external and custom metrics, with which a real HPA reads a frontend.
 
 A cluster of one's own has prometheus-adapter there.
 """
@@ -28,30 +28,92 @@ def serve(folder: Path, metrics: str) -> ThreadingHTTPServer:
     def value(metric: str, selector: str) -> str | None:
         queue = re.escape(selector.removeprefix("name="))
         with urllib.request.urlopen(metrics, timeout=5) as text:
-            found = re.search(rf'^{METRICS[metric]}{{name="{queue}"}} (\S+)$', text.read().decode(), re.M)
-        return found and found[1]
+            match = re.search(
+                rf'^{METRICS[metric]}{{name="{queue}"}} (\S+)$', text.read().decode(), re.M
+            )
+        return match and match[1]
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             path, _, query = self.path.partition("?")
-            asked = dict(parse_qsl(query))
+            parameters = dict(parse_qsl(query))
             external = re.fullmatch(rf"/apis/{EXTERNAL}/namespaces/([^/]+)/([^/]+)", path)
-            custom = re.fullmatch(rf"/apis/{CUSTOM}/namespaces/([^/]+)/services/([^/]+)/([^/]+)", path)
+            custom = re.fullmatch(
+                rf"/apis/{CUSTOM}/namespaces/([^/]+)/services/([^/]+)/([^/]+)", path
+            )
             now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             if path in (f"/apis/{EXTERNAL}", f"/apis/{CUSTOM}"):
                 group = path.removeprefix("/apis/")
-                name, kind = ("hpa_queue_all", "External") if group == EXTERNAL else ("services/hpa_queue_wait_time", "")
-                resource = {"name": name, "namespaced": True, "kind": f"{kind}MetricValueList", "verbs": ["get"], "singularName": ""}
-                self.answer({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group, "resources": [resource]})
+                name, kind = (
+                    ("hpa_queue_all", "External")
+                    if group == EXTERNAL
+                    else ("services/hpa_queue_wait_time", "")
+                )
+                resource = {
+                    "name": name,
+                    "namespaced": True,
+                    "kind": f"{kind}MetricValueList",
+                    "verbs": ["get"],
+                    "singularName": "",
+                }
+                self.answer(
+                    {
+                        "kind": "APIResourceList",
+                        "apiVersion": "v1",
+                        "groupVersion": group,
+                        "resources": [resource],
+                    }
+                )
             elif external:
-                found = value(external[2], asked["labelSelector"])
-                items = [{"metricName": external[2], "metricLabels": {}, "timestamp": now, "value": found}] if found else []
-                self.answer({"kind": "ExternalMetricValueList", "apiVersion": EXTERNAL, "metadata": {}, "items": items})
+                match = value(external[2], parameters["labelSelector"])
+                items = (
+                    [
+                        {
+                            "metricName": external[2],
+                            "metricLabels": {},
+                            "timestamp": now,
+                            "value": match,
+                        }
+                    ]
+                    if match
+                    else []
+                )
+                self.answer(
+                    {
+                        "kind": "ExternalMetricValueList",
+                        "apiVersion": EXTERNAL,
+                        "metadata": {},
+                        "items": items,
+                    }
+                )
             elif custom:
-                found = value(custom[3], asked["metricLabelSelector"])
-                about = {"kind": "Service", "apiVersion": "/v1", "namespace": custom[1], "name": custom[2]}
-                items = [{"describedObject": about, "metric": {"name": custom[3]}, "timestamp": now, "value": found}] if found else []
-                self.answer({"kind": "MetricValueList", "apiVersion": CUSTOM, "metadata": {}, "items": items})
+                match = value(custom[3], parameters["metricLabelSelector"])
+                about = {
+                    "kind": "Service",
+                    "apiVersion": "/v1",
+                    "namespace": custom[1],
+                    "name": custom[2],
+                }
+                items = (
+                    [
+                        {
+                            "describedObject": about,
+                            "metric": {"name": custom[3]},
+                            "timestamp": now,
+                            "value": match,
+                        }
+                    ]
+                    if match
+                    else []
+                )
+                self.answer(
+                    {
+                        "kind": "MetricValueList",
+                        "apiVersion": CUSTOM,
+                        "metadata": {},
+                        "items": items,
+                    }
+                )
             else:
                 self.send_error(404)
 
@@ -67,8 +129,21 @@ def serve(folder: Path, metrics: str) -> ThreadingHTTPServer:
             """Nothing."""
 
     key, certificate = folder / "key.pem", folder / "cert.pem"
-    subject = ["-subj", "/CN=localhost", "-days", "2", "-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *subject], check=True, capture_output=True)
+    subject = [
+        "-subj",
+        "/CN=localhost",
+        "-days",
+        "2",
+        "-keyout",
+        str(key),
+        "-out",
+        str(certificate),
+    ]
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *subject],
+        check=True,
+        capture_output=True,
+    )
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
@@ -78,14 +153,18 @@ def serve(folder: Path, metrics: str) -> ThreadingHTTPServer:
 
 
 def objects(namespace: str, port: int, group: str) -> list[dict[str, Any]]:
-    """What makes the API server ask that port of its own machine for a group of metrics (EXTERNAL or CUSTOM)."""
+    """Return the objects that route a group of metrics (EXTERNAL or CUSTOM) to a local port."""
     name, version = group.split("/")
     return [
         {
             "apiVersion": "v1",
             "kind": "Service",
             "metadata": {"name": "metrics-for-tests", "namespace": namespace},
-            "spec": {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": port}]},
+            "spec": {
+                "type": "ExternalName",
+                "externalName": "localhost",
+                "ports": [{"port": port}],
+            },
         },
         {
             "apiVersion": "apiregistration.k8s.io/v1",

@@ -1,4 +1,4 @@
-"""Scores of traces whose scores are known, the HPA's rule, and both queue benchmarks."""
+"""Scores of known traces, the model of the HPA, and the benchmark queue-autoscale."""
 
 from __future__ import annotations
 
@@ -11,18 +11,29 @@ import pytest
 
 from perfdag.benchmark import Failed, Invalid, Measurement, Output
 from perfdag.steps.queue.autoscale import HpaModel, Profile, Sample, score, simulate
-from perfdag.steps.queue.follow import described, follow, watch
+from perfdag.steps.queue.follow import run_locally, run_on_target, trace_json
 from perfdag.steps.queue.frontend import Frontend
 from perfdag.steps.queue.processes import Processes
 from perfdag.steps.queue_autoscale import QueueAutoscale, QueueAutoscaleParams
 
 
 def trace(*samples: tuple[float, int, int]) -> list[Sample]:
-    return [Sample(*each) for each in samples]
+    return [Sample(*item) for item in samples]
 
 
 def test_a_known_trace() -> None:
-    result = score(trace((0, 1, 1), (10, 4, 1), (13, 4, 3), (15, 4, 6), (20, 4, 4), (30, 1, 4), (34, 1, 1), (40, 1, 1)))
+    result = score(
+        trace(
+            (0, 1, 1),
+            (10, 4, 1),
+            (13, 4, 3),
+            (15, 4, 6),
+            (20, 4, 4),
+            (30, 1, 4),
+            (34, 1, 1),
+            (40, 1, 1),
+        )
+    )
     assert result.reaction == 5
     assert result.release == 4
     assert result.overshoot == pytest.approx(0.5)
@@ -40,7 +51,8 @@ def test_flapping_is_counted_and_a_height_never_reached_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "at", "rate"), [("step", 10, 2), ("step", 30, 10), ("ramp", 37.5, 6), ("spike", 30, 10), ("spike", 40, 2)]
+    ("shape", "at", "rate"),
+    [("step", 10, 2), ("step", 30, 10), ("ramp", 37.5, 6), ("spike", 30, 10), ("spike", 40, 2)],
 )
 def test_profiles(shape: str, at: float, rate: float) -> None:
     assert Profile(shape, 2, 10, 100).rate(at) == pytest.approx(rate)  # type: ignore[arg-type]
@@ -71,10 +83,19 @@ def test_a_simulated_controller_is_scored_as_its_settings_say() -> None:
     assert calm.reaction == pytest.approx(0, abs=0.11)
 
 
-def parsed(params: QueueAutoscaleParams, samples: list[Sample], **client: object) -> list[Measurement]:
+def parsed(
+    params: QueueAutoscaleParams, samples: list[Sample], **client: object
+) -> list[Measurement]:
     lag = {"p99": None, "late": 0.0}
-    counts = {"scheduled": 10, "success": 10, "failure": 0, "pending": 0, "latency": {"count": 10}, "schedule_lag": lag}
-    one = described(samples, {**counts, "causes": {}, "nodes": {}, **client})
+    counts = {
+        "scheduled": 10,
+        "success": 10,
+        "failure": 0,
+        "pending": 0,
+        "latency": {"count": 10},
+        "schedule_lag": lag,
+    }
+    one = trace_json(samples, {**counts, "causes": {}, "nodes": {}, **client})
     return QueueAutoscale().parse(Output({"result": json.dumps({"queue-1": one})}), params)
 
 
@@ -83,37 +104,63 @@ FOLLOWED = trace((0, 1, 1), (15, 4, 1), (20, 4, 4), (45, 1, 4), (55, 1, 1), (60,
 
 def test_a_load_that_was_followed_is_ok_and_requests_without_an_answer_are_not() -> None:
     params = QueueAutoscaleParams()
-    assert {each.metric for each in parsed(params, FOLLOWED)} >= {"reaction", "release"}
-    with pytest.raises(Invalid, match="3 of 10 requests were not answered") as said:
+    assert {item.metric for item in parsed(params, FOLLOWED)} >= {"reaction", "release"}
+    with pytest.raises(Invalid, match="3 of 10 requests were not answered") as raised:
         parsed(params, FOLLOWED, success=7)
-    assert said.value.measurements
+    assert raised.value.measurements
     with pytest.raises(Invalid, match="100 ms late at p99 of its requests on queue-1"):
         parsed(params, FOLLOWED, schedule_lag={"p99": None, "late": 3.0})
 
 
 def test_failed_requests_fail_it_and_its_rows_say_where() -> None:
     nodes = {"n1": {"failed_devices": {"card0": 1, "card2": 9}}, "n2": {"failed_devices": {}}}
-    with pytest.raises(Failed) as said:
-        parsed(QueueAutoscaleParams(), FOLLOWED, failure=11, causes={"exit code 9": 10, "cannot connect": 1}, nodes=nodes)
-    assert str(said.value) == "queue-1: 11 requests failed (10 exit code 9, 1 cannot connect): 9 on n1/card2, 1 on n1/card0"
-    failures = [(each.subject, each.coords, each.value) for each in said.value.measurements if each.metric == "failures"]
-    assert failures == [("n1/card2", {"queue": "queue-1"}, 9), ("n1/card0", {"queue": "queue-1"}, 1)]
-    assert "failures" not in {each.metric for each in parsed(QueueAutoscaleParams(), FOLLOWED)}
+    with pytest.raises(Failed) as raised:
+        parsed(
+            QueueAutoscaleParams(),
+            FOLLOWED,
+            failure=11,
+            causes={"exit code 9": 10, "cannot connect": 1},
+            nodes=nodes,
+        )
+    assert (
+        str(raised.value)
+        == "queue-1: 11 requests failed (10 exit code 9, 1 cannot connect): 9 on n1/card2, 1 on n1/card0"
+    )
+    failures = [
+        (item.subject, item.coords, item.value)
+        for item in raised.value.measurements
+        if item.metric == "failures"
+    ]
+    assert failures == [
+        ("n1/card2", {"queue": "queue-1"}, 9),
+        ("n1/card0", {"queue": "queue-1"}, 1),
+    ]
+    assert "failures" not in {item.metric for item in parsed(QueueAutoscaleParams(), FOLLOWED)}
 
 
-def over_time(found: list[Measurement], metric: str) -> dict[float, float]:
-    return {each.coords["elapsed"]: each.value for each in found if each.metric == metric}
+def over_time(rows: list[Measurement], metric: str) -> dict[float, float]:
+    return {item.coords["elapsed"]: item.value for item in rows if item.metric == metric}
 
 
 def test_depth_and_wait_are_rows_over_time_where_they_were_had() -> None:
     line = {15: (30, 2.5), 20: (12, 3.0), 45: (None, None)}
-    samples = [Sample(each.at, each.needed, each.have, *line.get(int(each.at), (0, 0.0))) for each in FOLLOWED]
-    found = parsed(QueueAutoscaleParams(), samples)
-    depth, wait = over_time(found, "depth"), over_time(found, "wait")
-    assert (depth[0], depth[10], depth[18], depth[50]) == (0, 30, 12, 0)  # at a moment stands what was seen next
+    samples = [
+        Sample(item.at, item.needed, item.have, *line.get(int(item.at), (0, 0.0)))
+        for item in FOLLOWED
+    ]
+    rows = parsed(QueueAutoscaleParams(), samples)
+    depth, wait = over_time(rows, "depth"), over_time(rows, "wait")
+    assert (depth[0], depth[10], depth[18], depth[50]) == (
+        0,
+        30,
+        12,
+        0,
+    )  # at a moment stands what was seen next
     assert (wait[0], wait[10], wait[18], wait[50]) == (0, 2.5, 3, 0)
-    assert set(over_time(found, "replicas")) - set(depth) == set(range(21, 46))
-    assert all((each.subject is None) == ("elapsed" not in each.coords) for each in found)  # a moment is no series of the history
+    assert set(over_time(rows, "replicas")) - set(depth) == set(range(21, 46))
+    assert all(
+        (item.subject is None) == ("elapsed" not in item.coords) for item in rows
+    )  # a moment is no series of the history
     bare = parsed(QueueAutoscaleParams(), FOLLOWED)
     assert not over_time(bare, "depth")
     assert not over_time(bare, "wait")
@@ -146,27 +193,33 @@ async def test_the_line_is_looked_at_with_the_replicas() -> None:
         return next(looks, (0, 0.0))
 
     watched: Any = Watched()
-    found = await watch(Profile("step", 1, 4, 0.4), watched, watched, line, look=0.02)
-    trace = [Sample(*each) for each in found["trace"]]
-    assert [(each.depth, each.wait) for each in trace[:3]] == [(3, 0.5), (None, None), (0, 0.0)]
-    assert {each.have for each in trace} == {1}
+    rows = await run_on_target(Profile("step", 1, 4, 0.4), watched, watched, line, interval=0.02)
+    trace = [Sample(*item) for item in rows["trace"]]
+    assert [(item.depth, item.wait) for item in trace[:3]] == [(3, 0.5), (None, None), (0, 0.0)]
+    assert {item.have for item in trace} == {1}
     assert watched.sent == [1, 4, 1, 0]
 
 
 @pytest.mark.parametrize(
-    ("samples", "says"),
+    ("samples", "message"),
     [
-        (trace((0, 1, 1), (15, 4, 1), (20, 4, 3), (45, 1, 3), (55, 1, 1), (60, 1, 1)), "at most 3 of the 4 backends"),
-        (trace((0, 1, 1), (15, 4, 1), (20, 4, 4), (45, 1, 4), (60, 1, 2)), "2 backends were left at the end, 1 needed"),
+        (
+            trace((0, 1, 1), (15, 4, 1), (20, 4, 3), (45, 1, 3), (55, 1, 1), (60, 1, 1)),
+            "at most 3 of the 4 backends",
+        ),
+        (
+            trace((0, 1, 1), (15, 4, 1), (20, 4, 4), (45, 1, 4), (60, 1, 2)),
+            "2 backends were left at the end, 1 needed",
+        ),
     ],
 )
-def test_a_scaler_that_never_came_there_is_invalid(samples: list[Sample], says: str) -> None:
-    with pytest.raises(Invalid, match=says):
+def test_a_scaler_that_never_came_there_is_invalid(samples: list[Sample], message: str) -> None:
+    with pytest.raises(Invalid, match=message):
         parsed(QueueAutoscaleParams(), samples)
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("params", "message"),
     [
         ({"deployments": ["a", "b"], "queues": 2}, "queues counts"),
         ({"deployments": ["a", "b"], "clients": ["c"]}, "1 clients for 2 deployments"),
@@ -178,19 +231,27 @@ def test_a_scaler_that_never_came_there_is_invalid(samples: list[Sample], says: 
         ({}, ""),
     ],
 )
-def test_what_is_watched_has_to_be_clear(given: dict[str, Any], says: str) -> None:
-    problems = QueueAutoscale().check(QueueAutoscaleParams(**given), None)
-    assert says in "; ".join(problems)
-    assert bool(says) == bool(problems)
+def test_what_is_watched_has_to_be_clear(params: dict[str, Any], message: str) -> None:
+    problems = QueueAutoscale().check(QueueAutoscaleParams(**params), None)
+    assert message in "; ".join(problems)
+    assert bool(message) == bool(problems)
 
 
-async def test_backends_that_end_by_themselves_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_backends_that_end_by_themselves_are_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(Failed, match=r"queue-1: 1 of 1 backends ended by themselves \(1 by exit code 1\)"):
-        await asyncio.wait_for(follow(Profile("step", 2, 12, 16), 0.25, 1, 0.5, HpaModel(target=1)), 10)
+    with pytest.raises(
+        Failed, match=r"queue-1: 1 of 1 backends ended by themselves \(1 by exit code 1\)"
+    ):
+        await asyncio.wait_for(
+            run_locally(Profile("step", 2, 12, 16), 0.25, 1, 0.5, HpaModel(target=1)), 10
+        )
 
 
-async def test_no_backend_is_left_where_one_of_another_queue_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_backend_is_left_where_one_of_another_queue_ends_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     frontends, backends = list[Frontend](), list[Processes]()
 
     def frontend(*args: Any) -> Frontend:
@@ -211,26 +272,33 @@ async def test_no_backend_is_left_where_one_of_another_queue_ends_by_itself(monk
     try:
         async with asyncio.timeout(20):
             killer = asyncio.create_task(kill())
-            with pytest.raises(Failed, match=r"queue-1: 1 of 1 backends ended by themselves \(1 by SIGKILL\)"):
-                await follow(Profile("step", 4, 8, 16), 0.5, 2, 0.05, HpaModel(target=1, most=1))
+            with pytest.raises(
+                Failed, match=r"queue-1: 1 of 1 backends ended by themselves \(1 by SIGKILL\)"
+            ):
+                await run_locally(
+                    Profile("step", 4, 8, 16), 0.5, 2, 0.05, HpaModel(target=1, most=1)
+                )
             await killer
-        assert not [process.pid for each in backends for process in each.running]
+        assert not [process.pid for item in backends for process in item.running]
         await asyncio.sleep(0)
         assert asyncio.all_tasks() == {asyncio.current_task()}
     finally:
-        await asyncio.gather(*(each.stop() for each in backends))
+        await asyncio.gather(*(item.stop() for item in backends))
 
 
 @pytest.mark.slow
 async def test_processes_follow_a_step_on_two_queues() -> None:
-    results = await asyncio.wait_for(follow(Profile("step", 2, 12, 16), 0.25, 2, 0.5, HpaModel(target=1, most=8, window=2)), 60)
+    results = await asyncio.wait_for(
+        run_locally(Profile("step", 2, 12, 16), 0.25, 2, 0.5, HpaModel(target=1, most=8, window=2)),
+        60,
+    )
     for one in results:
-        assert one.tally.failure == 0
+        assert one.client_stats.failure == 0
         result = score(one.trace)
         assert result.reaction is not None
         assert result.reaction < 6
-        assert one.tally.success == one.tally.scheduled
-        assert max(each.depth or 0 for each in one.trace) > 2
-        assert max(each.wait or 0.0 for each in one.trace) > 0.1
+        assert one.client_stats.success == one.client_stats.scheduled
+        assert max(item.depth or 0 for item in one.trace) > 2
+        assert max(item.wait or 0.0 for item in one.trace) > 0.1
         assert one.trace[-1].wait is not None
         assert one.trace[-1].wait < 0.25  # of the last second, not of the whole run

@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import json
+from urllib.parse import urlencode
 
 import pytest
+from aiohttp.test_utils import make_mocked_request
 
 from perfdag.steps.queue.control import Control
 from perfdag.steps.queue.frontend import Limits
 from perfdag.steps.queue.load import ClosedLoop, KeptWire, OpenLoop, OriginalWire, Work, schedule
 from perfdag.steps.queue.processes import Processes
-from perfdag.steps.queue.tally import Latencies, Tally
-from perfdag.steps.queue.web import Request, serve
+from perfdag.steps.queue.tally import ClientStats, Latencies
+from perfdag.steps.queue.web import serve
 from perfdag.steps.queue.wire import Address
 from tests.queue.conftest import Start, clients, workers
 
 
 def get(control: Control, path: str, **query: str) -> tuple[int, str]:
-    response = control(Request(path, {"type": "plain", **query}, "test"))
-    return response.status, response.body
+    response = control(
+        make_mocked_request("GET", f"{path}?{urlencode({'type': 'plain', **query})}")
+    )
+    return response.status, response.text or ""
 
 
-async def settled(tally: Tally, pending: int) -> None:
+async def settled(client_stats: ClientStats, pending: int) -> None:
     """So many are in flight, and it stays like that for a moment."""
     async with asyncio.timeout(20):
         seen = 0
         while seen < 5:
             await asyncio.sleep(0.02)
-            seen = seen + 1 if tally.pending == pending else 0
+            seen = seen + 1 if client_stats.pending == pending else 0
 
 
 @pytest.mark.parametrize("wire", [KeptWire, OriginalWire])
@@ -36,21 +40,21 @@ async def test_live_control_of_a_closed_loop(start: Start, wire: type[KeptWire])
     frontend = await start()
     replicas = Processes(workers(frontend), "sleep", ["sleep", "0.02"])
     await replicas.scale(3)
-    tally = Tally()
-    loop = ClosedLoop(wire(clients(frontend), Work("sleep")), tally, 8)
-    control = Control(tally, loop)
+    client_stats = ClientStats()
+    loop = ClosedLoop(wire(clients(frontend), Work("sleep")), client_stats, 8)
+    control = Control(client_stats, loop)
     try:
-        for wanted, given in ((4, "4"), (99, "8"), (2, "2"), (-3, "0"), (3, "3")):
-            assert get(control, "/parallel", value=str(wanted)) == (200, f"{given}\n")
-            await settled(tally, int(given))
+        for wanted, allowed in ((4, "4"), (99, "8"), (2, "2"), (-3, "0"), (3, "3")):
+            assert get(control, "/parallel", value=str(wanted)) == (200, f"{allowed}\n")
+            await settled(client_stats, int(allowed))
         assert get(control, "/reset") == (200, "Reseted\n")  # while three are in flight
-        assert tally.pending == 3
-        while tally.success < 5:
+        assert client_stats.pending == 3
+        while client_stats.success < 5:
             await asyncio.sleep(0.02)
         assert get(control, "/parallel", value="0")[1] == "0\n"
-        await settled(tally, 0)
+        await settled(client_stats, 0)
         assert get(control, "/fails") == (200, "0\n")
-        assert tally.run.least >= 0.02
+        assert client_stats.run.least >= 0.02
         assert float(get(control, "/reqs-per-sec")[1]) > 0
     finally:
         await loop.stop()
@@ -59,34 +63,34 @@ async def test_live_control_of_a_closed_loop(start: Start, wire: type[KeptWire])
 
 async def test_more_than_a_thousand_requests_are_in_flight_at_once(start: Start) -> None:
     frontend = await start()
-    tally = Tally()
-    loop = ClosedLoop(KeptWire(clients(frontend), Work("sleep")), tally, 1025)
+    client_stats = ClientStats()
+    loop = ClosedLoop(KeptWire(clients(frontend), Work("sleep")), client_stats, 1025)
     loop.set_parallel(1025)
     try:
-        await settled(tally, 1025)  # sent; the frontend may still read
+        await settled(client_stats, 1025)  # sent; the frontend may still read
         async with asyncio.timeout(10):
             while frontend.queues["sleep"].waiting < 1025:
                 await asyncio.sleep(0.01)
-        assert tally.failure == 0
+        assert client_stats.failure == 0
     finally:
         await loop.stop()
 
 
 async def test_the_reason_why_a_connection_ends_is_counted(start: Start) -> None:
     frontend = await start(limits=Limits(pipelined=3))
-    tally = Tally()
-    loop = ClosedLoop(KeptWire(clients(frontend), Work("sleep")), tally, 4)
+    client_stats = ClientStats()
+    loop = ClosedLoop(KeptWire(clients(frontend), Work("sleep")), client_stats, 4)
     loop.set_parallel(4)
     try:
-        while tally.failure < 4:
+        while client_stats.failure < 4:
             await asyncio.sleep(0.02)
     finally:
         await loop.stop()
-    assert set(tally.causes) == {"more than 3 requests at once on one connection"}
+    assert set(client_stats.causes) == {"more than 3 requests at once on one connection"}
 
 
 def test_control_refuses_what_it_does_not_know() -> None:
-    control = Control(Tally(), None)
+    control = Control(ClientStats(), None)
     assert get(control, "/nope")[0] == 404
     assert get(control, "/parallel", value="3")[0] == 409
     assert get(control, "/stats", type="xml")[0] == 400
@@ -94,31 +98,55 @@ def test_control_refuses_what_it_does_not_know() -> None:
 
 
 def test_errors_are_escaped() -> None:
-    tally = Tally()
-    tally.began()
-    answer = {"Pod": "p", "Node": "<i>n", "Device": '"d', "Error": "<b>bad</b>", "Timeout": 0, "Runtime": 0, "Waittime": 0, "Retcode": 1}
-    tally.ended(answer, "", 0, 0, 0)
-    control = Control(tally, None)
+    client_stats = ClientStats()
+    client_stats.began()
+    answer = {
+        "Pod": "p",
+        "Node": "<i>n",
+        "Device": '"d',
+        "Error": "<b>bad</b>",
+        "Timeout": 0,
+        "Runtime": 0,
+        "Waittime": 0,
+        "Retcode": 1,
+    }
+    client_stats.ended(answer, "", 0, 0, 0)
+    control = Control(client_stats, None)
     page = get(control, "/nodes", type="html")[1]
     assert "<b>" not in page
     assert "<i>" not in page
     assert "&lt;b&gt;bad" in page
     assert "<b>bad</b>" in get(control, "/nodes")[1]
-    assert json.loads(get(control, "/nodes", type="json")[1])["nodes"]["<i>n"]["errors"] == {"<b>bad</b>": 1}
+    assert json.loads(get(control, "/nodes", type="json")[1])["nodes"]["<i>n"]["errors"] == {
+        "<b>bad</b>": 1
+    }
     assert "<script>" not in get(control, "/parallel", type="html", value="<script>")[1]
 
 
 def test_failures_by_cause_and_the_bad_device() -> None:
-    tally = Tally()
-    reply = {"Pod": "p", "Node": "n1", "Device": "card0", "Error": "", "Timeout": 0, "Runtime": 1, "Waittime": 0, "Retcode": 0}
+    client_stats = ClientStats()
+    reply = {
+        "Pod": "p",
+        "Node": "n1",
+        "Device": "card0",
+        "Error": "",
+        "Timeout": 0,
+        "Runtime": 1,
+        "Waittime": 0,
+        "Retcode": 0,
+    }
     for n in range(40):
-        tally.began()
+        client_stats.began()
         device = f"card{n % 4}"
-        bad = {"Retcode": 9, "Error": "x returned error code 9"} if device == "card2" and n > 3 else {}
-        tally.ended({**reply, "Device": device, **bad}, "", 0, 0, 0)
-    tally.began()
-    tally.ended(None, "cannot connect", 0, 0, 0)
-    stats = tally.as_json()
+        bad = (
+            {"Retcode": 9, "Error": "x returned error code 9"}
+            if device == "card2" and n > 3
+            else {}
+        )
+        client_stats.ended({**reply, "Device": device, **bad}, "", 0, 0, 0)
+    client_stats.began()
+    client_stats.ended(None, "cannot connect", 0, 0, 0)
+    stats = client_stats.as_json()
     assert stats["causes"] == {"exit code 9": 9, "cannot connect": 1}
     assert stats["suspects"] == ["n1/card2"]
     assert stats["nodes"]["n1"]["devices"]["card1"] == 10
@@ -127,26 +155,26 @@ def test_failures_by_cause_and_the_bad_device() -> None:
 async def test_failures_of_the_network_are_counted(start: Start) -> None:
     frontend = await start()
     where = clients(frontend)
-    tally = Tally()
-    loop = ClosedLoop(KeptWire(where, Work("sleep")), tally, 2)
+    client_stats = ClientStats()
+    loop = ClosedLoop(KeptWire(where, Work("sleep")), client_stats, 2)
     loop.set_parallel(2)
-    while tally.pending < 2:
+    while client_stats.pending < 2:
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.1)
     await frontend.stop()
     await asyncio.sleep(0.5)
     await loop.stop()
-    assert tally.causes["connection lost"] == 2
-    assert tally.causes["cannot connect"] >= 2
-    assert tally.pending == 0
+    assert client_stats.causes["connection lost"] == 2
+    assert client_stats.causes["cannot connect"] >= 2
+    assert client_stats.pending == 0
 
 
 async def test_a_stall_shows_in_the_open_loop_only(start: Start) -> None:
     frontend = await start()
     replicas = Processes(workers(frontend), "sleep", ["sleep", "0.001"])
     await replicas.scale(2)
-    tally = Tally()
-    loop = OpenLoop(KeptWire(clients(frontend), Work("sleep")), tally, rate=100)
+    client_stats = ClientStats()
+    loop = OpenLoop(KeptWire(clients(frontend), Work("sleep")), client_stats, rate=100)
     while len(frontend.parked["sleep"]) < 2:
         await asyncio.sleep(0.01)
 
@@ -160,32 +188,44 @@ async def test_a_stall_shows_in_the_open_loop_only(start: Start) -> None:
 
     await asyncio.gather(loop.run(6), stall())
     await replicas.stop()
-    p99 = tally.latency.percentile(0.99)
+    p99 = client_stats.latency.percentile(0.99)
     assert p99 is not None
     assert 0.8 < p99 < 3
-    assert tally.success == tally.scheduled == 600
-    half = tally.latency.percentile(0.5)
+    assert client_stats.success == client_stats.scheduled == 600
+    half = client_stats.latency.percentile(0.5)
     assert half is not None
     assert half < 0.5
 
 
 @pytest.mark.parametrize(
-    ("most", "causes", "says"),
+    ("most", "causes", "message"),
     [
-        (99, {"no answer in time": 10}, "10 of 10 requests were not answered 0.1 s after the last was sent (--drain)"),
-        (4, {"no answer in time": 4, "too many in flight": 6}, "6 of 10 requests found 4 in flight"),
+        (
+            99,
+            {"no answer in time": 10},
+            "10 of 10 requests were not answered 0.1 s after the last was sent (--drain)",
+        ),
+        (
+            4,
+            {"no answer in time": 4, "too many in flight": 6},
+            "6 of 10 requests came with 4 in flight",
+        ),
     ],
 )
-async def test_an_open_loop_ends_where_no_answers_come(start: Start, most: int, causes: dict[str, int], says: str) -> None:
+async def test_an_open_loop_ends_where_no_answers_come(
+    start: Start, most: int, causes: dict[str, int], message: str
+) -> None:
     frontend = await start()
-    tally = Tally()
-    loop = OpenLoop(KeptWire(clients(frontend), Work("sleep")), tally, rate=100, most=most, drain=0.1)
+    client_stats = ClientStats()
+    loop = OpenLoop(
+        KeptWire(clients(frontend), Work("sleep")), client_stats, rate=100, most=most, drain=0.1
+    )
     await asyncio.wait_for(loop.run(0.1), 5)
-    assert tally.causes == causes
-    assert tally.seconds > 0.15  # since the first was sent
-    assert (tally.scheduled, tally.pending) == (10, 0)
+    assert client_stats.causes == causes
+    assert client_stats.seconds > 0.15  # since the first was sent
+    assert (client_stats.scheduled, client_stats.pending) == (10, 0)
     loop.rate = 1  # however late a busy machine sent them
-    assert loop.validity() == f"invalid: {says}"
+    assert loop.validity() == f"invalid: {message}"
 
 
 def test_schedules() -> None:
@@ -218,7 +258,9 @@ def test_histograms_of_two_clients_add_up() -> None:
         other.add(n / 500)
     buckets = sorted(one.histogram() + other.histogram())
     assert sum(count for _, count in buckets) == 198
-    assert sum(count for upper, count in buckets if upper <= 0.0505) == pytest.approx(50 + 25, abs=1)
+    assert sum(count for upper, count in buckets if upper <= 0.0505) == pytest.approx(
+        50 + 25, abs=1
+    )
 
 
 def test_how_late_a_few_requests_were_is_known() -> None:
@@ -231,12 +273,12 @@ def test_how_late_a_few_requests_were_is_known() -> None:
 
 
 async def test_the_token_guards_the_control_port() -> None:
-    server = await serve(Address("127.0.0.1", 0), Control(Tally(), None), token="secret")
+    server = await serve(Address("127.0.0.1", 0), Control(ClientStats(), None), token="secret")
     port = server.sockets[0].getsockname()[1]
 
     async def status(header: str) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(f"GET /stats HTTP/1.1\r\n{header}\r\n".encode())
+        writer.write(f"GET /stats HTTP/1.1\r\nHost: x\r\n{header}\r\n".encode())
         line = await reader.readline()
         writer.close()
         return line.split(b" ")[1]

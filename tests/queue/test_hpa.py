@@ -1,4 +1,6 @@
-"""The real HorizontalPodAutoscaler on real pods, its metric served by metrics_api.py (for tests alone).
+"""A real HorizontalPodAutoscaler on real pods, with metrics from metrics_api.py.
+
+The API server must run on this machine: it reads the metrics from the loopback.
 
 The API server has to run on this machine, since it is told to ask the loopback.
 """
@@ -29,11 +31,16 @@ from tests.queue.metrics_api import CUSTOM, EXTERNAL, objects, serve
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.slow,
-    pytest.mark.skipif("KUBECONFIG" not in os.environ, reason="KUBECONFIG is not set: no cluster to test against"),
+    pytest.mark.skipif(
+        "KUBECONFIG" not in os.environ, reason="KUBECONFIG is not set: no cluster to test against"
+    ),
 ]
 
 
-APISERVICES = {"external": "v1beta1.external.metrics.k8s.io", "custom": "v1beta2.custom.metrics.k8s.io"}
+APISERVICES = {
+    "external": "v1beta1.external.metrics.k8s.io",
+    "custom": "v1beta2.custom.metrics.k8s.io",
+}
 
 
 def kubectl(*argv: str) -> str:
@@ -41,15 +48,20 @@ def kubectl(*argv: str) -> str:
 
 
 def served_by_others(service: str) -> bool:
-    """Whether the cluster has such metrics of its own; what a killed test left is removed, since no namespace can be
-    deleted while the API server waits for it."""
+    """Tell whether the cluster has such metrics; delete what a killed test left.
+
+    Without that, the API server would block the deletion of namespaces.
+    """
     text = kubectl("get", "apiservice", service, "--ignore-not-found", "-o", "json")
     if not text:
         return False
-    found = json.loads(text)
-    asked = found["spec"].get("service") or {}
-    available = any(each["type"] == "Available" and each["status"] == "True" for each in found.get("status", {}).get("conditions", []))
-    if available or not asked.get("namespace", "").startswith("perfdag-queue-"):
+    rows = json.loads(text)
+    reference = rows["spec"].get("service") or {}
+    available = any(
+        item["type"] == "Available" and item["status"] == "True"
+        for item in rows.get("status", {}).get("conditions", [])
+    )
+    if available or not reference.get("namespace", "").startswith("perfdag-queue-"):
         return True
     kubectl("delete", "apiservice", service, "--ignore-not-found")
     return False
@@ -57,8 +69,10 @@ def served_by_others(service: str) -> bool:
 
 @contextmanager
 def removed_afterwards(service: str, namespace: str) -> Iterator[None]:
-    """Have a process of its own delete the APIService and the namespace when the pipe to it closes: at the end of the block,
-    and also where this process is killed within it."""
+    """Delete the APIService and the namespace at the end, even if this process is killed.
+
+    A helper process does it when its pipe closes.
+    """
     script = 'read _; kubectl delete apiservice "$1" --ignore-not-found; exec kubectl delete namespace "$2" --ignore-not-found --wait=false'
     with subprocess.Popen(
         ["sh", "-c", script, "sh", service, namespace],
@@ -72,11 +86,19 @@ def removed_afterwards(service: str, namespace: str) -> Iterator[None]:
 
 # the controller looks each 15 s, and a spike lasts a tenth of the load
 @pytest.mark.parametrize(
-    ("by", "load", "seconds"), [("external", "step", 120), ("external", "ramp", 120), ("external", "spike", 240), ("custom", "step", 120)]
+    ("by", "load", "seconds"),
+    [
+        ("external", "step", 120),
+        ("external", "ramp", 120),
+        ("external", "spike", 240),
+        ("custom", "step", 120),
+    ],
 )
 def test_the_real_hpa_follows(by: str, load: str, seconds: float, tmp_path: Path) -> None:
-    """By items (external) it settles at what is needed; by the time that items wait (custom) it goes on doubling while any wait."""
-    server_url = json.loads(kubectl("config", "view", "--minify", "-o", "json"))["clusters"][0]["cluster"]["server"]
+    """With external metrics it settles at the need; with custom ones it may overshoot."""
+    server_url = json.loads(kubectl("config", "view", "--minify", "-o", "json"))["clusters"][0][
+        "cluster"
+    ]["server"]
     try:
         socket.create_server((urlsplit(server_url).hostname or "", 0)).close()
     except OSError:
@@ -86,34 +108,75 @@ def test_the_real_hpa_follows(by: str, load: str, seconds: float, tmp_path: Path
     namespace = f"perfdag-queue-{secrets.token_hex(4)}"
     names = ["sleep", "other"] if (by, load) == ("external", "step") else ["sleep"]
     autoscale = {"by": by, "most": 8, "window": 10, "items": 1.0}
-    queue = {"command": ["sleep", "0.5"], "requests": {"cpu": "1m", "memory": "16Mi"}, "autoscale": autoscale}
+    queue = {
+        "command": ["sleep", "0.5"],
+        "requests": {"cpu": "1m", "memory": "16Mi"},
+        "autoscale": autoscale,
+    }
     image = os.environ.get("PERFDAG_TEST_QUEUE_IMAGE", "localhost/perfdag-queue:1")
     node = {"kubernetes.io/hostname": os.environ.get("PERFDAG_TEST_NODE", "node-0")}
     queues = Queues.model_validate(
-        {"namespace": namespace, "image": image, "node_selector": node, "queues": [{**queue, "name": name} for name in names]}
+        {
+            "namespace": namespace,
+            "image": image,
+            "node_selector": node,
+            "queues": [{**queue, "name": name} for name in names],
+        }
     )
     file = tmp_path / "objects.yaml"
     file.write_text(yaml.safe_dump_all(manifests(queues)))
     with removed_afterwards(APISERVICES[by], namespace):
         kubectl("apply", "-f", str(file))
-        kubectl("-n", namespace, "wait", "deployment", "--all", "--for=condition=Available", "--timeout=90s")
-        pods = json.loads(kubectl("-n", namespace, "get", "pods", "-l", "app.kubernetes.io/name=perfdag-queue-frontend", "-o", "json"))
+        kubectl(
+            "-n",
+            namespace,
+            "wait",
+            "deployment",
+            "--all",
+            "--for=condition=Available",
+            "--timeout=90s",
+        )
+        pods = json.loads(
+            kubectl(
+                "-n",
+                namespace,
+                "get",
+                "pods",
+                "-l",
+                "app.kubernetes.io/name=perfdag-queue-frontend",
+                "-o",
+                "json",
+            )
+        )
         server = serve(tmp_path, f"http://{pods['items'][0]['status']['podIP']}:9998/metrics")
-        file.write_text(yaml.safe_dump_all(objects(namespace, server.server_address[1], EXTERNAL if by == "external" else CUSTOM)))
+        file.write_text(
+            yaml.safe_dump_all(
+                objects(
+                    namespace, server.server_address[1], EXTERNAL if by == "external" else CUSTOM
+                )
+            )
+        )
         kubectl("apply", "-f", str(file))
         kubectl("wait", "apiservice", APISERVICES[by], "--for=condition=Available", "--timeout=30s")
-        watched = {"deployments": [f"perfdag-queue-{name}" for name in names], "namespace": namespace}
-        params = QueueAutoscaleParams.model_validate({"load": load, "low": 1, "high": 4, "duration": seconds, **watched})
+        watched = {
+            "deployments": [f"perfdag-queue-{name}" for name in names],
+            "namespace": namespace,
+        }
+        params = QueueAutoscaleParams.model_validate(
+            {"load": load, "low": 1, "high": 4, "duration": seconds, **watched}
+        )
         benchmark = QueueAutoscale()
         try:
             output = benchmark.run(Gang([LocalHost()], Shape(), 400, str(tmp_path)), params)
         finally:
             server.shutdown()
-        found = [each for each in benchmark.parse(output, params) if "elapsed" not in each.coords]
-        assert {each.coords["queue"] for each in found} == set(params.deployments)
+        rows = [item for item in benchmark.parse(output, params) if "elapsed" not in item.coords]
+        assert {item.coords["queue"] for item in rows} == set(params.deployments)
         for name in params.deployments:
-            measured = {each.metric: each.value for each in found if each.coords["queue"] == name}
+            measured = {item.metric: item.value for item in rows if item.coords["queue"] == name}
             print(name, measured)  # noqa: T201
-            assert 0 < measured["reaction"] <= (45 if load == "step" else 75)  # a ramp takes a quarter of the load to its height
+            assert (
+                0 < measured["reaction"] <= (45 if load == "step" else 75)
+            )  # a ramp takes a quarter of the load to its height
             assert measured["overshoot"] <= (0.5 if by == "external" else 1.0)
             assert measured["release"] <= 60

@@ -1,4 +1,4 @@
-"""The waiting line of a Deployment's queue, as its frontend's gauges have it."""
+"""The gauges of a Deployment's queue, read from its frontend."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from perfdag.kube import KubeError
 from perfdag.steps.queue.fifo import Item, clock
 from perfdag.steps.queue.frontend import Frontend
-from perfdag.steps.queue.line import frontend_of, gauges, line_of
+from perfdag.steps.queue.line import find_frontend, parse_gauges, queue_gauges
 from perfdag.steps.queue.manifests import manifests
 from perfdag.steps.queue.queues import Queues
 from perfdag.steps.queue_autoscale import QueueAutoscale
@@ -25,33 +25,62 @@ def waiting(*names: str) -> str:
 
 def containers(name: str) -> list[dict[str, Any]]:
     """Those of the backends that the manifests have."""
-    made = manifests(Queues.model_validate({"queues": [{"name": name, "command": ["sleep", "1"]}]}))
-    [found] = [each for each in made if each["kind"] == "Deployment" and each["metadata"]["name"] == f"perfdag-queue-{name.lower()}"]
-    return list(found["spec"]["template"]["spec"]["containers"])
+    objects = manifests(
+        Queues.model_validate({"queues": [{"name": name, "command": ["sleep", "1"]}]})
+    )
+    [backend] = [
+        body
+        for body in objects
+        if body["kind"] == "Deployment"
+        and body["metadata"]["name"] == f"perfdag-queue-{name.lower()}"
+    ]
+    return list(backend["spec"]["template"]["spec"]["containers"])
 
 
 def test_the_gauges_of_one_queue_are_read() -> None:
     text = waiting("sleep", 'a "b"', "sleep-2")
-    depth, wait = gauges(text, "sleep-2")
+    depth, wait = parse_gauges(text, "sleep-2")
     assert depth == 2
     assert wait == pytest.approx(5, abs=0.5)
-    assert gauges(text, "sleep") == gauges(text, 'a "b"') == (0, 0.0)
-    assert gauges(text, "nothing") == (None, None)
+    assert parse_gauges(text, "sleep") == parse_gauges(text, 'a "b"') == (0, 0.0)
+    assert parse_gauges(text, "nothing") == (None, None)
 
 
 @pytest.mark.parametrize(
-    ("command", "found"),
+    ("command", "frontend"),
     [
-        (["perfdag", "queue", "backend", "--faddr", "front:9999", "--name", "q", "--", "sleep", "1"], ("front", "q")),
+        (
+            [
+                "perfdag",
+                "queue",
+                "backend",
+                "--faddr",
+                "front:9999",
+                "--name",
+                "q",
+                "--",
+                "sleep",
+                "1",
+            ],
+            ("front", "q"),
+        ),
         (["backend", "-faddr=front:9999", "-name=q"], ("front", "q")),
-        (["backend", "--faddr", "front.elsewhere:9999", "--name", "q"], None),  # its namespace is none of the rights given
+        (
+            ["backend", "--faddr", "front.elsewhere:9999", "--name", "q"],
+            None,
+        ),  # its namespace is none of the rights given
         (["backend", "--faddr", "front:9999"], None),
         (["sleep", "1"], None),
     ],
 )
-def test_the_frontend_is_that_of_the_backends_command(command: list[str], found: tuple[str, str] | None) -> None:
-    assert frontend_of([{"name": "sidecar"}, {"command": command[:1], "args": command[1:]}]) == found
-    assert frontend_of(containers("Sleep")) == ("perfdag-queue-frontend", "Sleep")
+def test_the_frontend_is_that_of_the_backends_command(
+    command: list[str], frontend: tuple[str, str] | None
+) -> None:
+    assert (
+        find_frontend([{"name": "sidecar"}, {"command": command[:1], "args": command[1:]}])
+        == frontend
+    )
+    assert find_frontend(containers("Sleep")) == ("perfdag-queue-frontend", "Sleep")
 
 
 class Proxy:
@@ -59,10 +88,12 @@ class Proxy:
 
     def __init__(self, *answers: str | KubeError) -> None:
         self.answers = list(answers)
-        self.asked: list[tuple[str, str, Any]] = []
+        self.requests: list[tuple[str, str, Any]] = []
 
-    async def raw(self, method: str, path: str, **options: Any) -> tuple[int, dict[str, str], bytes]:
-        self.asked.append((method, path, options["retries"]))
+    async def raw(
+        self, method: str, path: str, **options: Any
+    ) -> tuple[int, dict[str, str], bytes]:
+        self.requests.append((method, path, options["retries"]))
         answer = self.answers.pop(0)
         if isinstance(answer, KubeError):
             raise answer
@@ -71,10 +102,21 @@ class Proxy:
 
 async def test_it_is_asked_through_the_proxy_and_left_out_where_that_does_not_lead_there() -> None:
     text = waiting("Sleep")
-    refused, silent = KubeError(503, "ServiceUnavailable", "no endpoints"), KubeError(0, "Timeout", "no answer in 2 s")
+    refused, silent = (
+        KubeError(503, "ServiceUnavailable", "no endpoints"),
+        KubeError(0, "Timeout", "no answer in 2 s"),
+    )
     proxy: Any = Proxy(text, refused, text, silent)
-    line = line_of(proxy, "ns", containers("Sleep"))
+    line = queue_gauges(proxy, "ns", containers("Sleep"))
     assert [(await line())[0] for _ in range(6)] == [2, None, 2, None, None, None]
-    assert proxy.asked == [("GET", "/api/v1/namespaces/ns/services/perfdag-queue-frontend:9998/proxy/metrics", 0)] * 4
-    assert {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get"]} in QueueAutoscale.api
-    assert await line_of(proxy, "ns", [])() == (None, None)
+    assert (
+        proxy.requests
+        == [("GET", "/api/v1/namespaces/ns/services/perfdag-queue-frontend:9998/proxy/metrics", 0)]
+        * 4
+    )
+    assert {
+        "apiGroups": [""],
+        "resources": ["services/proxy"],
+        "verbs": ["get"],
+    } in QueueAutoscale.api
+    assert await queue_gauges(proxy, "ns", [])() == (None, None)

@@ -38,8 +38,8 @@ def plain(answer: Any) -> Any:
 async def test_replayed_conversation(frontend: Frontend) -> None:
     recorded = json.loads(RECORDED.read_text())
     clients, workers, metrics = frontend.ports
-    heard = await hold(clients, workers)
-    for ours, theirs in zip(heard, recorded["heard"], strict=True):
+    answers = await hold(clients, workers)
+    for ours, theirs in zip(answers, recorded["heard"], strict=True):
         assert ours[:2] == theirs[:2]
         assert plain(ours[2]) == plain(theirs[2]), ours[:2]
     mine = await scrape(metrics)

@@ -1,6 +1,7 @@
 """Rows of queue-scaling from what the validator prints.
 
-recorded/queue/validate.json: perfdag queue validate --local --limit 3 --json -- sleep 0.05 (the host's name replaced).
+recorded/queue/validate.json: perfdag queue validate --local --limit 3 --json -- sleep 0.05 (the
+host's name replaced).
 """
 
 from __future__ import annotations
@@ -17,51 +18,88 @@ from perfdag.steps.queue_scaling import QueueScaling, QueueScalingParams
 RECORDED = Path(__file__).parents[1] / "recorded" / "queue" / "validate.json"
 
 
+LOST = "1 of 3 backends ended by themselves (1 by SIGKILL)"
+
+
 def parsed(limit: int = 3, **last: Any) -> list[Measurement]:
     """The recorded result with fields of its last step replaced."""
     result = json.loads(RECORDED.read_text())
     result["steps"][-1].update(last)
-    return QueueScaling().parse(Output({"stdout": json.dumps(result)}), QueueScalingParams(limit=limit))
+    return QueueScaling().parse(
+        Output({"stdout": json.dumps(result)}), QueueScalingParams(limit=limit)
+    )
 
 
-def at(found: list[Measurement], metric: str, stat: str = "value") -> dict[int, float]:
-    return {each.coords["replicas"]: each.value for each in found if (each.metric, each.stat) == (metric, stat)}
+def at(rows: list[Measurement], metric: str, stat: str = "value") -> dict[int, float]:
+    return {
+        row.coords["replicas"]: row.value
+        for row in rows
+        if (row.metric, row.stat) == (metric, stat)
+    }
 
 
 def test_every_step_is_rows() -> None:
-    found = parsed()
-    assert {each.metric for each in found} <= {each.name for each in QueueScaling.metrics}
-    assert {n: round(value, 2) for n, value in at(found, "throughput").items()} == {1: 19.55, 2: 39.07, 3: 58.41}
-    assert {n: round(value, 3) for n, value in at(found, "gain").items()} == {2: 1.998, 3: 1.495}
-    assert {n: round(value, 4) for n, value in at(found, "latency", "p50").items()} == {1: 0.051, 2: 0.0514, 3: 0.0514}
-    assert [each.n for each in found if each.metric == "latency"] == [14, 26, 39]  # too few for p95 and p99
-    assert [(each.subject, each.value) for each in found if each.metric == "items"] == [("node-1", 39)]
-    assert [each.value for each in found if each.metric == "steps_failed"] == [0]
-    assert "failures" not in {each.metric for each in found}
+    rows = parsed()
+    assert {row.metric for row in rows} <= {row.name for row in QueueScaling.metrics}
+    assert {n: round(value, 2) for n, value in at(rows, "throughput").items()} == {
+        1: 19.55,
+        2: 39.07,
+        3: 58.41,
+    }
+    assert {n: round(value, 3) for n, value in at(rows, "gain").items()} == {2: 1.998, 3: 1.495}
+    assert {n: round(value, 4) for n, value in at(rows, "latency", "p50").items()} == {
+        1: 0.051,
+        2: 0.0514,
+        3: 0.0514,
+    }
+    assert [row.n for row in rows if row.metric == "latency"] == [
+        14,
+        26,
+        39,
+    ]  # too few for p95 and p99
+    assert [(row.subject, row.value) for row in rows if row.metric == "items"] == [("node-1", 39)]
+    assert [row.value for row in rows if row.metric == "steps_failed"] == [0]
+    assert "failures" not in {row.metric for row in rows}
 
 
 def test_a_step_below_the_factor_is_a_finding_and_no_failure() -> None:
-    found = parsed(problems=["1.1 times the throughput of 2, 1.41 needed"])
-    assert [each.value for each in found if each.metric == "steps_failed"] == [1]
+    rows = parsed(problems=["1.1 times the throughput of 2, 1.41 needed"])
+    assert [row.value for row in rows if row.metric == "steps_failed"] == [1]
 
 
-def test_a_step_that_was_not_steady_is_invalid_with_its_rows() -> None:
-    with pytest.raises(Invalid, match="not steady at 3 replicas") as said:
-        parsed(steady=False)
-    assert at(list(said.value.measurements), "throughput").keys() == {1, 2, 3}
+@pytest.mark.parametrize(
+    ("kind", "message", "last"),
+    [
+        (Invalid, "not steady at 3 replicas", {"steady": False}),
+        (
+            Failed,
+            "at 3 replicas: 1 of 3 backends ended by themselves",
+            {"lost": LOST, "problems": [LOST]},
+        ),
+    ],
+)
+def test_a_bad_last_step_keeps_the_rows(
+    kind: type[Failed | Invalid], message: str, last: dict[str, Any]
+) -> None:
+    with pytest.raises(kind, match=message) as raised:
+        parsed(**last)
+    assert at(list(raised.value.measurements), "throughput").keys() == {1, 2, 3}
 
 
 def test_failed_requests_fail_the_sample_and_its_rows_say_where() -> None:
-    with pytest.raises(Failed, match="at 3 replicas: 3 failed requests") as said:
-        parsed(failures=3, failed={"node-1/card1": 2, "node-2": 1}, problems=["3 failed requests (3 workload)"])
-    failures = [(each.subject, each.coords["replicas"], each.value) for each in said.value.measurements if each.metric == "failures"]
+    with pytest.raises(Failed, match="at 3 replicas: 3 failed requests") as raised:
+        parsed(
+            failures=3,
+            failed={"node-1/card1": 2, "node-2": 1},
+            problems=["3 failed requests (3 workload)"],
+        )
+    failures = [
+        (row.subject, row.coords["replicas"], row.value)
+        for row in raised.value.measurements
+        if row.metric == "failures"
+    ]
     assert failures == [("node-1/card1", 3, 2), ("node-2", 3, 1)]
-    assert at(list(said.value.measurements), "throughput").keys() == {1, 2, 3}
-
-
-def test_a_lost_backend_fails_the_sample_though_no_request_failed() -> None:
-    with pytest.raises(Failed, match="at 3 replicas: 1 of 3 backends ended by themselves"):
-        parsed(lost="1 of 3 backends ended by themselves (1 by SIGKILL)", problems=["1 of 3 backends ended by themselves (1 by SIGKILL)"])
+    assert at(list(raised.value.measurements), "throughput").keys() == {1, 2, 3}
 
 
 def test_a_limit_that_was_not_reached_fails() -> None:
@@ -69,7 +107,7 @@ def test_a_limit_that_was_not_reached_fails() -> None:
         parsed(limit=4)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "putting 1 replica(s) back"])
+@pytest.mark.parametrize("text", ["", "{}", "restoring 1 replica(s)"])
 def test_no_result_fails(text: str) -> None:
     with pytest.raises(Failed, match="printed no result"):
         QueueScaling().parse(Output({"stdout": text}), QueueScalingParams(limit=3))

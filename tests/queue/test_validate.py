@@ -1,4 +1,4 @@
-"""The validator against workloads whose law is known, and the laws' fits."""
+"""The validator with workloads of a known law, and the fits of the laws."""
 
 from __future__ import annotations
 
@@ -16,25 +16,29 @@ from perfdag.cli import main
 from perfdag.kube import KubeError
 from perfdag.steps.queue import law
 from perfdag.steps.queue.local import Local
-from perfdag.steps.queue.nodes import blame, failed, spread
-from perfdag.steps.queue.steady import Patience, Rate, Stats, _rate, ratio
-from perfdag.steps.queue.tally import Tally
+from perfdag.steps.queue.nodes import failure_hint, failures_by_subject, work_by_node
+from perfdag.steps.queue.steady import Rate, Stats, SteadyCriteria, ratio, summarize
+from perfdag.steps.queue.tally import ClientStats
 from perfdag.steps.queue.validate import BadInput, Plan, validate
-from perfdag.steps.queue.verdict import Verdict, closing
+from perfdag.steps.queue.verdict import Verdict, summary
 from perfdag.steps.queue_scaling import QueueScaling, QueueScalingParams, _argv
 
 
-@pytest.mark.parametrize(("sigma", "kappa"), [(0.0, 0.0), (0.2, 0.0), (0.05, 0.002), (0.02, 0.0005), (0.3, 0.01)])
+@pytest.mark.parametrize(
+    ("sigma", "kappa"), [(0.0, 0.0), (0.2, 0.0), (0.05, 0.002), (0.02, 0.0005), (0.3, 0.01)]
+)
 def test_a_known_law_is_recovered(sigma: float, kappa: float) -> None:
-    true = law.Law(10.0, sigma, kappa, 0.0)
+    true = law.ScalabilityLaw(10.0, sigma, kappa, 0.0)
     chance = random.Random(5)
-    found = law.fit([(n, true.throughput(n) * chance.gauss(1, 0.002)) for n in (1, 2, 4, 8, 16, 32)])
-    assert found is not None
-    assert found.rate == pytest.approx(10, rel=0.02)
-    assert found.sigma == pytest.approx(sigma, rel=0.1, abs=0.003)
-    assert found.kappa == pytest.approx(kappa, rel=0.1, abs=0.0002)
+    fitted = law.fit(
+        [(n, true.throughput(n) * chance.gauss(1, 0.002)) for n in (1, 2, 4, 8, 16, 32)]
+    )
+    assert fitted is not None
+    assert fitted.rate == pytest.approx(10, rel=0.02)
+    assert fitted.sigma == pytest.approx(sigma, rel=0.1, abs=0.003)
+    assert fitted.kappa == pytest.approx(kappa, rel=0.1, abs=0.0002)
     if kappa:
-        assert found.knee == pytest.approx(true.knee, rel=0.1)
+        assert fitted.knee == pytest.approx(true.knee, rel=0.1)
 
 
 def test_too_few_points_are_not_fitted() -> None:
@@ -44,20 +48,26 @@ def test_too_few_points_are_not_fitted() -> None:
 
 
 def rate(mean: float, *windows: float) -> Rate:
-    return _rate([mean * each for each in windows], True, 1.0, {})
+    return summarize([mean * value for value in windows], True, 1.0, {})
 
 
 def test_the_interval_of_a_ratio_has_its_known_ends() -> None:
     spread = (1 - 0.01 * math.sqrt(3), 1.0, 1 + 0.01 * math.sqrt(3))  # a standard error of 1 %
     width = 4.303 * 0.01 * math.sqrt(2)  # Student's t of 2 degrees of freedom, both errors
-    assert ratio(rate(20, *spread), rate(10, *spread)) == pytest.approx((2, 2 * math.exp(-width), 2 * math.exp(width)))
+    assert ratio(rate(20, *spread), rate(10, *spread)) == pytest.approx(
+        (2, 2 * math.exp(-width), 2 * math.exp(width))
+    )
     assert ratio(rate(20, 1.0), rate(10, *spread)) == (2, 0.0, math.inf)  # one window has no spread
     assert math.isnan(ratio(rate(20, 1.0), rate(0, 1.0))[0])
 
 
-@pytest.mark.parametrize(("errors", "least", "most"), [((0.03, 0.0), 0.935, 0.965), ((0.03, 0.03), 0.965, 0.995)])
-def test_the_interval_of_a_ratio_covers_it_as_often_as_it_says(errors: tuple[float, float], least: float, most: float) -> None:
-    """Of equal errors it is wider than need be: the degrees of freedom are those of one rate and not of both."""
+@pytest.mark.parametrize(
+    ("errors", "least", "most"), [((0.03, 0.0), 0.935, 0.965), ((0.03, 0.03), 0.965, 0.995)]
+)
+def test_the_interval_of_a_ratio_covers_it_as_often_as_it_says(
+    errors: tuple[float, float], least: float, most: float
+) -> None:
+    """With equal errors it is wider than needed: it has the degrees of freedom of one rate."""
     chance = random.Random(3)
 
     def covered() -> bool:
@@ -68,10 +78,8 @@ def test_the_interval_of_a_ratio_covers_it_as_often_as_it_says(errors: tuple[flo
     assert least < sum(covered() for _ in range(4000)) / 4000 < most
 
 
-def test_steps_include_the_limit_itself() -> None:
-    assert Plan(1).steps() == [1]
-    assert Plan(12).steps() == [1, 2, 4, 8, 12]
-    assert Plan(16).steps() == [1, 2, 4, 8, 16]
+def test_steps_include_the_limit() -> None:
+    assert [Plan(limit).steps() for limit in (1, 3, 4)] == [[1], [1, 2, 3], [1, 2, 4]]
 
 
 @pytest.mark.parametrize(("limit", "factor"), [(0, 1.8), (4, 0.9), (4, 2.5)])
@@ -113,15 +121,17 @@ async def test_a_serial_fifth_fails_at_the_right_step_and_is_recovered() -> None
 
 @pytest.mark.slow
 async def test_a_shorter_run_gives_the_same_answer() -> None:
-    short = await run(["sleep", "0.25"], Plan(4, 1.8))  # long enough that a busy machine adds little to an item
-    long = await run(["sleep", "0.25"], Plan(4, 1.8, patience=Patience(items=8)))
+    short = await run(
+        ["sleep", "0.25"], Plan(4, 1.8)
+    )  # long enough that a busy machine adds little to an item
+    long = await run(["sleep", "0.25"], Plan(4, 1.8, criteria=SteadyCriteria(items=8)))
     for one, other in zip(short["steps"], long["steps"], strict=True):  # type: ignore[call-overload]
         assert one["per_second"] == pytest.approx(other["per_second"], rel=0.03)
         assert one["seconds"] < other["seconds"]
 
 
 async def test_failing_work_fails_by_its_cause() -> None:
-    result = await run(["/bin/false"], Plan(1, patience=Patience(seconds=2)))
+    result = await run(["/bin/false"], Plan(1, criteria=SteadyCriteria(seconds=2)))
     assert result["verdict"] == "FAIL"
     [step] = result["steps"]  # type: ignore[misc]
     assert "exit code 1" in str(step["problems"])
@@ -133,37 +143,53 @@ async def test_a_backend_that_is_lost_fails_its_step_at_once(limit: int) -> None
     async with Local(["sleep", "0.05"], limit) as local:
 
         async def kill() -> None:
-            while len(local.processes.running) < limit or local.tally.success < 2:
+            while len(local.processes.running) < limit or local.client_stats.success < 2:
                 await asyncio.sleep(0.01)
             local.processes.running[0].kill()
 
         killer = asyncio.create_task(kill())
-        verdict = await asyncio.wait_for(validate(local.target, local.load, Plan(limit, 1), print), 30)
+        verdict = await asyncio.wait_for(
+            validate(local.target, local.load, Plan(limit, 1), print), 30
+        )
         assert killer.done()
         assert await local.target.replicas() == await local.target.ready() == 1
     assert not verdict.passed
     step = verdict.steps[-1].as_json()
-    assert (step["replicas"], step["lost"]) == (limit, f"1 of {limit} backends ended by themselves (1 by SIGKILL)")
+    assert (step["replicas"], step["lost"]) == (
+        limit,
+        f"1 of {limit} backends ended by themselves (1 by SIGKILL)",
+    )
     assert step["problems"][0] == step["lost"]
 
 
 async def test_items_longer_than_the_time_given_are_measured() -> None:
-    result = await run(["sleep", "0.3"], Plan(1, patience=Patience(seconds=0.5)))
+    result = await run(["sleep", "0.3"], Plan(1, criteria=SteadyCriteria(seconds=0.5)))
     assert result["verdict"] == "PASS", result["steps"]
 
 
 async def test_an_item_that_never_ended_is_said() -> None:
-    result = await run(["sleep", "2"], Plan(1, patience=Patience(seconds=0.3)))
+    result = await run(["sleep", "2"], Plan(1, criteria=SteadyCriteria(seconds=0.3)))
     steps = result["steps"]
     assert isinstance(steps, list)
-    assert steps[0]["problems"][0].startswith("no item ended in 0 s: longer ones want a timeout (--timeout) of 16")
+    assert steps[0]["problems"][0].startswith(
+        "no item ended in 0 s: set the timeout (--timeout) to 16"
+    )
 
 
 async def test_no_window_is_said_with_the_time_that_would_do() -> None:
-    tally = Tally()
-    answer = {"Pod": "p", "Node": "n", "Device": "", "Error": "", "Timeout": 0.0, "Runtime": 30.0, "Waittime": 0.0, "Retcode": 0}
-    tally.began()
-    tally.ended(answer, "", 0.0, 0.0, 0)
+    client_stats = ClientStats()
+    answer = {
+        "Pod": "p",
+        "Node": "n",
+        "Device": "",
+        "Error": "",
+        "Timeout": 0.0,
+        "Runtime": 30.0,
+        "Waittime": 0.0,
+        "Retcode": 0,
+    }
+    client_stats.began()
+    client_stats.ended(answer, "", 0.0, 0.0, 0)
 
     class Few(Elsewhere):
         async def parallel(self, requests: int) -> int:
@@ -173,21 +199,24 @@ async def test_no_window_is_said_with_the_time_that_would_do() -> None:
             pass
 
         async def stats(self) -> Stats:
-            return tally.as_json()
+            return client_stats.as_json()
 
         async def ready(self) -> int:
             return self.wanted
 
-    patience = Patience(seconds=0.1)
-    assert patience.limit(30.0) == 480.0
+    criteria = SteadyCriteria(seconds=0.1)
+    assert criteria.limit(30.0) == 480.0
     few = Few()
-    tally.run.largest = 0.01  # so that the test need not wait for it
-    verdict = await validate(few, few, Plan(1, patience=patience), print)
-    assert "no window of 3 items a replica ended in 0 s; items take 0.01 s: a timeout (--timeout) of" in verdict.steps[0].problems[0]
+    client_stats.run.largest = 0.01  # so that the test need not wait for it
+    verdict = await validate(few, few, Plan(1, criteria=criteria), print)
+    assert (
+        "no window of 3 items a replica ended in 0 s; items take 0.01 s: set the timeout (--timeout) to"
+        in verdict.steps[0].problems[0]
+    )
 
 
 @pytest.mark.parametrize(
-    ("command", "says"),
+    ("command", "message"),
     [
         (["sleep", "abc"], "invalid sleep time value 'abc'"),
         (["sleep"], "argument missing"),
@@ -197,16 +226,23 @@ async def test_no_window_is_said_with_the_time_that_would_do() -> None:
     ],
 )
 def test_a_command_that_cannot_run_is_refused_by_the_plan(
-    command: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "suite.yaml"
-    file.write_text(yaml.safe_dump({"name": "q", "entries": [{"benchmark": "queue-scaling", "params": {"command": command}}]}))
+    file.write_text(
+        yaml.safe_dump(
+            {
+                "name": "q",
+                "entries": [{"benchmark": "queue-scaling", "params": {"command": command}}],
+            }
+        )
+    )
     assert main(["plan", str(file)]) == 2
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("given", "seconds"),
+    ("params", "seconds"),
     [
         ({"command": ["sleep", "600"]}, 630),
         ({"command": ["/bin/true"], "item": "10m", "item_limit": 900}, 630),
@@ -215,14 +251,16 @@ def test_a_command_that_cannot_run_is_refused_by_the_plan(
         ({}, 120),
     ],
 )
-def test_replicas_are_given_the_time_of_an_item_to_go(given: dict[str, Any], seconds: float) -> None:
-    argv = _argv(QueueScalingParams.model_validate(given))
+def test_replicas_are_given_the_time_of_an_item_to_go(
+    params: dict[str, Any], seconds: float
+) -> None:
+    argv = _argv(QueueScalingParams.model_validate(params))
     assert float(argv[argv.index("--scale-timeout") + 1]) == seconds
 
 
 def test_the_expected_time_follows_the_items() -> None:
     benchmark = QueueScaling()
-    short, long = (QueueScalingParams(deployment="d", item=each) for each in (1, 60))
+    short, long = (QueueScalingParams(deployment="d", item=value) for value in (1, 60))
     assert benchmark.seconds(long) > 13 * 60 * 5
     assert benchmark.seconds(short) < 13 * 5 * 8
 
@@ -230,8 +268,9 @@ def test_the_expected_time_follows_the_items() -> None:
 class Elsewhere:
     """A target of which only three replicas ever run."""
 
-    def __init__(self) -> None:
+    def __init__(self, lost: str = "") -> None:
         self.wanted = 5
+        self.lost_replicas = lost
 
     async def replicas(self) -> int:
         return self.wanted
@@ -249,35 +288,30 @@ class Elsewhere:
         return "Insufficient gpu.intel.com/millicores"
 
     async def lost(self) -> str:
-        return ""
+        return self.lost_replicas
 
 
-async def test_requests_that_never_end_are_counted_and_the_replicas_put_back() -> None:
-    target = Elsewhere()
-    async with Local(["sleep", "1"], 2) as local:
-        local.tally.pending = 7
-        with pytest.raises(
-            BadInput, match=r"7 requests are still in flight after .*\(--scale-timeout, scale_timeout of the benchmark\) longer"
-        ):
-            await validate(target, local.load, Plan(3, scale_seconds=0.5), print)
-    assert target.wanted == 5
-
-
-async def test_replicas_that_end_by_themselves_are_not_waited_for() -> None:
-    class Dying(Elsewhere):
-        async def lost(self) -> str:
-            return "1 of 8 backends ended by themselves"
-
-    async with Local(["sleep", "1"], 8) as local:
-        with pytest.raises(BadInput, match="1 of 8 backends ended by themselves"):
-            await asyncio.wait_for(validate(Dying(), local.load, Plan(8), print), 5)
-
-
-async def test_a_limit_that_cannot_be_placed_puts_the_replicas_back() -> None:
-    target = Elsewhere()
-    async with Local(["sleep", "1"], 8) as local:
-        with pytest.raises(BadInput, match=r"3 of 8 replicas run after .*Insufficient gpu"):
-            await validate(target, local.load, Plan(8, scale_seconds=0.5), print)
+@pytest.mark.parametrize(
+    ("limit", "pending", "lost", "message"),
+    [
+        (
+            3,
+            7,
+            "",
+            r"7 requests are still in flight after .*\(--scale-timeout, scale_timeout of the ben",
+        ),
+        (8, 0, "1 of 8 backends ended by themselves", "1 of 8 backends ended by themselves"),
+        (8, 0, "", r"3 of 8 replicas run after .*Insufficient gpu"),
+    ],
+)
+async def test_a_limit_that_cannot_run_restores_the_replicas(
+    limit: int, pending: int, lost: str, message: str
+) -> None:
+    target = Elsewhere(lost)
+    async with Local(["sleep", "1"], limit) as local:
+        local.client_stats.pending = pending
+        with pytest.raises(BadInput, match=message):
+            await validate(target, local.load, Plan(limit, scale_seconds=0.5), print)
     assert target.wanted == 5
 
 
@@ -285,7 +319,7 @@ async def test_replicas_that_cannot_be_put_back_are_said_and_the_client_stops() 
     class Stuck(Elsewhere):
         def __init__(self) -> None:
             super().__init__()
-            self.asked: list[int] = []
+            self.requests: list[int] = []
 
         async def scale(self, replicas: int) -> None:
             if replicas == 5:
@@ -293,40 +327,61 @@ async def test_replicas_that_cannot_be_put_back_are_said_and_the_client_stops() 
             await super().scale(replicas)
 
         async def parallel(self, requests: int) -> int:
-            self.asked.append(requests)
+            self.requests.append(requests)
             return requests
 
         async def reset(self) -> None:
             pass
 
         async def stats(self) -> Stats:
-            return Tally().as_json()
+            return ClientStats().as_json()
 
-    stuck, said = Stuck(), list[str]()
+    stuck, output = Stuck(), list[str]()
     with pytest.raises(BadInput, match=r"3 of 8 replicas run after"):
-        await validate(stuck, stuck, Plan(8, scale_seconds=0.1), said.append)
-    assert stuck.asked == [0, 0], "stopped before the proof and at the end"
-    assert said[-2:] == [
-        "putting 5 replica(s) back",
-        f"5 replica(s) could not be put back: {KubeError(403, 'Forbidden', 'no right to scale')}",
+        await validate(stuck, stuck, Plan(8, scale_seconds=0.1), output.append)
+    assert stuck.requests == [0, 0], "stopped before the proof and at the end"
+    assert output[-2:] == [
+        "restoring 5 replica(s)",
+        f"5 replica(s) could not be restored: {KubeError(403, 'Forbidden', 'no right to scale')}",
     ]
 
 
 @pytest.mark.parametrize(
-    ("argv", "says"),
+    ("argv", "message"),
     [
         (["validate", "--local", "--limit", "2", "--factor", "0.5", "sleep", "1"], "factor 0.5"),
         (["validate", "--local", "--limit", "2", "--factor", "nan", "sleep", "1"], "factor nan"),
-        (["validate", "--local", "--limit", "2", "--scale-timeout", "-5", "sleep", "1"], "scale timeout -5 s"),
-        (["validate", "--local", "--limit", "2", "--scale-timeout", "inf", "sleep", "1"], "scale timeout inf s"),
+        (
+            ["validate", "--local", "--limit", "2", "--scale-timeout", "-5", "sleep", "1"],
+            "scale timeout -5 s",
+        ),
+        (
+            ["validate", "--local", "--limit", "2", "--scale-timeout", "inf", "sleep", "1"],
+            "scale timeout inf s",
+        ),
         (["validate", "--local", "--limit", "2", "--timeout", "-3", "sleep", "1"], "timeout -3 s"),
-        (["validate", "--local", "--limit", "2", "--timeout", "nan", "sleep", "1"], "timeout nan s"),
-        (["validate", "--local", "--limit", "2", "--tolerance", "-1", "sleep", "1"], "tolerance -1"),
+        (
+            ["validate", "--local", "--limit", "2", "--timeout", "nan", "sleep", "1"],
+            "timeout nan s",
+        ),
+        (
+            ["validate", "--local", "--limit", "2", "--tolerance", "-1", "sleep", "1"],
+            "tolerance -1",
+        ),
         (["validate", "--local", "--limit", "2", "--tolerance", "1", "sleep", "1"], "tolerance 1 "),
         (["validate", "--local", "--limit", "2", "nothing"], "neither an absolute path"),
-        (["validate", "--local", "--limit", "2", "--item-limit", "nan", "sleep", "1"], "item limit nan s"),
-        (["validate", "--local", "--limit", "2", "--item-limit", "-1", "sleep", "1"], "item limit -1 s"),
-        (["validate", "--local", "--limit", "2", "--glob", "/nowhere/*", "sleep", "1"], "no files matching glob pattern '/nowhere/*'"),
+        (
+            ["validate", "--local", "--limit", "2", "--item-limit", "nan", "sleep", "1"],
+            "item limit nan s",
+        ),
+        (
+            ["validate", "--local", "--limit", "2", "--item-limit", "-1", "sleep", "1"],
+            "item limit -1 s",
+        ),
+        (
+            ["validate", "--local", "--limit", "2", "--glob", "/nowhere/*", "sleep", "1"],
+            "no files matching glob pattern '/nowhere/*'",
+        ),
         (["validate", "--local", "--limit", "2", "/bin/cat", "FILENAME"], "FILENAME in args"),
         (["validate", "--limit", "2", "there", "--glob", "/dev/null"], "go with --local"),
         (["validate", "--limit", "2", "there", "--item-limit", "3"], "go with --local"),
@@ -341,15 +396,20 @@ async def test_replicas_that_cannot_be_put_back_are_said_and_the_client_stops() 
         (["manifests", "nowhere.yaml"], "No such file"),
         (["backend", "--glob", "/nowhere/*", "sleep", "1"], "no files matching"),
         (["frontend", "sleep", "--caddr", "here"], "HOST:PORT"),
-        (["frontend", "-verbose", "--message-timeout", "0", "sleep"], "--message-timeout 0.0 is not above 0"),
+        (
+            ["frontend", "-verbose", "--message-timeout", "0", "sleep"],
+            "--message-timeout 0.0 is not above 0",
+        ),
         (["frontend", "--reply-timeout", "nan", "sleep"], "--reply-timeout nan"),
     ],
 )
-def test_bad_input_is_one_line(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_one_line(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["queue", *argv]) == 2
-    said = capsys.readouterr().err
-    assert says in said
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert message in output
+    assert output.count("\n") == 1
 
 
 def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -357,13 +417,28 @@ def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert main(["queue", "frontend", "sleep", "--caddr", where, "--waddr", "127.0.0.1:0", "--maddr", "127.0.0.1:0"]) == 2
+        assert (
+            main(
+                [
+                    "queue",
+                    "frontend",
+                    "sleep",
+                    "--caddr",
+                    where,
+                    "--waddr",
+                    "127.0.0.1:0",
+                    "--maddr",
+                    "127.0.0.1:0",
+                ]
+            )
+            == 2
+        )
     assert f"cannot listen on {where}" in capsys.readouterr().err
 
 
 async def test_work_that_only_fails_ends_soon_and_says_why() -> None:
     began = time.monotonic()
-    result = await run(["sleep", "x"], Plan(2, patience=Patience(seconds=60)))
+    result = await run(["sleep", "x"], Plan(2, criteria=SteadyCriteria(seconds=60)))
     assert time.monotonic() - began < 30
     assert result["verdict"] == "FAIL"
     steps = result["steps"]
@@ -373,13 +448,21 @@ async def test_work_that_only_fails_ends_soon_and_says_why() -> None:
 
 
 def test_a_bad_device_is_named() -> None:
-    tally = Tally()
+    client_stats = ClientStats()
     for n in range(40):
-        tally.began()
+        client_stats.began()
         broken = n % 4 == 3
-        answer = {"Pod": "p", "Node": "n", "Device": f"card{n % 4}", "Error": "no frame" if broken else "", "Timeout": 0.0}
-        tally.ended({**answer, "Runtime": 0.1, "Waittime": 0.0, "Retcode": int(broken)}, "", 0.0, 0.0, n % 4)
-    assert blame(tally.as_json()) == ": no frame; most on n/card3"
-    assert failed(tally.as_json()["nodes"]) == {"n/card3": 10}
-    verdict = Verdict(spread=spread(tally.as_json()))
-    assert "card2 10, card3 0 (10 failed)" in closing(verdict)
+        answer = {
+            "Pod": "p",
+            "Node": "n",
+            "Device": f"card{n % 4}",
+            "Error": "no frame" if broken else "",
+            "Timeout": 0.0,
+        }
+        client_stats.ended(
+            {**answer, "Runtime": 0.1, "Waittime": 0.0, "Retcode": int(broken)}, "", 0.0, 0.0, n % 4
+        )
+    assert failure_hint(client_stats.as_json()) == ": no frame; most on n/card3"
+    assert failures_by_subject(client_stats.as_json()["nodes"]) == {"n/card3": 10}
+    verdict = Verdict(spread=work_by_node(client_stats.as_json()))
+    assert "card2 10, card3 0 (10 failed)" in summary(verdict)
