@@ -24,6 +24,7 @@ from perfdag.steps.scale.result import Result, figures_of, phase_counts
 from perfdag.steps.scale.rows import Row
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import Session
+from perfdag.steps.scale.stages import VMI
 from perfdag.steps.scale.templates import load
 
 
