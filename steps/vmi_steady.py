@@ -1,4 +1,4 @@
-"""vmi-steady: a steady number of VMIs of which some are replaced all the time."""
+"""vmi-steady: a constant number of VMIs with continuous replacement."""
 
 from typing import Any, ClassVar
 
@@ -7,7 +7,8 @@ from pydantic import Field
 
 from perfdag.benchmark import Benchmark, Gang, Measurement, Metric, Output, Params
 from perfdag.steps.scale import measured, run_vmi
-from perfdag.steps.vmi_burst import API_RULES, VmiParams, parse_results, run_scenario
+from perfdag.steps.scale.vmi_output import parse_results, run_scenario
+from perfdag.steps.scale.vmi_params import API_RULES, VmiParams
 from perfdag.units import Duration, PositiveDuration
 
 
@@ -21,9 +22,9 @@ class VmiSteadyParams(VmiParams):
 
 
 class VmiSteady(Benchmark[VmiSteadyParams]):
-    """Keep a number of VMIs for some time, delete the oldest and create new ones at a steady pace, then delete all.
+    """Keep a number of VMIs, replace the oldest at a steady pace, then delete all.
 
-    Clock: as of vmi-burst: it starts when a creation is received and stops when Running is, for all VMIs, those of the churn included.
+    Clock: as in vmi-burst, for all VMIs including replacements.
     """
 
     name = "vmi-steady"
@@ -39,7 +40,7 @@ class VmiSteady(Benchmark[VmiSteadyParams]):
 
     def check(self, params: VmiSteadyParams, shape: Any) -> list[str]:
         """See Benchmark."""
-        return params.problems(_ask(params))
+        return params.problems(_request(params))
 
     def seconds(self, params: VmiSteadyParams) -> float:
         """The churn, and a guess of 60 ms a VMI for the ramps."""
@@ -50,23 +51,23 @@ class VmiSteady(Benchmark[VmiSteadyParams]):
         return params.duration
 
     def limit(self, params: VmiSteadyParams) -> float:
-        """See Benchmark: the lock, the primer, the ramps, the churn and a wait for its last replacement."""
-        return _ask(params).limit(params.spec())
+        """Return the sum of the lock, the primer, the ramps, the churn and the last replacement."""
+        return _request(params).limit(params.spec())
 
     def run(self, gang: Gang, params: VmiSteadyParams) -> Output:
         """See Benchmark."""
-        return run_scenario(self.name, params, _ask(params), gang.timeout)
+        return run_scenario(self.name, params, _request(params), gang.timeout)
 
     def parse(self, output: Output, params: VmiSteadyParams) -> list[Measurement]:
         """See Benchmark."""
-        found = parse_results(output, "creation_to_running")
-        for each in orjson.loads(output.texts["results"])["results"]:
-            found.append(Measurement("churn_cycles", each["figures"]["churn_cycles"]))
-            found += [Measurement("running", float(running), coords={"seconds": round(at, 3)}) for at, running in each["trace"]]
-        return found
+        measurements = parse_results(output, "creation_to_running")
+        for run in orjson.loads(output.texts["results"])["results"]:
+            measurements.append(Measurement("churn_cycles", run["figures"]["churn_cycles"]))
+            measurements += [Measurement("running", float(running), coords={"seconds": round(at, 3)}) for at, running in run["trace"]]
+        return measurements
 
 
-def _ask(params: VmiSteadyParams) -> run_vmi.Ask:
-    return run_vmi.Ask(
+def _request(params: VmiSteadyParams) -> run_vmi.VmiRequest:
+    return run_vmi.VmiRequest(
         "steady", [params.count], churn=params.churn, pause=params.pause, duration=params.duration, lock_timeout=params.lock_timeout
     )

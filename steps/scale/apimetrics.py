@@ -1,9 +1,10 @@
-"""API latency and request counts of a run, from the difference of two scrapes of the API servers' own /metrics.
+"""API latency and request counts of a run, from two scrapes of the API servers' /metrics.
 
-Metric: apiserver_request_duration_seconds (histogram; labels verb, resource, subresource, scope, group), Kubernetes metrics
-reference. Buckets are cumulative; a percentile is interpolated inside its bucket, whose bounds are its error bar. WATCH, CONNECT,
-logs, exec and proxy are left out, as the SLO does (kubernetes/community, slos/api_call_latency.md), and what is of no resource (/readyz,
-/livez, /openapi ...): probes are many and quick, and would hide slow requests.
+Metric: apiserver_request_duration_seconds (Kubernetes metrics reference). Buckets are cumulative. A
+percentile is interpolated inside its bucket, whose bounds are its error bar. WATCH, CONNECT, logs,
+exec and proxy are left out, as in the SLO (kubernetes/community, slos/api_call_latency.md).
+Requests without a resource (/readyz, /livez, /openapi) are left out too, because frequent fast
+probes would hide slow requests.
 """
 
 import math
@@ -34,29 +35,29 @@ CREATION, DELETION = "creation", "deletion"
 
 @dataclass
 class Scrape:
-    """The histograms of all API servers together, and when each of their processes started (Unix seconds; None: it does not say)."""
+    """The histograms of all API servers, and the start time of each process (Unix seconds or None)."""
 
     calls: dict[Call, dict[float, float]] = field(default_factory=dict)
     started: list[float | None] = field(default_factory=list)
 
 
 async def scrape(servers: Sequence[Kube]) -> Scrape:
-    """Read the histograms of each API server, line by line (the whole text has tens of MB on a large cluster).
+    """Read the histograms of all API servers line by line, because the text can have tens of MB.
 
-    Raises KubeError (403: no right to /metrics).
+    Raises KubeError (403: no right to read /metrics).
     """
-    found = Scrape()
+    total = Scrape()
     for kube in servers:
-        found.started.append(None)
+        total.started.append(None)
         async for line, _ in kube.lines("/metrics", {}, "text/plain", 60.0):
-            add(found, line)
-    return found
+            add(total, line)
+    return total
 
 
-def add(found: Scrape, line: bytes) -> None:
+def add(total: Scrape, line: bytes) -> None:
     """Add one line of the text format; other metrics are ignored."""
     if line.startswith(_STARTED):
-        found.started[-1:] = [float(line[len(_STARTED) :])]
+        total.started[-1:] = [float(line[len(_STARTED) :])]
     if not line.startswith(_PREFIX):
         return
     labels_text, _, value = line[len(_PREFIX) :].rpartition(b"} ")
@@ -67,7 +68,7 @@ def add(found: Scrape, line: bytes) -> None:
     if call[0] in _SKIPPED or not call[1] or call[2] in _SKIPPED_SUBRESOURCES:
         return
     bound = math.inf if labels["le"] == "+Inf" else float(labels["le"])
-    buckets = found.calls.setdefault(call, {})
+    buckets = total.calls.setdefault(call, {})
     buckets[bound] = buckets.get(bound, 0.0) + float(value)
 
 
@@ -78,7 +79,7 @@ def _label(part: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Calls:
-    """Requests of one kind during a run: how many, and the latency percentile in seconds with its bucket's bounds."""
+    """Requests of one kind: their number, and the latency percentile with its bucket's bounds (s)."""
 
     verb: str
     resource: str
@@ -107,20 +108,23 @@ Phases = Mapping[str, Sequence[Calls]]
 
 
 def delta(before: Scrape, after: Scrape, p: float = 0.99) -> list[Calls]:
-    """What was asked between two scrapes of the same processes, most frequent first."""
-    found = []
+    """Return the requests between two scrapes of the same processes, most frequent first."""
+    delta_calls = []
     for call, buckets in after.calls.items():
         then = before.calls.get(call, {})
         grown = {bound: value - then.get(bound, 0.0) for bound, value in buckets.items()}
         count = round(grown.get(math.inf, 0.0))
         if count:
             value, low, high = quantile(grown, p)
-            found.append(Calls(*call, count, value, low, high, grown))
-    return sorted(found, key=lambda each: -each.count)
+            delta_calls.append(Calls(*call, count, value, low, high, grown))
+    return sorted(delta_calls, key=lambda calls: -calls.count)
 
 
 def quantile(buckets: Mapping[float, float], p: float) -> tuple[float | None, float | None, float | None]:
-    """The p-quantile of cumulative buckets, interpolated, and the bounds of its bucket; the last bucket gives its lower bound."""
+    """Return the interpolated p-quantile of cumulative buckets and the bounds of its bucket.
+
+    The last bucket gives its lower bound.
+    """
     bounds = sorted(buckets)
     total = buckets.get(math.inf, 0.0)
     if not total:
@@ -137,29 +141,33 @@ def quantile(buckets: Mapping[float, float], p: float) -> tuple[float | None, fl
 
 
 def worst(calls: Iterable[Calls], bulk: str = "", least: int = NEEDED) -> float | None:
-    """p99 in seconds of the slowest kind of request (of single objects; `bulk`: of that verb) with at least `least` requests.
+    """Return the p99 in seconds of the slowest kind of request with at least `least` requests.
 
-    Kinds with fewer are taken together, and left out only where all of them have fewer. None: too few requests for a p99.
+    `bulk` selects one verb; without it only requests for single objects count. Kinds with fewer
+    requests are merged. None means too few requests for a p99.
     """
-    wanted = [each for each in calls if (each.verb == bulk if bulk else each.single)]
-    found = [each.p99 for each in wanted if each.count >= least]
+    wanted = [call for call in calls if (call.verb == bulk if bulk else call.single)]
+    values = [call.p99 for call in wanted if call.count >= least]
     rest: dict[float, float] = defaultdict(float)
-    for each in wanted:
-        if each.count < least:
-            for bound, count in each.buckets.items():
+    for call in wanted:
+        if call.count < least:
+            for bound, count in call.buckets.items():
                 rest[bound] += count
     if rest.get(math.inf, 0.0) >= least:
-        found.append(quantile(rest, 0.99)[0])
-    return max((value for value in found if value is not None), default=None)
+        values.append(quantile(rest, 0.99)[0])
+    return max((value for value in values if value is not None), default=None)
 
 
 def slowest(calls: Sequence[Calls], bulk: str = "") -> float | None:
-    """What no request of a single object (`bulk`: of that verb) took longer than, in seconds: the end of the last bucket in use, and 0
-    where there were others alone; None where there is no such end."""
-    wanted = [each for each in calls if (each.verb == bulk if bulk else each.single)]
-    ends = [min(bound for bound, count in each.buckets.items() if count >= each.count) for each in wanted]
-    found = max(ends, default=0.0 if calls and bulk else math.inf)
-    return None if math.isinf(found) else found
+    """Return an upper bound in seconds of the slowest request: the end of the last bucket in use.
+
+    `bulk` selects one verb; without it only requests for single objects count. Return 0 if only
+    other requests were made, and None if the last bucket has no end.
+    """
+    wanted = [call for call in calls if (call.verb == bulk if bulk else call.single)]
+    ends = [min(bound for bound, count in call.buckets.items() if count >= call.count) for call in wanted]
+    slowest_end = max(ends, default=0.0 if calls and bulk else math.inf)
+    return None if math.isinf(slowest_end) else slowest_end
 
 
 def latencies(calls: Sequence[Calls]) -> dict[str, float | None]:
@@ -173,52 +181,53 @@ def latencies(calls: Sequence[Calls]) -> dict[str, float | None]:
     }
 
 
-def judged(phases: Phases, whole: Sequence[Calls]) -> dict[str, float | None]:
-    """The latencies that a gate sees: of the worse phase; one with too few requests for a p99 is judged within the `whole`, of which the
-    bound of the slowest request always is.
+def gate_latencies(phases: Phases, whole: Sequence[Calls]) -> dict[str, float | None]:
+    """Return the latencies that gates compare: those of the worse phase.
 
-    No data where a phase is absent.
+    A phase with too few requests for a p99 is judged within the `whole` run. All values are None if
+    a phase is absent.
     """
     together = latencies(whole)
     if not {CREATION, DELETION} <= set(phases):
         return dict.fromkeys(together)
-    found = [latencies(each) for each in phases.values()]
+    by_phase = [latencies(calls) for calls in phases.values()]
     worse: dict[str, float | None] = {}
     for name, value in together.items():
-        values = [each[name] for each in found]
-        present = [each for each in (*values, value if None in values else None) if each is not None]
+        values = [latency[name] for latency in by_phase]
+        present = [latency for latency in (*values, value if None in values else None) if latency is not None]
         worse[name] = value if name.endswith("_slowest") else max(present, default=None)  # None of a phase: slower than any bound
     return worse
 
 
-def named(calls: Sequence[Calls]) -> dict[str, float | None]:
+def named_figures(calls: Sequence[Calls]) -> dict[str, float | None]:
     """Latencies and counts of a phase by name."""
     return latencies(calls) | {name: float(value) for name, value in counts(calls).items()}
 
 
-def of_deletion(phases: Phases) -> dict[str, float | None]:
+def deletion_figures(phases: Phases) -> dict[str, float | None]:
     """Those of the deletion, with `deletion/` before their names."""
-    return {f"{DELETION}/{name}": value for name, value in named(phases.get(DELETION, [])).items()}
+    return {f"{DELETION}/{name}": value for name, value in named_figures(phases.get(DELETION, [])).items()}
 
 
-def told(phases: Phases) -> list[dict[str, Any]]:
-    """Each kind of request of each phase: count, and p99 in seconds with its error bar; the most frequent of a phase first."""
+def call_records(phases: Phases) -> list[dict[str, Any]]:
+    """List all kinds of requests by phase: count, and p99 with its error bar in seconds."""
     return [
-        {"phase": phase, "call": each.name, "count": each.count, "p99_s": each.p99, "low_s": each.low, "high_s": each.high}
+        {"phase": phase, "call": call.name, "count": call.count, "p99_s": call.p99, "low_s": call.low, "high_s": call.high}
         for phase, calls in phases.items()
-        for each in calls
+        for call in calls
     ]
 
 
 def counts(calls: Iterable[Calls]) -> dict[str, int]:
-    """`<VERB>-<resource>[/<subresource>]-count` -> requests, by the verb of the metric and, as KubeVirt's audit names them, CREATE and UPDATE.
+    """Count requests as `<VERB>-<resource>[/<subresource>]-count`.
 
-    A server-side apply is a PATCH, as for the client that sends it.
+    POST and PUT also count under KubeVirt's audit names CREATE and UPDATE. A server-side apply
+    counts as PATCH.
     """
-    found: dict[str, int] = defaultdict(int)
-    for each in calls:
-        verb = "PATCH" if each.verb == "APPLY" else each.verb
-        resource = f"{each.resource}/{each.subresource}" if each.subresource else each.resource
+    by_name: dict[str, int] = defaultdict(int)
+    for call in calls:
+        verb = "PATCH" if call.verb == "APPLY" else call.verb
+        resource = f"{call.resource}/{call.subresource}" if call.subresource else call.resource
         for name in {verb, _ALIASES.get(verb, verb)}:
-            found[f"{name}-{resource}-count"] += each.count
-    return dict(found)
+            by_name[f"{name}-{resource}-count"] += call.count
+    return dict(by_name)

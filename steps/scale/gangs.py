@@ -1,7 +1,8 @@
-"""Scenarios that need a scheduler of gangs and queues (Volcano or KAI): all-or-nothing placement, and reclaim between queues.
+"""Scenarios for gang schedulers (Volcano or KAI): all-or-nothing placement and reclaim.
 
-Volcano: a PodGroup a workload, named by its pods' annotation (https://volcano.sh/en/docs/podgroup). KAI: its pod grouper makes the
-PodGroup of a Job, of the size that the Job's annotation says (KAI-Scheduler, docs/batch).
+Volcano: one PodGroup per workload, named by an annotation (https://volcano.sh/en/docs/podgroup).
+KAI: its pod grouper makes the PodGroup of a Job, with the size from the Job's annotation
+(KAI-Scheduler, docs/batch).
 """
 
 import asyncio
@@ -15,11 +16,11 @@ import orjson
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale.gpus import GPU, free_gpus, waits
 from perfdag.steps.scale.observer import Observer
-from perfdag.steps.scale.removal import NOT_CLOSED, close_queue
-from perfdag.steps.scale.scenario import NotHereError, Spec, begin, finish, session_of, template_of
+from perfdag.steps.scale.removal import QUEUE_NOT_CLOSED, close_queue
+from perfdag.steps.scale.result import Result
+from perfdag.steps.scale.scenario import ScenarioUnavailableError, Spec, finish, session_of, start_run, template_of
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.templates import RUN_LABEL, Document, Template
-from perfdag.steps.scale.vmi import Result
 
 Object = dict[str, Any]
 TRIES, PAUSE = 20, 0.5
@@ -28,7 +29,7 @@ TRIES, PAUSE = 20, 0.5
 
 @dataclass(frozen=True)
 class GangScheduler:
-    """A scheduler of gangs: where its Queues are served and what pods call it; `group` is the apiVersion of PodGroups that we make."""
+    """A gang scheduler: the apiVersion of its Queues and PodGroups, and its schedulerName."""
 
     name: str
     queue: str
@@ -40,17 +41,19 @@ VOLCANO = GangScheduler("Volcano", "scheduling.volcano.sh/v1beta1", "volcano", "
 KAI = GangScheduler("KAI", "scheduling.run.ai/v2", "kai-scheduler")
 
 
-async def found(kube: Kube, scenario: str) -> GangScheduler:
-    """The gang scheduler of this cluster. Raises NotHereError that says which were looked for."""
-    for each in (VOLCANO, KAI):
+async def find_scheduler(kube: Kube, scenario: str) -> GangScheduler:
+    """Return the gang scheduler of this cluster. Raises ScenarioUnavailableError if it has none."""
+    for scheduler in (VOLCANO, KAI):
         with suppress(KubeError):
-            await kube.resource(each.queue, "Queue")
-            return each
-    raise NotHereError(f"{scenario} needs Volcano or KAI, and the cluster serves Queues of neither {VOLCANO.queue} nor {KAI.queue}")
+            await kube.resource(scheduler.queue, "Queue")
+            return scheduler
+    raise ScenarioUnavailableError(
+        f"{scenario} needs Volcano or KAI, and the cluster serves Queues of neither {VOLCANO.queue} nor {KAI.queue}"
+    )
 
 
 def queues(scheduler: GangScheduler, run: str, share: int) -> list[Object]:
-    """Two queues that deserve `share` GPUs each and may take the other's when it is idle, parents first."""
+    """Return two queues that deserve `share` GPUs and may borrow idle ones, parents first."""
     a, b = f"perfdag-{run}-a", f"perfdag-{run}-b"
     if scheduler.name == "Volcano":
         deserved = {GPU: str(share)}
@@ -70,17 +73,17 @@ def _queue(scheduler: GangScheduler, name: str, run: str, spec: Object) -> Objec
 
 
 def gang_of(scheduler: GangScheduler, jobs: Template, members: int, queue: str) -> Template:
-    """The template of Jobs as gangs of `members` pods that start together or not at all, in a queue.
+    """Return Jobs as gangs of `members` pods in a queue.
 
-    For Volcano the pods are a ReplicaSet's: those of a Job complete at once where KWOK plays the nodes.
+    Volcano gets ReplicaSets, because pods of a Job complete at once on nodes of KWOK.
     """
     job = orjson.loads(jobs.documents[-1].body)
     pods, metadata = job["spec"]["template"], job["metadata"]
     pods["spec"]["schedulerName"] = scheduler.scheduler
     if scheduler.name == "KAI":
         metadata["annotations"]["kai.scheduler/batch-min-member"] = str(members)
-        for each in (metadata, pods["metadata"]):
-            each["labels"]["kai.scheduler/queue"] = queue
+        for target in (metadata, pods["metadata"]):
+            target["labels"]["kai.scheduler/queue"] = queue
         return Template(jobs.source, (Document("batch/v1", "Job", orjson.dumps(job)),))
     own = {"perfdag/gang": metadata["name"]}
     pods["metadata"] |= {"annotations": {"scheduling.k8s.io/group-name": metadata["name"]}}
@@ -90,38 +93,42 @@ def gang_of(scheduler: GangScheduler, jobs: Template, members: int, queue: str) 
     replicas = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata, "spec": spec}
     group = {"apiVersion": scheduler.group, "kind": "PodGroup", "metadata": metadata, "spec": {"minMember": members, "queue": queue}}
     bodies = (group, replicas)
-    return Template(jobs.source, tuple(Document(each["apiVersion"], each["kind"], orjson.dumps(each)) for each in bodies))
+    return Template(jobs.source, tuple(Document(body["apiVersion"], body["kind"], orjson.dumps(body)) for body in bodies))
 
 
 @asynccontextmanager
 async def own_queues(
-    kube: Kube, scheduler: GangScheduler, run: str, share: int, left: list[str], tell: Callable[[str], None]
+    kube: Kube, scheduler: GangScheduler, run: str, share: int, left: list[str], log: Callable[[str], None]
 ) -> AsyncIterator[tuple[str, str]]:
-    """The two queues of a run, gone again at the end. What is said of those that are not is in `left`, and told where an error is raised or the
-    end is interrupted."""
+    """Create the two queues of a run and delete them at the end.
+
+    Messages about remaining queues go to `left`, or to `log` if an error is raised.
+    """
     bodies = queues(scheduler, run, share)
     resource = await kube.resource(scheduler.queue, "Queue")
-    say, names = tell, [body["metadata"]["name"] for body in bodies]
+    say, names = log, [body["metadata"]["name"] for body in bodies]
     try:
         for body in bodies:
             await kube.create(body)
         yield names[-2], names[-1]
         say = left.append
     finally:
-        remedy, said, there = f"`perfdag scale delete --run {run}` deletes it", list[str](), names[::-1]
+        remedy, messages, there = f"`perfdag scale delete --run {run}` deletes it", list[str](), names[::-1]
         try:
             while there:
                 if why := await _remove_queue(kube, resource, there[0]):
-                    said.append(f"the queue {there[0]} is left: {why}; {remedy}")
+                    messages.append(f"the queue {there[0]} is left: {why}; {remedy}")
                 del there[0]
         finally:
-            for text in [*said, *(f"whether the queue {name} is left is not known (interrupted); {remedy}" for name in there)]:
-                (tell if there else say)(text)
+            for text in [*messages, *(f"whether the queue {name} is left is not known (interrupted); {remedy}" for name in there)]:
+                (log if there else say)(text)
 
 
 async def _remove_queue(kube: Kube, resource: Any, name: str) -> str:
-    """Delete a queue; Volcano's webhook refuses until it is closed, and until the scheduler has seen that it is empty. Returns why it is
-    left, empty where it is not."""
+    """Delete a queue and return why it is left, or an empty string.
+
+    Volcano's webhook refuses until the queue is closed and its scheduler has seen it empty.
+    """
     why = ""
     for _ in range(TRIES):
         try:
@@ -129,7 +136,7 @@ async def _remove_queue(kube: Kube, resource: Any, name: str) -> str:
             return ""
         except KubeError as error:
             why = str(error)
-        if NOT_CLOSED in why:
+        if QUEUE_NOT_CLOSED in why:
             with suppress(KubeError):  # the next deletion tells
                 await close_queue(kube, resource, name)
         await asyncio.sleep(PAUSE)
@@ -137,7 +144,7 @@ async def _remove_queue(kube: Kube, resource: Any, name: str) -> str:
 
 
 def placed(observer: Observer, members: int) -> tuple[int, int]:
-    """Gangs whose pods all have a node, and gangs of which only a part has."""
+    """Count the gangs that are placed whole, and those placed in part."""
     held: dict[str, int] = {}
     for record in observer.of("Pod"):
         if "scheduled" in record.stages and "gone" not in record.stages:
@@ -146,22 +153,23 @@ def placed(observer: Observer, members: int) -> tuple[int, int]:
 
 
 def room_for(free: Sequence[int], gpus: int, members: int) -> int:
-    """How many gangs of `members` pods of `gpus` each fit into nodes with so many free GPUs."""
+    """Count the gangs of `members` pods that fit, with `gpus` GPUs per pod."""
     return sum(count // gpus for count in free) // members
 
 
 async def gang(kube: Kube, spec: Spec) -> Result:
-    """More gangs than fit, all at once: those that fit are placed whole, and of no other is any pod placed.
+    """Create more gangs than fit: those that fit must be placed whole, the others not at all.
 
-    `count` gangs of `workers` pods of `gpus` GPUs; where all would fit, as many as fit and one more. Raises NotHereError.
+    Creates `count` gangs of `workers` pods, and at least one more than fits. Raises
+    ScenarioUnavailableError.
     """
-    scheduler, free = await found(kube, "gang"), await free_gpus(kube)
-    size, run = max(1, spec.gpus), begin(spec, "gang")
+    scheduler, free = await find_scheduler(kube, "gang"), await free_gpus(kube)
+    size, run = max(1, spec.gpus), start_run(spec, "gang")
     fitting = room_for(list(free.values()), size, spec.workers)
     count = max(spec.count, fitting + 1)
     jobs = template_of(spec, run, name="job", gpus=size)
     left: list[str] = []
-    async with own_queues(kube, scheduler, run, sum(free.values()), left, spec.tell) as (queue, _):
+    async with own_queues(kube, scheduler, run, sum(free.values()), left, spec.log) as (queue, _):
         template = gang_of(scheduler, jobs, spec.workers, queue)
         async with session_of(kube, spec, run, template) as session:
             await session.create(count, spec.schedule, spec.parallel)
@@ -177,43 +185,43 @@ async def gang(kube: Kube, spec: Spec) -> Result:
 
 
 async def reclaim(kube: Kube, spec: Spec) -> Result:
-    """One queue takes every GPU; then another asks for its half: how long until it has it, and what was evicted.
+    """Fill all GPUs from one queue, then measure how long another queue waits for its half.
 
-    Raises NotHereError. The scheduler must reclaim between queues (Volcano: the action `reclaim`); if it does not, that is said.
+    Volcano needs the action `reclaim`. Raises ScenarioUnavailableError.
     """
-    scheduler, free = await found(kube, "reclaim"), await free_gpus(kube)
-    size, run = max(1, spec.gpus), begin(spec, "reclaim")
+    scheduler, free = await find_scheduler(kube, "reclaim"), await free_gpus(kube)
+    size, run = max(1, spec.gpus), start_run(spec, "reclaim")
     room = sum(count // size for count in free.values())
     half = room // 2
     jobs = template_of(spec, run, name="job", gpus=size, workers=1)
     spec.workers, left = 1, list[str]()
     async with (
-        own_queues(kube, scheduler, run, half * size, left, spec.tell) as (first, second),
+        own_queues(kube, scheduler, run, half * size, left, spec.log) as (first, second),
         session_of(kube, spec, run, gang_of(scheduler, jobs, 1, first)) as session,
     ):
         await session.create(room, Schedule(), spec.parallel)
         filled = await session.wait("Pod", room, spec.timeout, "scheduled")
         session.template = gang_of(scheduler, jobs, 1, second)
-        made = await session.create(half, Schedule(), spec.parallel)
-        jobs_of = {each.uid for each in made.created}
+        claimants = await session.create(half, Schedule(), spec.parallel)
+        jobs_of = {item.uid for item in claimants.created}
 
         def reclaimed() -> set[str]:
-            return {each.owner for each in session.observer.of("Pod") if each.owner in jobs_of and "scheduled" in each.stages}
+            return {pod.owner for pod in session.observer.of("Pod") if pod.owner in jobs_of and "scheduled" in pod.stages}
 
         await session.until(lambda: len(reclaimed()) == len(jobs_of), spec.timeout)
         seen = reclaimed()
         if not filled or len(seen) < half:
             session.notes.append(
-                f"reclaim: first queue filled {filled}; {len(seen)} of {half} reclaimed {session.ended(spec.timeout)}; does {scheduler.name} reclaim?"
+                f"reclaim: first queue filled {filled}; {len(seen)} of {half} reclaimed {session.wait_end(spec.timeout)}; does {scheduler.name} reclaim?"
             )
-        gone = [each for each in session.observer.of("Pod") if "gone" in each.stages or "evicted" in each.stages]
+        gone = [pod for pod in session.observer.of("Pod") if "gone" in pod.stages or "evicted" in pod.stages]
         extra: dict[str, float | None] = {
             "reclaimed": float(len(seen)),
             "evicted": float(len(gone)),
-            **waits("reclaim_wait", session, made),
+            **waits("reclaim_wait", session, claimants),
         }
         # what had to go for the other queue's share cannot be placed again: a ReplicaSet's next pod waits, a Job has no other
-        evicted = {each.owner for each in gone} - jobs_of
+        evicted = {pod.owner for pod in gone} - jobs_of
         result = await finish("reclaim", spec, session, extra, planned_misses=half, among=evicted)
     result.facts["notes"] += left
     return result

@@ -1,4 +1,7 @@
-"""Gates of a run: a metric against a value, or against a multiple of another metric. No data is a breach, never a pass."""
+"""Gates: a metric compared with a value or with a multiple of another metric.
+
+Missing data is a breach.
+"""
 
 import math
 import operator
@@ -8,13 +11,15 @@ from dataclasses import dataclass
 
 _FORM = re.compile(r"\s*([\w./:-]+)\s*(<=|>=|<|>)\s*(?:([\d.eE+-]+)|([\d.eE+-]+)\s*\*\s*([\w./:-]+))\s*")
 _NEVER_ABOVE = {f"{phase}{name}_p99": f"{phase}{name}_slowest" for phase in ("", "deletion/") for name in ("api", "api_list")}
-"""What stands in for a percentile that has too few requests: it can show that a limit was kept, never that it was not."""
+"""Upper bounds that replace a percentile with too few requests. They can only show that a gate
+passed.
+"""
 _OPS: dict[str, Callable[[float, float], bool]] = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 
 @dataclass(frozen=True)
 class Gate:
-    """`metric op value`, or `metric op ratio * other` (for example PATCH-virtualmachineinstances-count <= 2 * CREATE-pods-count)."""
+    """`metric op value`, or `metric op ratio * other`."""
 
     metric: str
     op: str
@@ -27,7 +32,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A gate held against figures. `passed` is None where data is absent, which counts as a breach."""
+    """The outcome of a gate. `passed` is None without data, which counts as a breach."""
 
     gate: Gate
     value: float | None
@@ -43,31 +48,31 @@ class Verdict:
 
 def parse(text: str) -> Gate:
     """A gate from text such as `api_p99 < 1`. Raises ValueError with the form wanted."""
-    found = _FORM.fullmatch(text)
+    match = _FORM.fullmatch(text)
     try:
-        if not found:
+        if not match:
             raise ValueError
-        return Gate(found[1], found[2], float(found[3] or found[4]), found[5])
+        return Gate(match[1], match[2], float(match[3] or match[4]), match[5])
     except ValueError:
         raise ValueError(f"not a gate: {text!r}; write METRIC < VALUE, or METRIC < RATIO * METRIC") from None
 
 
 SLO = (Gate("api_p99", "<", 1.0), Gate("api_list_p99", "<", 30.0))
-"""Limits of Kubernetes' API in seconds: requests of one object, and lists (kubernetes/community, slos/api_call_latency.md)."""
+"""Limits of the Kubernetes API in seconds (kubernetes/community, slos/api_call_latency.md)."""
 
 
-def with_slo(given: Sequence[Gate]) -> list[Gate]:
-    """The limits of the API and the gates given, of which one on the same metric takes a limit's place."""
-    metrics = {each.metric for each in given}
-    return [*(each for each in SLO if each.metric not in metrics), *given]
+def with_slo(own: Sequence[Gate]) -> list[Gate]:
+    """Return the API limits and the own gates. An own gate replaces a limit on the same metric."""
+    metrics = {gate.metric for gate in own}
+    return [*(limit for limit in SLO if limit.metric not in metrics), *own]
 
 
-def hold(gates: Sequence[Gate], figures: Mapping[str, float | None]) -> list[Verdict]:
+def evaluate(gates: Sequence[Gate], figures: Mapping[str, float | None]) -> list[Verdict]:
     """Each gate against the figures of a run (NaN counts as absent)."""
-    return [_hold(gate, figures) for gate in gates]
+    return [_evaluate(gate, figures) for gate in gates]
 
 
-def _hold(gate: Gate, figures: Mapping[str, float | None]) -> Verdict:
+def _evaluate(gate: Gate, figures: Mapping[str, float | None]) -> Verdict:
     value = _present(figures.get(gate.metric))
     most = _present(figures.get(_NEVER_ABOVE.get(gate.metric, "")))
     if value is None and most is not None and gate.op in ("<", "<=") and not gate.other and _OPS[gate.op](most, gate.value):
@@ -85,4 +90,4 @@ def _present(value: float | None) -> float | None:
 
 def breaches(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """Those that did not pass."""
-    return [each for each in verdicts if not each.passed]
+    return [verdict for verdict in verdicts if not verdict.passed]

@@ -1,7 +1,8 @@
-"""Creates objects on a schedule and keeps, for each, when it was meant to go, when it went and what came back.
+"""Create objects on a schedule and record when they were due, sent and answered.
 
-`parallel` submitters share one connection pool. In an open loop each waits for the next object's time; when all are busy the next
-goes late, which is kept as its lag and reported, never hidden. Times are time.monotonic_ns() of this process.
+`parallel` submitters share one connection pool. In an open loop a submitter waits for the due time
+of the next object. If all are busy, the object is sent late and the lag is reported. Times are
+time.monotonic_ns() of this process.
 """
 
 import asyncio
@@ -24,22 +25,24 @@ from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.templates import Template
 
 HELD = 0.98
-"""An open loop that reaches less than this share of its rate did not hold it, unless nothing was late."""
-BESIDE = 20
+"""Share of its rate that an open loop must reach, unless nothing was late."""
+EXTRA_CONNECTIONS = 20
 """Connections for watches, the lock and lists."""
 LATE = 0.1
-"""Seconds: where 99 of 100 objects went at most so late, the schedule was held. Of a single batch this is all that can be said."""
+"""Lag in seconds that 99 of 100 objects may have for the schedule to count as held."""
 
 
 def connections(parallel: int) -> int:
-    """Connections for so many creations in flight and for what goes beside them (all beats on their way among it): a creation that waits for one of
-    ours would count it as the server's time."""
-    return max(100, parallel + clock.IN_FLIGHT + BESIDE)
+    """Return the number of connections for `parallel` creations and all other requests.
+
+    A creation that waited for a connection would be measured as slow.
+    """
+    return max(100, parallel + clock.IN_FLIGHT + EXTRA_CONNECTIONS)
 
 
 @dataclass(slots=True)
 class Submission:
-    """One object. `started_ns`, `answered_ns` are 0 where it was never sent; `error` is empty where it was created."""
+    """One object. `started_ns` and `answered_ns` are 0 if not sent; `error` is empty if created."""
 
     index: int
     name: str
@@ -61,7 +64,10 @@ class Submitter(Protocol):
     """A way to create the documents of one object, in order."""
 
     async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
-        """Create them; returns the UID of the last (empty where it is not told), and counts retries in `tally` by cause. Raises KubeError."""
+        """Create them and return the UID of the last, or an empty string if it is unknown.
+
+        Counts retries by cause in `tally`. Raises KubeError.
+        """
         ...
 
 
@@ -74,12 +80,12 @@ class ApiSubmitter:
 
     @classmethod
     async def open(cls, kube: Kube, template: Template) -> "ApiSubmitter":
-        """Look up the kinds of the template. Raises KubeError where the cluster does not have one."""
-        return cls(kube, [await kube.resource(each.api_version, each.kind) for each in template.documents])
+        """Look up the kinds of the template. Raises KubeError for an unknown kind."""
+        return cls(kube, [await kube.resource(document.api_version, document.kind) for document in template.documents])
 
     async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
         """See Submitter. A conflict after a retry is our own create whose answer was lost."""
-        paths = self._paths.get(namespace) or [each.path(namespace) for each in self._resources]
+        paths = self._paths.get(namespace) or [resource.path(namespace) for resource in self._resources]
         self._paths[namespace] = paths
         uid = ""
         for path, body in zip(paths, bodies, strict=True):
@@ -102,8 +108,10 @@ def uid_of(data: bytes) -> str:
 
 
 class CommandSubmitter:
-    """kubectl or another program that reads manifests on its standard input; its start is part of the submit time, as
-    in the seed's tool."""
+    """A program that reads manifests on standard input, such as kubectl.
+
+    Its start-up is part of the submission time, as in Run:ai's scale test tool.
+    """
 
     def __init__(self, kube: Kube, argv: Sequence[str], timeout: float = 60.0, reads_input: bool = True) -> None:
         self._kube, self._argv, self._timeout, self._reads = kube, list(argv), timeout, reads_input
@@ -133,8 +141,8 @@ class CommandSubmitter:
         return ""
 
 
-def nameless(text: str, name: str) -> str:
-    """A message without the object's name and what is made from it, so that equal causes are equal texts."""
+def without_name(text: str, name: str) -> str:
+    """Replace the object's name, and names derived from it, so that equal causes have equal texts."""
     return re.sub(rf"\b([a-z0-9]+-)*{re.escape(name)}(-[a-z0-9]+)*\b", "NAME", text)[:300] if name else text[:300]
 
 
@@ -146,14 +154,14 @@ def _fill(word: str, words: dict[str, str]) -> str:
 
 @dataclass
 class Submitted:
-    """What a generator did: the submissions in order of their index, and when it started (wall clock, monotonic)."""
+    """The output of a generator: submissions by index, and the start (wall clock, monotonic)."""
 
     run: str
     submissions: list[Submission]
     started_wall: float
     started_ns: int
     retries: Counter[str] = field(default_factory=Counter)
-    """By cause: an HTTP status (429 ...), timeout, connection; those of objects that failed in the end too."""
+    """Retries by cause (an HTTP status, timeout, connection), those of failed objects included."""
 
     def wall(self, monotonic_ns: int) -> float:
         """Unix time of a monotonic moment of this process."""
@@ -162,23 +170,24 @@ class Submitted:
     @property
     def created(self) -> list[Submission]:
         """Those the server (or the submitter) accepted."""
-        return [each for each in self.submissions if each.answered_ns and not each.error]
+        return [item for item in self.submissions if item.answered_ns and not item.error]
 
     def summary(self, schedule: Schedule) -> dict[str, Any]:
-        """Rates in objects/s, lags in seconds, failures by message, and whether the schedule was held (None: a closed loop).
+        """Return rates (objects/s), lags (s), failures by message, and whether the schedule was
+        held.
 
-        `rate_share` is of what was sent; it is None too where all of that was due at once, which has no rate. A schedule of which a part was
-        never sent was not held.
+        `held` and `rate_share` are None for a closed loop. `rate_share` is None too if all objects
+        were due at once. A schedule that was only partly sent was not held.
         """
-        sent = [each for each in self.submissions if each.started_ns]
+        sent = [item for item in self.submissions if item.started_ns]
         done = self.created
-        span = (max(each.answered_ns for each in done) - min(each.started_ns for each in sent)) / 1e9 if done else 0.0
-        lags = sorted(each.lag for each in sent)
-        planned, took = _span(each.intended_ns for each in sent), _span(each.started_ns for each in sent)
+        span = (max(item.answered_ns for item in done) - min(item.started_ns for item in sent)) / 1e9 if done else 0.0
+        lags = sorted(item.lag for item in sent)
+        planned, took = _span(item.intended_ns for item in sent), _span(item.started_ns for item in sent)
         share = (1.0 if took <= planned else planned / took) if planned else None
         late = lags[min(len(lags) - 1, -(-99 * len(lags) // 100) - 1)] if lags else 0.0
         held = len(sent) == len(self.submissions) and (late <= LATE or (share is not None and share >= HELD))
-        causes = Counter(nameless(each.error, each.name) for each in self.submissions if each.error)
+        causes = Counter(without_name(item.error, item.name) for item in self.submissions if item.error)
         return {
             "planned": len(self.submissions),
             "created": len(done),
@@ -197,8 +206,8 @@ class Submitted:
 
 def _span(moments: Iterable[int]) -> float:
     """Seconds from the first to the last of moments in ns; 0 without any."""
-    found = list(moments)
-    return (max(found) - min(found)) / 1e9 if found else 0.0
+    times = list(moments)
+    return (max(times) - min(times)) / 1e9 if times else 0.0
 
 
 async def generate(
@@ -215,10 +224,11 @@ async def generate(
     on_plan: Callable[[Submitted], None] | None = None,
     on_submit: Callable[[Submission], None] | None = None,
 ) -> Submitted:
-    """Create `count` objects, `parallel` at most in flight, spread over the namespaces in turn.
+    """Create `count` objects with at most `parallel` in flight, spread over the namespaces in turn.
 
-    Names are `<prefix or run>-<index>`, indices from `first`. A refused or timed-out object is kept with its error and the rest go
-    on. `on_plan` gets what is returned before anything is sent: who is interrupted knows then what may be there.
+    Names are `<prefix or run>-<index>`, with indices from `first`. A failed object keeps its error,
+    and the others continue. `on_plan` gets the result before anything is sent, so that an
+    interrupted caller knows what may exist.
     """
     start_wall, start = time.time(), time.monotonic_ns()
     # gaps between Unix time and the monotonic clock are fixed here, so every later stamp is on one clock
@@ -237,7 +247,7 @@ async def generate(
             if not schedule.open_loop:
                 item.intended_ns = time.monotonic_ns()  # a closed loop has no time to be late for
             intended = _rfc3339(done.wall(item.intended_ns))
-            bodies = [each.render(item.name, item.namespace, item.index, intended) for each in template.documents]
+            bodies = [document.render(item.name, item.namespace, item.index, intended) for document in template.documents]
             item.started_ns = time.monotonic_ns()
             tally: Counter[str] = Counter()
             try:

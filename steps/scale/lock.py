@@ -13,7 +13,7 @@ from perfdag.steps.scale.templates import RUN_LABEL
 
 NAME = "perfdag-performance-run"
 LIFE = 30
-"""Seconds after which a Lease that nobody renews is free."""
+"""Seconds without renewal after which a Lease is free."""
 NAMESPACE = "default"
 """Where the Lease is: runs from a laptop and from pods of any namespace must find the same one."""
 
@@ -26,28 +26,28 @@ class LockTimeoutError(KubeError):
 
 
 class ExclusiveRun:
-    """`async with`: hold the Lease; waits up to `timeout` seconds for another run to end or to stop renewing it.
+    """Hold the Lease of performance runs; wait up to `timeout` seconds for another run.
 
-    It is in `namespace`, where we have no rights there (an installation for one namespace) in our own. A holder has stopped where the
-    Lease was not renewed for LIFE seconds while we looked: what its clock says is not compared with ours. Raises LockTimeoutError naming the
-    holder; KubeError. `lost` says afterwards who took the cluster meanwhile, if anybody did.
+    Without rights in `namespace`, our own namespace is used. A holder has stopped if it did not
+    renew the Lease for LIFE seconds by our clock. `lost` describes a run that took the Lease over.
+    Raises LockTimeoutError, KubeError.
     """
 
     def __init__(
-        self, kube: Kube, run: str, timeout: float, told: Callable[[str], None] = lambda text: None, *, namespace: str = NAMESPACE
+        self, kube: Kube, run: str, timeout: float, log: Callable[[str], None] = lambda text: None, *, namespace: str = NAMESPACE
     ) -> None:
-        self._kube, self._run, self._namespace, self._timeout, self._told = kube, run, namespace, timeout, told
+        self._kube, self._run, self._namespace, self._timeout, self._told = kube, run, namespace, timeout, log
         self._task: asyncio.Task[None] | None = None
         self._seen: tuple[Any, Any] = (None, None)
         self._since = 0.0
         self.lost = ""
 
     async def __aenter__(self) -> "ExclusiveRun":
-        deadline, said = time.monotonic() + self._timeout, False
+        deadline, announced = time.monotonic() + self._timeout, False
         while (holder := await self._take()) is not None:
-            if not said:
+            if not announced:
                 self._told(f"waiting for performance run {holder} to end")
-                said = True
+                announced = True
             if time.monotonic() >= deadline:
                 raise LockTimeoutError(
                     f"performance run {holder} still holds the cluster after {self._timeout:g} s; wait for it, or delete lease {NAME}"
@@ -58,21 +58,21 @@ class ExclusiveRun:
 
     async def __aexit__(self, *_: object) -> None:
         if self._task:
-            await tasks.end([self._task])
+            await tasks.cancel([self._task])
         leases = await self._kube.resource("coordination.k8s.io/v1", "Lease")
         with suppress(KubeError):
-            there = await self._kube.get(leases, NAME, self._namespace)
-            if self._ours(there):
+            lease = await self._kube.get(leases, NAME, self._namespace)
+            if self._ours(lease):
                 await self._kube.delete(leases, NAME, self._namespace)
 
     def _body(self) -> dict[str, Any]:
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         spec = {"holderIdentity": self._run, "leaseDurationSeconds": LIFE, "renewTime": now}
-        metadata = {"name": NAME, "labels": {RUN_LABEL: self._run}}  # deleted with all else of a run that was killed
+        metadata = {"name": NAME, "labels": {RUN_LABEL: self._run}}  # so that `scale delete --run` finds it
         return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
 
     def _ours(self, lease: dict[str, Any]) -> bool:
-        """Whether we still hold it; told once where another took it."""
+        """Return whether we still hold the Lease, and log its loss once."""
         holder = lease["spec"].get("holderIdentity")
         if holder == self._run:
             return True
@@ -82,10 +82,10 @@ class ExclusiveRun:
         return False
 
     async def _take(self) -> str | None:
-        """None where the lease is ours now, else who holds it."""
+        """Take the Lease and return None, or return its holder."""
         leases = await self._kube.resource("coordination.k8s.io/v1", "Lease")
         try:
-            there = await self._kube.create(
+            lease = await self._kube.create(
                 self._body(), self._namespace
             )  # after a retry it may be another's: all runs are one field manager
         except KubeError as error:
@@ -95,19 +95,19 @@ class ExclusiveRun:
             if error.reason != "AlreadyExists":
                 raise
             try:
-                there = await self._kube.get(leases, NAME, self._namespace)
+                lease = await self._kube.get(leases, NAME, self._namespace)
             except KubeError as error:
                 if error.status == 404:
                     return "that just ended"
                 raise
-        spec = there["spec"]
+        spec = lease["spec"]
         holder = spec.get("holderIdentity")
         if holder == self._run:
             return None
         if self._alive(holder, spec.get("renewTime")):
             return str(holder)
         body = self._body()
-        body["metadata"]["resourceVersion"] = there["metadata"]["resourceVersion"]  # only one of two takers gets through
+        body["metadata"]["resourceVersion"] = lease["metadata"]["resourceVersion"]  # only one of two takers gets through
         try:
             await self._kube.request("PUT", leases.path(self._namespace, NAME), json=body)
         except KubeError as error:
@@ -117,7 +117,7 @@ class ExclusiveRun:
         return None
 
     def _alive(self, holder: Any, renewed: Any) -> bool:
-        """Whether the Lease was renewed in the LIFE seconds before now, by our own clock, or we have not looked for so long."""
+        """Return whether the Lease was renewed in the last LIFE seconds by our own clock."""
         now = time.monotonic()
         if self._seen != (holder, renewed):
             self._seen, self._since = (holder, renewed), now
@@ -129,12 +129,12 @@ class ExclusiveRun:
             await asyncio.sleep(LIFE / 3)
             with suppress(KubeError):
                 try:
-                    there = await self._kube.get(leases, NAME, self._namespace)
+                    lease = await self._kube.get(leases, NAME, self._namespace)
                 except KubeError as error:
                     if error.status != 404:
                         raise
-                    there = await self._kube.create(self._body(), self._namespace)  # somebody deleted it, and nobody has taken it
-                if not self._ours(there):  # it had expired and another took it: it is not ours to keep alive
+                    lease = await self._kube.create(self._body(), self._namespace)  # deleted, and still free
+                if not self._ours(lease):  # it expired, and another run took it
                     return
-                there["spec"]["renewTime"] = self._body()["spec"]["renewTime"]
-                await self._kube.request("PUT", leases.path(self._namespace, NAME), json=there)  # refused where it changed hands since
+                lease["spec"]["renewTime"] = self._body()["spec"]["renewTime"]
+                await self._kube.request("PUT", leases.path(self._namespace, NAME), json=lease)  # refused if the holder changed

@@ -1,4 +1,4 @@
-"""Namespaces of a run: made where they are missing, and gone again at the end where we made them."""
+"""Create missing namespaces of a run and delete them at the end."""
 
 import asyncio
 import time
@@ -15,31 +15,31 @@ DELETION_PATIENCE = 120.0
 
 @asynccontextmanager
 async def own_namespaces(kube: Kube, names: Sequence[str], run: str) -> AsyncIterator[None]:
-    """Create the namespaces that are missing, and delete those again at the end. Raises KubeError."""
-    made: list[str] = []
+    """Create missing namespaces, and delete these at the end. Raises KubeError."""
+    created: list[str] = []
     try:
         for name in names:
             if await ensure_namespace(kube, name, run):
-                made.append(name)
+                created.append(name)
         yield
     finally:
         namespaces = await kube.resource("v1", "Namespace")
-        for name in made:
+        for name in created:
             with suppress(KubeError):
                 await kube.delete(namespaces, name)
 
 
 async def ensure_namespace(kube: Kube, name: str, run: str, patience: float = DELETION_PATIENCE) -> bool:
-    """Create a namespace where it is missing; true where we made it.
+    """Create a namespace if it is missing, and return whether it was created.
 
-    One that is being deleted is waited for, `patience` seconds at most. Raises KubeError.
+    Waits up to `patience` seconds for a namespace that is being deleted. Raises KubeError.
     """
     deadline = time.monotonic() + patience
-    while there := await namespace_of(kube, name):
-        if not there["metadata"].get("deletionTimestamp"):
+    while namespace := await namespace_of(kube, name):
+        if not namespace["metadata"].get("deletionTimestamp"):
             return False
         if time.monotonic() >= deadline:
-            why = [each["message"] for each in there["status"].get("conditions") or [] if each["status"] == "True"]
+            why = [condition["message"] for condition in namespace["status"].get("conditions") or [] if condition["status"] == "True"]
             text = f"namespace {name} is still being deleted after {patience:g} s{': ' + '; '.join(why) if why else ''}"
             raise KubeError(0, "Terminating", " ".join(text.split()), "wait for it, mend what holds it, or take another namespace")
         await asyncio.sleep(0.2)
@@ -48,7 +48,7 @@ async def ensure_namespace(kube: Kube, name: str, run: str, patience: float = DE
     except KubeError as error:
         if error.reason != "AlreadyExists":
             raise
-        return False  # somebody else made it just now, and deletes it
+        return False  # another run created it, and deletes it
     accounts = await kube.resource("v1", "ServiceAccount")
     for _ in range(100):  # pods are refused until the controller has made it
         with suppress(KubeError):

@@ -1,4 +1,4 @@
-"""What a node object says of itself."""
+"""Properties of a node object."""
 
 import os
 from pathlib import Path
@@ -8,12 +8,14 @@ NODE_ANNOTATION = "kwok.x-k8s.io/node"
 TOLERATED = (NODE_ANNOTATION, "nvidia.com/gpu")
 """Keys of the taints that the pods of our templates tolerate: of simulated nodes, and the usual one of nodes with GPUs."""
 _NFD = "feature.node.kubernetes.io/cpu-cpuid."
-"""Labels of Node Feature Discovery: one a CPU feature that the node has; absent for one that it has not (its documentation, "Feature labels")."""
+"""Label prefix of Node Feature Discovery, one label per CPU feature that the node has."""
 
 
 def ready(node: dict[str, Any]) -> bool:
     """Whether it is Ready."""
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in (node.get("status") or {}).get("conditions") or [])
+    return any(
+        condition["type"] == "Ready" and condition["status"] == "True" for condition in (node.get("status") or {}).get("conditions") or []
+    )
 
 
 def takes_pods(node: dict[str, Any]) -> bool:
@@ -24,7 +26,7 @@ def takes_pods(node: dict[str, Any]) -> bool:
 def untolerated(node: dict[str, Any]) -> list[str]:
     """Keys of its taints that keep the pods of our templates away."""
     taints = node["spec"].get("taints") or []
-    return [each["key"] for each in taints if each["effect"] != "PreferNoSchedule" and each["key"] not in TOLERATED]
+    return [taint["key"] for taint in taints if taint["effect"] != "PreferNoSchedule" and taint["key"] not in TOLERATED]
 
 
 def simulated(node: dict[str, Any]) -> bool:
@@ -33,15 +35,16 @@ def simulated(node: dict[str, Any]) -> bool:
 
 
 def virtual(node: dict[str, Any], cpuinfo: Path = Path("/proc/cpuinfo")) -> bool | None:
-    """Whether a node is a virtual machine itself; None where nothing tells.
+    """Return whether a node is a virtual machine; None if unknown.
 
-    Node Feature Discovery tells of amd64 nodes, and the CPU's own flag of the node that this process runs on. KubeVirt's label
-    `cpu-feature.node.kubevirt.io/hypervisor` does not: it is of the CPU that guests get, and is there on bare metal too.
+    Sources are the labels of Node Feature Discovery (amd64), and /proc/cpuinfo for this process's
+    own node. KubeVirt's label `cpu-feature.node.kubevirt.io/hypervisor` describes the guests' CPU
+    instead.
     """
     labels = node["metadata"].get("labels") or {}
     if f"{_NFD}HYPERVISOR" in labels:
         return bool(labels[f"{_NFD}HYPERVISOR"] == "true")
-    if labels.get("kubernetes.io/arch") == "amd64" and any(each.startswith(_NFD) for each in labels):
+    if labels.get("kubernetes.io/arch") == "amd64" and any(label.startswith(_NFD) for label in labels):
         return False
     if node["metadata"]["name"] == os.environ.get("PERFDAG_NODE"):
         flags = [line for line in cpuinfo.read_text().splitlines() if line.startswith("flags")]

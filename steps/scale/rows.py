@@ -1,8 +1,8 @@
-"""From records to rows: one row a workload and stage, with the seconds since the stage it follows.
+"""Convert records to rows: one row per workload and stage.
 
-A stage that was not seen has no value: `unobserved` where a later one was seen (or where it may never come), `censored` where the
-object never got there before the observation ended (`seconds` is then how long it had waited, a lower bound), `failed` where the
-object was never created. Percentiles count censored rows as infinitely long.
+`seconds` counts from the stage before. Status `unobserved`: a later stage was seen, or the stage is
+optional. `censored`: the stage was not reached, and `seconds` is a lower bound. `failed`: the
+object was never created. Percentiles treat censored rows as infinite.
 """
 
 import math
@@ -13,60 +13,24 @@ from typing import Literal
 
 from perfdag.steps.scale.chains import Step, chain
 from perfdag.steps.scale.generator import Submission
+from perfdag.steps.scale.moments import Clocks, Moment, difference
 from perfdag.steps.scale.records import Record
-from perfdag.steps.scale.stages import whole_second
+from perfdag.steps.scale.stages import SET, VMI
 
 Status = Literal["ok", "unobserved", "censored", "failed"]
 _ENDS = ("succeeded", "failed")
 OLDER = 140
-"""Characters of an older message before the newest one, which must not be cut off with a text that is too long."""
-SET, VMI = "VirtualMachineInstanceReplicaSet", "VirtualMachineInstance"
-
-
-@dataclass(frozen=True)
-class Clocks:
-    """What turns a record's times into Unix time of this machine's clock.
-
-    `mono_to_unix_ns` is added to a monotonic time; `server_ahead_s` is the server's clock minus ours; `lag_s` the p99 of the watch.
-    """
-
-    mono_to_unix_ns: int
-    server_ahead_s: float = 0.0
-    lag_s: float | None = None
-
-    @property
-    def ahead_ns(self) -> int:
-        """The server's clock minus ours in ns."""
-        return round(self.server_ahead_s * 1e9)
-
-
-@dataclass(frozen=True)
-class Moment:
-    """When a stage was reached, in Unix ns (0: not known): by receive time, which is of our clock, by the API and by an Event, as they say
-    it; theirs is `ahead` of ours."""
-
-    received: int = 0
-    api: int = 0
-    event: int = 0
-    ahead: int = 0
-
-    @property
-    def best(self) -> int:
-        """The most precise of the three, by our clock."""
-        told = self.event or self.api
-        return self.received or (told - self.ahead if told else 0)
-
-    @property
-    def served(self) -> int:
-        """The same by the server's clock: a whole second of the API stays one."""
-        return self.best + self.ahead if self.best else 0
+"""Maximum length of an older message, so that the newest one is not cut off."""
 
 
 @dataclass
 class Row:
-    """One workload (of a replica set: one VMI) and stage. Times are Unix seconds, `seconds` since the stage `since`, `resolution_s`
-    the error bar of `seconds`. The stage `submitted` is the time an object was due (`intended`); `submitted` is when it was sent. The API's
-    and the Event's time are the server's own; all others are of this machine's clock, also `reached`, the most precise of the three."""
+    """One workload (of a replica set: one VMI) and stage.
+
+    Times are Unix seconds. `resolution_s` is the error bar of `seconds`. `intended` is when the
+    object was due, `submitted` when it was sent. `api_time` and `event_time` are by the server's
+    clock, all others by ours. `reached` is the most precise of them.
+    """
 
     run: str
     index: int
@@ -105,13 +69,13 @@ class Family:
 
     def below(self, uid: str) -> dict[str, list[Record]]:
         """The object of that UID and all it owns, by kind."""
-        found: dict[str, list[Record]] = defaultdict(list)
+        by_kind: dict[str, list[Record]] = defaultdict(list)
         todo = [self._records[uid]] if uid in self._records else []
         while todo:
             record = todo.pop()
-            found[record.kind].append(record)
+            by_kind[record.kind].append(record)
             todo += self._children.get(record.uid, ())
-        return found
+        return by_kind
 
 
 def _moment(record: Record, stage: str, clocks: Clocks) -> Moment | None:
@@ -123,39 +87,19 @@ def _moment(record: Record, stage: str, clocks: Clocks) -> Moment | None:
 
 
 def _reached(step: Step, family: Mapping[str, list[Record]], expected: int | None, clocks: Clocks) -> Moment | None:
-    """When the step's stage was reached: for `last` only when all of them (`expected`, where it is known) were seen to reach it."""
+    """Return when the stage was reached. `last` needs all (`expected`) objects."""
     records = family.get(step.kind, [])
     if step.kind == VMI and step.stage != "failed":
-        records = _lasting(records)
+        records = _without_replaced_vmis(records)
     elif step.kind == "Pod":
-        records = _standing(records, step.stage, expected)
-    moments = [found for record in records if (found := _moment(record, step.stage, clocks))]
+        records = _without_replaced_pods(records, step.stage, expected)
+    moments = [moment for record in records if (moment := _moment(record, step.stage, clocks))]
     if not moments:
         return None
     if step.pick == "first":
-        return min(moments, key=lambda each: each.best or math.inf)
+        return min(moments, key=lambda moment: moment.best or math.inf)
     short = expected is not None and step.kind == "Pod" and len(moments) < expected
-    return None if short or len(moments) < len(records) else max(moments, key=lambda each: each.best)
-
-
-def difference(start: Moment, end: Moment, clocks: Clocks) -> tuple[float, float | None, str] | None:
-    """Seconds from start to end on the best clock both have, its error bar in seconds, and the clock's name; None where there is none."""
-    if start.received and end.received:
-        return (end.received - start.received) / 1e9, clocks.lag_s, "receive"
-    if start.api and end.api:
-        if whole_second(start.api) or whole_second(end.api):
-            return _cut(start.api, end.api), 1.0, "api"
-        return (end.api - start.api) / 1e9, 1e-6, "api"
-    if start.best and end.best:
-        return _cut(start.served, end.served), 1.0, "mixed"
-    return None
-
-
-def _cut(start: int, end: int) -> float:
-    """Whole seconds between two times of the clock that cut one of them: only one cut would add or take half a second, on the average,
-    and the seconds of another clock would add or take more."""
-    second = 1_000_000_000
-    return float(end // second - start // second)
+    return None if short or len(moments) < len(records) else max(moments, key=lambda moment: moment.best)
 
 
 def rows_of(
@@ -179,20 +123,20 @@ def rows_of(
     family, end = Family(records), until_ns + clocks.mono_to_unix_ns
     fake = None if simulated is None else set(simulated)
     steps = chain(api_version, kind)
-    by_name = {(each.namespace, each.name): each for each in records.values() if each.kind == kind}
+    by_name = {(record.namespace, record.name): record for record in records.values() if record.kind == kind}
     for item in submissions:
         record = records.get(item.uid) or by_name.get((item.namespace, item.name))
         if kind == SET:
-            found = _members(item, record, family, expected_pods or 1)
+            workloads = _members(item, record, family, expected_pods or 1)
         else:
-            found = [Workload(item, record, item.index, item.name, family.below(record.uid) if record else {}, expected_pods)]
-        for workload in found:
+            workloads = [Workload(item, record, item.index, item.name, family.below(record.uid) if record else {}, expected_pods)]
+        for workload in workloads:
             yield from _rows_of_one(workload, clocks, run, kind, steps, end, fake, messages or {})
 
 
 @dataclass
 class Workload:
-    """What a set of rows is about: a submission, or one VMI of a submitted set. `below` are its objects by kind."""
+    """The subject of a set of rows: a submission, or one VMI of a submitted set."""
 
     item: Submission
     record: Record | None
@@ -204,28 +148,28 @@ class Workload:
 
 
 def _members(item: Submission, record: Record | None, family: Family, replicas: int) -> list[Workload]:
-    """A workload for each VMI that a set shall have, those that are there by age: a set's time is not that of its VMIs."""
-    vmis = _lasting(family.below(record.uid)[VMI]) if record else []
-    vmis.sort(key=lambda each: (each.times("created") or (0, 0, 0))[2] or (each.times("created") or (0,))[0])
-    found = []
+    """Return one workload for every VMI of a replica set, existing VMIs by age."""
+    vmis = _without_replaced_vmis(family.below(record.uid)[VMI]) if record else []
+    vmis.sort(key=lambda vmi: (vmi.times("created") or (0, 0, 0))[2] or (vmi.times("created") or (0,))[0])
+    workloads = []
     for k in range(replicas):
         member = vmis[k] if k < len(vmis) else None
         below = {**family.below(member.uid)} if member else {}
         if record:
             below[SET] = [record]
-        found.append(Workload(item, record, item.index * replicas + k, f"{item.name}-{k}", below, 1, member.uid if member else ""))
-    return found
+        workloads.append(Workload(item, record, item.index * replicas + k, f"{item.name}-{k}", below, 1, member.uid if member else ""))
+    return workloads
 
 
-def _lasting(vmis: list[Record]) -> list[Record]:
-    """Without those that ended before they ran and were replaced, as long as there is another."""
-    return [each for each in vmis if "running" in each.stages or not {"failed", "gone"} & set(each.stages)] or vmis
+def _without_replaced_vmis(vmis: list[Record]) -> list[Record]:
+    """Return the VMIs without those that ended before they ran and were replaced."""
+    return [vmi for vmi in vmis if "running" in vmi.stages or not {"failed", "gone"} & set(vmi.stages)] or vmis
 
 
-def _standing(pods: list[Record], stage: str, expected: int | None) -> list[Record]:
-    """Without those that ended before the stage, as long as the others make up what was `expected`: they were replaced."""
-    ended = {"gone"} if expected is None else {"gone", "failed"}  # where their number is not known nothing tells what replaces a failed one
-    others = [each for each in pods if stage in each.stages or not ended & set(each.stages)]
+def _without_replaced_pods(pods: list[Record], stage: str, expected: int | None) -> list[Record]:
+    """Return the pods without those that ended before the stage and were replaced."""
+    ended = {"gone"} if expected is None else {"gone", "failed"}  # without a number, replacements of failed pods are unknown
+    others = [pod for pod in pods if stage in pod.stages or not ended & set(pod.stages)]
     return others if len(others) >= (expected or 1) else pods
 
 
@@ -240,22 +184,22 @@ def _rows_of_one(
     messages: Mapping[str, str],
 ) -> Iterator[Row]:
     item, record, below = workload.item, workload.record, workload.below
-    members = [each for group in below.values() for each in group]
-    nodes = sorted({each.node for each in members if each.node})
-    error = item.error or next((text for each in members if (text := said(each, messages))), "") or None
+    members = [record for group in below.values() for record in group]
+    nodes = sorted({record.node for record in members if record.node})
+    error = item.error or next((text for record in members if (text := error_text(record, messages))), "") or None
     moments: dict[str, Moment | None] = {}
     if item.started_ns:  # from the time it was due: in a closed loop that is when it was sent
         moments["submitted"] = Moment(received=(item.intended_ns or item.started_ns) + clocks.mono_to_unix_ns, ahead=clocks.ahead_ns)
     for step in steps:
         moments[step.name] = _reached(step, below, workload.expected, clocks)
     moments["deleting"] = _moment(record, "deleting", clocks) if record else None
-    latest = max((each.best for each in moments.values() if each), default=0)
+    latest = max((moment.best for moment in moments.values() if moment), default=0)
     for step in steps:
         ended, deleting = moments[step.name] if step.stage in _ENDS else None, moments["deleting"]
         if ended and deleting and (ended.best >= deleting.best) != (step.since == "deleting"):
             moments[step.name] = None  # it ended by itself, and was deleted later, or the other way round
     for step in steps:
-        start, here = moments.get(step.since), moments[step.name]
+        start, moment = moments.get(step.since), moments[step.name]
         uid = workload.uid or (record.uid if record else item.uid)
         row = Row(run, workload.index, workload.name, item.namespace, kind, uid, step.name, step.since, "ok")
         row.objects = len(below.get(step.kind, ()))
@@ -263,15 +207,15 @@ def _rows_of_one(
         row.submitted = (item.started_ns + clocks.mono_to_unix_ns) / 1e9 if item.started_ns else None
         row.retries, row.error, row.node = item.retries, error, ",".join(nodes) or None
         row.simulated = all(node in fake for node in nodes) if nodes and fake is not None else None
-        if here:
-            row.api_time, row.event_time = here.api / 1e9 or None, here.event / 1e9 or None
-            row.receive_time, row.reached = here.received / 1e9 or None, here.best / 1e9 or None
-        span = difference(start, here, clocks) if start and here else None
+        if moment:
+            row.api_time, row.event_time = moment.api / 1e9 or None, moment.event / 1e9 or None
+            row.receive_time, row.reached = moment.received / 1e9 or None, moment.best / 1e9 or None
+        span = difference(start, moment, clocks) if start and moment else None
         if item.error or not item.started_ns:
             row.status = "failed"
         elif span:
             row.seconds, row.resolution_s, row.source = span
-        elif step.optional or here or (latest and _overtaken(step, steps, moments)):
+        elif step.optional or moment or (latest and _passed_unseen(step, steps, moments)):
             row.status = "unobserved"
         else:
             row.status = "censored"
@@ -279,8 +223,8 @@ def _rows_of_one(
         yield row
 
 
-def said(record: Record, messages: Mapping[str, str]) -> str:
-    """What an object says of its failure and what Events warned of (`messages` by UID), the newest last; what both say only once."""
+def error_text(record: Record, messages: Mapping[str, str]) -> str:
+    """Return the object's failure message and its last warning, the newest last."""
     own, warned = record.error, messages.get(record.uid, "")
     if not own or not warned or own.partition(": ")[2] == warned.partition(": ")[2]:
         return own or warned
@@ -288,30 +232,30 @@ def said(record: Record, messages: Mapping[str, str]) -> str:
     return f"{older[:OLDER]}; {newest}"
 
 
-def _overtaken(step: Step, steps: Sequence[Step], moments: Mapping[str, Moment | None]) -> bool:
-    """True where a later stage was seen, or the workload succeeded, so this one happened unseen."""
+def _passed_unseen(step: Step, steps: Sequence[Step], moments: Mapping[str, Moment | None]) -> bool:
+    """Return whether a later stage was seen, so that this one happened unobserved."""
     later = steps[steps.index(step) + 1 :]
-    return any(moments[each.name] for each in later if not each.optional or (each.stage == "succeeded" and each.since != "deleting"))
+    return any(moments[step.name] for step in later if not step.optional or (step.stage == "succeeded" and step.since != "deleting"))
 
 
 def on_simulated(rows: Iterable[Row]) -> bool | None:
     """Whether any pods were on simulated nodes; None where they had nodes and nothing tells which are."""
-    told = {row.simulated for row in rows if row.node}
-    return None if None in told else True in told
+    answers = {row.simulated for row in rows if row.node}
+    return None if None in answers else True in answers
 
 
 def with_deletion(before: Sequence[Row], after: Iterable[Row]) -> list[Row]:
-    """Rows as they were before the deletion began, but for the stages of the deletion itself, which are those of `after`.
+    """Merge rows from before the deletion with the deletion's own stages from `after`.
 
-    What gets its turn only because others go has not reached its stage.
+    Stages reached only because other objects were deleted do not count.
     """
     late = [row for row in after if row.since == "deleting"]
     by_index = {(row.index, row.stage): row for row in late}
     by_uid = {(row.uid, row.stage): row for row in late}
     members = {row.index for row in before if row.kind == SET and row.stage == "vmi_created" and row.objects}
-    found = []
+    merged = []
     for row in before:
         # VMIs of a set are numbered anew when some of them go; a number that had no VMI yet has no UID of its own
         end = by_uid.get((row.uid, row.stage)) if row.index in members else by_index.get((row.index, row.stage))
-        found.append(replace(end, index=row.index, name=row.name, uid=row.uid) if end else row)
-    return found
+        merged.append(replace(end, index=row.index, name=row.name, uid=row.uid) if end else row)
+    return merged

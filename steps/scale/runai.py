@@ -1,19 +1,19 @@
-"""The files of Run:ai's scale test tool: settings, submitted.json and sampled.json (run-ai/scale-test-tool, README.md); times.csv is in `times`.
+"""Settings, submitted.json and sampled.json of Run:ai's scale test tool.
 
-Field names are the tool's. Differences: a time that was never seen is null, never another event's time; times keep their fraction.
+Field names are the tool's (run-ai/scale-test-tool, README.md). Differences: an unseen time is null,
+and times keep their fraction.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
-from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale.generator import Submitted
-from perfdag.steps.scale.rows import SET, Row
+from perfdag.steps.scale.rows import Row
+from perfdag.steps.scale.stages import SET
 from perfdag.steps.scale.templates import RUNAI_STORAGE
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ _OF_VMS: dict[str, tuple[str, ...]] = {
 """`scheduled` is a VMI's own phase: what the scheduler decides is about its launcher pod."""
 _OF_PODS = {"firstPodCreatedTimestamp": ("created",), "lastPodCreatedTimestamp": ("created",)}
 _LAST = ("lastPodCreatedTimestamp", "podSchedulingDecisionTimestamp")
-"""Of a set of VMIs the last one's, where all have it; of the others the first one's."""
+"""Times that a set of VMIs takes from its last VMI; all others come from the first."""
 
 
 class SettingsError(ValueError):
@@ -53,7 +53,8 @@ class Settings:
     output_dir: str = "logs"
     project: str = "project-0"
     submitter: str = "api"
-    """api, kubectl, runai-cli, or a plug-in of the entry-point group `perfdag.submitters`: a callable (kube, settings) -> Submitter."""
+    """api, kubectl, runai-cli, or a plug-in of `perfdag.submitters`: (kube, settings) -> Submitter.
+    """
     runai_cli_path: str = "runai"
     kubectl_path: str = "kubectl"
     image: str = "gcr.io/run-ai-lab/ubuntu:loop"
@@ -61,7 +62,7 @@ class Settings:
     scheduler_event_times: bool = True
     """Evictions and PVC times, from Events; they cost one more watch."""
     backend_times: str = ""
-    """Name of a plug-in of the entry-point group `perfdag.backend_times`: a callable (project, namespace) -> {job name: Unix seconds}."""
+    """A plug-in of `perfdag.backend_times`: (project, namespace) -> {job name: Unix seconds}."""
 
 
 def read_settings(path: Path | None) -> Settings:
@@ -71,14 +72,14 @@ def read_settings(path: Path | None) -> Settings:
     import yaml
 
     try:
-        given = yaml.safe_load(path.read_text()) or {}
+        values = yaml.safe_load(path.read_text()) or {}
     except (OSError, yaml.YAMLError) as error:
         raise SettingsError(f"cannot read the settings {path}: {' '.join(str(error).split())}") from None
     known = {field.name: field.type for field in fields(Settings)}
-    if not isinstance(given, dict) or set(given) - set(known):
-        wrong = ", ".join(sorted(map(str, set(given) - set(known)))) if isinstance(given, dict) else "it is not a mapping"
+    if not isinstance(values, dict) or set(values) - set(known):
+        wrong = ", ".join(sorted(map(str, set(values) - set(known)))) if isinstance(values, dict) else "it is not a mapping"
         raise SettingsError(f"{path}: {wrong}; there are {', '.join(known)}")
-    settings = checked(path, Settings, given)
+    settings = checked(path, Settings, values)
     check_submitter(settings.submitter, f"{path}: ")
     return settings
 
@@ -97,17 +98,17 @@ def checked(path: Path, kind: type[T], body: Any) -> T:
 
 def check_submitter(name: str, where: str = "") -> None:
     """Raises SettingsError for a submitter that neither comes with perfdag nor is installed."""
-    there = [*SUBMITTERS, *sorted(each.name for each in entry_points(group=SUBMITTER_GROUP))]
-    if name not in there:
-        raise SettingsError(f"{where}submitter {name!r}; there are {', '.join(there)}")
+    names = [*SUBMITTERS, *sorted(entry_point.name for entry_point in entry_points(group=SUBMITTER_GROUP))]
+    if name not in names:
+        raise SettingsError(f"{where}submitter {name!r}; there are {', '.join(names)}")
 
 
-def plug_in(group: str, name: str, what: str) -> Any:
+def load_plug_in(group: str, name: str, what: str) -> Any:
     """What is installed under that name of an entry-point group. Raises SettingsError."""
-    found = [each for each in entry_points(group=group) if each.name == name]
-    if not found:
+    matches = [entry_point for entry_point in entry_points(group=group) if entry_point.name == name]
+    if not matches:
         raise SettingsError(f"no {what} plug-in {name!r} is installed (group {group})")
-    return found[0].load()
+    return matches[0].load()
 
 
 def runai_argv(settings: Settings, workload: str, gpus: str, workers: int, pvc: bool) -> list[str]:
@@ -126,15 +127,17 @@ def runai_argv(settings: Settings, workload: str, gpus: str, workers: int, pvc: 
 
 
 def submitted_json(done: Submitted, project: str) -> list[dict[str, str]]:
-    """submitted.json: what was accepted, with the moment it was due; that of a closed loop, which is never late, is when it was sent."""
+    """Return the accepted submissions with their due time; in a closed loop, the time they were
+    sent.
+    """
     return [
         {
-            "jobName": each.name,
+            "jobName": item.name,
             "projectName": project,
-            "jobNamespace": each.namespace,
-            "submitTimestamp": _iso(done.wall(each.intended_ns)) or "",
+            "jobNamespace": item.namespace,
+            "submitTimestamp": _iso(done.wall(item.intended_ns)) or "",
         }
-        for each in done.created
+        for item in done.created
     ]
 
 
@@ -145,7 +148,7 @@ def sampled_json(rows: Sequence[Row], project: str, backend: Mapping[str, float]
         if row.status != "failed":
             name = row.name.rpartition("-")[0] if row.kind == SET else row.name  # rows of a set are its VMIs'
             workloads.setdefault((row.namespace, name), {}).setdefault(row.name, {})[row.stage] = row
-    found, waiting = [], []
+    scheduled, waiting = [], []
     for (namespace, name), members in workloads.items():
         item: dict[str, Any] = {"jobName": name, "jobNamespace": namespace, "projectName": project}
         kind = next(row.kind for stages in members.values() for row in stages.values())
@@ -161,14 +164,14 @@ def sampled_json(rows: Sequence[Row], project: str, backend: Mapping[str, float]
                 item[key] = _iso(min(known, default=None))
         item["backendJobCreatedTimestamp"] = _iso((backend or {}).get(name))
         if item["podSchedulingDecisionTimestamp"]:
-            found.append(item)
+            scheduled.append(item)
         else:
             waiting.append(name)
-    return found, waiting
+    return scheduled, waiting
 
 
 def _first_of(stages: Mapping[str, Row], names: Sequence[str], watched: bool) -> float | None:
-    return next((at for each in names if each in stages and (at := _time(stages[each], watched))), None)
+    return next((at for name in names if name in stages and (at := _time(stages[name], watched))), None)
 
 
 def _time(row: Row, watched: bool) -> float | None:
@@ -179,27 +182,15 @@ def _iso(seconds: float | None) -> str | None:
     return datetime.fromtimestamp(seconds, UTC).isoformat() if seconds else None
 
 
-async def runai_version(kube: Kube) -> str | None:
-    """What Run:ai says of its version; None where it is not there, or simulated, or may not be asked.
-
-    It publishes it in a ConfigMap (Run:ai documentation, "Install a cluster", verify your installation).
-    """
-    with suppress(KubeError):
-        told = await kube.get(await kube.resource("v1", "ConfigMap"), "runai-public", "runai")
-        version: str | None = (told.get("data") or {}).get("cluster-version")
-        return version
-    return None
-
-
 def backend_times(settings: Settings, project: str, namespaces: Sequence[str]) -> dict[str, float]:
-    """Unix seconds a job's row appeared in the backend, from the plug-in that the settings name, which is asked for each namespace.
+    """Return when jobs appeared in the backend (Unix seconds), from the plug-in of the settings.
 
     Raises SettingsError.
     """
     if not settings.backend_times:
         return {}
     times: dict[str, float] = {}
-    ask = plug_in("perfdag.backend_times", settings.backend_times, "backend_times")
+    ask = load_plug_in("perfdag.backend_times", settings.backend_times, "backend_times")
     for namespace in namespaces:
         times |= ask(project, namespace)
     return times

@@ -1,4 +1,4 @@
-"""What all scheduling scenarios share: the request, a session on the cluster, and the result with its figures and verdicts."""
+"""The parts that all scheduling scenarios share: the spec, the session and the result."""
 
 import math
 import time
@@ -13,13 +13,13 @@ from perfdag.steps.scale import gates as gating
 from perfdag.steps.scale.apimetrics import CREATION
 from perfdag.steps.scale.namespaces import own_namespaces
 from perfdag.steps.scale.opening import open_session
+from perfdag.steps.scale.result import Result, figures_of
 from perfdag.steps.scale.rows import on_simulated, with_deletion
-from perfdag.steps.scale.runai import runai_version
+from perfdag.steps.scale.runai_version import runai_version
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import Session, new_run
 from perfdag.steps.scale.summary import Summary, summaries, throughput
 from perfdag.steps.scale.templates import Template, load
-from perfdag.steps.scale.vmi import Result, emptied, figures_of
 
 ONLY_SCHEDULED = ("gated", "fill", "fragmentation", "preemption", "gang", "reclaim")
 """Scenarios whose pods need not become ready."""
@@ -28,13 +28,13 @@ STAGES: dict[Goal, str] = {"scheduled": "submission_to_scheduled", "ready": "rea
 """What a workload must reach for a goal: one that succeeds too fast for Ready has succeeded."""
 
 
-class NotHereError(Exception):
-    """The scenario cannot be run on this cluster; the text says what is missing."""
+class ScenarioUnavailableError(Exception):
+    """The scenario cannot run on this cluster, with the reason."""
 
 
 @dataclass
 class Spec:
-    """What is submitted. `timeout` in seconds bounds each wait; `expected_pods` is the pods of one workload."""
+    """What to submit. `timeout` bounds every wait in seconds."""
 
     template: str = "job"
     count: int = 100
@@ -50,8 +50,8 @@ class Spec:
     variables: dict[str, Any] = field(default_factory=dict)
     gates: list[gating.Gate] = field(default_factory=list)
     deadline: float = math.inf
-    """time.monotonic() from which on nothing is waited for but deletion: what has not come by then is censored."""
-    tell: Callable[[str], None] = lambda text: None
+    """time.monotonic() after which only deletion is waited for. Later stages are censored."""
+    log: Callable[[str], None] = lambda text: None
     run: str = field(default_factory=new_run)
     """The id that all it makes is labelled with, the lock of performance runs too."""
 
@@ -62,20 +62,18 @@ def template_of(spec: Spec, run: str, *, gated: bool = False, name: str | None =
     return load(name or spec.template, run, values, pvc=spec.pvc, storage_class=spec.storage_class, gated=gated)
 
 
-def begin(spec: Spec, scenario: str) -> str:
-    """A run's id, told before anything is made: what a killed process leaves is deleted by it."""
-    spec.tell(f"run {spec.run}: {scenario}")
+def start_run(spec: Spec, scenario: str) -> str:
+    """Log and return the run's id, by which the objects of a killed process can be deleted."""
+    spec.log(f"run {spec.run}: {scenario}")
     return spec.run
 
 
 @asynccontextmanager
 async def session_of(kube: Kube, spec: Spec, run: str, template: Template) -> AsyncIterator[Session]:
-    """A session in the spec's namespaces, which are made where they are missing and deleted at the end."""
+    """Open a session in the spec's namespaces; missing ones are created and later deleted."""
     async with (
         own_namespaces(kube, spec.namespaces, run),
-        open_session(
-            kube, template, spec.namespaces, run, expected_pods=template.members, deadline=spec.deadline, tell=spec.tell
-        ) as session,
+        open_session(kube, template, spec.namespaces, run, expected_pods=template.members, deadline=spec.deadline, log=spec.log) as session,
     ):
         yield session
 
@@ -88,9 +86,9 @@ async def finish(
     planned_misses: int = 0,
     among: Container[str] | None = None,
 ) -> Result:
-    """Rows, figures and verdicts, then deletion, which must leave nothing.
+    """Compute rows, figures and verdicts, and delete all objects.
 
-    So many workloads cannot reach the goal where all is well; of those `among` (UIDs) as many as missed it, and no more than that.
+    `planned_misses` workloads cannot reach the goal; with `among` (UIDs), at most as many of those.
     """
     await session.scrape(CREATION)
     rows = await session.rows()
@@ -99,7 +97,7 @@ async def finish(
     mean, best = throughput([row.reached for row in final if row.reached and row.status == "ok"])
     if among is not None:
         planned_misses = min(planned_misses, sum(row.status != "ok" and row.uid in among for row in final))
-    left = await emptied(session, spec.parallel, spec.timeout)
+    left = await session.delete_all(spec.parallel, spec.timeout)
     rows = with_deletion(rows, await session.rows())
     stages: list[Summary] = summaries(rows)
     planned = len(session.submissions) - planned_misses
@@ -107,16 +105,16 @@ async def finish(
     figures["success_ratio"] = sum(row.status == "ok" for row in final) / planned if planned else None
     figures["censored"] = float(sum(row.status == "censored" for row in final))
     figures |= extra
-    figures |= apimetrics.of_deletion(session.phases) | {"left_behind": left}
-    generator = [made.summary(schedule) for made, schedule in session.batches]
+    figures |= apimetrics.deletion_figures(session.phases) | {"left_behind": left}
+    generator = [batch.summary(schedule) for batch, schedule in session.batches]
     started, ended = session.batches[0][0].started_wall, time.time()
-    await session.doubts()
+    await session.check_clocks()
     if {True, False} <= {row.simulated for row in rows}:
         session.notes.append("pods were placed on simulated and on real nodes: the figures are of both together")
     facts = session.facts() | {"generator": generator, "simulated": on_simulated(rows), "goal": goal}
     if session.template.documents[-1].api_version.startswith("run.ai/"):
         facts["runai_version"] = await runai_version(session.kube)
-    verdicts = gating.hold(spec.gates, figures | session.judged())
-    calls = apimetrics.told(session.phases)
+    verdicts = gating.evaluate(spec.gates, figures | session.gate_latencies())
+    calls = apimetrics.call_records(session.phases)
     count = len(session.submissions)
     return Result(scenario, count, session.run, rows, stages, figures, facts, verdicts, calls=calls, started=started, ended=ended)

@@ -1,21 +1,24 @@
-"""One measured run on a cluster: submissions, waits, deletion and, at the end, the rows. It is begun and left in `opening`."""
+"""One measured run on a cluster: submissions, waits, deletion and rows."""
 
 import asyncio
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from perfdag.kube import Kube, KubeError
-from perfdag.steps.scale import apimetrics
+from perfdag.steps.scale import apimetrics, removal
+from perfdag.steps.scale.apimetrics import DELETION
 from perfdag.steps.scale.clock import Heartbeat, Offset, drift
-from perfdag.steps.scale.completion import reached, wanted
+from perfdag.steps.scale.completion import expected_count, reached
 from perfdag.steps.scale.generator import Submission, Submitted, Submitter, generate
-from perfdag.steps.scale.harness import Harness
+from perfdag.steps.scale.harness import SelfLoad
+from perfdag.steps.scale.moments import Clocks
 from perfdag.steps.scale.observer import Observer
 from perfdag.steps.scale.records import Record
-from perfdag.steps.scale.rows import Clocks, Row, rows_of
+from perfdag.steps.scale.rows import Row, rows_of
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.simulate import simulated_nodes
 from perfdag.steps.scale.templates import Template
@@ -26,7 +29,9 @@ LEFT_BEHIND = 300.0
 
 @dataclass
 class Session:
-    """A run under way; use `opening.open_session`. Times are time.monotonic_ns() unless a name says otherwise."""
+    """A run in progress; use `opening.open_session`. Times are time.monotonic_ns() unless named
+    otherwise.
+    """
 
     kube: Kube
     run: str
@@ -37,10 +42,10 @@ class Session:
     submitter: Submitter
     offset: Offset
     scrapes: list[apimetrics.Scrape]
-    """Of /metrics: the first before anything was made, then at the end of each phase; none where the API server does not tell."""
+    """Scrapes of /metrics, one before the run and one after every phase. Empty if unavailable."""
     expected_pods: int | None = None
     servers: list[Kube] = field(default_factory=list)
-    """Clients of each API server, for /metrics."""
+    """Clients of all API servers, for /metrics."""
     submissions: list[Submission] = field(default_factory=list)
     batches: list[tuple[Submitted, Schedule]] = field(default_factory=list)
     deadline: float = math.inf
@@ -48,7 +53,7 @@ class Session:
     notes: list[str] = field(default_factory=list)
     phases: dict[str, list[apimetrics.Calls]] = field(default_factory=dict)
     """API calls by phase; a phase whose books could not be closed is absent."""
-    harness: Harness = field(default_factory=Harness)
+    self_load: SelfLoad = field(default_factory=SelfLoad)
     drift: dict[str, float] = field(default_factory=dict)
     """How far the server's clock moved against ours until the end, and its bound, in seconds."""
     _deleted: set[str] = field(default_factory=set)
@@ -58,9 +63,9 @@ class Session:
         self._measure()
         first = len(self.submissions)
 
-        def known(made: Submitted) -> None:
-            self.submissions += made.submissions
-            self.batches.append((made, schedule))
+        def known(batch: Submitted) -> None:
+            self.submissions += batch.submissions
+            self.batches.append((batch, schedule))
 
         creation = generate(
             self.submitter, self.template, count, self.namespaces, schedule, parallel, run=self.run, first=first, on_plan=known
@@ -69,24 +74,26 @@ class Session:
             async with asyncio.timeout(self.left_of(math.inf)):
                 return await creation
         except TimeoutError:
-            self.notes.append(f"creation was given up {self.ended(math.inf)}")
+            self.notes.append(f"creation was given up {self.wait_end(math.inf)}")
             return self.batches[-1][0]
 
     def left_of(self, timeout: float) -> float | None:
-        """`timeout` seconds, or what is left of the sample's own limit where that is less; None without a bound."""
+        """Return `timeout` or the time left for the sample, whichever is less; None without a
+        limit.
+        """
         left = min(timeout, self.deadline - time.monotonic())
         return None if math.isinf(left) else max(0.0, left)
 
-    def ended(self, timeout: float) -> str:
+    def wait_end(self, timeout: float) -> str:
         """When a wait of at most `timeout` seconds was given up, in words."""
         return "at the sample's own time limit" if time.monotonic() >= self.deadline else f"after {timeout:g} s"
 
     def reached(self, kind: str, *stages: str) -> int:
-        """How many objects of a kind have reached one of the stages (an object counts once, however many of them it reached)."""
+        """Count the objects of a kind that reached at least one of the stages."""
         return self.observer.reached(kind, *stages)
 
     async def wait(self, kind: str, count: int, timeout: float, *stages: str) -> bool:
-        """Wait until `count` objects of a kind reached one of the stages; false after `timeout` seconds, or at the sample's limit."""
+        """Wait until `count` objects of a kind reached a stage. Return False at the time limit."""
         counts = self.observer.counts
 
         def enough() -> bool:
@@ -95,40 +102,42 @@ class Session:
 
         return await self.until(enough, timeout)
 
-    def there(self, goal: str = "ready") -> tuple[int, int]:
-        """How many of all that the accepted workloads bring up reached the goal or failed, and how many shall."""
+    def progress(self, goal: str = "ready") -> tuple[int, int]:
+        """Return how many pods or VMIs reached the goal or failed, and how many are expected."""
         last, members = self.template.documents[-1], self.expected_pods
-        enough = wanted(self.submissions, members)
+        enough = expected_count(self.submissions, members)
         return reached(self.observer, last.api_version, last.kind, members, enough, goal), enough
 
-    async def all_there(self, timeout: float, goal: str = "ready") -> bool:
+    async def all_reached(self, timeout: float, goal: str = "ready") -> bool:
         """Wait until all of them did; false after `timeout` seconds, or at the sample's limit."""
 
         def enough() -> bool:
-            got, wanted = self.there(goal)
+            got, wanted = self.progress(goal)
             return got >= wanted
 
         return await self.until(enough, timeout)
 
     def alive(self) -> list[Submission]:
         """What was accepted, and not deleted since."""
-        return [each for each in self.submissions if each.answered_ns and not each.error and each.name not in self._deleted]
+        return [item for item in self.submissions if item.answered_ns and not item.error and item.name not in self._deleted]
 
     def live(self, kind: str) -> Iterator[Record]:
         """Records of a kind but those of workloads that were deleted."""
-        return (each for each in self.observer.of(kind) if self._top(each).name not in self._deleted)
+        return (record for record in self.observer.of(kind) if self._top(record).name not in self._deleted)
 
     async def until(self, done: Callable[[], bool], timeout: float) -> bool:
-        """Wait until `done()` holds; false after `timeout` seconds, or at the sample's limit. Raises KubeError."""
+        """Wait until `done()` holds. Return False at the time limit. Raises KubeError."""
         return await self.observer.until(done, self.left_of(timeout) or 0.0)
 
     async def delete(self, items: Sequence[Submission], parallel: int, timeout: float) -> bool:
-        """Delete workloads, what was created with them, and wait until they and all below them are gone; false after `timeout` seconds."""
+        """Delete workloads and all that belongs to them. Return False if some are left at the time
+        limit.
+        """
         self._measure()
         documents = self.template.documents[::-1]  # the workload first, then what it needed
-        resources = [await self.kube.resource(each.api_version, each.kind) for each in documents]
-        queue = iter([each for each in items if each.started_ns and each.name not in self._deleted])
-        by_name = {(each.namespace, each.name): each for each in self.observer.of(self.template.kind)}
+        resources = [await self.kube.resource(document.api_version, document.kind) for document in documents]
+        queue = iter([item for item in items if item.started_ns and item.name not in self._deleted])
+        by_name = {(record.namespace, record.name): record for record in self.observer.of(self.template.kind)}
 
         async def worker() -> None:
             for item in queue:
@@ -144,12 +153,32 @@ class Session:
         patience = min(timeout, max(LEFT_BEHIND, self.deadline - time.monotonic()))
         return await self.observer.until(lambda: next(self._left(names), None) is None, patience)
 
+    async def delete_all(self, parallel: int, timeout: float) -> float:
+        """Delete all workloads and return how many objects are left after `timeout` seconds.
+
+        A failed deletion becomes a note, because the measurement before it stays valid.
+        """
+        try:
+            gone = await self.delete(self.submissions, parallel, timeout)
+            left = 0 if gone else self.left(self.submissions)
+        except KubeError as error:
+            self.notes.append(f"the deletion was not observed to its end: {error}")
+            left = self.left(self.submissions)
+            with suppress(KubeError):  # the watch broke, so count what a list shows
+                documents = self.template.documents[::-1]
+                kinds = [await self.kube.resource(doc.api_version, doc.kind) for doc in documents]
+                left = await removal.remove(self.kube, self.run, kinds, self.namespaces, parallel, timeout)
+        await self.scrape(DELETION)
+        return float(left)
+
     def left(self, items: Sequence[Submission], namespaces: Sequence[str] | None = None) -> int:
-        """How many objects of these workloads, created with them or owned by them, are still there (in some namespaces; None: all)."""
-        return sum(1 for each in self._left(self._names(items)) if namespaces is None or each.namespace in namespaces)
+        """Count the objects of these workloads that still exist (`namespaces` None: in all of
+        them).
+        """
+        return sum(1 for record in self._left(self._names(items)) if namespaces is None or record.namespace in namespaces)
 
     def _names(self, items: Sequence[Submission]) -> set[tuple[str, str, str]]:
-        return {(each.kind, item.namespace, each.name_of(item.name)) for each in self.template.documents for item in items}
+        return {(document.kind, item.namespace, document.name_of(item.name)) for document in self.template.documents for item in items}
 
     def _top(self, record: Record) -> Record:
         while record.owner in self.observer.records:
@@ -165,7 +194,7 @@ class Session:
                 yield record
 
     async def scrape(self, phase: str) -> None:
-        """Close the books on the API calls of a phase, which began where the one before ended."""
+        """End a phase: count its API calls since the end of the phase before."""
         if not self.scrapes:
             return
         why = "another API server answered than before, or it was restarted"
@@ -182,25 +211,27 @@ class Session:
         self.phases[phase] = apimetrics.delta(self.scrapes[-1], after)
         self.scrapes.append(after)
 
-    def judged(self) -> dict[str, float | None]:
-        """The API latencies that gates see: the worse of creation and deletion. Without the books of both there is no data."""
+    def gate_latencies(self) -> dict[str, float | None]:
+        """Return the API latencies that gates compare, of the worse of creation and deletion."""
         whole = apimetrics.delta(self.scrapes[0], self.scrapes[-1]) if self.scrapes else []
-        return apimetrics.judged(self.phases, whole)
+        return apimetrics.gate_latencies(self.phases, whole)
 
     @property
     def in_flight(self) -> bool:
         """Whether an object was sent whose answer never came."""
-        return any(each.started_ns and not each.answered_ns for each in self.submissions)
+        return any(item.started_ns and not item.answered_ns for item in self.submissions)
 
     def clocks(self) -> Clocks:
         """How this run's clocks relate."""
         return Clocks(time.time_ns() - time.monotonic_ns(), self.offset.seconds, p99(self.heartbeat.lags))
 
     async def rows(self) -> list[Row]:
-        """A row a workload and stage, as of now. The lag of the watch and the CPU of this process are not measured from here to the next
-        creation or deletion: they would be those of what is made of the rows."""
+        """Return one row per workload and stage.
+
+        Pauses the heartbeat and the self-load measurement until the next creation or deletion.
+        """
         self.heartbeat.pause()
-        self.harness.pause()
+        self.self_load.pause()
         fake, why = await simulated_nodes(self.kube)
         if why and why not in self.notes:
             self.notes.append(why)
@@ -221,12 +252,12 @@ class Session:
 
     def _measure(self) -> None:
         self.heartbeat.resume()
-        self.harness.resume()
+        self.self_load.resume()
 
-    async def doubts(self) -> None:
-        """At the end: look at the clocks again, and note what makes times doubtful. Takes 1 to 2 s."""
+    async def check_clocks(self) -> None:
+        """Measure the clock offset again and add notes on doubtful times. Takes 1 to 2 s."""
         self.drift, moved = await drift(self.kube, self.offset)
-        self.notes += [note for note in (moved, self.heartbeat.note, self.harness.note) if note]
+        self.notes += [note for note in (moved, self.heartbeat.note, self.self_load.note) if note]
 
     def facts(self) -> dict[str, Any]:
         """What a reader must know to believe the figures."""
@@ -237,7 +268,7 @@ class Session:
             "server_clock_ahead_s": self.offset.seconds,
             "server_clock_bound_s": self.offset.bound,
             **self.drift,
-            "harness_cpu": self.harness.share,
+            "harness_cpu": self.self_load.share,
             "kube": dict(self.kube.counts),
             "absent_kinds": self.observer.absent,
             "failure_reasons": dict(self.observer.reasons.most_common(20)),
@@ -252,7 +283,7 @@ def p99(lags: Sequence[float]) -> float | None:
 
 
 def new_run() -> str:
-    """A run id: sortable, unique, fit for names of objects, those of Services too, which begin with a letter."""
+    """Return a sortable, unique run id that is valid in object names, those of Services included."""
     import secrets
 
     return time.strftime("r%m%d%H%M%S", time.gmtime()) + "-" + secrets.token_hex(3)

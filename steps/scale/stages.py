@@ -1,8 +1,8 @@
-"""Stages of an object's life, read from its own state, by kind.
+"""Read the stages of an object's life from its state.
 
-An extractor gives the stages that an object's present state shows: (stage, API time in Unix ns or 0 where the API keeps none,
-fresh). `fresh` is false where the state only remembers the stage (an older phase), so that the moment it was received says
-nothing. Sources: Kubernetes API reference (PodCondition, JobCondition, deletionTimestamp), KubeVirt api/core/v1 types.go.
+An extractor yields (stage, API time in Unix ns or 0, fresh). `fresh` is False if the state only
+remembers an older phase, so that the receive time means nothing. Sources: Kubernetes API reference
+(PodCondition, JobCondition, deletionTimestamp), KubeVirt api/core/v1 types.go.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,9 +11,10 @@ from functools import lru_cache
 from typing import Any
 
 Object = dict[str, Any]
-Seen = tuple[str, int, bool]
-Extractor = Callable[[Object], Iterator[Seen]]
+StageSeen = tuple[str, int, bool]
+Extractor = Callable[[Object], Iterator[StageSeen]]
 
+SET, VMI = "VirtualMachineInstanceReplicaSet", "VirtualMachineInstance"
 VM_PHASES = ("Pending", "Scheduling", "Scheduled", "Running", "Succeeded", "Failed")
 
 
@@ -23,7 +24,7 @@ def _second(text: str) -> int:
 
 
 def unix_ns(text: str | None) -> int:
-    """Unix time in ns of an RFC 3339 text, 0 for none. Nanoseconds are kept. Raises ValueError for another form."""
+    """Convert an RFC 3339 text to Unix time in ns, 0 for none. Raises ValueError."""
     if not text:
         return 0
     second, rest = text[:19], text[19:]
@@ -35,11 +36,11 @@ def unix_ns(text: str | None) -> int:
 
 
 def whole_second(api_ns: int) -> bool:
-    """True where an API time was cut to the second (nearly all of them are)."""
+    """Return whether an API time was truncated to the second, as nearly all are."""
     return api_ns % 1_000_000_000 == 0
 
 
-def _life(body: Object) -> Iterator[Seen]:
+def _life(body: Object) -> Iterator[StageSeen]:
     metadata = body["metadata"]
     yield "created", unix_ns(metadata.get("creationTimestamp")), True
     if deleting := metadata.get("deletionTimestamp"):  # the API sets it to the moment of the request plus the grace period
@@ -49,8 +50,10 @@ def _life(body: Object) -> Iterator[Seen]:
 
 def _conditions(body: Object) -> dict[str, Object]:
     """Conditions by type; what has none is not of the form that Kubernetes gives conditions."""
-    found = (body.get("status") or {}).get("conditions") or []
-    return {each["type"]: each for each in found if isinstance(each, dict) and isinstance(each.get("type"), str)}
+    conditions = (body.get("status") or {}).get("conditions") or []
+    return {
+        condition["type"]: condition for condition in conditions if isinstance(condition, dict) and isinstance(condition.get("type"), str)
+    }
 
 
 _POD_CONDITIONS = {
@@ -61,7 +64,7 @@ _POD_CONDITIONS = {
 }
 
 
-def _pod(body: Object) -> Iterator[Seen]:
+def _pod(body: Object) -> Iterator[StageSeen]:
     yield from _life(body)
     status = body.get("status") or {}
     conditions = _conditions(body)
@@ -83,16 +86,16 @@ def _pod(body: Object) -> Iterator[Seen]:
     if phase == "Running":
         yield "running", unix_ns(status.get("startTime")), True
     elif phase in ("Succeeded", "Failed"):
-        ended = [(each.get("state") or {}).get("terminated") or {} for each in status.get("containerStatuses") or []]
-        yield phase.lower(), max((unix_ns(each.get("finishedAt")) for each in ended), default=0), True
+        ended = [(container.get("state") or {}).get("terminated") or {} for container in status.get("containerStatuses") or []]
+        yield phase.lower(), max((unix_ns(terminated.get("finishedAt")) for terminated in ended), default=0), True
 
 
-def _vmi(body: Object) -> Iterator[Seen]:
+def _vmi(body: Object) -> Iterator[StageSeen]:
     yield from _life(body)
     status = body.get("status") or {}
     phase = status.get("phase")
-    for each in status.get("phaseTransitionTimestamps") or []:
-        yield each["phase"].lower(), unix_ns(each.get("phaseTransitionTimestamp")), each["phase"] == phase
+    for transition in status.get("phaseTransitionTimestamps") or []:
+        yield transition["phase"].lower(), unix_ns(transition.get("phaseTransitionTimestamp")), transition["phase"] == phase
     if phase:
         yield phase.lower(), 0, True
     ready = _conditions(body).get("Ready")
@@ -100,7 +103,7 @@ def _vmi(body: Object) -> Iterator[Seen]:
         yield "ready", unix_ns(ready.get("lastTransitionTime")), True
 
 
-def _vm(body: Object) -> Iterator[Seen]:
+def _vm(body: Object) -> Iterator[StageSeen]:
     yield from _life(body)
     if (body.get("status") or {}).get("printableStatus") == "Running":
         yield "running", 0, True
@@ -109,14 +112,14 @@ def _vm(body: Object) -> Iterator[Seen]:
         yield "ready", unix_ns(ready.get("lastTransitionTime")), True
 
 
-def _replica_set(body: Object) -> Iterator[Seen]:
+def _replica_set(body: Object) -> Iterator[StageSeen]:
     yield from _life(body)
     wanted = (body.get("spec") or {}).get("replicas", 1)
     if wanted and (body.get("status") or {}).get("readyReplicas", 0) >= wanted:
         yield "ready", 0, True
 
 
-def _job(body: Object) -> Iterator[Seen]:
+def _job(body: Object) -> Iterator[StageSeen]:
     yield from _life(body)
     status = body.get("status") or {}
     if status.get("startTime"):
@@ -130,8 +133,10 @@ def _job(body: Object) -> Iterator[Seen]:
 _VOLCANO = {"Running": "running", "Completed": "succeeded", "Failed": "failed", "Aborted": "failed", "Terminated": "failed"}
 
 
-def _volcano_job(body: Object) -> Iterator[Seen]:
-    """Volcano's Job: the phase is that of its state (volcano-sh/apis, batch/v1alpha1); its conditions have no type."""
+def _volcano_job(body: Object) -> Iterator[StageSeen]:
+    """Yield the stages of Volcano's Job, whose conditions have no type (volcano-sh/apis,
+    batch/v1alpha1).
+    """
     yield from _life(body)
     state = (body.get("status") or {}).get("state")
     if isinstance(state, dict) and (stage := _VOLCANO.get(state.get("phase", ""))):
@@ -139,20 +144,20 @@ def _volcano_job(body: Object) -> Iterator[Seen]:
 
 
 def _status_since(body: Object) -> int:
-    """When the phase was written last, as the API server noted it of who wrote it (metadata.managedFields); 0 where it does not say."""
+    """Return when the status was last written (metadata.managedFields), or 0 if unknown."""
     writes = [
-        each for each in body["metadata"].get("managedFields") or [] if "f:phase" in ((each.get("fieldsV1") or {}).get("f:status") or {})
+        field for field in body["metadata"].get("managedFields") or [] if "f:phase" in ((field.get("fieldsV1") or {}).get("f:status") or {})
     ]
-    return max((unix_ns(each.get("time")) for each in writes), default=0)
+    return max((unix_ns(write.get("time")) for write in writes), default=0)
 
 
-def _claim(body: Object) -> Iterator[Seen]:
+def _claim(body: Object) -> Iterator[StageSeen]:
     yield from _life(body)
     if (body.get("status") or {}).get("phase") == "Bound":
         yield "bound", _status_since(body), True
 
 
-def _other(body: Object) -> Iterator[Seen]:
+def _other(body: Object) -> Iterator[StageSeen]:
     """Any custom resource: its life, its phase and its true conditions, in lower case."""
     yield from _life(body)
     status = body.get("status") or {}
@@ -175,35 +180,35 @@ _BY_KIND: dict[str, Extractor] = {
 }
 
 
-def foreign(api_version: str, kind: str) -> bool:
-    """Whether it is another group's kind with the name of one that is known here: a Job that is not Kubernetes' own."""
+def is_foreign(api_version: str, kind: str) -> bool:
+    """Return whether another API group defines a kind with a name known here, such as Job."""
     return kind == "Job" and "." in api_version.rpartition("/")[0]
 
 
 def extractor(api_version: str, kind: str) -> Extractor:
-    """The extractor of a kind; a kind unknown here gets its life, phase and conditions."""
-    if foreign(api_version, kind):
+    """Return the extractor of a kind. An unknown kind gets its life, phase and conditions."""
+    if is_foreign(api_version, kind):
         return _volcano_job if api_version.startswith("batch.volcano.sh/") else _other
     return _BY_KIND.get(kind, _other)
 
 
 def failure(body: Object) -> tuple[str, int]:
-    """What an object says of its own failure, one line, empty where it says nothing, and since when (Unix ns, 0 where it does not tell)."""
+    """Return the failure message of an object in one line, and its start (Unix ns, 0 if unknown)."""
     status, conditions = body.get("status") or {}, _conditions(body)
-    said, since = [], 0
+    messages, since = [], 0
     for name, condition in conditions.items():
         bad = condition.get("status") == "False" and name in ("PodScheduled", "Synchronized", "Provisioning")
         if (bad and condition.get("reason") != "SchedulingGated") or (condition.get("status") == "True" and name.endswith("Failed")):
-            said.append(f"{condition.get('reason', name)}: {condition.get('message', '')}")
+            messages.append(f"{condition.get('reason', name)}: {condition.get('message', '')}")
             since = max(since, unix_ns(condition.get("lastTransitionTime")))
     if status.get("phase") == "Failed":  # a phase has no time, but conditions change with it
-        said.append(f"{status.get('reason', 'Failed')}: {status.get('message', '')}")
-        since = max((unix_ns(each.get("lastTransitionTime")) for each in conditions.values()), default=0)
-    return " ".join("; ".join(said).split())[:500], since
+        messages.append(f"{status.get('reason', 'Failed')}: {status.get('message', '')}")
+        since = max((unix_ns(condition.get("lastTransitionTime")) for condition in conditions.values()), default=0)
+    return " ".join("; ".join(messages).split())[:500], since
 
 
-def last_seen(body: Object) -> int:
-    """When what an Event tells of happened last (Unix ns); 0 where it does not say."""
+def last_observed(body: Object) -> int:
+    """Return when the Event was last observed (Unix ns, 0 if unknown)."""
     times = (body.get("series") or {}).get("lastObservedTime"), body.get("lastTimestamp"), body.get("eventTime"), body.get("firstTimestamp")
     return max(map(unix_ns, times)) or unix_ns((body.get("metadata") or {}).get("creationTimestamp"))
 
@@ -211,5 +216,5 @@ def last_seen(body: Object) -> int:
 def owner_of(metadata: Object) -> str:
     """The UID of the object's controller, or of its first owner; empty for one of its own."""
     owners = metadata.get("ownerReferences") or []
-    first = next((each for each in owners if each.get("controller")), owners[0] if owners else None)
+    first = next((owner for owner in owners if owner.get("controller")), owners[0] if owners else None)
     return first["uid"] if first else ""

@@ -1,4 +1,4 @@
-"""Rows as a Parquet file, one row a workload and stage, and KubeVirt's audit form of the figures."""
+"""Rows as a Parquet file, and figures in the form of KubeVirt's audit."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
+from perfdag.steps.scale.result import Result
 from perfdag.steps.scale.rows import Row
-from perfdag.steps.scale.vmi import Result
 
 _NUMBERS = {"seconds", "resolution_s", "api_time", "event_time", "receive_time", "reached", "intended", "submitted"}
 _AUDIT = {
@@ -23,7 +23,7 @@ _QUEUES = {"workqueue_adds_per_s": "AddRate", "workqueue_depth_max": "Depth", "w
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Write rows (atomically). Times are Unix seconds, `seconds` seconds; columns are those of Row."""
+    """Write rows (atomically). Times are Unix seconds; the columns are the fields of Row."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -36,17 +36,20 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def audit(results: Sequence[Result]) -> dict[str, Any]:
-    """The audit's `Values` of the last result that was measured, with its keys, thresholds and verdicts (kubevirt/kubevirt, tools/perfscale-audit), and
-    under `Rungs` the same of every size with all its gates. Memory is in MiB there, CPU in cores."""
+    """Return the last measured result in the audit's form (kubevirt/kubevirt,
+    tools/perfscale-audit).
+
+    `Rungs` holds the same for every size with all gates. Memory is in MiB, CPU in cores.
+    """
     if not results:
         return {"Values": {}, "Rungs": []}
     rungs = [
         {
-            "Count": each.count,
-            "Values": _values(each),
-            "Gates": [{"gate": str(v.gate), "value": v.value, "passed": v.passed} for v in each.verdicts],
+            "Count": result.count,
+            "Values": _values(result),
+            "Gates": [{"gate": str(v.gate), "value": v.value, "passed": v.passed} for v in result.verdicts],
         }
-        for each in results
+        for result in results
     ]
     last = max(i for i, each in enumerate(results) if i == 0 or not each.error)
     return {"Values": rungs[last]["Values"], "Rungs": rungs}
@@ -68,7 +71,7 @@ def _values(result: Result) -> dict[str, Any]:
     adds, seconds = result.figures.get("workqueue_adds"), result.ended - result.started
     queues = {**result.figures, "workqueue_adds_per_s": adds / seconds if adds is not None and seconds > 0 else None}
     values |= {f"virtControllerWorkqueue{theirs}": {"value": queues.get(ours)} for ours, theirs in _QUEUES.items()}
-    for verdict in sorted(result.verdicts, key=lambda each: not each.passed):  # a breach is what a metric with two gates shows
+    for verdict in sorted(result.verdicts, key=lambda verdict: not verdict.passed):  # a breach is what a metric with two gates shows
         threshold: dict[str, Any] = {"thresholdValue": verdict.threshold, "thresholdExceeded": not verdict.passed}
         if verdict.gate.other:
             threshold |= {"thresholdMetric": verdict.gate.other, "thresholdRatio": verdict.gate.value}

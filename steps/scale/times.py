@@ -1,7 +1,7 @@
-"""times.csv, as Run:ai's scale test tool writes it: what submitted.json, sampled.json and, where it is there, run.json tell of each workload.
+"""times.csv in the form of Run:ai's scale test tool.
 
-Reference stages are the tool's. Differences: a workload that was not scheduled or was refused is a row too; a difference is never clamped;
-the CSV's header has as many columns as its rows.
+Reference stages are those of the tool. Differences: refused and unscheduled workloads have a row,
+differences are never clamped, and the header has as many columns as the rows.
 """
 
 import csv
@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from perfdag.steps.scale.files import read_run, read_summary
-from perfdag.steps.scale.generator import nameless
+from perfdag.steps.scale.generator import without_name
 from perfdag.steps.scale.runai import SettingsError
 
 REFERENCE = {
@@ -49,47 +49,50 @@ _INFO = {
 
 
 @dataclass
-class Times:
-    """One workload of times.csv: its info and deltas in seconds (None: unobserved), and why it is left out of plots (empty: it is not)."""
+class WorkloadTimes:
+    """One workload: its info, its deltas in seconds (None: unobserved), and why plots exclude it."""
 
     info: dict[str, Any]
     deltas: dict[str, float | None]
     excluded: str = ""
 
 
-def read_times(folder: Path) -> list[Times]:
-    """Every workload of submitted.json, with what sampled.json has of it, and those that were refused, where run.json tells of them; in order
-    of submission. Files of the original tool are read too. Raises SettingsError.
+def read_times(folder: Path) -> list[WorkloadTimes]:
+    """Read all submitted workloads with their sampled times, in order of submission.
 
-    A workload's time of submission is of our clock. Where the others are the API's whole seconds, it is put on the API server's clock, whose
-    lead is in the sample's summary.json (without one: none), as are the names of those that it saw and that were not scheduled (without
-    them: all that have no times).
+    Refused workloads come from run.json. Files of the original tool are accepted. If the other
+    times are whole seconds of the API, the submission time is shifted to the API server's clock.
+    Raises SettingsError.
     """
-    told = read_summary(folder)
-    ahead, waiting = told.get("server_clock_ahead_s", 0.0), set(told["not_scheduled"]) if "not_scheduled" in told else None
+    summary = read_summary(folder)
+    ahead, waiting = summary.get("server_clock_ahead_s", 0.0), set(summary["not_scheduled"]) if "not_scheduled" in summary else None
     submitted = _read(folder / "submitted.json", "jobName", "projectName", "submitTimestamp")
-    sampled = {(each["jobName"], each["projectName"]): each for each in _read(folder / "sampled.json", "jobName", "projectName")}
-    found = [_times({**sampled.get((each["jobName"], each["projectName"]), {}), **each}, ahead, waiting) for each in submitted]
-    return sorted([*found, *_refused(folder)], key=lambda each: str(each.info["submitTimestamp"]))
+    sampled = {
+        (workload["jobName"], workload["projectName"]): workload for workload in _read(folder / "sampled.json", "jobName", "projectName")
+    }
+    workloads = [
+        _times({**sampled.get((workload["jobName"], workload["projectName"]), {}), **workload}, ahead, waiting) for workload in submitted
+    ]
+    return sorted([*workloads, *_refused(folder)], key=lambda workload: str(workload.info["submitTimestamp"]))
 
 
-def _refused(folder: Path) -> list[Times]:
+def _refused(folder: Path) -> list[WorkloadTimes]:
     """What was sent and not accepted, with the reason."""
     if not (folder / "run.json").exists():
         return []
     file = read_run(folder, 0)
-    found = []
-    for each in file.submissions:
-        if each.error:
-            due = datetime.fromtimestamp(each.intended_ns / 1e9, UTC).isoformat()
-            info = {"jobName": each.name, "jobNamespace": each.namespace, "projectName": file.project, "submitTimestamp": due}
-            found.append(Times(info, dict.fromkeys(REFERENCE), f"refused: {nameless(each.error, each.name)}"))
-    return found
+    refused = []
+    for item in file.submissions:
+        if item.error:
+            due = datetime.fromtimestamp(item.intended_ns / 1e9, UTC).isoformat()
+            info = {"jobName": item.name, "jobNamespace": item.namespace, "projectName": file.project, "submitTimestamp": due}
+            refused.append(WorkloadTimes(info, dict.fromkeys(REFERENCE), f"refused: {without_name(item.error, item.name)}"))
+    return refused
 
 
-def left_out(times: Sequence[Times]) -> dict[str, int]:
-    """How many workloads are excluded by each reason, most frequent first."""
-    return dict(Counter(each.excluded for each in times if each.excluded).most_common())
+def exclusion_counts(times: Sequence[WorkloadTimes]) -> dict[str, int]:
+    """Count the excluded workloads by reason, most frequent first."""
+    return dict(Counter(workload.excluded for workload in times if workload.excluded).most_common())
 
 
 def _read(path: Path, *keys: str) -> list[dict[str, Any]]:
@@ -109,7 +112,7 @@ def _read(path: Path, *keys: str) -> list[dict[str, Any]]:
     return data
 
 
-def _times(info: dict[str, Any], ahead: float, waiting: set[str] | None) -> Times:
+def _times(info: dict[str, Any], ahead: float, waiting: set[str] | None) -> WorkloadTimes:
     def at(key: str) -> float | None:
         text = info.get(key)
         try:
@@ -133,29 +136,31 @@ def _times(info: dict[str, Any], ahead: float, waiting: set[str] | None) -> Time
         excluded = "scheduled before it was submitted (clocks differ)"
     elif decided is None:
         excluded = "not scheduled when sampled" if waiting is None or info["jobName"] in waiting else "not sampled"
-    return Times(info, deltas, excluded)
+    return WorkloadTimes(info, deltas, excluded)
 
 
 def _delta(start: float, end: float) -> float:
-    """Seconds between two times of one clock; where one of them is a whole second, both are cut to it, as the tool does."""
+    """Return the seconds between two times, both truncated if one has whole seconds (as the tool
+    does).
+    """
     if start == int(start) or end == int(end):
         return float(int(end) - int(start))
     return end - start
 
 
-def select(times: Sequence[Times], skip_errors: bool, head: int | None, tail: int | None) -> list[Times]:
-    """What is plotted: without the excluded ones if asked, then the first `head` and of those the last `tail`."""
-    chosen = [each for each in times if not (skip_errors and each.excluded)]
+def select(times: Sequence[WorkloadTimes], skip_errors: bool, head: int | None, tail: int | None) -> list[WorkloadTimes]:
+    """Select the workloads to plot: without errors if asked for, then `head`, then `tail`."""
+    chosen = [workload for workload in times if not (skip_errors and workload.excluded)]
     chosen = chosen[:head] if head else chosen
     return chosen[-tail:] if tail else chosen
 
 
-def write_csv(path: Path, times: Sequence[Times]) -> None:
+def write_csv(path: Path, times: Sequence[WorkloadTimes]) -> None:
     """times.csv: every workload, the excluded ones with the reason; unobserved is empty."""
     with path.open("w", newline="") as file:
         out = csv.writer(file)
         out.writerow([*_INFO, *REFERENCE, "Excluded"])
-        for each in times:
-            info = [each.info.get(key) or "" for key in _INFO.values()]
-            deltas = ["" if (value := each.deltas[name]) is None else f"{value:.6f}" for name in REFERENCE]
-            out.writerow([*info, *deltas, each.excluded])
+        for workload in times:
+            info = [workload.info.get(key) or "" for key in _INFO.values()]
+            deltas = ["" if (value := workload.deltas[name]) is None else f"{value:.6f}" for name in REFERENCE]
+            out.writerow([*info, *deltas, workload.excluded])

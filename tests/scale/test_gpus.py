@@ -17,7 +17,7 @@ from perfdag.steps.scale import gangs, gpus, session, workloads
 from perfdag.steps.scale.clock import Offset
 from perfdag.steps.scale.observer import Observer
 from perfdag.steps.scale.records import Record
-from perfdag.steps.scale.vmi import Result
+from perfdag.steps.scale.result import Result
 
 from .test_workloads import Heart
 
@@ -43,13 +43,13 @@ class Cluster:
         own = Record(body["kind"], uuid.uuid4().hex, body["metadata"]["name"], namespace, "")
         now = time.monotonic_ns()
         own.put("created", received_ns=now)
-        self.observer._adopt(own)
+        self.observer.adopt(own)
         pod = own if own.kind == "Pod" else Record("Pod", uuid.uuid4().hex, own.name + "-x", namespace, own.uid)
         pod.put("created", received_ns=now)
         if pod is not own:
-            self.observer._adopt(pod)
+            self.observer.adopt(pod)
         for stage, after in self.decide(int(body["metadata"]["labels"]["perfdag/index"])):
-            say = partial(self.observer._note, pod, stage, 0, 0, now + round(after * 1e9))
+            say = partial(self.observer.note, pod, stage, 0, 0, now + round(after * 1e9))
             asyncio.get_running_loop().call_later(after / 100 if after > 1 else 0.0, say)
         return own.uid
 
@@ -158,7 +158,7 @@ class TestQueues:
     @pytest.mark.parametrize("scenario", ["reclaim", "gang"])
     async def test_one_that_cannot_be_deleted_costs_no_result(self, measured: Any, scenario: str) -> None:
         told: list[str] = []
-        result = await measured(scenario, [4], lambda i: [("scheduled", 0.01)], workers=1, tell=told.append)
+        result = await measured(scenario, [4], lambda i: [("scheduled", 0.01)], workers=1, log=told.append)
         (note,) = [note for note in result.facts["notes"] if "queue" in note and "left" in note]
         assert note == f"the queue perfdag-{result.run}-b is left: no such right; `perfdag scale delete --run {result.run}` deletes it"
         assert note not in told, "it is said once, with the result"
