@@ -12,20 +12,21 @@ from typing import Any
 
 import orjson
 
-from perfdag import signals
+from perfdag import missing_reason, signals
 from perfdag.benchmark import Infrastructure
 from perfdag.confirm import assigned
 from perfdag.hosts import Host, LocalHost
 from perfdag.kube import Kube, KubeError
-from perfdag.parts import Part, forget_note, note, run_folder, stored_parts
+from perfdag.missing_reason import MissingReason, budget_spent
+from perfdag.parts import Part, run_folder, stored_parts
 from perfdag.plan import Plan
 from perfdag.podspec import USER, VOLUME, shares
 from perfdag.points import Point
 from perfdag.shape import Shape
 from perfdag.steps import budget, peer
-from perfdag.steps.deadly import UnderWay, in_turn, known, pass_over
-from perfdag.steps.lead import PRECISE, GangLost, Lead, Place
-from perfdag.steps.place import KEYS, Here, scratch_home
+from perfdag.steps.deadly import UnderWay, known, skip_crashers, suspects_last
+from perfdag.steps.lead import PRECISE, GangLost, MeasuringLoop, Site
+from perfdag.steps.place import KEYS, PodContext, scratch_home
 from perfdag.steps.plan import ssh_port
 from perfdag.steps.pods import Pod, read, selector, told, troubles
 from perfdag.steps.ssh import SshHost
@@ -34,7 +35,7 @@ from perfdag.store import NotStoredError, Store
 CONNECT_PATIENCE = 30.0
 
 
-class Gone(Exception):
+class GangUnavailable(Exception):
     """The gang cannot measure now, but another attempt may: why."""
 
 
@@ -59,30 +60,32 @@ class Hosts:
             each.close()
 
 
-def lead(here: Here, store: Store, plan: Plan, number: int, attempt: int, last: bool) -> int:
+def lead(here: PodContext, store: Store, plan: Plan, number: int, attempt: int, last: bool) -> int:
     """Measure batch `number` of a run; 0, RETRYABLE or REFUSED where the gang fell apart. Raises StoreError, KubeError."""
     plan, index = assigned(store, plan, number)
     batch = plan.batches[index]
     stored = stored_parts(store, plan.run_id)
     left = [position for position in batch.samples if plan.key(position) not in stored]
     shape = plan.shape_of(index)
-    said = Said(len(left))
+    said = ProgressReporter(len(left))
     if not left:
         return 0
     try:
-        deadly = known(here, store, number, attempt)
-        over = pass_over(here, store, plan, index, deadly)
+        crashes = known(here, store, number, attempt)
+        over = skip_crashers(here, store, plan, index, crashes)
         for position, part in over.items():
             said.ended(plan.points[plan.order[position][0]], part)
         left = [position for position in left if position not in over]
         if not left:
             return 0
-        with gathered(here, plan, shape, number, attempt) as gang:
-            forget_note(store, plan.run_id, f"batch-{index}")  # what kept it from standing, or ended the last one
+        with assembled(here, plan, shape, number, attempt) as gang:
+            missing_reason.forget_batch(store, plan.run_id, index)
             reused = shares(shape.volume) and used_before(here, store, number)
-            _measure(store, plan, place_for(here, shape, gang, reused), index, in_turn(plan, batch.samples, left, attempt, deadly), said)
+            _measure(
+                store, plan, place_for(here, shape, gang, reused), index, suspects_last(plan, batch.samples, left, attempt, crashes), said
+            )
         return 0
-    except (Gone, GangLost, KubeError) as error:
+    except (GangUnavailable, GangLost, KubeError) as error:
         return fell_apart(store, [plan], index, f"batch {number}, attempt {attempt}", last, error)
 
 
@@ -96,19 +99,19 @@ def fell_apart(store: Store, plans: Sequence[Plan], index: int, attempt: str, la
         raise error
     print(f"{attempt}: {error}", flush=True)  # noqa: T201
     for plan in plans:
-        note(store, plan.run_id, f"batch-{index}", "failed", str(error), [index])
+        missing_reason.write(store, plan.run_id, MissingReason("batch", "failed", str(error), index))
     if last:
         print(f"{attempt}: given up; the reason is in the rows of what is left", flush=True)  # noqa: T201
     return peer.REFUSED if refused else peer.RETRYABLE
 
 
-def _measure(store: Store, plan: Plan, place: Place, number: int, samples: Sequence[int], said: "Said") -> None:
-    measuring = Lead(plan, store, place, said)
+def _measure(store: Store, plan: Plan, place: Site, number: int, samples: Sequence[int], said: "ProgressReporter") -> None:
+    measuring = MeasuringLoop(plan, store, place, said)
     if not measuring.measure(samples, batch=number, deadline=budget.deadline(store, plan.run_id, plan)):
-        measuring.give_up(f"budget-{number}", "skipped", f"the budget of {plan.budget:g} s was spent", [number])
+        missing_reason.write(store, plan.run_id, budget_spent(plan.budget or 0, number))
 
 
-def used_before(here: Here, store: Store, batch: int) -> bool:
+def used_before(here: PodContext, store: Store, batch: int) -> bool:
     """Whether an earlier gang of this Workflow had the claim that the pods of that batch share; marks it as used. Raises StoreError."""
     mark = f"{run_folder(here.run_id)}/volumes/{here.workflow_uid}-b{batch}"
     try:
@@ -119,12 +122,12 @@ def used_before(here: Here, store: Store, batch: int) -> bool:
     return True
 
 
-def place_for(here: Here, shape: Shape, gang: Hosts, reused: bool = False) -> Place:
+def place_for(here: PodContext, shape: Shape, gang: Hosts, reused: bool = False) -> Site:
     """Where a gang of that shape measures. `reused`: its volume is one that an earlier gang wrote to; one that outlives runs always is."""
     own = gang.pods.get(here.pod)
     where = {"image_digest": own.image_digest if own else None, "pods": sorted(gang.pods)}
     given = shape.volume is not None and (shape.volume.claim is not None or shape.volume.kind == "hostPath")
-    return Place(
+    return Site(
         hosts_for=lambda asked: gang.hosts if asked.hosts.count > 1 or shape.hosts.count == 1 else gang.hosts[:1],
         volume=VOLUME if shape.volume else None,
         where={**where, "store": here.store, "namespace": here.namespace, "workflow_uid": here.workflow_uid},
@@ -174,8 +177,8 @@ def wrong_place(shape: Shape, hosts: Sequence[Host]) -> str | None:
 
 
 @contextlib.contextmanager
-def gathered(here: Here, plan: Plan, shape: Shape, number: int, attempt: int) -> "Any":
-    """The hosts of a batch, all reachable; peers are dismissed at the end. Raises Gone where they did not come within pending_limit."""
+def assembled(here: PodContext, plan: Plan, shape: Shape, number: int, attempt: int) -> "Any":
+    """The hosts of a batch, all reachable; peers are dismissed at the end. Raises GangUnavailable where they did not come within pending_limit."""
     limit = float(plan.options.get("pending_limit", 600))
     wanted = shape.hosts.count
     pods = signals.run(running(here, here.run_id, number, attempt, wanted, limit, shape.network.family))
@@ -184,7 +187,7 @@ def gathered(here: Here, plan: Plan, shape: Shape, number: int, attempt: int) ->
     try:
         if wanted > 1:
             ranked = sorted((each for each in pods.values() if each.rank), key=lambda each: each.rank or 0)
-            join(gang, ranked, ssh_config(), shape, here.run_id)
+            add_peers(gang, ranked, ssh_config(), shape, here.run_id)
         yield gang
         measured = True
     finally:
@@ -196,8 +199,8 @@ def ssh_config() -> Path:
     return peer.client_config(peer.Keys(KEYS), scratch_home() / "lead")
 
 
-def join(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id: str) -> None:
-    """Reach the other pods of a gang, by rank, and add them to its hosts. Raises Gone."""
+def add_peers(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id: str) -> None:
+    """Reach the other pods of a gang, by rank, and add them to its hosts. Raises GangUnavailable."""
     connect(gang, pods, config, shape, run_id)
     # how `perfdag step rsh`, which MPI launchers call, reaches the peers
     os.environ |= {"PERFDAG_SSH_CONFIG": str(config), "PERFDAG_SSH_PORTS": " ".join(f"{each.at}={each.port}" for each in gang.peers)}
@@ -205,7 +208,7 @@ def join(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id: s
 
 
 def connect(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id: str) -> None:
-    """Reach the peers in these pods and end what an earlier lead left in them. Raises Gone where one cannot be reached."""
+    """Reach the peers in these pods and end what an earlier lead left in them. Raises GangUnavailable where one cannot be reached."""
     for pod in pods:
         host = SshHost(pod.address or "", pod.node or "", config, ssh_port(shape, run_id, pod.rank or 0))
         try:
@@ -213,12 +216,12 @@ def connect(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id
             host.clean()
         except Infrastructure as error:
             mtu = f"; does its network carry packets of {shape.network.mtu} bytes (network.mtu)?" if shape.network.mtu else ""
-            raise Gone(f"{error}{mtu}") from None
+            raise GangUnavailable(f"{error}{mtu}") from None
         gang.peers.append(host)
 
 
-def own_host(here: Here, pods: dict[str, Pod], shape: Shape) -> LocalHost:
-    """This pod, with its address on the measured network. Raises Gone."""
+def own_host(here: PodContext, pods: dict[str, Pod], shape: Shape) -> LocalHost:
+    """This pod, with its address on the measured network. Raises GangUnavailable."""
     own = pods.get(here.pod)
     address = (own.address if own else None) or here.address
     local = LocalHost(address, here.node)
@@ -227,7 +230,7 @@ def own_host(here: Here, pods: dict[str, Pod], shape: Shape) -> LocalHost:
 
 
 def _measured_host(host: SshHost, shape: Shape) -> Host:
-    """A peer with its address on the measured network. Raises Gone."""
+    """A peer with its address on the measured network. Raises GangUnavailable."""
     extra = _extra_address(host, shape)
     if extra:
         host.measure(extra)
@@ -245,11 +248,11 @@ def _extra_address(host: Host, shape: Shape) -> str | None:
         found = [each["local"] for each in orjson.loads(said.stdout)[0]["addr_info"] if each.get("scope") == "global"]
         return str(found[0])  # a link-local IPv6 address comes first on many interfaces, and nobody reaches it without a zone
     except (ValueError, LookupError):
-        raise Gone(f"{host.name} has no address on {interface} of network {shape.network.name}: {said.tail()}") from None
+        raise GangUnavailable(f"{host.name} has no address on {interface} of network {shape.network.name}: {said.tail()}") from None
 
 
-async def running(here: Here, run_id: str, number: int, attempt: int, wanted: int, limit: float, family: str) -> dict[str, Pod]:
-    """The pods of a batch by name, once `wanted` of them run with an address of `family`. Raises Gone after `limit` seconds, KubeError."""
+async def running(here: PodContext, run_id: str, number: int, attempt: int, wanted: int, limit: float, family: str) -> dict[str, Pod]:
+    """The pods of a batch by name, once `wanted` of them run with an address of `family`. Raises GangUnavailable after `limit` seconds, KubeError."""
     deadline = time.monotonic() + limit
     async with Kube() as kube:
         kind = await kube.resource("v1", "Pod")
@@ -262,10 +265,10 @@ async def running(here: Here, run_id: str, number: int, attempt: int, wanted: in
                 return {pod.name: pod for pod in there}
             ended = [pod for pod in pods.values() if pod.phase in ("Failed", "Succeeded")]
             if ended:
-                raise Gone(f"{ended[0].name} ended before the gang was complete: {ended[0].trouble or ended[0].phase}")
+                raise GangUnavailable(f"{ended[0].name} ended before the gang was complete: {ended[0].trouble or ended[0].phase}")
             if time.monotonic() > deadline:
                 why = absent(await told(kube, here.namespace, pods.values()), wanted)
-                raise Gone(f"{len(there)} of {wanted} pods ran within {limit:g} s (pending_limit): {why}")
+                raise GangUnavailable(f"{len(there)} of {wanted} pods ran within {limit:g} s (pending_limit): {why}")
             await asyncio.sleep(0.3)
 
 
@@ -277,16 +280,16 @@ def absent(pods: Sequence[Pod], wanted: int) -> str:
 
 
 def _of_family(pods: Sequence[Pod], family: str, wanted: int) -> None:
-    """Raises Gone where a pod has no address of the family that is to be measured. One pod alone may do without IPv4: it is no peer."""
+    """Raises GangUnavailable where a pod has no address of the family that is to be measured. One pod alone may do without IPv4: it is no peer."""
     lacking = next((pod for pod in pods if not pod.address), None)
     if lacking and (wanted > 1 or family == "ipv6"):
-        raise Gone(
+        raise GangUnavailable(
             f"{lacking.name} has no {family} address, only {', '.join(lacking.addresses)}: "
             f"the pod network has none to give (network.family: {family})"
         )
 
 
-class Said:
+class ProgressReporter:
     """Progress as lines on stdout, and for Argo as N/M in its progress file."""
 
     def __init__(self, total: int) -> None:

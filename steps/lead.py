@@ -18,7 +18,7 @@ from perfdag.benchmark import Benchmark, Failed, Gang, Infrastructure, Output, S
 from perfdag.facts import env_class
 from perfdag.hosts import Host
 from perfdag.pairs import together
-from perfdag.parts import Part, headline, note, now, part_key, read_part, relative_precision, row, stored_parts
+from perfdag.parts import Part, headline, now, part_key, read_part, relative_precision, row, stored_parts
 from perfdag.plan import Plan
 from perfdag.points import Point
 from perfdag.shape import Shape
@@ -29,7 +29,7 @@ PRECISE = "precise enough"
 """Why a sample is passed over whose point `until` repeats no more."""
 
 
-class Watcher(Protocol):
+class ProgressListener(Protocol):
     """Hears of progress."""
 
     def started(self, point: Point, repetition: int) -> None: ...
@@ -40,7 +40,7 @@ class Watcher(Protocol):
 
 
 @dataclass
-class Place:
+class Site:
     """Where samples are measured: hosts for a shape, and what is known of the place (cluster, image digest, workflow)."""
 
     hosts_for: Callable[[Shape], Sequence[Host]]
@@ -65,11 +65,13 @@ class GangLost(Exception):
     """A host went away: nothing is stored for the sample under way, and another gang may measure it."""
 
 
-class Lead:
+class MeasuringLoop:
     """Measures samples of one plan. Raises StoreError where a sample cannot be stored or no temporary folder is left; KeyboardInterrupt
     passes through."""
 
-    def __init__(self, plan: Plan, store: Store, place: Place, watcher: Watcher, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, plan: Plan, store: Store, place: Site, watcher: ProgressListener, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.plan, self.store, self.place, self.watcher, self._clock = plan, store, place, watcher, clock
         self._stored = stored_parts(store, plan.run_id)
         self._shapes = [Shape.model_validate(shape) for shape in plan.shapes]
@@ -140,10 +142,6 @@ class Lead:
             if wrong and part.status == "ok":
                 part.status, part.error = "invalid", wrong
         return parts
-
-    def give_up(self, name: str, status: str, reason: str, batches: list[int] | None = None) -> None:
-        """Record why the rest is not measured."""
-        note(self.store, self.plan.run_id, name, status, reason, batches)
 
     # -- precision ------------------------------------------------------------------------------
 

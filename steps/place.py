@@ -13,12 +13,14 @@ from perfdag.store import Store, on_cluster, open_store
 from perfdag.units import seconds
 
 PATIENCE = 300.0  # seconds a sample is kept and tried again while the store is away
-PENDING_GRACE = 10  # seconds that Argo lets pods be Pending beyond the suite's pending_limit, which the sentry keeps and gives a reason for
+PENDING_GRACE = (
+    10  # seconds that Argo lets pods be Pending beyond the suite's pending_limit, which the watchdog keeps and gives a reason for
+)
 KEYS = Path("/perfdag/keys")
 
 
 @dataclass(frozen=True)
-class Here:
+class PodContext:
     """The environment of a step's pod; texts are empty where the variable is not set."""
 
     store: str
@@ -50,7 +52,7 @@ class Here:
         return open_store(STORE if self.claimed else self.store, PATIENCE)
 
 
-def here(environment: Mapping[str, str] = os.environ) -> Here:
+def from_environment(environment: Mapping[str, str] = os.environ) -> PodContext:
     """Read it. The run id is made from the workflow's uid and time where none is given, so that every pod of a workflow finds the same."""
 
     def of(name: str) -> str:
@@ -58,7 +60,7 @@ def here(environment: Mapping[str, str] = os.environ) -> Here:
 
     created = datetime.fromisoformat(of("WORKFLOW_CREATED").replace("Z", "+00:00")) if of("WORKFLOW_CREATED") else datetime.now(UTC)
     run_id = of("RUN") or new_run_id(created, of("WORKFLOW_UID") or None)
-    return Here(
+    return PodContext(
         store=of("STORE"),
         run_id=run_id,
         workflow=of("WORKFLOW"),

@@ -15,7 +15,7 @@ _DEFAULT = "storageclass.kubernetes.io/is-default-class"
 
 
 @dataclass(frozen=True)
-class Room:
+class ClusterInventory:
     """What the cluster has; None: not known."""
 
     nodes: Sequence[Object] | None = None
@@ -27,7 +27,7 @@ class Room:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Requirement:
     """Whether the cluster has something that a shape asks for; `there` is None where that is not known, `why` told where it is not."""
 
     kind: Literal["class", "resource", "amount", "spread", "network", "attachment", "volcano"]
@@ -36,17 +36,17 @@ class Answer:
     why: str = ""
 
 
-async def look(kube: Kube) -> Room:
+async def look(kube: Kube) -> ClusterInventory:
     """What the cluster has, as far as we may read it. Raises KubeError."""
-    return Room(await _nodes(kube), *await _classes(kube))
+    return ClusterInventory(await _nodes(kube), *await _classes(kube))
 
 
-async def answers(kube: Kube, shape: Shape, room: Room, namespace: str) -> list[Answer]:
+async def answers(kube: Kube, shape: Shape, room: ClusterInventory, namespace: str) -> list[Requirement]:
     """What pods of this shape need of the cluster, and whether it is there. Raises KubeError."""
     return [*of_room(shape, room), *await _network(kube, shape, namespace), *await _volcano(kube, shape)]
 
 
-async def lacking(kube: Kube, shapes: Sequence[Shape], namespace: str) -> dict[int, str]:
+async def unmet(kube: Kube, shapes: Sequence[Shape], namespace: str) -> dict[int, str]:
     """The shapes (by their place) that the cluster cannot have, and why. Raises KubeError."""
     room = await look(kube)
     found = {}
@@ -68,7 +68,7 @@ async def has_class(kube: Kube, name: str) -> bool:
         return False
 
 
-def of_room(shape: Shape, room: Room) -> list[Answer]:
+def of_room(shape: Shape, room: ClusterInventory) -> list[Requirement]:
     """What pods of this shape need of storage and of nodes, and whether it is there."""
     return [*_class(shape.volume, room), *_on_nodes(shape, room.nodes)]
 
@@ -89,31 +89,31 @@ def _most(resource: str, nodes: Sequence[Object]) -> str:
     return max(((each.get("capacity") or each.get("allocatable") or {}).get(resource, "0") for each in states), key=amount, default="0")
 
 
-def _on_nodes(shape: Shape, nodes: Sequence[Object] | None) -> Iterator[Answer]:
+def _on_nodes(shape: Shape, nodes: Sequence[Object] | None) -> Iterator[Requirement]:
     asked = {name: value for name, value in shape.resources.items() if "/" in name or name.startswith("hugepages-")} | shape.hugepages
     for name in (name for name, value in asked.items() if amount(value)):
         having = None if nodes is None else len(holders(name, nodes))
         told = name if having is None else f"{name} on {having} node{'s' * (having != 1)}"
         most = _most(name, nodes or [])
         if having and amount(asked[name]) > amount(most):
-            yield Answer("amount", told, False, f"a pod asks for {name}: {asked[name]}, the most that a node has is {most}")
+            yield Requirement("amount", told, False, f"a pod asks for {name}: {asked[name]}, the most that a node has is {most}")
         else:
-            yield Answer("resource", told, None if having is None else having > 0, f"no node has {name}")
+            yield Requirement("resource", told, None if having is None else having > 0, f"no node has {name}")
     count = shape.hosts.count
     if shape.hosts.placement == "spread" and count > 1:
         has = len(nodes or [])
         why = f"{count} nodes are asked for (placement: spread), the cluster has {has}"
-        yield Answer("spread", f"{count} nodes to spread over", None if nodes is None else count <= has, why)
+        yield Requirement("spread", f"{count} nodes to spread over", None if nodes is None else count <= has, why)
 
 
-def _class(volume: Volume | None, room: Room) -> Iterator[Answer]:
+def _class(volume: Volume | None, room: ClusterInventory) -> Iterator[Requirement]:
     if volume is None or volume.kind != "claim" or volume.claim:
         return
     name, classes = volume.storage_class or "", room.classes or frozenset()
     listed = ", ".join(sorted(classes - {""})) or "none"
     why = f"there is no storage class {name}; there are: {listed}" if name else "there is no default storage class"
     there = True if name in classes else None if room.classes is None or room.more_classes else False
-    yield Answer("class", f"storage class {name or '(default)'}", there, why)
+    yield Requirement("class", f"storage class {name or '(default)'}", there, why)
 
 
 async def _known(kube: Kube, api: str, kind: str) -> list[Object] | None:
@@ -152,7 +152,7 @@ async def _classes(kube: Kube) -> tuple[frozenset[str] | None, bool]:
     return frozenset({each["metadata"]["name"] for each in classes} | by_hand | usual), volumes is None
 
 
-async def _network(kube: Kube, shape: Shape, namespace: str) -> list[Answer]:
+async def _network(kube: Kube, shape: Shape, namespace: str) -> list[Requirement]:
     if not shape.network.name:
         return []
     space, _, name = shape.network.name.rpartition("/")
@@ -163,18 +163,18 @@ async def _network(kube: Kube, shape: Shape, namespace: str) -> list[Answer]:
             await kube.get(kind, name, space or namespace)
     except KubeError as error:
         if error.status == 403:
-            return [Answer("network", what, None)]
+            return [Requirement("network", what, None)]
         if error.status != 404:
             raise
         if error.reason == "NoKind":
             why = "the cluster has no Multus (it serves no NetworkAttachmentDefinition)"
-            return [Answer("network", what, False, f"network {shape.network.name}: {why}")]
+            return [Requirement("network", what, False, f"network {shape.network.name}: {why}")]
         why = f"there is no such NetworkAttachmentDefinition in namespace {space or namespace}"
-        return [Answer("attachment", what, False, f"network {shape.network.name}: {why}")]
-    return [Answer("network", what, True)]
+        return [Requirement("attachment", what, False, f"network {shape.network.name}: {why}")]
+    return [Requirement("network", what, True)]
 
 
-async def _volcano(kube: Kube, shape: Shape) -> list[Answer]:
+async def _volcano(kube: Kube, shape: Shape) -> list[Requirement]:
     if shape.scheduler != "volcano":
         return []
     try:
@@ -182,5 +182,5 @@ async def _volcano(kube: Kube, shape: Shape) -> list[Answer]:
     except KubeError as error:
         if error.reason != "NoKind":
             raise
-        return [Answer("volcano", "Volcano", False, "the cluster has no Volcano (it serves no PodGroup of scheduling.volcano.sh)")]
-    return [Answer("volcano", "Volcano", True)]
+        return [Requirement("volcano", "Volcano", False, "the cluster has no Volcano (it serves no PodGroup of scheduling.volcano.sh)")]
+    return [Requirement("volcano", "Volcano", True)]

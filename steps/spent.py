@@ -11,7 +11,7 @@ from typing import Any
 from perfdag.confirm import ROUNDS
 from perfdag.kube import Kube, KubeError, run
 from perfdag.plan import Plan
-from perfdag.steps.place import Here
+from perfdag.steps.place import PodContext
 from perfdag.steps.plan import batch_objects, secret_name, shape_of
 from perfdag.steps.sentry import inputs_of, nodes_of, template_of
 
@@ -20,7 +20,7 @@ Named = tuple[str, str, str]
 """API, kind and name of an object of the Workflow's namespace."""
 
 
-def delete(here: Here, plan: Plan, phase: str) -> None:
+def delete(here: PodContext, plan: Plan, phase: str) -> None:
     """Delete it; `phase` is Argo's word for the Workflow. What the API server refuses is said, and goes with the Workflow.
 
     Of a run that failed what batches need that failed stays: `argo retry` measures them again, and makes none of it anew.
@@ -41,7 +41,7 @@ def delete(here: Here, plan: Plan, phase: str) -> None:
         print(text, file=sys.stderr)  # noqa: T201
 
 
-def spent(here: Here, plan: Plan) -> list[Named]:
+def spent(here: PodContext, plan: Plan) -> list[Named]:
     """What a run had that is over, in all of its Workflows."""
     every = range(len(plan.batches) + ROUNDS * len(plan.shapes))
     found = []
@@ -56,7 +56,7 @@ def measured(workflow: Object) -> set[int]:
     return {int(number) for gang in gangs if (number := inputs_of(gang).get("batch"))}
 
 
-def of_batches(here: Here, plan: Plan, numbers: Iterable[int]) -> list[Named]:
+def of_batches(here: PodContext, plan: Plan, numbers: Iterable[int]) -> list[Named]:
     """What plan made for these batches alone, in the Workflow of `here`."""
     made = [each for number in sorted(numbers) for each in batch_objects(shape_of(plan, number), here, plan, number)]
     return [(each["apiVersion"], each["kind"], each["metadata"]["name"]) for each in made]

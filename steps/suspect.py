@@ -4,21 +4,23 @@ from pathlib import Path
 
 import orjson
 
+from perfdag import missing_reason
 from perfdag.checks import checks_of
 from perfdag.collect import collect
 from perfdag.confirm import assigned, begin, numbers
 from perfdag.gate import check
 from perfdag.kube import run
-from perfdag.parts import note, run_folder, stored_parts
+from perfdag.missing_reason import MissingReason
+from perfdag.parts import run_folder, stored_parts
 from perfdag.plan import Plan
 from perfdag.rules import nightly
 from perfdag.runs import load_plan
-from perfdag.steps.place import Here
+from perfdag.steps.place import PodContext
 from perfdag.steps.plan import FANS, batch_objects, create_each, shape_of
 from perfdag.store import Store
 
 
-def step(here: Here, out: Path) -> list[str]:
+def step(here: PodContext, out: Path) -> list[str]:
     """Collect the run, look for suspicious points, plan the runs that confirm them; what is measured again, by entry and label.
 
     Writes the numbers of their batches below `out`. Raises BadDocument, StoreError, KubeError.
@@ -35,7 +37,7 @@ def step(here: Here, out: Path) -> list[str]:
     wanted = {number: batch_objects(shape_of(plan, number), here, plan, number) for name in FANS for number in made[name]}
     for number, (status, reason) in run(lambda kube: create_each(kube, here, plan, wanted)).items():
         again, index = assigned(store, plan, number)
-        note(store, again.run_id, f"batch-{index}", status, reason, [index])
+        missing_reason.write(store, again.run_id, MissingReason("batch", status, reason, index))
         made = {name: [each for each in left if each != number] for name, left in made.items()}
     out.mkdir(parents=True, exist_ok=True)
     for name, value in made.items():
@@ -51,7 +53,7 @@ def planned(store: Store, plan: Plan) -> list[Plan]:
     confirming = [load_plan(store, run_id) for run_id in plan.options["confirmed"]]
     for each in confirming:
         each.where = plan.where
-        store.delete(f"{run_folder(each.run_id)}/notes")
+        missing_reason.forget_all(store, each.run_id)
         store.put(f"{run_folder(each.run_id)}/plan.json", each.dump())
     return confirming
 

@@ -20,7 +20,7 @@ from perfdag.cli.submit import describe, follow
 from perfdag.kube import Kube, KubeError
 from perfdag.parts import Part
 from perfdag.plan import make_plan
-from perfdag.podspec import STOOD
+from perfdag.podspec import WATCHDOG_DONE
 from perfdag.steps.plan import step
 from perfdag.steps.pods import Pod
 from perfdag.store import S3Store, StoreError, open_store
@@ -592,7 +592,7 @@ def test_a_pod_that_ended_is_one_trouble_and_a_sentry_that_fails_on_purpose_is_n
     meta: dict[str, Any] = {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z", "uid": "u"}
     crashed = View({"metadata": meta, "spec": {}, "status": status}, pods).troubles()
     assert "w-sentry-pod-12: main ended with exit code 1" in crashed, "it did not say that it ends on purpose"
-    meta |= {"annotations": {STOOD: "u"}}
+    meta |= {"annotations": {WATCHDOG_DONE: "u"}}
     assert View({"metadata": meta, "spec": {}, "status": status}, pods).troubles() == [
         "w-rank-11: OOMKilled: container main passed its memory limit of 1Gi",
         "w-sentry-pod-13: main ended with exit code 137",

@@ -11,7 +11,7 @@ from typing import Any
 from hera.workflows import DAG, ClusterWorkflowTemplate, Container, Parameter, RetryStrategy, Task, WorkflowTemplate
 from hera.workflows import models as m
 
-from perfdag.podspec import BEGAN, ENDED, LABEL, STEP, STOOD, restricted
+from perfdag.podspec import BEGAN, ENDED, LABEL, STEP, WATCHDOG_DONE, restricted
 from perfdag.workflows.containers import ASIDE, container, labels, with_store
 from perfdag.workflows.containers import Installation as Installation
 from perfdag.workflows.gangs import duel, gang, rank
@@ -45,7 +45,7 @@ def template(made: Installation) -> WorkflowTemplate:
         image_pull_secrets=[m.LocalObjectReference(name=name) for name in made.pull_secrets] or None,
     ) as w:
         plan = tried(made, "plan", _plan(made), lost(made, "plan", PLAN_SECONDS))
-        anew = f"lastRetry.status == 'Error' || '{{{{workflow.annotations.{STOOD}}}}}' != '{{{{workflow.uid}}}}'"
+        anew = f"lastRetry.status == 'Error' || '{{{{workflow.annotations.{WATCHDOG_DONE}}}}}' != '{{{{workflow.uid}}}}'"
         sentry = tried(made, "sentry", _sentry(made), anew)
         suspect = tried(made, "suspect", _suspect(made), lost(made, "suspect", FINISH_SECONDS))
         tried(made, "finish", _finish(made), lost(made, "finish", FINISH_SECONDS))

@@ -104,12 +104,12 @@ class View:
     def troubles(self) -> list[str]:
         """What keeps pods from running, and pods that Argo could not make, those that wait first; while the run lasts not those of batches
         that are over, and never a sentry that fails so that `argo retry` makes another."""
-        from perfdag.podspec import STOOD
+        from perfdag.podspec import WATCHDOG_DONE
         from perfdag.steps.pods import troubles
         from perfdag.steps.sentry import nodes_of, template_of
 
         now, about = self._under_way(), self.workflow["metadata"]
-        stood = about.get("uid") and (about.get("annotations") or {}).get(STOOD) == about["uid"]  # one that crashed did not say so
+        stood = about.get("uid") and (about.get("annotations") or {}).get(WATCHDOG_DONE) == about["uid"]  # one that crashed did not say so
 
         def told(batch: int | None, phase: str) -> bool:
             return phase == "Pending" or batch is None or not now or batch in now

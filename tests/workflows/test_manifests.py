@@ -181,12 +181,12 @@ def test_no_pod_waits_for_ever_and_only_what_another_attempt_may_mend_is_tried_a
     tried = {each["name"]: each["retryStrategy"] for each in template["spec"]["templates"] if "retryStrategy" in each}
     steps = {"plan": PLAN_SECONDS, "suspect": FINISH_SECONDS, "finish": FINISH_SECONDS}
     assert {name: each["retryPolicy"] for name, each in tried.items()} == dict.fromkeys((*steps, "sentry", *FANS), "Always")
-    hopeless = "'{{workflow.annotations.perfdag/hopeless}}'"
+    hopeless = "'{{workflow.annotations.perfdag/unrecoverable}}'"
     assert {tried[name]["expression"] for name in FANS} == {
         f"!({hopeless} startsWith '{{{{workflow.uid}}}} ' && {hopeless} contains ',{{{{inputs.parameters.batch}}}},')"
     }, "marks that argo resubmit copied are another Workflow's"
     mark, uid = "'{{workflow.annotations.perfdag/step}}'", "{{workflow.uid}}"
-    stood = f"'{{{{workflow.annotations.perfdag/stood}}}}' != '{uid}'"
+    stood = f"'{{{{workflow.annotations.perfdag/watchdog-done}}}}' != '{uid}'"
     assert tried["sentry"]["expression"] == f"lastRetry.status == 'Error' || {stood}", "it fails so that argo retry makes another"
     for name, most in steps.items():
         lasts = f"({mark} == '{uid} {name} ended' ? 0 : {mark} == '{uid} {name} began' ? {most} : 30)"
