@@ -486,12 +486,15 @@ def test_a_new_trouble_is_not_hidden_by_nodes_of_batches_that_are_over() -> None
     assert len(over.troubles()) == 10, "at the end all are told"
 
 
-def test_a_pod_that_ended_is_one_trouble_and_a_sentry_that_fails_on_purpose_is_none() -> None:
+def test_a_pod_that_ended_is_one_trouble_and_a_watchdog_that_fails_on_purpose_is_none() -> None:
     def node(template: str, code: str) -> dict[str, Any]:
         message = f"Error (exit code {code})"
         return {"type": "Pod", "templateName": template, "phase": "Failed", "message": message, "outputs": {"exitCode": code}}
 
-    status = {"phase": "Failed", "nodes": {"w-11": node("rank", "137"), "w-12": node("sentry-pod", "1"), "w-13": node("sentry-pod", "137")}}
+    status = {
+        "phase": "Failed",
+        "nodes": {"w-11": node("rank", "137"), "w-12": node("watchdog-pod", "1"), "w-13": node("watchdog-pod", "137")},
+    }
     status["nodes"]["w-14"] = {**node("rank", "137"), "displayName": "rank(3:3)"}  # its pod is not there any more
     pods = [
         Pod("w-rank-11", 0, 0, 0, "Failed", "n", None, "OOMKilled: container main passed its memory limit of 1Gi"),

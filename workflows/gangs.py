@@ -29,7 +29,7 @@ def _ranks(name: str, rank: Container, shape: str, sequence: m.Sequence) -> None
 def _attempts(made: Installation, name: str) -> DAG:
     """One attempt at a batch; what makes its pods is added by the caller. A retry makes all of them anew.
 
-    Of a DAG that failed Argo tells its retryStrategy no exit code and no message: the sentry says which batches another attempt cannot mend.
+    Of a DAG that failed Argo tells its retryStrategy no exit code and no message: the watchdog says which batches another attempt cannot mend.
     """
     said = f"'{{{{workflow.annotations.{UNRECOVERABLE}}}}}'"  # `argo resubmit` copies those of another Workflow
     expression = f"!({said} startsWith '{{{{workflow.uid}}}} ' && {said} contains ',{{{{inputs.parameters.batch}}}},')"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 DONE = {"Succeeded", "Failed", "Error"}
 OTHER_VERSION = "its templates are of another version of perfdag: perfdag install again"
-_TEMPLATES = {"plan-pod", "sentry-pod", "finish-pod", "batches"}  # what is read here of a Workflow and of an installation
+_TEMPLATES = {"plan-pod", "watchdog-pod", "finish-pod", "batches"}  # what is read here of a Workflow and of an installation
 RUN_LABEL, SUITE_LABEL = "perfdag/run", "perfdag/suite"
 
 
@@ -122,7 +122,7 @@ class View:
             return phase == "Pending" or batch is None or not now or batch in now
 
         nodes = {_number(name): node for name, node in nodes_of(self.workflow).items() if node.get("type") == "Pod"}
-        on_purpose = {number for number, node in nodes.items() if stood and template_of(node) == "sentry-pod" and _code(node) == 1}
+        on_purpose = {number for number, node in nodes.items() if stood and template_of(node) == "watchdog-pod" and _code(node) == 1}
         pods = [pod for pod in self.pods if told(pod.batch, pod.phase) and _number(pod.name) not in on_purpose]
         found = {_number(pod.name): (pod.phase != "Pending", text) for pod in pods for text in troubles([pod])}
         for number, node in nodes.items():

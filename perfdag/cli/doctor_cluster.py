@@ -112,7 +112,7 @@ async def _store(client: "Kube", namespace: str, root: str, installed: Object) -
     if not on_cluster(root):
         why = f"pods have no store {root}" if root else "no store is named"
         return Finding("missing", why, "give --store s3://bucket/prefix or claim://NAME")
-    container = next(each["container"] for each in installed["templates"] if each["name"] == "sentry-pod")
+    container = next(each["container"] for each in installed["templates"] if each["name"] == "watchdog-pod")
     main = {
         "name": "main",
         "image": container["image"],

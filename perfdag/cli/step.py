@@ -30,7 +30,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     plan = steps.add_parser("plan", help="make the plan, the run's key pair and claims")
     plan.add_argument("--out", type=Path, required=True, help="folder for the output parameters")
     plan.set_defaults(run=_marked("plan", _plan))
-    steps.add_parser("sentry", help="note why pods cannot start").set_defaults(run=_sentry)
+    steps.add_parser("watchdog", help="note why pods cannot start").set_defaults(run=_watchdog)
     for name, text, run in (
         ("lead", "measure a batch", _lead),
         ("peer", "serve the lead", _peer),
@@ -86,7 +86,7 @@ def _plan(args: argparse.Namespace) -> int:
     return 0
 
 
-def _sentry(args: argparse.Namespace) -> int:
+def _watchdog(args: argparse.Namespace) -> int:
     import asyncio
 
     from perfdag.steps.place import from_environment
@@ -94,7 +94,7 @@ def _sentry(args: argparse.Namespace) -> int:
 
     if asyncio.run(watch_run(from_environment(), os.environ["PERFDAG_PENDING"])):
         return 0
-    print("batches failed; argo retry makes another sentry for them")
+    print("batches failed; argo retry makes another watchdog for them")
     return 1
 
 

@@ -66,7 +66,7 @@ def test_a_run_that_is_stopped_says_so_of_a_batch_that_had_to_wait(tmp_path: Pat
     assert reasons(store, plan) == {("missing", "workflow wf was ended by `argo stop`")}
 
 
-def test_a_spent_budget_is_what_a_sentry_without_a_store_cannot_know(tmp_path: Path) -> None:
+def test_a_spent_budget_is_what_a_watchdog_without_a_store_cannot_know(tmp_path: Path) -> None:
     """Its notes come to the store with the last step, after those of the leads."""
     plan, store = make_plan(loads(SUITE)), FolderStore(str(tmp_path))
     write(store, plan.run_id, budget_spent(100, 0))
@@ -112,7 +112,7 @@ def test_what_ends_the_next_gang_too_is_noted_again(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("stands", [True, False])
-async def test_what_a_sentry_without_a_store_noted_is_over_when_the_gang_stands(
+async def test_what_a_watchdog_without_a_store_noted_is_over_when_the_gang_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stands: bool
 ) -> None:
     """The notes of the lead, which has the store, are newer."""

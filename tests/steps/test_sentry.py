@@ -78,7 +78,7 @@ def test_a_gang_given_up_is_hopeless(watchdog: Watchdog) -> None:
     assert watchdog.hopeless == {0}
 
 
-def test_what_an_earlier_sentry_gave_up_is_waited_for_as_long_as_anything(watchdog: Watchdog, tmp_path: Path) -> None:
+def test_what_an_earlier_watchdog_gave_up_is_waited_for_as_long_as_anything(watchdog: Watchdog, tmp_path: Path) -> None:
     watchdog.believed = {0}
     full = pod("Unschedulable: 0/1 nodes are available: 1 Insufficient cpu.")
     assert watchdog.look([full], 0) == watchdog.look([full], 30) == []
@@ -93,7 +93,7 @@ OURS, COPIED, RETRIED = "u-1 2026-01-02T00:00:00Z", "u-0 2026-01-01T00:00:00Z", 
 
 @pytest.mark.parametrize("claimed", [False, True])
 @pytest.mark.parametrize(("earlier", "believed"), [(OURS, True), (COPIED, False), (RETRIED, False)])
-async def test_argo_is_told_before_the_pods_end_and_an_earlier_sentry_of_this_run_is_believed(
+async def test_argo_is_told_before_the_pods_end_and_an_earlier_watchdog_of_this_run_is_believed(
     monkeypatch: pytest.MonkeyPatch, claimed: bool, earlier: str, believed: bool
 ) -> None:
     done: list[tuple[str, Any]] = []
@@ -137,7 +137,7 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_sentry_of_this_ru
     assert done[2][1] == {"metadata": {"annotations": {UNRECOVERABLE: None, WATCHDOG_DONE: "u-1"}}}, "so that it fails once"
 
 
-def test_notes_of_a_sentry_without_a_store_fit_into_an_object_and_come_into_the_rows(
+def test_notes_of_a_watchdog_without_a_store_fit_into_an_object_and_come_into_the_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many = as_annotation(OURS, dict.fromkeys(range(1000), "x" * 5000))
@@ -161,7 +161,7 @@ def test_a_full_cluster_is_waited_for_until_pending_limit(watchdog: Watchdog) ->
     assert watchdog.look([full], 61) == [full]
 
 
-def test_a_sentry_that_came_late_still_gives_up_before_argo_does(watchdog: Watchdog) -> None:
+def test_a_watchdog_that_came_late_still_gives_up_before_argo_does(watchdog: Watchdog) -> None:
     """Argo counts the limit from the pod's creation, and would wait for it once more in its retry."""
     full = replace(pod("Unschedulable: 1 Insufficient cpu."), created=time.time() - 50)
     assert watchdog.look([full], 0) == []
@@ -409,7 +409,7 @@ def _nodes(fan: str, *suspects: str) -> dict[str, Any]:
         ({"shutdown": "Stop"}, {"phase": "Running"}, True),
     ],
 )
-def test_a_sentry_fails_where_argo_retry_would_measure_again(spec: dict[str, Any], status: dict[str, Any], anew: bool) -> None:
+def test_a_watchdog_fails_where_argo_retry_would_measure_again(spec: dict[str, Any], status: dict[str, Any], anew: bool) -> None:
     assert failed({"metadata": {"name": "w"}, "spec": spec, "status": status}) == anew
 
 
@@ -525,7 +525,7 @@ def test_why_pods_of_two_variants_never_started_is_in_the_rows_of_both(tmp_path:
             }
 
 
-def test_a_sentry_made_anew_notes_nothing_of_an_attempt_before_the_one_that_measures(watchdog: Watchdog, tmp_path: Path) -> None:
+def test_a_watchdog_made_anew_notes_nothing_of_an_attempt_before_the_one_that_measures(watchdog: Watchdog, tmp_path: Path) -> None:
     oom = "OOMKilled: container main passed its memory limit of 64Mi"
     dead = pod(oom, phase="Failed")
     refused = {"type": "Pod", "phase": "Error", "message": 'Pod "x" is invalid'}
