@@ -80,7 +80,7 @@ class Idle:
 
 
 def mark(store: Store, plan: Plan, samples: Sequence[int], idle: float | None) -> None:
-    """Write into the samples of a round what the idle pods used; they are invalid where that is too much or not known."""
+    """Write the CPU use of the idle pods into the samples of a round; too much or unknown is invalid."""
     for position in samples:
         key = part_key(plan.run_id, plan.key(position))
         part = read_part(store.get(key))
@@ -92,7 +92,7 @@ def mark(store: Store, plan: Plan, samples: Sequence[int], idle: float | None) -
 
 
 def forget_unmarked(store: Store, plan: Plan, samples: Sequence[int]) -> None:
-    """Remove samples of a gang that fell apart before their round was marked, and those that cannot be read: they are measured again."""
+    """Remove damaged samples, and those of a round that was not marked: they are measured again."""
     stored = stored_parts(store, plan.run_id)
     for position in samples:
         name = plan.key(position)
@@ -108,9 +108,9 @@ def _marked(data: bytes) -> bool:
 
 
 def of_pairs(duel: Duel, crashes: CrashHistory) -> CrashHistory:
-    """How gangs ended that measured a point, or the one that answers it in the other variant: without its pair a sample is of no use.
+    """Return the crashes of pairs: a point and its counterpart in the other variant share theirs.
 
-    Where a point of one pair is of another pair in the other variant, what is told does not say which of them it was: both are meant.
+    Pairs with a common point share theirs too: a crash does not tell which pair was measured.
     """
     groups: list[set[str]] = []
     for a, b in zip(duel.a.points, duel.b.points, strict=True):
@@ -124,7 +124,10 @@ def of_pairs(duel: Duel, crashes: CrashHistory) -> CrashHistory:
 
 
 def lead(here: PodContext, store: Store, plan: Plan, number: int, attempt: int, last: bool) -> int:
-    """Drive batch `number` of both variants; 0, RETRYABLE or REFUSED where a gang fell apart. Raises StoreError, KubeError."""
+    """Drive batch `number` of both variants; return 0, or RETRYABLE or REFUSED where a gang fell apart.
+
+    Raises StoreError, KubeError.
+    """
     duel = recalled(store, plan)
     for each in (duel.a, duel.b):
         forget_unmarked(store, each, each.batches[number].samples)

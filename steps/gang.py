@@ -1,4 +1,4 @@
-"""The lead of a gang: finds its peers, measures the samples of one batch over them, and lets them go."""
+"""The lead of a gang: find the peers, measure the samples of one batch, dismiss the peers."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ CONNECT_PATIENCE = 30.0
 
 
 class GangUnavailable(Exception):
-    """The gang cannot measure now, but another attempt may: why."""
+    """The gang cannot measure now, but another attempt may; the message tells why."""
 
 
 @dataclass
@@ -48,20 +48,25 @@ class Hosts:
     peers: list[SshHost] = field(default_factory=list)
 
     def lost(self) -> str | None:
-        """Why a sample may have failed for want of a peer, or None: all are there."""
+        """Return which peer is gone, None where all are there."""
         gone = [each.name for each in self.peers if not each.alive()]
         return f"the peer on {gone[0]} is gone" if gone else None
 
     def dismiss(self, measured: bool) -> None:
-        """Let the peers end: with 0 only where all is measured, or `argo retry`, which makes anew the pods that failed, would keep them and
-        give the next lead half a gang."""
+        """Let the peers end, with 0 only where all is measured.
+
+        `argo retry` creates failed pods alone: a peer that ended with 0 would leave half a gang.
+        """
         for each in self.peers:
             each.dismiss(0 if measured else peer.RETRYABLE)
             each.close()
 
 
 def lead(here: PodContext, store: Store, plan: Plan, number: int, attempt: int, last: bool) -> int:
-    """Measure batch `number` of a run; 0, RETRYABLE or REFUSED where the gang fell apart. Raises StoreError, KubeError."""
+    """Measure batch `number`; return 0, or RETRYABLE or REFUSED where the gang fell apart.
+
+    Raises StoreError, KubeError.
+    """
     plan, index = assigned(store, plan, number)
     batch = plan.batches[index]
     stored = stored_parts(store, plan.run_id)
@@ -90,9 +95,9 @@ def lead(here: PodContext, store: Store, plan: Plan, number: int, attempt: int, 
 
 
 def fell_apart(store: Store, plans: Sequence[Plan], index: int, attempt: str, last: bool, error: Exception) -> int:
-    """Say and note why an attempt at batch `index` of the plans ended early; returns RETRYABLE, or REFUSED for want of rights.
+    """Write why an attempt at batch `index` of the plans ended early.
 
-    Raises StoreError, and a KubeError of another kind again.
+    Returns RETRYABLE, or REFUSED for missing rights. Raises StoreError, and other KubeErrors again.
     """
     refused = isinstance(error, KubeError)
     if isinstance(error, KubeError) and error.status != 403:
@@ -112,7 +117,7 @@ def _measure(store: Store, plan: Plan, place: Site, number: int, samples: Sequen
 
 
 def used_before(here: PodContext, store: Store, batch: int) -> bool:
-    """Whether an earlier gang of this Workflow had the claim that the pods of that batch share; marks it as used. Raises StoreError."""
+    """Return whether an earlier gang used the claim of this batch, and mark it as used. Raises StoreError."""
     mark = f"{run_folder(here.run_id)}/volumes/{here.workflow_uid}-b{batch}"
     try:
         store.get(mark)
@@ -123,7 +128,7 @@ def used_before(here: PodContext, store: Store, batch: int) -> bool:
 
 
 def place_for(here: PodContext, shape: Shape, gang: Hosts, reused: bool = False) -> Site:
-    """Where a gang of that shape measures. `reused`: its volume is one that an earlier gang wrote to; one that outlives runs always is."""
+    """Return the site of a gang. `reused`: an earlier gang wrote to its volume."""
     own = gang.pods.get(here.pod)
     where = {"image_digest": own.image_digest if own else None, "pods": sorted(gang.pods)}
     given = shape.volume is not None and (shape.volume.claim is not None or shape.volume.kind == "hostPath")
@@ -139,8 +144,11 @@ def place_for(here: PodContext, shape: Shape, gang: Hosts, reused: bool = False)
 
 
 def wrong_images(shape: Shape, own: Pod | None, pods: Iterable[Pod], hosts: Sequence[Host]) -> str | None:
-    """Why hosts are not of one image: a node holds another under its name. An image that was loaded may have the digest of its
-    configuration alone, which is not compared with that of a manifest. `own`: a pod of the gang; the other variant's have their own image."""
+    """Return why hosts do not run one image, None where they do: a tag may differ between nodes.
+
+    A loaded image may have only the digest of its configuration, which no manifest's digest equals.
+    `own` is a pod of the gang: pods of the other variant have another image.
+    """
     side, nodes = (own.rank or 0) // shape.hosts.count if own else 0, {host.name for host in hosts}
     for of_manifest in (True, False):
         found = {
@@ -158,7 +166,7 @@ def wrong_images(shape: Shape, own: Pod | None, pods: Iterable[Pod], hosts: Sequ
 
 
 def writable(shape: Shape, error: str) -> str | None:
-    """What to do where a folder of the node refuses its pods: the kubelet makes it for root, and no fsGroup is laid over it."""
+    """Return what to do where a hostPath refuses its pods: the kubelet creates it for root."""
     volume = shape.volume
     if volume is None or volume.kind != "hostPath" or shape.privileges or VOLUME not in error or "Permission denied" not in error:
         return None
@@ -166,7 +174,7 @@ def writable(shape: Shape, error: str) -> str | None:
 
 
 def wrong_place(shape: Shape, hosts: Sequence[Host]) -> str | None:
-    """Why hosts are not where the shape asks: spread means a node each, packed means one node."""
+    """Return why hosts break the placement: spread needs a node for each, packed one node."""
     nodes = [host.name for host in hosts]
     if shape.hosts.placement == "spread" and len(set(nodes)) < len(nodes):
         twice = next(node for node in nodes if nodes.count(node) > 1)
@@ -178,7 +186,10 @@ def wrong_place(shape: Shape, hosts: Sequence[Host]) -> str | None:
 
 @contextlib.contextmanager
 def assembled(here: PodContext, plan: Plan, shape: Shape, number: int, attempt: int) -> "Any":
-    """The hosts of a batch, all reachable; peers are dismissed at the end. Raises GangUnavailable where they did not come within pending_limit."""
+    """Yield the hosts of a batch, all reachable, and dismiss the peers at the end.
+
+    Raises GangUnavailable where they do not run within pending_limit.
+    """
     limit = float(plan.options.get("pending_limit", 600))
     wanted = shape.hosts.count
     pods = signals.run(running(here, here.run_id, number, attempt, wanted, limit, shape.network.family))
@@ -195,7 +206,7 @@ def assembled(here: PodContext, plan: Plan, shape: Shape, number: int, attempt: 
 
 
 def ssh_config() -> Path:
-    """Write this pod's configuration of ssh to its peers. Raises PeerError."""
+    """Write the ssh configuration for the peers and return it. Raises PeerError."""
     return peer.client_config(peer.Keys(KEYS), scratch_home() / "lead")
 
 
@@ -221,7 +232,7 @@ def connect(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id
 
 
 def own_host(here: PodContext, pods: dict[str, Pod], shape: Shape) -> LocalHost:
-    """This pod, with its address on the measured network. Raises GangUnavailable."""
+    """Return this pod with its address on the measured network. Raises GangUnavailable."""
     own = pods.get(here.pod)
     address = (own.address if own else None) or here.address
     local = LocalHost(address, here.node)
@@ -230,7 +241,7 @@ def own_host(here: PodContext, pods: dict[str, Pod], shape: Shape) -> LocalHost:
 
 
 def _measured_host(host: SshHost, shape: Shape) -> Host:
-    """A peer with its address on the measured network. Raises GangUnavailable."""
+    """Return a peer with its address on the measured network. Raises GangUnavailable."""
     extra = _extra_address(host, shape)
     if extra:
         host.measure(extra)
@@ -238,7 +249,7 @@ def _measured_host(host: SshHost, shape: Shape) -> Host:
 
 
 def _extra_address(host: Host, shape: Shape) -> str | None:
-    """The address of the interface that a Multus network added: the host is asked, since no API of Argo's tells it in time."""
+    """Return the address on the interface of a Multus network; the host tells it before any API does."""
     if not shape.network.name or shape.network.default:
         return None
     interface = shape.network.interface or "net1"
@@ -273,7 +284,7 @@ async def running(here: PodContext, run_id: str, number: int, attempt: int, want
 
 
 def absent(pods: Sequence[Pod], wanted: int) -> str:
-    """Why fewer pods run than are wanted: their troubles, or how many are not there at all."""
+    """Return why too few pods run: their troubles, or how many were not created."""
     waiting = [f"{pod.name} is {pod.phase} on {pod.node or 'no node'}, and no event says why" for pod in pods if pod.phase != "Running"]
     unmade = [f"{wanted - len(pods)} pods were not created"] if len(pods) < wanted else []
     return "; ".join([*(troubles(pods) or waiting), *unmade])
@@ -290,7 +301,7 @@ def _of_family(pods: Sequence[Pod], family: str, wanted: int) -> None:
 
 
 class ProgressReporter:
-    """Progress as lines on stdout, and for Argo as N/M in its progress file."""
+    """Report progress: lines on stdout, and N/M in Argo's progress file."""
 
     def __init__(self, total: int) -> None:
         self._total, self._done = total, 0
@@ -299,11 +310,11 @@ class ProgressReporter:
         self._report()
 
     def started(self, point: Point, repetition: int) -> None:
-        """A sample begins."""
+        """Record that a sample begins."""
         self._under_way.began(point, repetition)
 
     def ended(self, point: Point, part: Part) -> None:
-        """A sample is stored."""
+        """Record and print that a sample is stored."""
         self._under_way.ended(point)
         self._done += 1
         text = f"{self._done}/{self._total} {part.status} {point.entry} {point.label} repetition {part.repetition}"
@@ -311,13 +322,13 @@ class ProgressReporter:
         self._report()
 
     def passed(self, point: Point, repetition: int, why: str) -> None:
-        """A sample is not measured; one that is not needed is as good as done, those stored before are not among the total."""
+        """Count a sample that `until` does not need; the total has no samples stored before."""
         if why == PRECISE:
             self._done += 1
             self._report()
 
     def count(self, samples: int) -> None:
-        """Samples that another pod stored."""
+        """Count samples that another pod stored."""
         self._done += samples
         print(f"{self._done}/{self._total}", flush=True)  # noqa: T201
         self._report()

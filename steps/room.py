@@ -1,6 +1,6 @@
-"""What a cluster cannot have at all: why the pods of a shape would wait for ever, asked before any is made.
+"""Feasibility: find shapes whose pods would wait for ever, before any pod is created.
 
-A cluster that is full is no such reason: there pods wait. What may not be read is taken to be there.
+A full cluster is feasible: its pods wait. What may not be read counts as present.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,10 +16,10 @@ _DEFAULT = "storageclass.kubernetes.io/is-default-class"
 
 @dataclass(frozen=True)
 class ClusterInventory:
-    """What the cluster has; None: not known."""
+    """What the cluster has; None where it is not known."""
 
     nodes: Sequence[Object] | None = None
-    """Nodes that run pods; not known either where nodes are added on demand."""
+    """Nodes that run pods; None also where nodes are added on demand."""
     classes: frozenset[str] | None = None
     """Storage classes of objects and of volumes made by hand; an empty name: a claim without a class finds a volume."""
     more_classes: bool = False
@@ -28,7 +28,7 @@ class ClusterInventory:
 
 @dataclass(frozen=True)
 class Requirement:
-    """Whether the cluster has something that a shape asks for; `there` is None where that is not known, `why` told where it is not."""
+    """What a shape requires; `there` tells whether the cluster has it (None: not known), `why` what is wrong."""
 
     kind: Literal["class", "resource", "amount", "spread", "network", "attachment", "volcano"]
     what: str
@@ -37,17 +37,17 @@ class Requirement:
 
 
 async def look(kube: Kube) -> ClusterInventory:
-    """What the cluster has, as far as we may read it. Raises KubeError."""
+    """Return what the cluster has, as far as it may be read. Raises KubeError."""
     return ClusterInventory(await _nodes(kube), *await _classes(kube))
 
 
 async def answers(kube: Kube, shape: Shape, room: ClusterInventory, namespace: str) -> list[Requirement]:
-    """What pods of this shape need of the cluster, and whether it is there. Raises KubeError."""
+    """Return what pods of this shape require, and whether the cluster has it. Raises KubeError."""
     return [*of_room(shape, room), *await _network(kube, shape, namespace), *await _volcano(kube, shape)]
 
 
 async def unmet(kube: Kube, shapes: Sequence[Shape], namespace: str) -> dict[int, str]:
-    """The shapes (by their place) that the cluster cannot have, and why. Raises KubeError."""
+    """Return the shapes, by index, that the cluster can never run, and why. Raises KubeError."""
     room = await look(kube)
     found = {}
     for number, shape in enumerate(shapes):
@@ -58,7 +58,7 @@ async def unmet(kube: Kube, shapes: Sequence[Shape], namespace: str) -> dict[int
 
 
 async def has_class(kube: Kube, name: str) -> bool:
-    """Whether pods can have this PriorityClass for sure: not where we may not read it. Raises KubeError."""
+    """Return whether this PriorityClass exists; False where it may not be read. Raises KubeError."""
     try:
         await kube.request("GET", f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}")
         return True
@@ -69,22 +69,22 @@ async def has_class(kube: Kube, name: str) -> bool:
 
 
 def of_room(shape: Shape, room: ClusterInventory) -> list[Requirement]:
-    """What pods of this shape need of storage and of nodes, and whether it is there."""
+    """Return what pods of this shape require of storage and nodes, and whether it is there."""
     return [*_class(shape.volume, room), *_on_nodes(shape, room.nodes)]
 
 
 def real(nodes: Sequence[Object]) -> list[Object]:
-    """Nodes that run pods: those simulated by KWOK have any resource and run nothing."""
+    """Return nodes that run pods: nodes simulated by KWOK have any resource and run nothing."""
     return [each for each in nodes if "kwok.x-k8s.io/node" not in (each["metadata"].get("annotations") or {})]
 
 
 def holders(resource: str, nodes: Sequence[Object]) -> list[Object]:
-    """The nodes that have some of a resource: a part of one (`500m`) is none that a pod could ask for."""
+    """Return nodes with at least 1 of a resource: no pod can ask for a part (`500m`)."""
     return [each for each in nodes if amount((each["status"].get("allocatable") or {}).get(resource, "0")) >= 1]
 
 
 def _most(resource: str, nodes: Sequence[Object]) -> str:
-    """The most of a resource that any one node has. Its capacity is asked first: a device that is unwell now may get well."""
+    """Return the most of a resource that one node has, by capacity: an unhealthy device may recover."""
     states = [each["status"] for each in nodes]
     return max(((each.get("capacity") or each.get("allocatable") or {}).get(resource, "0") for each in states), key=amount, default="0")
 
@@ -117,7 +117,7 @@ def _class(volume: Volume | None, room: ClusterInventory) -> Iterator[Requiremen
 
 
 async def _known(kube: Kube, api: str, kind: str) -> list[Object] | None:
-    """Objects of a kind, None where they may not be read."""
+    """Return the objects of a kind, None where they may not be read."""
     try:
         return await kube.list(await kube.resource(api, kind))
     except KubeError as error:
@@ -132,7 +132,7 @@ async def _nodes(kube: Kube) -> list[Object] | None:
 
 
 async def _grows(kube: Kube) -> bool:
-    """Whether nodes are added on demand, so that what no node has now may come: by Karpenter, or by the cluster autoscaler."""
+    """Return whether Karpenter or the cluster autoscaler adds nodes on demand."""
     for path in ("/apis/karpenter.sh", "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"):
         try:
             await kube.request("GET", path)

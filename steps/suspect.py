@@ -1,4 +1,4 @@
-"""Between measuring and the end of a scheduled run: which points look suspicious tonight, and the batches that measure them again."""
+"""The step between measuring and the end of a gated run: plan the runs that confirm suspicious points."""
 
 from pathlib import Path
 
@@ -21,13 +21,14 @@ from perfdag.store import Store
 
 
 def step(here: PodContext, out: Path) -> list[str]:
-    """Collect the run, look for suspicious points, plan the runs that confirm them; what is measured again, by entry and label.
+    """Collect the run and plan the runs that confirm its suspicious points; return those points.
 
-    Writes the numbers of their batches below `out`. Raises BadDocument, StoreError, KubeError.
+    Writes the numbers of their batches below `out`. Points are named by entry and label. Raises
+    BadDocument, StoreError, KubeError.
     """
     store = here.open()
     plan = load_plan(store, here.run_id)
-    if "confirmed" in plan.options:  # a run that is resumed goes on with what it planned
+    if "confirmed" in plan.options:  # a resumed run keeps its plan
         confirming = planned(store, plan)
     else:
         collect(store, plan)
@@ -46,20 +47,20 @@ def step(here: PodContext, out: Path) -> list[str]:
 
 
 def planned(store: Store, plan: Plan) -> list[Plan]:
-    """The confirming runs of a run that goes on, without the notes of before; the Workflow that measures the rest of them is that of the run.
+    """Return the confirming runs of a resumed run, without reasons of before and in its Workflow.
 
     Raises StoreError.
     """
     confirming = [load_plan(store, run_id) for run_id in plan.options["confirmed"]]
-    for each in confirming:
-        each.where = plan.where
-        missing_reason.forget_all(store, each.run_id)
-        store.put(f"{run_folder(each.run_id)}/plan.json", each.dump())
+    for member in confirming:
+        member.where = plan.where
+        missing_reason.forget_all(store, member.run_id)
+        store.put(f"{run_folder(member.run_id)}/plan.json", member.dump())
     return confirming
 
 
 def outputs(store: Store, plan: Plan, confirming: list[Plan]) -> dict[str, list[int]]:
-    """The batches that Argo fans out over, in the order of the confirming runs."""
+    """Return the batches that Argo fans out over, in the order of the confirming runs."""
     stored = {each.run_id: stored_parts(store, each.run_id) for each in confirming}
     left = [
         number
