@@ -122,11 +122,11 @@ def cost_of_points(args: argparse.Namespace) -> None:
 def daemon_pair(namespace: str, count: int) -> float:
     """Seconds that `count` points take as a DAG of daemon server and client each."""
     view = look_template(namespace)
-    image = next(each["container"]["image"] for each in view["spec"]["templates"] if each["name"] == "sentry-pod").replace(
+    image = next(each["container"]["image"] for each in view["spec"]["templates"] if each["name"] == "watchdog-pod").replace(
         "-base:", "-iperf:"
     )
     patch = (
-        next(each["podSpecPatch"] for each in view["spec"]["templates"] if each["name"] == "sentry-pod")
+        next(each["podSpecPatch"] for each in view["spec"]["templates"] if each["name"] == "watchdog-pod")
         .rpartition(": '")[2]
         .removesuffix("'}}")
     )

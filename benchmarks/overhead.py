@@ -32,7 +32,7 @@ from perfdag.parts import Part
 from perfdag.plan import make_plan
 from perfdag.point import Point
 from perfdag.shape import Shape
-from perfdag.steps.lead import Lead, Place
+from perfdag.steps.lead import MeasuringLoop, Site
 from perfdag.steps.openfoam import DEBIAN_ROOT
 from perfdag.store import FolderStore
 
@@ -145,7 +145,7 @@ def measure(name: str, params: dict[str, Any], rounds: int) -> Cost:
         return run(gang, given)
 
     with tempfile.TemporaryDirectory() as folder, patch.object(benchmark, "run", watched):
-        Lead(plan, FolderStore(folder), Place(hosts_for=lambda shape: hosts), watcher).measure(range(len(plan.order)))
+        MeasuringLoop(plan, FolderStore(folder), Site(hosts_for=lambda shape: hosts), watcher).measure(range(len(plan.order)))
     return watcher.cost
 
 

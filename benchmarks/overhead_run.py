@@ -19,7 +19,7 @@ from perfdag.cli.run import local_hosts, needs_cluster
 from perfdag.parts import Part
 from perfdag.plan import make_plan
 from perfdag.point import Point
-from perfdag.steps.lead import Lead, Place
+from perfdag.steps.lead import MeasuringLoop, Site
 from perfdag.store import FolderStore
 
 SAMPLES = 200
@@ -51,7 +51,7 @@ def main() -> int:
     plan = make_plan(suite.loads(text))
     watcher = Watcher()
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
-        lead = Lead(plan, FolderStore(folder), Place(hosts_for=local_hosts, refuses=needs_cluster), watcher)
+        lead = MeasuringLoop(plan, FolderStore(folder), Site(hosts_for=local_hosts, refuses=needs_cluster), watcher)
         began = datetime.now()
         lead.measure(range(len(plan.order)))
         whole = (datetime.now() - began).total_seconds()

@@ -1,10 +1,10 @@
 """Collect: the parts of a run become one Parquet file, written once and atomically; that file is the commit of the run.
 
 Collecting twice gives the same bytes: rows are in the order of the plan, nothing of the moment of collecting is in them. Samples of the
-plan that have no part are rows too: `missing`, or with the reason that was noted for their batch.
+plan that have no part are rows too, with the status and text of their MissingReason.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from perfdag.allocation import uncollected
 from perfdag.ids import canonical, digest, digests
+from perfdag.missing_reason import reason_for, stored_reasons
 from perfdag.parts import Part, headline, part_key, read_part, relative_precision, run_folder, stored_parts
 from perfdag.plan import Plan
 from perfdag.results import ID_COLUMNS, SAMPLES, SCHEMA_VERSION
@@ -91,13 +92,6 @@ def _gather(store: Store, plan: Plan) -> tuple[pa.Table, Collected]:
     return builder.table(), collected
 
 
-@dataclass
-class _Note:
-    status: str
-    reason: str
-    batches: set[int] | None
-
-
 class _Builder:
     """Columns under construction: constants of a sample are kept once a sample, and spread over its rows at the end."""
 
@@ -115,7 +109,7 @@ class _Builder:
         self._texts: dict[str, str] = {}
         self._values: dict[int, list[float]] = {}
         self._env: dict[bytes, str] = {}
-        self._notes = list(_notes(store, plan.run_id))
+        self._reasons = stored_reasons(store, plan.run_id)
         self._run = {
             "suite": plan.suite,
             "run_id": plan.run_id,
@@ -211,23 +205,18 @@ class _Builder:
             point = self.plan.points[index]
             if point.until is not None and repetition > point.repetitions and self._reached(index):
                 continue
-            status, reason = self._why(batch_of.get(position))
+            batch = batch_of.get(position)
+            reason = reason_for(self._reasons, batch)
             sample = self._constants(index, repetition, position)
-            sample |= {"status": status, "error": reason, "benchmark_version": None, "batch": batch_of.get(position)}
+            sample |= {"status": reason.status, "error": reason.text, "benchmark_version": None, "batch": batch}
             self.samples.append(sample)
             self._rows(sample, point.id, [])
-            self._count(status, repetition)
+            self._count(reason.status, repetition)
 
     def _reached(self, index: int) -> bool:
         until = self.plan.points[index].until
         reached = relative_precision(self._values.get(index, []))
         return until is not None and reached is not None and reached <= until.relative_spread
-
-    def _why(self, batch: int | None) -> tuple[str, str]:
-        for found in self._notes:
-            if found.batches is None or batch in found.batches:
-                return found.status, found.reason
-        return "missing", "planned, but no result was stored"
 
     def add_canary(self, part: Part) -> None:
         sample: dict[str, Any] = {
@@ -294,11 +283,3 @@ def _time(text: str) -> Any:
     from datetime import datetime
 
     return datetime.fromisoformat(text) if text else None
-
-
-def _notes(store: Store, run_id: str) -> Iterator[_Note]:
-    """The one that says more first. A budget was spent by a gang that stood: a batch's own note is of before, though a claim may get it later."""
-    keys = sorted(store.list(f"{run_folder(run_id)}/notes"), key=lambda key: (not key.rpartition("/")[2].startswith("budget-"), key))
-    for _, data in store.get_many(keys):
-        raw = orjson.loads(data)
-        yield _Note(raw["status"], raw["reason"], set(raw["batches"]) if raw["batches"] is not None else None)

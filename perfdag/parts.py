@@ -122,14 +122,3 @@ def forget_damaged(store: Store, run_id: str) -> list[str]:
     for key in damaged:
         store.delete(key)
     return [key.rpartition("/")[2].removesuffix(".json") for key in damaged]
-
-
-def note(store: Store, run_id: str, name: str, status: str, reason: str, batches: list[int] | None = None) -> None:
-    """Record why samples have no part: all of the run's, or those of some batches. Collect gives the reason to their rows."""
-    data = {"status": status, "reason": reason, "batches": batches}
-    store.put(f"runs/{run_id}/notes/{name}.json", orjson.dumps(data, option=orjson.OPT_SORT_KEYS))
-
-
-def forget_note(store: Store, run_id: str, name: str) -> None:
-    """Remove a note whose reason is over. Raises StoreError."""
-    store.delete(f"runs/{run_id}/notes/{name}.json")

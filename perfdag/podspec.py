@@ -20,16 +20,17 @@ HELPER_RESOURCES = {"cpu": "100m", "memory": "128Mi"}
 MTU = "mtu"
 """Name of the container that sets the MTU before the measuring one starts."""
 LABEL = "perfdag"
-HOPELESS = f"{LABEL}/hopeless"
-"""Annotation of a Workflow: what it belongs to (`perfdag.steps.marks.head`), then the batches that no other attempt can mend, between commas.
-The sentry writes it, retries read it."""
-STOOD = f"{LABEL}/stood"
-"""Annotation of a Workflow: its uid, once its sentry saw batches fail to the end, so that none is made after it until `argo retry`.
-There it stands until the next sentry's first look: one that is evicted before that is not made anew, for Argo calls it Failed."""
-NOTES = f"{LABEL}/notes"
-"""Annotation of a Workflow whose store is a claim: what it belongs to, then why batches did not start, for its last step."""
+UNRECOVERABLE = f"{LABEL}/unrecoverable"
+"""Annotation of a Workflow: its owner (`perfdag.steps.marks.owner`), then the batches that no retry
+can repair, between commas. The watchdog writes it, the retryStrategy of a batch reads it."""
+WATCHDOG_DONE = f"{LABEL}/watchdog-done"
+"""Annotation of a Workflow: its uid, once its watchdog saw the last batch end and some fail.
+
+Argo creates no other watchdog then until `argo retry`, where the next watchdog's first look removes it.
+A watchdog evicted before that look is not created again: Argo calls it Failed."""
 STEP, BEGAN, ENDED = f"{LABEL}/step", "began", "ended"
-"""Annotation of a Workflow: its uid, its last step that began, and whether that step is under way or ended by itself and failed."""
+"""Annotation of a Workflow: its uid, the step that began last, and its state: BEGAN while it runs,
+ENDED once it failed by itself."""
 KEEP_PODS = 60
 """Seconds that a pod is kept at least, for the next attempt's lead reads of it which sample killed it."""
 CLEARING = 660
@@ -113,7 +114,7 @@ def helper(shape: Shape | None = None) -> Object:
 
 
 def restricted(resources: Mapping[str, Any] | None = None) -> Object:
-    """The patch of a pod that measures nothing (plan, sentry, finish)."""
+    """The patch of a pod that measures nothing (plan, watchdog, finish)."""
     main: Object = {"name": "main", "securityContext": hardened()}
     if resources:
         main["resources"] = {"requests": dict(resources)}

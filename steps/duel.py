@@ -11,19 +11,30 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfdag import benchmark as registry
-from perfdag import signals
+from perfdag import missing_reason, signals
 from perfdag.abtest import Duel, positions, recall
 from perfdag.benchmark import Infrastructure
 from perfdag.hosts import Host
 from perfdag.kube import KubeError
-from perfdag.parts import forget_note, note, part_key, read_part, stored_parts
+from perfdag.parts import part_key, read_part, stored_parts
 from perfdag.plan import Plan
 from perfdag.runs import variants
 from perfdag.steps import budget
-from perfdag.steps.deadly import Deadly, known, pass_over
-from perfdag.steps.gang import Gone, Hosts, Said, connect, fell_apart, join, own_host, place_for, running, ssh_config
-from perfdag.steps.lead import GangLost, Lead
-from perfdag.steps.place import Here
+from perfdag.steps.deadly import CrashHistory, known, skip_crashers
+from perfdag.steps.gang import (
+    GangUnavailable,
+    Hosts,
+    ProgressReporter,
+    add_peers,
+    connect,
+    fell_apart,
+    own_host,
+    place_for,
+    running,
+    ssh_config,
+)
+from perfdag.steps.lead import GangLost, MeasuringLoop
+from perfdag.steps.place import PodContext
 from perfdag.steps.ssh import SshHost
 from perfdag.store import Store
 
@@ -69,7 +80,7 @@ class Idle:
 
 
 def mark(store: Store, plan: Plan, samples: Sequence[int], idle: float | None) -> None:
-    """Write into the samples of a round what the idle pods used; they are invalid where that is too much or not known."""
+    """Write the CPU use of the idle pods into the samples of a round; too much or unknown is invalid."""
     for position in samples:
         key = part_key(plan.run_id, plan.key(position))
         part = read_part(store.get(key))
@@ -81,7 +92,7 @@ def mark(store: Store, plan: Plan, samples: Sequence[int], idle: float | None) -
 
 
 def forget_unmarked(store: Store, plan: Plan, samples: Sequence[int]) -> None:
-    """Remove samples of a gang that fell apart before their round was marked, and those that cannot be read: they are measured again."""
+    """Remove damaged samples, and those of a round that was not marked: they are measured again."""
     stored = stored_parts(store, plan.run_id)
     for position in samples:
         name = plan.key(position)
@@ -96,10 +107,10 @@ def _marked(data: bytes) -> bool:
         return False
 
 
-def of_pairs(duel: Duel, deadly: Deadly) -> Deadly:
-    """How gangs ended that measured a point, or the one that answers it in the other variant: without its pair a sample is of no use.
+def of_pairs(duel: Duel, crashes: CrashHistory) -> CrashHistory:
+    """Return the crashes of pairs: a point and its counterpart in the other variant share theirs.
 
-    Where a point of one pair is of another pair in the other variant, what is told does not say which of them it was: both are meant.
+    Pairs with a common point share theirs too: a crash does not tell which pair was measured.
     """
     groups: list[set[str]] = []
     for a, b in zip(duel.a.points, duel.b.points, strict=True):
@@ -107,27 +118,30 @@ def of_pairs(duel: Duel, deadly: Deadly) -> Deadly:
         groups = [group for group in groups if group not in near] + [{a.id, b.id}.union(*near)]
     found: dict[str, list[str]] = {}
     for group in groups:
-        if how := [each for name in sorted(group) for each in deadly.get(name, ())]:
+        if how := [each for name in sorted(group) for each in crashes.get(name, ())]:
             found |= dict.fromkeys(group, how)
     return found
 
 
-def lead(here: Here, store: Store, plan: Plan, number: int, attempt: int, last: bool) -> int:
-    """Drive batch `number` of both variants; 0, RETRYABLE or REFUSED where a gang fell apart. Raises StoreError, KubeError."""
+def lead(here: PodContext, store: Store, plan: Plan, number: int, attempt: int, last: bool) -> int:
+    """Drive batch `number` of both variants; return 0, or RETRYABLE or REFUSED where a gang fell apart.
+
+    Raises StoreError, KubeError.
+    """
     duel = recalled(store, plan)
     for each in (duel.a, duel.b):
         forget_unmarked(store, each, each.batches[number].samples)
     try:
-        deadly = of_pairs(duel, known(here, store, number, attempt))
+        crashes = of_pairs(duel, known(here, store, number, attempt))
         for each in (duel.a, duel.b):
-            mark(store, each, list(pass_over(here, store, each, number, deadly)), None)
+            mark(store, each, list(skip_crashers(here, store, each, number, crashes)), None)
         _drive(here, store, duel, number, attempt)
         return 0
-    except (Gone, GangLost, Infrastructure, KubeError) as error:
+    except (GangUnavailable, GangLost, Infrastructure, KubeError) as error:
         return fell_apart(store, [duel.a, duel.b], number, f"batch {number}, attempt {attempt}", last, error)
 
 
-def _drive(here: Here, store: Store, duel: Duel, number: int, attempt: int) -> None:
+def _drive(here: PodContext, store: Store, duel: Duel, number: int, attempt: int) -> None:
     shapes = {letter: plan.shape_of(number) for letter, plan in (("A", duel.a), ("B", duel.b))}
     n, family = shapes["A"].hosts.count, shapes["A"].network.family
     limit = float(duel.a.options.get("pending_limit", 600))
@@ -135,16 +149,16 @@ def _drive(here: Here, store: Store, duel: Duel, number: int, attempt: int) -> N
     by_rank = {pod.rank or 0: pod for pod in pods.values()}
     for rank in range(n):
         if by_rank[rank].node != by_rank[n + rank].node:
-            raise Gone(f"host {rank} of A is on {by_rank[rank].node} and of B on {by_rank[n + rank].node}: not side by side")
+            raise GangUnavailable(f"host {rank} of A is on {by_rank[rank].node} and of B on {by_rank[n + rank].node}: not side by side")
     config = ssh_config()
     mine = Hosts([own_host(here, pods, shapes["A"])], pods)
     others = Hosts([], pods)
     measured = False
     try:
-        join(mine, [by_rank[rank] for rank in range(1, n)], config, shapes["A"], here.run_id)
+        add_peers(mine, [by_rank[rank] for rank in range(1, n)], config, shapes["A"], here.run_id)
         connect(others, [by_rank[n + rank] for rank in range(n)], config, shapes["B"], here.run_id)
         for plan in (duel.a, duel.b):
-            forget_note(store, plan.run_id, f"batch-{number}")
+            missing_reason.forget_batch(store, plan.run_id, number)
         _rounds(here, store, duel, number, mine, others)
         measured = True
     finally:
@@ -152,11 +166,11 @@ def _drive(here: Here, store: Store, duel: Duel, number: int, attempt: int) -> N
         mine.dismiss(measured)
 
 
-def _rounds(here: Here, store: Store, duel: Duel, number: int, mine: Hosts, others: Hosts) -> None:
+def _rounds(here: PodContext, store: Store, duel: Duel, number: int, mine: Hosts, others: Hosts) -> None:
     plans = {"A": duel.a, "B": duel.b}
     samples = {letter: set(plan.batches[number].samples) for letter, plan in plans.items()}
-    said = Said(sum(len(each) for each in samples.values()))
-    measuring = Lead(duel.a, store, place_for(here, duel.a.shape_of(number), mine), said)
+    said = ProgressReporter(sum(len(each) for each in samples.values()))
+    measuring = MeasuringLoop(duel.a, store, place_for(here, duel.a.shape_of(number), mine), said)
     second: SshHost = others.peers[0]
     until = budget.deadline(store, here.run_id, duel.a)
     for letter, repetition in [("A", 0), ("B", 0), *duel.rounds()]:
@@ -166,8 +180,9 @@ def _rounds(here: Here, store: Store, duel: Duel, number: int, mine: Hosts, othe
         if not asked:
             continue
         if until is not None and time.monotonic() >= until:
+            spent = missing_reason.budget_spent(duel.a.budget or 0, number)
             for each_plan in plans.values():
-                note(store, each_plan.run_id, f"budget-{number}", "skipped", f"the budget of {duel.a.budget:g} s was spent", [number])
+                missing_reason.write(store, each_plan.run_id, spent)
             return
         idle = Idle(others.peers if letter == "A" else mine.hosts)
         if letter == "A":
@@ -189,7 +204,7 @@ def patience(plan: Plan, samples: Sequence[int]) -> float:
     return seconds
 
 
-def follow(here: Here, plan: Plan, number: int, attempt: int, home: Path) -> None:
+def follow(here: PodContext, plan: Plan, number: int, attempt: int, home: Path) -> None:
     """In the first pod of variant B: make the pipes for orders, and measure a round for each order, in a thread of its own."""
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     for name in (ORDERS, ANSWERS):
@@ -198,8 +213,8 @@ def follow(here: Here, plan: Plan, number: int, attempt: int, home: Path) -> Non
     threading.Thread(target=_obey, args=(here, plan, number, attempt, home), daemon=True).start()
 
 
-def _obey(here: Here, plan: Plan, number: int, attempt: int, home: Path) -> None:
-    measuring: Lead | None = None
+def _obey(here: PodContext, plan: Plan, number: int, attempt: int, home: Path) -> None:
+    measuring: MeasuringLoop | None = None
     while True:
         order = (home / ORDERS).read_text().strip()
         try:
@@ -213,12 +228,12 @@ def _obey(here: Here, plan: Plan, number: int, attempt: int, home: Path) -> None
         (home / ANSWERS).write_text(f"{answer}\n")
 
 
-def _second(here: Here, plan: Plan, number: int, attempt: int) -> Lead:
+def _second(here: PodContext, plan: Plan, number: int, attempt: int) -> MeasuringLoop:
     shape = plan.shape_of(number)
     n = shape.hosts.count
     limit = float(plan.options.get("pending_limit", 600))
     pods = signals.run(running(here, here.run_id, number, attempt, 2 * n, limit, shape.network.family))
     gang = Hosts([own_host(here, pods, shape)], pods)
     by_rank = {pod.rank or 0: pod for pod in pods.values()}
-    join(gang, [by_rank[rank] for rank in range(n + 1, 2 * n)], ssh_config(), shape, here.run_id)
-    return Lead(plan, here.open(), place_for(here, shape, gang), Said(len(plan.batches[number].samples)))
+    add_peers(gang, [by_rank[rank] for rank in range(n + 1, 2 * n)], ssh_config(), shape, here.run_id)
+    return MeasuringLoop(plan, here.open(), place_for(here, shape, gang), ProgressReporter(len(plan.batches[number].samples)))

@@ -1,4 +1,4 @@
-"""The lead of a gang: finds its peers, measures the samples of one batch over them, and lets them go."""
+"""The lead of a gang: find the peers, measure the samples of one batch, dismiss the peers."""
 
 import asyncio
 import contextlib
@@ -12,20 +12,21 @@ from typing import Any
 
 import orjson
 
-from perfdag import signals
+from perfdag import missing_reason, signals
 from perfdag.benchmark import Infrastructure
 from perfdag.confirm import assigned
 from perfdag.hosts import Host, LocalHost
 from perfdag.kube import Kube, KubeError
-from perfdag.parts import Part, forget_note, note, run_folder, stored_parts
+from perfdag.missing_reason import MissingReason, budget_spent
+from perfdag.parts import Part, run_folder, stored_parts
 from perfdag.plan import Plan
 from perfdag.podspec import USER, VOLUME, shares
 from perfdag.point import Point
 from perfdag.shape import Shape
 from perfdag.steps import budget, peer
-from perfdag.steps.deadly import UnderWay, in_turn, known, pass_over
-from perfdag.steps.lead import PRECISE, GangLost, Lead, Place
-from perfdag.steps.place import KEYS, Here, scratch_home
+from perfdag.steps.deadly import UnderWay, known, skip_crashers, suspects_last
+from perfdag.steps.lead import PRECISE, GangLost, MeasuringLoop, Site
+from perfdag.steps.place import KEYS, PodContext, scratch_home
 from perfdag.steps.plan import ssh_port
 from perfdag.steps.pods import Pod, read, selector, told, troubles
 from perfdag.steps.ssh import SshHost
@@ -34,8 +35,8 @@ from perfdag.store import NotStoredError, Store
 CONNECT_PATIENCE = 30.0
 
 
-class Gone(Exception):
-    """The gang cannot measure now, but another attempt may: why."""
+class GangUnavailable(Exception):
+    """The gang cannot measure now, but another attempt may; the message tells why."""
 
 
 @dataclass
@@ -47,69 +48,76 @@ class Hosts:
     peers: list[SshHost] = field(default_factory=list)
 
     def lost(self) -> str | None:
-        """Why a sample may have failed for want of a peer, or None: all are there."""
+        """Return which peer is gone, None where all are there."""
         gone = [each.name for each in self.peers if not each.alive()]
         return f"the peer on {gone[0]} is gone" if gone else None
 
     def dismiss(self, measured: bool) -> None:
-        """Let the peers end: with 0 only where all is measured, or `argo retry`, which makes anew the pods that failed, would keep them and
-        give the next lead half a gang."""
+        """Let the peers end, with 0 only where all is measured.
+
+        `argo retry` creates failed pods alone: a peer that ended with 0 would leave half a gang.
+        """
         for each in self.peers:
             each.dismiss(0 if measured else peer.RETRYABLE)
             each.close()
 
 
-def lead(here: Here, store: Store, plan: Plan, number: int, attempt: int, last: bool) -> int:
-    """Measure batch `number` of a run; 0, RETRYABLE or REFUSED where the gang fell apart. Raises StoreError, KubeError."""
+def lead(here: PodContext, store: Store, plan: Plan, number: int, attempt: int, last: bool) -> int:
+    """Measure batch `number`; return 0, or RETRYABLE or REFUSED where the gang fell apart.
+
+    Raises StoreError, KubeError.
+    """
     plan, index = assigned(store, plan, number)
     batch = plan.batches[index]
     stored = stored_parts(store, plan.run_id)
     left = [position for position in batch.samples if plan.key(position) not in stored]
     shape = plan.shape_of(index)
-    said = Said(len(left))
+    said = ProgressReporter(len(left))
     if not left:
         return 0
     try:
-        deadly = known(here, store, number, attempt)
-        over = pass_over(here, store, plan, index, deadly)
+        crashes = known(here, store, number, attempt)
+        over = skip_crashers(here, store, plan, index, crashes)
         for position, part in over.items():
             said.ended(plan.points[plan.order[position][0]], part)
         left = [position for position in left if position not in over]
         if not left:
             return 0
-        with gathered(here, plan, shape, number, attempt) as gang:
-            forget_note(store, plan.run_id, f"batch-{index}")  # what kept it from standing, or ended the last one
+        with assembled(here, plan, shape, number, attempt) as gang:
+            missing_reason.forget_batch(store, plan.run_id, index)
             reused = shares(shape.volume) and used_before(here, store, number)
-            _measure(store, plan, place_for(here, shape, gang, reused), index, in_turn(plan, batch.samples, left, attempt, deadly), said)
+            _measure(
+                store, plan, place_for(here, shape, gang, reused), index, suspects_last(plan, batch.samples, left, attempt, crashes), said
+            )
         return 0
-    except (Gone, GangLost, KubeError) as error:
+    except (GangUnavailable, GangLost, KubeError) as error:
         return fell_apart(store, [plan], index, f"batch {number}, attempt {attempt}", last, error)
 
 
 def fell_apart(store: Store, plans: Sequence[Plan], index: int, attempt: str, last: bool, error: Exception) -> int:
-    """Say and note why an attempt at batch `index` of the plans ended early; returns RETRYABLE, or REFUSED for want of rights.
+    """Write why an attempt at batch `index` of the plans ended early.
 
-    Raises StoreError, and a KubeError of another kind again.
+    Returns RETRYABLE, or REFUSED for missing rights. Raises StoreError, and other KubeErrors again.
     """
     refused = isinstance(error, KubeError)
     if isinstance(error, KubeError) and error.status != 403:
         raise error
     print(f"{attempt}: {error}", flush=True)  # noqa: T201
     for plan in plans:
-        note(store, plan.run_id, f"batch-{index}", "failed", str(error), [index])
+        missing_reason.write(store, plan.run_id, MissingReason("batch", "failed", str(error), index))
     if last:
         print(f"{attempt}: given up; the reason is in the rows of what is left", flush=True)  # noqa: T201
     return peer.REFUSED if refused else peer.RETRYABLE
 
 
-def _measure(store: Store, plan: Plan, place: Place, number: int, samples: Sequence[int], said: "Said") -> None:
-    measuring = Lead(plan, store, place, said)
+def _measure(store: Store, plan: Plan, place: Site, number: int, samples: Sequence[int], said: "ProgressReporter") -> None:
+    measuring = MeasuringLoop(plan, store, place, said)
     if not measuring.measure(samples, batch=number, deadline=budget.deadline(store, plan.run_id, plan)):
-        measuring.give_up(f"budget-{number}", "skipped", f"the budget of {plan.budget:g} s was spent", [number])
+        missing_reason.write(store, plan.run_id, budget_spent(plan.budget or 0, number))
 
 
-def used_before(here: Here, store: Store, batch: int) -> bool:
-    """Whether an earlier gang of this Workflow had the claim that the pods of that batch share; marks it as used. Raises StoreError."""
+def used_before(here: PodContext, store: Store, batch: int) -> bool:
+    """Return whether an earlier gang used the claim of this batch, and mark it as used. Raises StoreError."""
     mark = f"{run_folder(here.run_id)}/volumes/{here.workflow_uid}-b{batch}"
     try:
         store.get(mark)
@@ -119,12 +127,12 @@ def used_before(here: Here, store: Store, batch: int) -> bool:
     return True
 
 
-def place_for(here: Here, shape: Shape, gang: Hosts, reused: bool = False) -> Place:
-    """Where a gang of that shape measures. `reused`: its volume is one that an earlier gang wrote to; one that outlives runs always is."""
+def place_for(here: PodContext, shape: Shape, gang: Hosts, reused: bool = False) -> Site:
+    """Return the site of a gang. `reused`: an earlier gang wrote to its volume."""
     own = gang.pods.get(here.pod)
     where = {"image_digest": own.image_digest if own else None, "pods": sorted(gang.pods)}
     given = shape.volume is not None and (shape.volume.claim is not None or shape.volume.kind == "hostPath")
-    return Place(
+    return Site(
         hosts_for=lambda asked: gang.hosts if asked.hosts.count > 1 or shape.hosts.count == 1 else gang.hosts[:1],
         volume=VOLUME if shape.volume else None,
         where={**where, "store": here.store, "namespace": here.namespace, "workflow_uid": here.workflow_uid},
@@ -136,8 +144,11 @@ def place_for(here: Here, shape: Shape, gang: Hosts, reused: bool = False) -> Pl
 
 
 def wrong_images(shape: Shape, own: Pod | None, pods: Iterable[Pod], hosts: Sequence[Host]) -> str | None:
-    """Why hosts are not of one image: a node holds another under its name. An image that was loaded may have the digest of its
-    configuration alone, which is not compared with that of a manifest. `own`: a pod of the gang; the other variant's have their own image."""
+    """Return why hosts do not run one image, None where they do: a tag may differ between nodes.
+
+    A loaded image may have only the digest of its configuration, which no manifest's digest equals.
+    `own` is a pod of the gang: pods of the other variant have another image.
+    """
     side, nodes = (own.rank or 0) // shape.hosts.count if own else 0, {host.name for host in hosts}
     for of_manifest in (True, False):
         found = {
@@ -155,7 +166,7 @@ def wrong_images(shape: Shape, own: Pod | None, pods: Iterable[Pod], hosts: Sequ
 
 
 def writable(shape: Shape, error: str) -> str | None:
-    """What to do where a folder of the node refuses its pods: the kubelet makes it for root, and no fsGroup is laid over it."""
+    """Return what to do where a hostPath refuses its pods: the kubelet creates it for root."""
     volume = shape.volume
     if volume is None or volume.kind != "hostPath" or shape.privileges or VOLUME not in error or "Permission denied" not in error:
         return None
@@ -163,7 +174,7 @@ def writable(shape: Shape, error: str) -> str | None:
 
 
 def wrong_place(shape: Shape, hosts: Sequence[Host]) -> str | None:
-    """Why hosts are not where the shape asks: spread means a node each, packed means one node."""
+    """Return why hosts break the placement: spread needs a node for each, packed one node."""
     nodes = [host.name for host in hosts]
     if shape.hosts.placement == "spread" and len(set(nodes)) < len(nodes):
         twice = next(node for node in nodes if nodes.count(node) > 1)
@@ -174,8 +185,11 @@ def wrong_place(shape: Shape, hosts: Sequence[Host]) -> str | None:
 
 
 @contextlib.contextmanager
-def gathered(here: Here, plan: Plan, shape: Shape, number: int, attempt: int) -> "Any":
-    """The hosts of a batch, all reachable; peers are dismissed at the end. Raises Gone where they did not come within pending_limit."""
+def assembled(here: PodContext, plan: Plan, shape: Shape, number: int, attempt: int) -> "Any":
+    """Yield the hosts of a batch, all reachable, and dismiss the peers at the end.
+
+    Raises GangUnavailable where they do not run within pending_limit.
+    """
     limit = float(plan.options.get("pending_limit", 600))
     wanted = shape.hosts.count
     pods = signals.run(running(here, here.run_id, number, attempt, wanted, limit, shape.network.family))
@@ -184,7 +198,7 @@ def gathered(here: Here, plan: Plan, shape: Shape, number: int, attempt: int) ->
     try:
         if wanted > 1:
             ranked = sorted((each for each in pods.values() if each.rank), key=lambda each: each.rank or 0)
-            join(gang, ranked, ssh_config(), shape, here.run_id)
+            add_peers(gang, ranked, ssh_config(), shape, here.run_id)
         yield gang
         measured = True
     finally:
@@ -192,12 +206,12 @@ def gathered(here: Here, plan: Plan, shape: Shape, number: int, attempt: int) ->
 
 
 def ssh_config() -> Path:
-    """Write this pod's configuration of ssh to its peers. Raises PeerError."""
+    """Write the ssh configuration for the peers and return it. Raises PeerError."""
     return peer.client_config(peer.Keys(KEYS), scratch_home() / "lead")
 
 
-def join(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id: str) -> None:
-    """Reach the other pods of a gang, by rank, and add them to its hosts. Raises Gone."""
+def add_peers(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id: str) -> None:
+    """Reach the other pods of a gang, by rank, and add them to its hosts. Raises GangUnavailable."""
     connect(gang, pods, config, shape, run_id)
     # how `perfdag step rsh`, which MPI launchers call, reaches the peers
     os.environ |= {"PERFDAG_SSH_CONFIG": str(config), "PERFDAG_SSH_PORTS": " ".join(f"{each.at}={each.port}" for each in gang.peers)}
@@ -205,7 +219,7 @@ def join(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id: s
 
 
 def connect(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id: str) -> None:
-    """Reach the peers in these pods and end what an earlier lead left in them. Raises Gone where one cannot be reached."""
+    """Reach the peers in these pods and end what an earlier lead left in them. Raises GangUnavailable where one cannot be reached."""
     for pod in pods:
         host = SshHost(pod.address or "", pod.node or "", config, ssh_port(shape, run_id, pod.rank or 0))
         try:
@@ -213,12 +227,12 @@ def connect(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id
             host.clean()
         except Infrastructure as error:
             mtu = f"; does its network carry packets of {shape.network.mtu} bytes (network.mtu)?" if shape.network.mtu else ""
-            raise Gone(f"{error}{mtu}") from None
+            raise GangUnavailable(f"{error}{mtu}") from None
         gang.peers.append(host)
 
 
-def own_host(here: Here, pods: dict[str, Pod], shape: Shape) -> LocalHost:
-    """This pod, with its address on the measured network. Raises Gone."""
+def own_host(here: PodContext, pods: dict[str, Pod], shape: Shape) -> LocalHost:
+    """Return this pod with its address on the measured network. Raises GangUnavailable."""
     own = pods.get(here.pod)
     address = (own.address if own else None) or here.address
     local = LocalHost(address, here.node)
@@ -227,7 +241,7 @@ def own_host(here: Here, pods: dict[str, Pod], shape: Shape) -> LocalHost:
 
 
 def _measured_host(host: SshHost, shape: Shape) -> Host:
-    """A peer with its address on the measured network. Raises Gone."""
+    """Return a peer with its address on the measured network. Raises GangUnavailable."""
     extra = _extra_address(host, shape)
     if extra:
         host.measure(extra)
@@ -235,7 +249,7 @@ def _measured_host(host: SshHost, shape: Shape) -> Host:
 
 
 def _extra_address(host: Host, shape: Shape) -> str | None:
-    """The address of the interface that a Multus network added: the host is asked, since no API of Argo's tells it in time."""
+    """Return the address on the interface of a Multus network; the host tells it before any API does."""
     if not shape.network.name or shape.network.default:
         return None
     interface = shape.network.interface or "net1"
@@ -245,11 +259,11 @@ def _extra_address(host: Host, shape: Shape) -> str | None:
         found = [each["local"] for each in orjson.loads(said.stdout)[0]["addr_info"] if each.get("scope") == "global"]
         return str(found[0])  # a link-local IPv6 address comes first on many interfaces, and nobody reaches it without a zone
     except (ValueError, LookupError):
-        raise Gone(f"{host.name} has no address on {interface} of network {shape.network.name}: {said.tail()}") from None
+        raise GangUnavailable(f"{host.name} has no address on {interface} of network {shape.network.name}: {said.tail()}") from None
 
 
-async def running(here: Here, run_id: str, number: int, attempt: int, wanted: int, limit: float, family: str) -> dict[str, Pod]:
-    """The pods of a batch by name, once `wanted` of them run with an address of `family`. Raises Gone after `limit` seconds, KubeError."""
+async def running(here: PodContext, run_id: str, number: int, attempt: int, wanted: int, limit: float, family: str) -> dict[str, Pod]:
+    """The pods of a batch by name, once `wanted` of them run with an address of `family`. Raises GangUnavailable after `limit` seconds, KubeError."""
     deadline = time.monotonic() + limit
     async with Kube() as kube:
         kind = await kube.resource("v1", "Pod")
@@ -262,32 +276,32 @@ async def running(here: Here, run_id: str, number: int, attempt: int, wanted: in
                 return {pod.name: pod for pod in there}
             ended = [pod for pod in pods.values() if pod.phase in ("Failed", "Succeeded")]
             if ended:
-                raise Gone(f"{ended[0].name} ended before the gang was complete: {ended[0].trouble or ended[0].phase}")
+                raise GangUnavailable(f"{ended[0].name} ended before the gang was complete: {ended[0].trouble or ended[0].phase}")
             if time.monotonic() > deadline:
                 why = absent(await told(kube, here.namespace, pods.values()), wanted)
-                raise Gone(f"{len(there)} of {wanted} pods ran within {limit:g} s (pending_limit): {why}")
+                raise GangUnavailable(f"{len(there)} of {wanted} pods ran within {limit:g} s (pending_limit): {why}")
             await asyncio.sleep(0.3)
 
 
 def absent(pods: Sequence[Pod], wanted: int) -> str:
-    """Why fewer pods run than are wanted: their troubles, or how many are not there at all."""
+    """Return why too few pods run: their troubles, or how many were not created."""
     waiting = [f"{pod.name} is {pod.phase} on {pod.node or 'no node'}, and no event says why" for pod in pods if pod.phase != "Running"]
     unmade = [f"{wanted - len(pods)} pods were not created"] if len(pods) < wanted else []
     return "; ".join([*(troubles(pods) or waiting), *unmade])
 
 
 def _of_family(pods: Sequence[Pod], family: str, wanted: int) -> None:
-    """Raises Gone where a pod has no address of the family that is to be measured. One pod alone may do without IPv4: it is no peer."""
+    """Raises GangUnavailable where a pod has no address of the family that is to be measured. One pod alone may do without IPv4: it is no peer."""
     lacking = next((pod for pod in pods if not pod.address), None)
     if lacking and (wanted > 1 or family == "ipv6"):
-        raise Gone(
+        raise GangUnavailable(
             f"{lacking.name} has no {family} address, only {', '.join(lacking.addresses)}: "
             f"the pod network has none to give (network.family: {family})"
         )
 
 
-class Said:
-    """Progress as lines on stdout, and for Argo as N/M in its progress file."""
+class ProgressReporter:
+    """Report progress: lines on stdout, and N/M in Argo's progress file."""
 
     def __init__(self, total: int) -> None:
         self._total, self._done = total, 0
@@ -296,11 +310,11 @@ class Said:
         self._report()
 
     def started(self, point: Point, repetition: int) -> None:
-        """A sample begins."""
+        """Record that a sample begins."""
         self._under_way.began(point, repetition)
 
     def ended(self, point: Point, part: Part) -> None:
-        """A sample is stored."""
+        """Record and print that a sample is stored."""
         self._under_way.ended(point)
         self._done += 1
         text = f"{self._done}/{self._total} {part.status} {point.entry} {point.label} repetition {part.repetition}"
@@ -308,13 +322,13 @@ class Said:
         self._report()
 
     def passed(self, point: Point, repetition: int, why: str) -> None:
-        """A sample is not measured; one that is not needed is as good as done, those stored before are not among the total."""
+        """Count a sample that `until` does not need; the total has no samples stored before."""
         if why == PRECISE:
             self._done += 1
             self._report()
 
     def count(self, samples: int) -> None:
-        """Samples that another pod stored."""
+        """Count samples that another pod stored."""
         self._done += samples
         print(f"{self._done}/{self._total}", flush=True)  # noqa: T201
         self._report()

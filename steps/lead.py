@@ -1,7 +1,7 @@
-"""The measuring loop: samples of a plan, one after the other, over the hosts it is given.
+"""The measuring loop: the samples of a plan in turn, over the hosts of a site.
 
-Each sample is durable in the store before the next begins, failed ones too; samples already there are skipped, so a killed run that
-is started again loses nothing and repeats nothing. The same loop serves one machine and a gang of pods.
+Each sample is in the store before the next begins, a failed one too. Samples in the store are skipped:
+a killed run that is resumed loses and repeats nothing. One machine and a gang of pods share this loop.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from perfdag import noise
 from perfdag.benchmark import Benchmark, Failed, Gang, Infrastructure, Output, SampleError, Skip
 from perfdag.facts import env_class
 from perfdag.hosts import Host
-from perfdag.parts import Part, headline, note, now, part_key, read_part, relative_precision, row, stored_parts
+from perfdag.parts import Part, headline, now, part_key, read_part, relative_precision, row, stored_parts
 from perfdag.plan import Plan
 from perfdag.plan_order import concurrent_groups
 from perfdag.point import Point
@@ -26,50 +26,55 @@ from perfdag.steps.pairwise import at_once, not_together, two_of
 from perfdag.store import Store, StoreError
 
 PRECISE = "precise enough"
-"""Why a sample is passed over whose point `until` repeats no more."""
+"""Why a sample is skipped whose point `until` does not repeat again."""
 
 
-class Watcher(Protocol):
-    """Hears of progress."""
+class ProgressListener(Protocol):
+    """Receives the progress of a loop."""
 
     def started(self, point: Point, repetition: int) -> None: ...
     def ended(self, point: Point, part: Part) -> None: ...
     def passed(self, point: Point, repetition: int, why: str) -> None:
-        """A sample that is not measured: stored before, or the point is precise enough."""
+        """Receive a sample that is not measured: stored before, or its point is precise enough."""
         ...
 
 
 @dataclass
-class Place:
-    """Where samples are measured: hosts for a shape, and what is known of the place (cluster, image digest, workflow)."""
+class Site:
+    """Where samples are measured: the hosts for a shape, and provenance (image digest, Workflow)."""
 
     hosts_for: Callable[[Shape], Sequence[Host]]
     refuses: Callable[[Shape], str | None] = lambda shape: None
     volume: str | None = None
     where: dict[str, Any] = field(default_factory=dict)
     placed: Callable[[Shape, Sequence[Host]], str | None] = lambda shape, hosts: None
-    """Why the hosts are not where the shape asks (spread asked, one node used), or None."""
+    """Returns why the hosts break the placement of the shape, or None."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """Of each sample measured here."""
+    """Facts of every sample measured here."""
     advice: Callable[[Shape, str], str | None] = lambda shape, error: None
-    """What to do about the error of a sample, or None."""
+    """Returns what to do about the error of a sample, or None."""
     lost: Callable[[], str | None] = lambda: None
-    """Asked after a sample that failed: why that is no result (a peer is gone), or None."""
+    """Called after a failed sample; returns why that is no result (a peer is gone), or None."""
 
 
 class NoScratch(StoreError):
-    """No temporary folder can be made, so nothing can be measured here: the run ends, and what is left can be resumed."""
+    """No temporary folder can be created: the run ends, and can be resumed."""
 
 
 class GangLost(Exception):
-    """A host went away: nothing is stored for the sample under way, and another gang may measure it."""
+    """A host is gone: the sample under way is not stored, and another gang may measure it."""
 
 
-class Lead:
-    """Measures samples of one plan. Raises StoreError where a sample cannot be stored or no temporary folder is left; KeyboardInterrupt
-    passes through."""
+class MeasuringLoop:
+    """Measures samples of one plan.
 
-    def __init__(self, plan: Plan, store: Store, place: Place, watcher: Watcher, clock: Callable[[], float] = time.monotonic) -> None:
+    Raises StoreError where a sample cannot be stored or no temporary folder can be created.
+    KeyboardInterrupt passes through.
+    """
+
+    def __init__(
+        self, plan: Plan, store: Store, place: Site, watcher: ProgressListener, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.plan, self.store, self.place, self.watcher, self._clock = plan, store, place, watcher, clock
         self._stored = stored_parts(store, plan.run_id)
         self._shapes = [Shape.model_validate(shape) for shape in plan.shapes]
@@ -80,10 +85,10 @@ class Lead:
         self.counts: dict[str, int] = {}
 
     def measure(self, positions: Sequence[int], batch: int = 0, deadline: float | None = None) -> bool:
-        """Measure samples (positions in the plan's order) in turn; False where `deadline` (on the clock given) ended it early.
+        """Measure samples, by position in the plan's order; return False where `deadline` ended it.
 
-        A canary frames each round: one before its first sample, one after its last. Pairs that are measured at once run together again
-        where one of them is not stored yet, so that each has the load it claims; only what was missing is stored.
+        `deadline` is on the loop's clock. A canary frames every round. Concurrent pairs run together
+        again where one is not stored, so that all have their load; only missing ones are stored.
         """
         round_now: int | None = None
         in_time = True
@@ -108,7 +113,7 @@ class Lead:
         return in_time
 
     def _passed(self, position: int) -> bool:
-        """Whether a sample need not be measured; says so."""
+        """Return whether a sample need not be measured, and tell the listener."""
         index, repetition = self.plan.order[position]
         point, name = self.plan.points[index], self.plan.key(position)
         why = None
@@ -130,7 +135,7 @@ class Lead:
         self.watcher.ended(self.plan.points[index], part)
 
     def _group(self, group: Sequence[int], batch: int) -> list[Part]:
-        """The samples of a group, measured at once; one that had not the company it claims is invalid."""
+        """Return the samples of a group, measured at once; one that ran alone is invalid."""
         if len(group) == 1:
             return [self._sample(group[0], batch)]
         parts = at_once([lambda position=position: self._sample(position, batch) for position in group], self._halted.set)  # type: ignore[misc]
@@ -141,14 +146,10 @@ class Lead:
                 part.status, part.error = "invalid", wrong
         return parts
 
-    def give_up(self, name: str, status: str, reason: str, batches: list[int] | None = None) -> None:
-        """Record why the rest is not measured."""
-        note(self.store, self.plan.run_id, name, status, reason, batches)
-
     # -- precision ------------------------------------------------------------------------------
 
     def _recall(self, index: int, name: str) -> bool:
-        """Take up the value of a stored sample where precision is asked; False where it cannot be read and is measured again."""
+        """Read the value of a stored sample for `until`; return False where it is damaged."""
         if self.plan.points[index].until is not None and "-w" not in name:
             try:
                 part = read_part(self.store.get(part_key(self.plan.run_id, name)))
@@ -283,7 +284,7 @@ class Lead:
 
 
 def _keep_values(part: Part, benchmark: Benchmark[Any], error: SampleError) -> None:
-    """Rows of what was read all the same; a value that is no row is said beside the reason, and costs nothing more."""
+    """Keep the measurements of a failed sample; append a bad value's fault to the error."""
     try:
         part.rows = [row(benchmark, each) for each in error.measurements]
     except Exception as fault:
@@ -298,7 +299,7 @@ def _scratch() -> "tempfile.TemporaryDirectory[str]":
 
 
 def how_to_get(packages: Any) -> str:
-    """The command that installs a tool here, by the package managers it is known to; all of them where none of theirs is here."""
+    """Return the command that installs a tool with a manager of this machine, else all packages."""
     import shutil
     import sys
     from importlib.util import find_spec  # an environment that uv made has no pip

@@ -1,72 +1,65 @@
-"""What a run's pods say on its Workflow for Argo to decide by: of a DAG that failed Argo tells its retryStrategy no exit code and no message.
+"""What the pods of a run write on its Workflow, for Argo to decide by.
 
-`argo resubmit` copies annotations: what they say begins with the uid of the Workflow it belongs to. `argo retry` keeps the Workflow: what is said
-of batches begins with the start of this go too; that of a step stands until the step's next pod says that it began.
+Argo passes neither exit code nor message of a failed DAG to its retryStrategy. So a step records its
+state, and the watchdog the batches that no retry can repair. `argo resubmit` copies annotations:
+each begins with the uid of its Workflow. `argo retry` keeps the Workflow: the batches begin with the
+start of the attempt too. The state of a step stays until the step's next pod begins.
 """
 
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
-
-import orjson
 
 from perfdag import kube
 from perfdag.kube import Kube, KubeError
-from perfdag.podspec import BEGAN, ENDED, HOPELESS, NOTES, STEP
-from perfdag.steps.place import Here
-
-NOTE_LENGTH, NOTES_BYTES = 400, 60_000
+from perfdag.podspec import BEGAN, ENDED, STEP, UNRECOVERABLE
+from perfdag.steps.place import PodContext
 
 Object = dict[str, Any]
 
 
-def head(workflow: dict[str, Any]) -> str:
-    """What marks of a Workflow begin with: its uid, and the start of this go at it, which `argo retry` sets anew."""
-    return f"{workflow['metadata'].get('uid', '')} {(workflow.get('status') or {}).get('startedAt') or ''}"
+def owner(workflow: Object) -> str:
+    """Return what annotations begin with: the Workflow's uid and the start of this attempt at it."""
+    started = (workflow.get("status") or {}).get("startedAt") or ""
+    return f"{workflow['metadata'].get('uid', '')} {started}"
 
 
-def of_annotations(workflow: Object) -> tuple[set[int], dict[int, str]]:
-    """The batches that a Workflow's annotations call hopeless, and their notes; none where they are another Workflow's or of another go."""
-    said, of = workflow["metadata"].get("annotations") or {}, head(workflow)
-    batches, notes = (said.get(name, "").removeprefix(of) if said.get(name, "").startswith(of) else "" for name in (HOPELESS, NOTES))
-    found = {int(batch): str(reason) for batch, reason in orjson.loads(notes or "{}").items()}
-    return {int(each) for each in batches.split(",") if each}, found
+def unrecoverable_batches(workflow: Object) -> set[int]:
+    """Return the batches that no retry can repair; none where the annotation has another owner."""
+    value = (workflow["metadata"].get("annotations") or {}).get(UNRECOVERABLE, "")
+    batches = value.removeprefix(owner(workflow)) if value.startswith(owner(workflow)) else ""
+    return {int(batch) for batch in batches.split(",") if batch}
 
 
-def as_annotations(of: str, hopeless: Collection[int], notes: Mapping[int, str]) -> dict[str, str]:
-    """Those annotations, `of` the Workflow with that head; notes are cut, and left out where they are too many for an object."""
-    made = {HOPELESS: f"{of},{','.join(map(str, sorted(hopeless)))},"} if hopeless else {}
-    kept: dict[str, str] = {}
-    for batch, reason in sorted(notes.items()):
-        kept[str(batch)] = reason[:NOTE_LENGTH]
-        if len(orjson.dumps(kept)) > NOTES_BYTES:
-            del kept[str(batch)]
-            break
-    return made | ({NOTES: f"{of}{orjson.dumps(kept).decode()}"} if kept else {})
+def unrecoverable_annotation(owner: str, batches: Collection[int]) -> dict[str, str]:
+    """Return that annotation, for the Workflow and attempt `owner`; empty where there are none."""
+    return {UNRECOVERABLE: f"{owner},{','.join(map(str, sorted(batches)))},"} if batches else {}
 
 
-def step(here: Here, name: str, work: Callable[[], int]) -> int:
-    """Do a step's work and return its exit code; say on the Workflow that it is under way, and that it ended by itself where it failed, since
-    another pod would fail the same. One that is evicted or killed says no more, and is made anew.
+def step(here: PodContext, name: str, work: Callable[[], int]) -> int:
+    """Run a step and return its exit code; record on the Workflow that it began, and that it failed.
+
+    A step that fails by itself would fail again. One that is evicted or killed records no end, and
+    Argo runs it again.
     """
-    _say(here, name, BEGAN)
+    _record(here, name, BEGAN)
     try:
         code = work()
     except Exception:
-        _say(here, name, ENDED)
+        _record(here, name, ENDED)
         raise
     if code:
-        _say(here, name, ENDED)
+        _record(here, name, ENDED)
     return code
 
 
-def _say(here: Here, name: str, state: str) -> None:
-    async def work(client: Kube) -> None:
+def _record(here: PodContext, name: str, state: str) -> None:
+    async def patch(client: Kube) -> None:
         kind = await client.resource("argoproj.io/v1alpha1", "Workflow")
-        said = {"metadata": {"annotations": {STEP: f"{here.workflow_uid} {name} {state}"}}}
-        await client.patch(kind, here.workflow, said, here.namespace)
+        body = {"metadata": {"annotations": {STEP: f"{here.workflow_uid} {name} {state}"}}}
+        await client.patch(kind, here.workflow, body, here.namespace)
 
     try:
-        kube.run(work)
-    except KubeError as error:  # then it is as if it had never begun: tried again only where it ended soon
-        print(f"the workflow does not say that {name} {state}: {error}", file=sys.stderr)  # noqa: T201
+        kube.run(patch)
+    except KubeError as error:  # without the record Argo repeats the step only where it ended early
+        print(f"cannot record on the workflow that {name} {state}: {error}", file=sys.stderr)  # noqa: T201

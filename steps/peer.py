@@ -15,7 +15,7 @@ from types import FrameType
 from perfdag.kube import Kube, KubeError, run
 from perfdag.processes import descendants
 from perfdag.signals import end_once
-from perfdag.steps.place import Here
+from perfdag.steps.place import PodContext
 from perfdag.steps.pods import RANK, read, selector
 from perfdag.steps.ssh_connection import ALIAS, config_text
 
@@ -26,7 +26,7 @@ ASK_SECONDS = 5.0
 SSHD = "/usr/sbin/sshd"
 
 
-def lead_ended(here: Here, batch: int, attempt: int) -> int | None:
+def lead_ended(here: PodContext, batch: int, attempt: int) -> int | None:
     """What a peer of that gang ends with once the pod of rank 0 has ended: 0 where it measured all, else RETRYABLE. None: it has not, or the
     API server does not say."""
 

@@ -1,4 +1,4 @@
-"""What a pod of a run is told by its environment: the run, the store, the workflow, itself."""
+"""The context of a run's pod, from its environment: the run, the store, the Workflow, the pod."""
 
 import os
 from collections.abc import Mapping
@@ -12,14 +12,17 @@ from perfdag.podspec import STORE
 from perfdag.store import Store, on_cluster, open_store
 from perfdag.units import seconds
 
-PATIENCE = 300.0  # seconds a sample is kept and tried again while the store is away
-PENDING_GRACE = 10  # seconds that Argo lets pods be Pending beyond the suite's pending_limit, which the sentry keeps and gives a reason for
+PATIENCE = 300.0
+"""Seconds for which a write is repeated while the store is out of reach."""
+PENDING_GRACE = (
+    10  # seconds that Argo lets pods be Pending beyond the suite's pending_limit, which the watchdog keeps and gives a reason for
+)
 KEYS = Path("/perfdag/keys")
 
 
 @dataclass(frozen=True)
-class Here:
-    """The environment of a step's pod; texts are empty where the variable is not set."""
+class PodContext:
+    """The environment of a step's pod; a text is empty where its variable is not set."""
 
     store: str
     run_id: str
@@ -35,30 +38,33 @@ class Here:
     """Benchmarks whose Kubernetes rights this installation grants."""
     pull_policy: str = "IfNotPresent"
     network_policy: bool = False
-    """Whether this installation put a NetworkPolicy around measuring pods."""
+    """Whether a NetworkPolicy of this installation selects measuring pods."""
 
     @property
     def claimed(self) -> bool:
-        """Whether the store is a claim, which not every pod mounts."""
+        """Whether the store is a PersistentVolumeClaim, which not every pod mounts."""
         return self.store.startswith("claim://")
 
     def open(self) -> Store:
-        """The store, a mounted claim included. Raises StoreError; BadDocument for a store that no other pod would find."""
+        """Open the store. Raises StoreError, and BadDocument for a store that other pods cannot reach."""
         if not on_cluster(self.store):
             text = f"{self.store or 'no store'}: pods share no folder; give --store s3://bucket/prefix or claim://NAME"
             raise BadDocument([Problem("suite", 1, "store", text)])
         return open_store(STORE if self.claimed else self.store, PATIENCE)
 
 
-def here(environment: Mapping[str, str] = os.environ) -> Here:
-    """Read it. The run id is made from the workflow's uid and time where none is given, so that every pod of a workflow finds the same."""
+def from_environment(environment: Mapping[str, str] = os.environ) -> PodContext:
+    """Read the context.
+
+    Without a run id the Workflow's uid and creation time give one: all of its pods compute the same.
+    """
 
     def of(name: str) -> str:
         return environment.get(f"PERFDAG_{name}", "")
 
     created = datetime.fromisoformat(of("WORKFLOW_CREATED").replace("Z", "+00:00")) if of("WORKFLOW_CREATED") else datetime.now(UTC)
     run_id = of("RUN") or new_run_id(created, of("WORKFLOW_UID") or None)
-    return Here(
+    return PodContext(
         store=of("STORE"),
         run_id=run_id,
         workflow=of("WORKFLOW"),
@@ -75,11 +81,11 @@ def here(environment: Mapping[str, str] = os.environ) -> Here:
     )
 
 
-def pending_limit(told: str) -> float:
-    """Seconds of the suite's pending_limit, from what Argo is told. Raises ValueError."""
-    return seconds(told) - PENDING_GRACE
+def pending_limit(timeout: str) -> float:
+    """Return the suite's pending_limit in seconds, from Argo's pendingTimeout. Raises ValueError."""
+    return seconds(timeout) - PENDING_GRACE
 
 
 def scratch_home() -> Path:
-    """A folder of this uid for keys and sockets; short, since a socket's path may have 107 bytes."""
+    """Return the folder of this uid for keys and sockets: short, as socket paths have 107 bytes."""
     return Path("/tmp/perfdag-ssh")

@@ -8,10 +8,12 @@ from typing import Any
 
 import orjson
 
+from perfdag import missing_reason
 from perfdag.checks import gated
 from perfdag.confirm import ROUNDS
 from perfdag.kube import Kube, KubeError, run
-from perfdag.parts import forget_damaged, note, run_folder, stored_parts
+from perfdag.missing_reason import MissingReason
+from perfdag.parts import forget_damaged, run_folder, stored_parts
 from perfdag.plan import Plan, make_plan, read_plan
 from perfdag.podspec import LABEL, Context, account_of, claim_spec, host_port, patch, priority_class, shared_claim, shares
 from perfdag.runs import elsewhere, variants
@@ -20,8 +22,8 @@ from perfdag.steps import budget
 from perfdag.steps.facts import cluster_facts, cluster_name
 from perfdag.steps.given import SUITE_FILE, options, suite_text
 from perfdag.steps.peer import PeerError, make_keys
-from perfdag.steps.place import PENDING_GRACE, Here
-from perfdag.steps.room import has_class, lacking
+from perfdag.steps.place import PENDING_GRACE, PodContext
+from perfdag.steps.room import has_class, unmet
 from perfdag.steps.size import check_shapes, check_size, refuse
 from perfdag.store import NotStoredError, Store, StoreError
 
@@ -34,7 +36,7 @@ MULTUS = {False: "k8s.v1.cni.cncf.io/networks", True: "v1.multus-cni.io/default-
 Object = dict[str, Any]
 
 
-def plan_of(here: Here, store: Store, environment: Mapping[str, str], mounted: Path = SUITE_FILE) -> Plan:
+def plan_of(here: PodContext, store: Store, environment: Mapping[str, str], mounted: Path = SUITE_FILE) -> Plan:
     """The run's plan: the stored one where the run has one (a submit, a resume), else made from the suite.
 
     Raises BadDocument, StoreError.
@@ -52,7 +54,7 @@ def plan_of(here: Here, store: Store, environment: Mapping[str, str], mounted: P
     return make_plan(loaded, only=given.only, run_id=here.run_id, trigger=here.trigger or "manual")
 
 
-def outputs(plan: Plan, here: Here, stored: set[str], other: Plan | None = None) -> dict[str, Any]:
+def outputs(plan: Plan, here: PodContext, stored: set[str], other: Plan | None = None) -> dict[str, Any]:
     """What Argo gets: the batches that still miss a sample in the plan's order, the shape of each, the distinct shapes.
 
     `other`: the second variant of a plan of two; `stored` then holds the samples that both have. Raises BadDocument.
@@ -90,7 +92,7 @@ def _turn(shape: Shape, pods: int, number: int) -> str:
     return "gang" if pods > 1 and shape.scheduler != "volcano" else str(number)
 
 
-def _side_by_side(a: Plan, b: Plan, here: Here) -> tuple[list[Object], list[Object]]:
+def _side_by_side(a: Plan, b: Plan, here: PodContext) -> tuple[list[Object], list[Object]]:
     """The shapes of two variants and, for each batch, which of them each side has and how many pods (`n`, as many on both)."""
     described, shapeof = [], []
     for plan, first in ((a, 0), (b, 1)):
@@ -108,7 +110,7 @@ def _side_by_side(a: Plan, b: Plan, here: Here) -> tuple[list[Object], list[Obje
     return described, shapeof
 
 
-def _described(shape: Shape, plan: Plan, here: Here, account: str | None, ranks: range | None = None) -> Object:
+def _described(shape: Shape, plan: Plan, here: PodContext, account: str | None, ranks: range | None = None) -> Object:
     priority = priority_class(plan.options.get("priority", 0))
     context = Context(plan.run_id, here.workflow_uid, here.images, here.store, here.pull_policy, priority, account, ranks)
     ports = [ssh_port(shape, plan.run_id, rank) for rank in (0, 1)]
@@ -127,7 +129,7 @@ def ssh_port(shape: Shape, run_id: str, rank: int) -> int:
     return host_port(run_id) + rank if shape.network.host else SSH_PORT
 
 
-def step(here: Here, out: Path, environment: Mapping[str, str]) -> Plan:
+def step(here: PodContext, out: Path, environment: Mapping[str, str]) -> Plan:
     """The whole step; writes the output parameters as files below `out`. Raises BadDocument, StoreError, KubeError, PeerError.
 
     What the cluster refuses as a whole is noted for the rows before it is raised.
@@ -138,7 +140,7 @@ def step(here: Here, out: Path, environment: Mapping[str, str]) -> Plan:
     if any(stored_parts(store, each.run_id) for each in plans) and (why := elsewhere(plan, run(cluster_name), here.store)):
         raise refuse(why)  # before anything of that run is changed
     for each in plans:
-        store.delete(f"{run_folder(each.run_id)}/notes")
+        missing_reason.forget_all(store, each.run_id)
     made = outputs(plan, here, kept(store, plans), *plans[1:])
     _put(store, plans)  # first of all: whatever the cluster refuses, there are rows that say so
     budget.begin(store, plan.run_id)
@@ -147,12 +149,12 @@ def step(here: Here, out: Path, environment: Mapping[str, str]) -> Plan:
         classed = run(lambda kube: has_class(kube, priority_class(plan.options.get("priority", 0))))
     except (KubeError, PeerError) as error:
         for each in plans:
-            note(store, each.run_id, "plan", "failed", str(error))
+            missing_reason.write(store, each.run_id, MissingReason("plan", "failed", str(error)))
         raise
     for each in plans:
         each.where = where(facts, each.where)
         for number, (status, reason) in unable.items():
-            note(store, each.run_id, f"batch-{number}", status, reason, [number])
+            missing_reason.write(store, each.run_id, MissingReason("batch", status, reason, number))
     _put(store, plans)
     if not classed:
         for shape in made["shapes"]:
@@ -207,13 +209,13 @@ Unable = dict[int, tuple[str, str]]
 """Batches that cannot be measured: the status of their samples, and why."""
 
 
-async def _prepare(kube: Kube, here: Here, plans: list[Plan], left: list[int]) -> tuple[Object, Unable]:
+async def _prepare(kube: Kube, here: PodContext, plans: list[Plan], left: list[int]) -> tuple[Object, Unable]:
     """Make the objects that the batches left need, owned by the run's Workflow, and read what the cluster is and lacks."""
     plan = plans[0]
     await create(kube, here, plan, [secret(here)])
     unable: Unable = {}
     for each in plans:
-        absent = await lacking(kube, [Shape.model_validate(shape) for shape in each.shapes], here.namespace)
+        absent = await unmet(kube, [Shape.model_validate(shape) for shape in each.shapes], here.namespace)
         unable |= {number: ("skipped", absent[shape]) for number in left if (shape := each.batches[number].shape) in absent}
     wanted = {number: batch_objects(plan.shape_of(number), here, plan, number) for number in left if number not in unable}
     unable |= await create_each(kube, here, plan, wanted)
@@ -221,7 +223,7 @@ async def _prepare(kube: Kube, here: Here, plans: list[Plan], left: list[int]) -
     return {**facts, "workflow": here.workflow, "workflow_uid": here.workflow_uid, "namespace": here.namespace}, unable
 
 
-async def create_each(kube: Kube, here: Here, plan: Plan, wanted: Mapping[int, list[Object]]) -> Unable:
+async def create_each(kube: Kube, here: PodContext, plan: Plan, wanted: Mapping[int, list[Object]]) -> Unable:
     """Make the objects of each batch; those that the cluster refuses, and why. Raises KubeError where another try may do."""
     unable: Unable = {}
     for number, bodies in wanted.items():
@@ -234,7 +236,7 @@ async def create_each(kube: Kube, here: Here, plan: Plan, wanted: Mapping[int, l
     return unable
 
 
-async def create(kube: Kube, here: Here, plan: Plan, bodies: list[Object]) -> None:
+async def create(kube: Kube, here: PodContext, plan: Plan, bodies: list[Object]) -> None:
     """Make objects that the run's Workflow owns. Raises KubeError."""
     owner = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": here.workflow, "uid": here.workflow_uid}
     for body in bodies:
@@ -251,7 +253,7 @@ def secret_name(workflow_uid: str) -> str:
     return f"perfdag-ssh-{workflow_uid}"
 
 
-def secret(here: Here) -> Object:
+def secret(here: PodContext) -> Object:
     """The run's Secret: its key pair."""
     with tempfile.TemporaryDirectory() as folder:
         keys = make_keys(Path(folder))
@@ -265,7 +267,7 @@ def shape_of(plan: Plan, number: int) -> Shape:
     return plan.shape_of(number) if number < first else Shape.model_validate(plan.shapes[(number - first) % len(plan.shapes)])
 
 
-def batch_objects(shape: Shape, here: Here, plan: Plan, number: int) -> list[Object]:
+def batch_objects(shape: Shape, here: PodContext, plan: Plan, number: int) -> list[Object]:
     """The claim that the pods of a batch share, and its PodGroup; none for most shapes."""
     made: list[Object] = []
     if shape.volume and shares(shape.volume):

@@ -1,6 +1,6 @@
-"""What batches had of the cluster and need no more when a run ends: the claims that their pods shared, PodGroups, the run's key pair.
+"""Release what a finished run no longer needs: shared claims, PodGroups, the SSH key Secret.
 
-All else goes with the Workflow that owns it, days later: a suite that runs each night would hold the claims of many nights.
+The Workflow owns them, and is deleted days later: a nightly suite would hold the claims of many nights.
 """
 
 import sys
@@ -11,7 +11,7 @@ from typing import Any
 from perfdag.confirm import ROUNDS
 from perfdag.kube import Kube, KubeError, run
 from perfdag.plan import Plan
-from perfdag.steps.place import Here
+from perfdag.steps.place import PodContext
 from perfdag.steps.plan import batch_objects, secret_name, shape_of
 from perfdag.steps.sentry import inputs_of, nodes_of, template_of
 
@@ -20,10 +20,10 @@ Named = tuple[str, str, str]
 """API, kind and name of an object of the Workflow's namespace."""
 
 
-def delete(here: Here, plan: Plan, phase: str) -> None:
-    """Delete it; `phase` is Argo's word for the Workflow. What the API server refuses is said, and goes with the Workflow.
+def delete(here: PodContext, plan: Plan, phase: str) -> None:
+    """Delete them; `phase` is Argo's. Print what the API server refuses: it goes with the Workflow.
 
-    Of a run that failed what batches need that failed stays: `argo retry` measures them again, and makes none of it anew.
+    The objects of failed batches stay: `argo retry` measures these again, and creates no object.
     """
 
     async def work(kube: Kube) -> None:
@@ -41,8 +41,8 @@ def delete(here: Here, plan: Plan, phase: str) -> None:
         print(text, file=sys.stderr)  # noqa: T201
 
 
-def spent(here: Here, plan: Plan) -> list[Named]:
-    """What a run had that is over, in all of its Workflows."""
+def spent(here: PodContext, plan: Plan) -> list[Named]:
+    """Return the objects of a run that succeeded, in all of its Workflows."""
     every = range(len(plan.batches) + ROUNDS * len(plan.shapes))
     found = []
     for uid in (here.workflow_uid, *plan.where.get("before", {})):
@@ -51,12 +51,12 @@ def spent(here: Here, plan: Plan) -> list[Named]:
 
 
 def measured(workflow: Object) -> set[int]:
-    """The batches whose pods ended well, which Argo does not make again."""
+    """Return the batches whose gangs succeeded: Argo does not create these again."""
     gangs = [each for each in nodes_of(workflow).values() if template_of(each) in ("gang", "duel") and each.get("phase") == "Succeeded"]
     return {int(number) for gang in gangs if (number := inputs_of(gang).get("batch"))}
 
 
-def of_batches(here: Here, plan: Plan, numbers: Iterable[int]) -> list[Named]:
-    """What plan made for these batches alone, in the Workflow of `here`."""
+def of_batches(here: PodContext, plan: Plan, numbers: Iterable[int]) -> list[Named]:
+    """Return what the plan step created for these batches alone, in the Workflow of `here`."""
     made = [each for number in sorted(numbers) for each in batch_objects(shape_of(plan, number), here, plan, number)]
     return [(each["apiVersion"], each["kind"], each["metadata"]["name"]) for each in made]

@@ -1,31 +1,34 @@
-"""Between measuring and the end of a scheduled run: which points look suspicious tonight, and the batches that measure them again."""
+"""The step between measuring and the end of a gated run: plan the runs that confirm suspicious points."""
 
 from pathlib import Path
 
 import orjson
 
+from perfdag import missing_reason
 from perfdag.checks import checks_of
 from perfdag.collect import collect
 from perfdag.confirm import assigned, begin, numbers
 from perfdag.gate import check
 from perfdag.kube import run
-from perfdag.parts import note, run_folder, stored_parts
+from perfdag.missing_reason import MissingReason
+from perfdag.parts import run_folder, stored_parts
 from perfdag.plan import Plan
 from perfdag.rules import nightly
 from perfdag.runs import load_plan
-from perfdag.steps.place import Here
+from perfdag.steps.place import PodContext
 from perfdag.steps.plan import FANS, batch_objects, create_each, shape_of
 from perfdag.store import Store
 
 
-def step(here: Here, out: Path) -> list[str]:
-    """Collect the run, look for suspicious points, plan the runs that confirm them; what is measured again, by entry and label.
+def step(here: PodContext, out: Path) -> list[str]:
+    """Collect the run and plan the runs that confirm its suspicious points; return those points.
 
-    Writes the numbers of their batches below `out`. Raises BadDocument, StoreError, KubeError.
+    Writes the numbers of their batches below `out`. Points are named by entry and label. Raises
+    BadDocument, StoreError, KubeError.
     """
     store = here.open()
     plan = load_plan(store, here.run_id)
-    if "confirmed" in plan.options:  # a run that is resumed goes on with what it planned
+    if "confirmed" in plan.options:  # a resumed run keeps its plan
         confirming = planned(store, plan)
     else:
         collect(store, plan)
@@ -35,7 +38,7 @@ def step(here: Here, out: Path) -> list[str]:
     wanted = {number: batch_objects(shape_of(plan, number), here, plan, number) for name in FANS for number in made[name]}
     for number, (status, reason) in run(lambda kube: create_each(kube, here, plan, wanted)).items():
         again, index = assigned(store, plan, number)
-        note(store, again.run_id, f"batch-{index}", status, reason, [index])
+        missing_reason.write(store, again.run_id, MissingReason("batch", status, reason, index))
         made = {name: [each for each in left if each != number] for name, left in made.items()}
     out.mkdir(parents=True, exist_ok=True)
     for name, value in made.items():
@@ -44,20 +47,20 @@ def step(here: Here, out: Path) -> list[str]:
 
 
 def planned(store: Store, plan: Plan) -> list[Plan]:
-    """The confirming runs of a run that goes on, without the notes of before; the Workflow that measures the rest of them is that of the run.
+    """Return the confirming runs of a resumed run, without reasons of before and in its Workflow.
 
     Raises StoreError.
     """
     confirming = [load_plan(store, run_id) for run_id in plan.options["confirmed"]]
-    for each in confirming:
-        each.where = plan.where
-        store.delete(f"{run_folder(each.run_id)}/notes")
-        store.put(f"{run_folder(each.run_id)}/plan.json", each.dump())
+    for member in confirming:
+        member.where = plan.where
+        missing_reason.forget_all(store, member.run_id)
+        store.put(f"{run_folder(member.run_id)}/plan.json", member.dump())
     return confirming
 
 
 def outputs(store: Store, plan: Plan, confirming: list[Plan]) -> dict[str, list[int]]:
-    """The batches that Argo fans out over, in the order of the confirming runs."""
+    """Return the batches that Argo fans out over, in the order of the confirming runs."""
     stored = {each.run_id: stored_parts(store, each.run_id) for each in confirming}
     left = [
         number

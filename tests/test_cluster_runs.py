@@ -14,13 +14,11 @@ from perfdag import kube
 from perfdag.abtest import on_cluster, prepare
 from perfdag.cli import main
 from perfdag.cli.cluster_run import NotInstalled, View, installed
-from perfdag.cli.standing import Counter, Standing
 from perfdag.cli.step import _tell
 from perfdag.cli.submit import describe, follow
 from perfdag.kube import Kube, KubeError
-from perfdag.parts import Part
 from perfdag.plan import make_plan
-from perfdag.podspec import STOOD
+from perfdag.podspec import WATCHDOG_DONE
 from perfdag.steps.plan import step
 from perfdag.steps.pods import Pod
 from perfdag.store import S3Store, StoreError, open_store
@@ -362,16 +360,12 @@ def test_the_exit_code_and_the_table_are_those_of_the_last_attempt() -> None:
     assert codes == {None: 4, "2": 2}, "it never started, and it refused the suite"
 
 
-async def test_a_watch_that_begins_before_argo_looked_counts_in_the_installations_store_and_says_why_it_ended(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+async def test_a_watch_tells_what_a_run_waited_for_when_its_pod_is_gone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = make_plan(loads(SUITE))
-    open_store(str(tmp_path)).put(f"runs/{plan.run_id}/plan.json", plan.dump())
     young: dict[str, Any] = {"metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}}
-    young["metadata"]["labels"] = {"perfdag/run": plan.run_id}
-    template = {"arguments": {"parameters": [{"name": "store", "value": str(tmp_path)}]}}
     waits = Pod("plan", None, 0, None, "Pending", None, None, "Unschedulable: persistentvolumeclaim nope not found")
-    views = [View(young, [waits]), View({**young, "status": {"phase": "Failed", "storedWorkflowTemplateSpec": template}})]
+    views = [View(young, [waits]), View({**young, "status": {"phase": "Failed"}})]
 
     async def view(*told: Any) -> View:
         return views.pop(0)
@@ -380,26 +374,16 @@ async def test_a_watch_that_begins_before_argo_looked_counts_in_the_installation
     monkeypatch.setattr("perfdag.kube.Kube", Client)
     monkeypatch.setattr("perfdag.cli.submit.EVERY", 0.01)
     assert await follow("w", "bench") == 1
-    heard = capsys.readouterr()
-    assert "0/1 samples" in heard.out.splitlines()[-1]
-    assert heard.err == "workflow w Failed: plan: Unschedulable: persistentvolumeclaim nope not found\n", (
-        "what it waited for, when it is gone"
-    )
+    assert capsys.readouterr().err == "workflow w Failed: plan: Unschedulable: persistentvolumeclaim nope not found\n"
 
 
-def test_where_the_store_is_not_reached_argos_progress_and_the_lead_are_heard() -> None:
+def test_argos_progress_and_the_last_line_of_the_lead_are_shown() -> None:
     workflow = {"metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}}
     workflow["status"] = {"phase": "Running", "progress": "3/12"}
     seen = View(workflow, [Pod("p", 2, 0, 0, "Running", "n", "10.0.0.1")])
-    line = describe(seen, Counter("claim://results"), 5.0, "2/4 ok command POINT=1 repetition 1")
+    line = describe(seen, 5.0, "2/4 ok command POINT=1 repetition 1")
     assert "3/12 of what has started, about" in line
     assert "2/4 ok command POINT=1 repetition 1" in line
-
-    class Reached(Counter):
-        def count(self, *told: Any) -> Standing:
-            return Standing(1, 9, "x", 4.0)
-
-    assert "3/12" not in describe(seen, Reached(""), 5.0)
 
 
 def test_troubles_of_batches_that_are_over_are_left_out_until_the_end() -> None:
@@ -449,44 +433,6 @@ def test_nothing_is_submitted_to_an_installation_of_another_version(monkeypatch:
         installed("bench")
 
 
-UNTIL = """name: s
-entries:
-  - {benchmark: command, name: nap, repetitions: 6, params: {argv: ['true'], expected: 2.7}, until: {relative_spread: 0.02, max_repetitions: 50}}
-  - {benchmark: command, name: once, repetitions: 1, params: {argv: ['false'], expected: 2.7}}
-"""
-
-
-@pytest.mark.parametrize("precise", [True, False])
-def test_samples_that_until_does_not_need_are_done_and_those_it_may_need_take_no_expected_time(precise: bool, tmp_path: Path) -> None:
-    store, plan = open_store(str(tmp_path)), make_plan(loads(UNTIL))
-    store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-
-    def measured(position: int) -> None:
-        index, repetition = plan.order[position]
-        value = 1.0 if precise else float(repetition)
-        rows = [{"metric": "wall_time", "value": value, "unit": "s", "headline": True}]
-        part = Part(plan.points[index].id, repetition, "ok", rows=rows)
-        store.put(f"runs/{plan.run_id}/parts/{plan.key(position)}.json", part.dump())
-
-    certain = [at for at, (index, repetition) in enumerate(plan.order) if repetition <= plan.points[index].repetitions]
-    nap, once = ([at for at in certain if plan.points[plan.order[at][0]].entry == name] for name in ("nap", "once"))
-    for at in nap:
-        measured(at)
-    counter = Counter(str(tmp_path))
-    standing = counter.count(plan.run_id, [0])
-    assert standing is not None
-    assert (standing.total, standing.done) == (51, 50 if precise else 6)
-    assert standing.left == pytest.approx(3.0), "of the other point alone"
-    measured(once[0])
-    counter._at = 0.0
-    standing = counter.count(plan.run_id, [0])
-    assert standing is not None
-    assert (standing.done, standing.left) == (51 if precise else 7, 0)
-    workflow = {"metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z", "labels": {"perfdag/run": plan.run_id}}, "spec": {}}
-    line = describe(View({**workflow, "status": {"phase": "Running"}}), counter, 5.0)
-    assert ("51/51 samples" if precise else "7/51 samples, repeating until it is precise") in line
-
-
 @pytest.mark.parametrize(("planned", "finished", "said"), [("0", "1", ["finish"]), ("4", "1", ["plan", "finish"]), ("2", "1", ["plan"])])
 async def test_a_plan_step_that_failed_says_why_before_the_table(
     planned: str, finished: str, said: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -517,43 +463,6 @@ async def test_a_plan_step_that_failed_says_why_before_the_table(
     ]
 
 
-def test_pairs_measured_at_once_share_their_expected_time(tmp_path: Path) -> None:
-    text = "name: p\nentries:\n  - {benchmark: iperf, hosts: {count: 16, pairs: all, parallel_pairs: 8}, params: {duration: 1s}}\n"
-    store, plan = open_store(str(tmp_path)), make_plan(loads(text))
-    store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    assert [len(batch.samples) for batch in plan.batches] == [120]
-    standing = Counter(str(tmp_path)).count(plan.run_id, [0])
-    assert standing is not None
-    assert standing.left == pytest.approx(plan.seconds())
-    one_left = plan.batches[0].samples[:-1]
-    for at in one_left:
-        store.put(f"runs/{plan.run_id}/parts/{plan.key(at)}.json", b"")
-    standing = Counter(str(tmp_path)).count(plan.run_id, [0])
-    assert standing is not None
-    assert standing.left == pytest.approx(plan.seconds() / 15), "its group is measured together again"
-
-
-def test_a_watch_of_an_ab_counts_both_variants_and_names_the_one_under_way(tmp_path: Path) -> None:
-    store, duel = open_store(str(tmp_path)), on_cluster(prepare(loads(SUITE), loads(SUITE), ("a", "b"), 8))
-    for plan in (duel.a, duel.b):
-        store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-
-    def stands() -> Standing:
-        found = Counter(str(tmp_path)).count(duel.a.run_id, [0])
-        assert found is not None
-        return found
-
-    assert (stands().done, stands().total) == (0, 32)
-    assert stands().left == pytest.approx(duel.a.seconds() + duel.b.seconds())
-    for number, (letter, repetition) in enumerate(duel.rounds()):
-        assert stands().current == f"command ({repetition}/16) of variant {letter}"
-        assert stands().done == number
-        plan = duel.a if letter == "A" else duel.b
-        [at] = [at for at, (_, each) in enumerate(plan.order) if each == repetition]
-        store.put(f"runs/{plan.run_id}/parts/{plan.key(at)}.json", b"")
-    assert (stands().done, stands().left, stands().current) == (32, 0, None)
-
-
 def test_a_new_trouble_is_not_hidden_by_nodes_of_batches_that_are_over() -> None:
     def node(number: int, phase: str, message: str, kind: str = "Pod") -> dict[str, Any]:
         given = [{"name": "batch", "value": str(number)}, {"name": "rank", "value": "0"}]
@@ -577,24 +486,27 @@ def test_a_new_trouble_is_not_hidden_by_nodes_of_batches_that_are_over() -> None
     assert len(over.troubles()) == 10, "at the end all are told"
 
 
-def test_a_pod_that_ended_is_one_trouble_and_a_sentry_that_fails_on_purpose_is_none() -> None:
+def test_a_pod_that_ended_is_one_trouble_and_a_watchdog_that_fails_on_purpose_is_none() -> None:
     def node(template: str, code: str) -> dict[str, Any]:
         message = f"Error (exit code {code})"
         return {"type": "Pod", "templateName": template, "phase": "Failed", "message": message, "outputs": {"exitCode": code}}
 
-    status = {"phase": "Failed", "nodes": {"w-11": node("rank", "137"), "w-12": node("sentry-pod", "1"), "w-13": node("sentry-pod", "137")}}
+    status = {
+        "phase": "Failed",
+        "nodes": {"w-11": node("rank", "137"), "w-12": node("watchdog-pod", "1"), "w-13": node("watchdog-pod", "137")},
+    }
     status["nodes"]["w-14"] = {**node("rank", "137"), "displayName": "rank(3:3)"}  # its pod is not there any more
     pods = [
         Pod("w-rank-11", 0, 0, 0, "Failed", "n", None, "OOMKilled: container main passed its memory limit of 1Gi"),
-        Pod("w-sentry-pod-12", None, 0, None, "Failed", "n", None, "main ended with exit code 1"),
-        Pod("w-sentry-pod-13", None, 0, None, "Failed", "n", None, "main ended with exit code 137"),
+        Pod("w-watchdog-pod-12", None, 0, None, "Failed", "n", None, "main ended with exit code 1"),
+        Pod("w-watchdog-pod-13", None, 0, None, "Failed", "n", None, "main ended with exit code 137"),
     ]
     meta: dict[str, Any] = {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z", "uid": "u"}
     crashed = View({"metadata": meta, "spec": {}, "status": status}, pods).troubles()
-    assert "w-sentry-pod-12: main ended with exit code 1" in crashed, "it did not say that it ends on purpose"
-    meta |= {"annotations": {STOOD: "u"}}
+    assert "w-watchdog-pod-12: main ended with exit code 1" in crashed, "it did not say that it ends on purpose"
+    meta |= {"annotations": {WATCHDOG_DONE: "u"}}
     assert View({"metadata": meta, "spec": {}, "status": status}, pods).troubles() == [
         "w-rank-11: OOMKilled: container main passed its memory limit of 1Gi",
-        "w-sentry-pod-13: main ended with exit code 137",
+        "w-watchdog-pod-13: main ended with exit code 137",
         "rank(3:3): Error (exit code 137)",
     ]

@@ -9,7 +9,7 @@ from perfdag import suite
 from perfdag.cli.doctor_cluster import _installed, asked, no_gpu, with_rights
 from perfdag.plan import make_plan
 from perfdag.shape import Shape
-from perfdag.steps.room import lacking
+from perfdag.steps.room import unmet
 
 from .steps.test_room import cluster
 
@@ -40,7 +40,7 @@ async def test_doctor_and_the_plan_step_find_the_same(shape: dict[str, Any], has
     [found] = await asked(api, [asking, asking], "bench")
     assert (found.state, bool(found.do)) == (state, state == "missing")
     assert words in found.what
-    skipped = await lacking(api, [asking], "bench")
+    skipped = await unmet(api, [asking], "bench")
     assert skipped == ({0: found.what} if state == "missing" else {})
 
 

@@ -18,7 +18,7 @@ from perfdag.pairs import rounds
 from perfdag.plan import Plan, make_plan, read_plan
 from perfdag.plan_order import concurrent_groups
 from perfdag.steps.gang import wrong_place
-from perfdag.steps.lead import Lead, Place
+from perfdag.steps.lead import MeasuringLoop, Site
 from perfdag.store import FolderStore
 
 from .steps.test_lead import FakeBenchmark, Watcher
@@ -133,11 +133,11 @@ def pairwise(fake: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch) -> type
     return fake
 
 
-def lead(tmp_path: Path, plan: Plan, nodes: list[str]) -> tuple[Lead, FolderStore, list[Any]]:
+def lead(tmp_path: Path, plan: Plan, nodes: list[str]) -> tuple[MeasuringLoop, FolderStore, list[Any]]:
     hosts = [Node(name) for name in nodes]
     store = FolderStore(str(tmp_path / "store"))
     watcher = Watcher()
-    return Lead(plan, store, Place(hosts_for=lambda shape: hosts, placed=wrong_place), watcher), store, watcher.parts
+    return MeasuringLoop(plan, store, Site(hosts_for=lambda shape: hosts, placed=wrong_place), watcher), store, watcher.parts
 
 
 def rows(store: FolderStore, plan: Plan) -> list[dict[str, Any]]:

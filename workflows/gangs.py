@@ -3,7 +3,7 @@
 from hera.workflows import DAG, Container, Parameter, RetryStrategy, Task
 from hera.workflows import models as m
 
-from perfdag.podspec import ATTEMPT, BATCH, CLAIMED, HOPELESS, LABEL, PORT, TWIN
+from perfdag.podspec import ATTEMPT, BATCH, CLAIMED, LABEL, PORT, TWIN, UNRECOVERABLE
 from perfdag.workflows.containers import Installation, container, labels
 
 # two closing braces would end the expression
@@ -29,9 +29,9 @@ def _ranks(name: str, rank: Container, shape: str, sequence: m.Sequence) -> None
 def _attempts(made: Installation, name: str) -> DAG:
     """One attempt at a batch; what makes its pods is added by the caller. A retry makes all of them anew.
 
-    Of a DAG that failed Argo tells its retryStrategy no exit code and no message: the sentry says which batches another attempt cannot mend.
+    Of a DAG that failed Argo tells its retryStrategy no exit code and no message: the watchdog says which batches another attempt cannot mend.
     """
-    said = f"'{{{{workflow.annotations.{HOPELESS}}}}}'"  # `argo resubmit` copies those of another Workflow
+    said = f"'{{{{workflow.annotations.{UNRECOVERABLE}}}}}'"  # `argo resubmit` copies those of another Workflow
     expression = f"!({said} startsWith '{{{{workflow.uid}}}} ' && {said} contains ',{{{{inputs.parameters.batch}}}},')"
     retries = RetryStrategy(limit=str(made.retries), retry_policy="Always", expression=expression)
     return DAG(name=name, inputs=[Parameter(name="batch")], fail_fast=False, retry_strategy=retries, synchronization=_turns(made))

@@ -16,7 +16,7 @@ MEASURE = [EXECUTOR, POD_WATCH, EVENTS]
 RUN = [
     EXECUTOR,
     EVENTS,
-    # sentry: the pods of a run, and giving up those that can never start (by their status where no node has them)
+    # watchdog: the pods of a run, and giving up those that can never start (by their status where no node has them)
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch"]},
     {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
     # and saying on the Workflow which batches are not worth another attempt
@@ -28,7 +28,7 @@ RUN = [
 ]
 FINISH = [
     EXECUTOR,
-    # the sentry's notes and the report's address, as annotations. A name cannot be given: that of a Workflow is made when it is created
+    # the watchdog's notes and the report's address, as annotations. A name cannot be given: that of a Workflow is made when it is created
     {"apiGroups": ["argoproj.io"], "resources": ["workflows"], "verbs": ["get", "patch"]},
     # what plan made and no batch needs any more: each by its name, which has the uid of the Workflow
     {"apiGroups": [""], "resources": ["secrets", "persistentvolumeclaims"], "verbs": ["delete"]},

@@ -1,4 +1,4 @@
-"""The WorkflowTemplate: plan -> gang (or duel) over batches, beside a sentry -> suspect -> those batches again; onExit finish. By topology,
+"""The WorkflowTemplate: plan -> gang (or duel) over batches, beside a watchdog -> suspect -> those batches again; onExit finish. By topology,
 never by benchmark.
 
 Names of parameters have no hyphen, so that expressions can reach them with a dot. Suite text is never in a parameter, an argument or the
@@ -11,7 +11,7 @@ from typing import Any
 from hera.workflows import DAG, ClusterWorkflowTemplate, Container, Parameter, RetryStrategy, Task, WorkflowTemplate
 from hera.workflows import models as m
 
-from perfdag.podspec import BEGAN, ENDED, LABEL, STEP, STOOD, restricted
+from perfdag.podspec import BEGAN, ENDED, LABEL, STEP, WATCHDOG_DONE, restricted
 from perfdag.workflows.containers import ASIDE, container, labels, with_store
 from perfdag.workflows.containers import Installation as Installation
 from perfdag.workflows.gangs import duel, gang, rank
@@ -45,19 +45,19 @@ def template(made: Installation) -> WorkflowTemplate:
         image_pull_secrets=[m.LocalObjectReference(name=name) for name in made.pull_secrets] or None,
     ) as w:
         plan = tried(made, "plan", _plan(made), lost(made, "plan", PLAN_SECONDS))
-        anew = f"lastRetry.status == 'Error' || '{{{{workflow.annotations.{STOOD}}}}}' != '{{{{workflow.uid}}}}'"
-        sentry = tried(made, "sentry", _sentry(made), anew)
+        anew = f"lastRetry.status == 'Error' || '{{{{workflow.annotations.{WATCHDOG_DONE}}}}}' != '{{{{workflow.uid}}}}'"
+        watchdog = tried(made, "watchdog", _watchdog(made), anew)
         suspect = tried(made, "suspect", _suspect(made), lost(made, "suspect", FINISH_SECONDS))
         tried(made, "finish", _finish(made), lost(made, "finish", FINISH_SECONDS))
         pods = rank(made)
         fans = [gang(made, pods), duel(made, pods)]
-        # a DAG of its own: the sentry beside it is no batch, and must not take a batch's place under the limit
+        # a DAG of its own: the watchdog beside it is no batch, and must not take a batch's place under the limit
         with DAG(name="batches", fail_fast=False, inputs=[Parameter(name=name) for name in _FANS]) as batches:
             for (fan, name), each in zip(_FANS.items(), fans, strict=True):
                 Task(name=name, template=each, with_param=f"{{{{inputs.parameters.{fan}}}}}", arguments={"batch": "{{item}}"})
         with DAG(name="run", fail_fast=False):
             Task(name="plan", template=plan)
-            Task(name="sentry", template=sentry, depends="plan")
+            Task(name="watchdog", template=watchdog, depends="plan")
             Task(name="batches", template=batches, depends="plan", arguments=_fans_of("plan"))
             # a batch that failed is no reason to leave the suspicious points of the others unconfirmed
             measured = "batches.Succeeded || batches.Failed || batches.Errored"
@@ -143,16 +143,16 @@ def _plan(made: Installation) -> Container:
     )
 
 
-def _sentry(made: Installation) -> Container:
+def _watchdog(made: Installation) -> Container:
     return container(
         made,
-        "sentry-pod",
+        "watchdog-pod",
         (),
         {"pending": "{{workflow.outputs.parameters.pending}}"},
         image=made.image("base"),
-        args=["step", "sentry"],
+        args=["step", "watchdog"],
         affinity=ASIDE,
-        labels=labels("sentry", _MADE),
+        labels=labels("watchdog", _MADE),
         pod_spec_patch=json.dumps(restricted({"cpu": "10m", "memory": "64Mi"})),
     )
 

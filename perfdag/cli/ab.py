@@ -74,6 +74,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure both variants and print the outcome; exit 1 where a sample failed, 2 on bad input, 3 where B is not shown to be --within."""
+    from perfdag import missing_reason
     from perfdag.cli import EXIT_INTERRUPTED, EXIT_REACH
     from perfdag.cli.run import restore
     from perfdag.collect import collect
@@ -98,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
         if args.resume is None:
             store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
         else:
-            store.delete(f"runs/{plan.run_id}/notes")
+            missing_reason.forget_all(store, plan.run_id)
             restore(store, plan)
     end_once()
     again = f"perfdag ab --resume {duel.a.run_id}" + (f" --store {root}" if root else "")
@@ -199,15 +200,16 @@ class _Lines:
 
 def _measure(duel: "Duel", store: "Store") -> None:
     """Measure the rounds of both variants in the order of the blocks; what is stored is not repeated. The budget is that of both."""
+    from perfdag import missing_reason
     from perfdag.abtest import positions
     from perfdag.cli.run import Rescuing, local_hosts, needs_cluster
-    from perfdag.steps.lead import Lead, Place
+    from perfdag.steps.lead import MeasuringLoop, Site
     from perfdag.units import short_seconds
 
     watcher = _Lines(len(duel.a.order) + len(duel.b.order))
     plans = {"A": duel.a, "B": duel.b}
     leads = {
-        letter: Lead(plan, Rescuing(store, plan.run_id), Place(hosts_for=local_hosts, refuses=needs_cluster), watcher)
+        letter: MeasuringLoop(plan, Rescuing(store, plan.run_id), Site(hosts_for=local_hosts, refuses=needs_cluster), watcher)
         for letter, plan in plans.items()
     }
     expected = short_seconds(duel.a.seconds() + duel.b.seconds())
@@ -222,5 +224,5 @@ def _measure(duel: "Duel", store: "Store") -> None:
             )
         if not leads[letter].measure(positions(plans[letter], repetition), deadline=deadline):
             for lead in leads.values():
-                lead.give_up("budget", "skipped", f"the budget of {budget:g} s was spent")
+                missing_reason.write(lead.store, lead.plan.run_id, missing_reason.budget_spent(budget or 0))
             break

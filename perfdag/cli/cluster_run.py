@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 DONE = {"Succeeded", "Failed", "Error"}
 OTHER_VERSION = "its templates are of another version of perfdag: perfdag install again"
-_TEMPLATES = {"plan-pod", "sentry-pod", "finish-pod", "batches"}  # what is read here of a Workflow and of an installation
+_TEMPLATES = {"plan-pod", "watchdog-pod", "finish-pod", "batches"}  # what is read here of a Workflow and of an installation
 RUN_LABEL, SUITE_LABEL = "perfdag/run", "perfdag/suite"
 
 
@@ -64,9 +64,16 @@ class View:
 
     @property
     def progress(self) -> tuple[int, int] | None:
-        """Samples done and planned as Argo tells, of batches whose pods have started and counted with pods of other steps; None before."""
+        """Argo's N/M: samples done and planned of the batches that started, and pods of other steps."""
         done, slash, total = ((self.workflow.get("status") or {}).get("progress") or "").partition("/")
         return (int(done), int(total)) if slash and done.isdigit() and total.isdigit() else None
+
+    def seconds_left(self) -> float | None:
+        """Return the estimated seconds to the end of what has started; None where nothing tells it."""
+        done, total = self.progress or (0, 0)
+        if self.phase in DONE or not 0 < done < total:
+            return None
+        return self.seconds() / done * (total - done)
 
     def seconds(self) -> float:
         """Seconds since it was created, by this machine's clock."""
@@ -103,19 +110,19 @@ class View:
 
     def troubles(self) -> list[str]:
         """What keeps pods from running, and pods that Argo could not make, those that wait first; while the run lasts not those of batches
-        that are over, and never a sentry that fails so that `argo retry` makes another."""
-        from perfdag.podspec import STOOD
+        that are over, and never a watchdog that fails so that `argo retry` makes another."""
+        from perfdag.podspec import WATCHDOG_DONE
         from perfdag.steps.pods import troubles
         from perfdag.steps.sentry import nodes_of, template_of
 
         now, about = self._under_way(), self.workflow["metadata"]
-        stood = about.get("uid") and (about.get("annotations") or {}).get(STOOD) == about["uid"]  # one that crashed did not say so
+        stood = about.get("uid") and (about.get("annotations") or {}).get(WATCHDOG_DONE) == about["uid"]  # one that crashed did not say so
 
         def told(batch: int | None, phase: str) -> bool:
             return phase == "Pending" or batch is None or not now or batch in now
 
         nodes = {_number(name): node for name, node in nodes_of(self.workflow).items() if node.get("type") == "Pod"}
-        on_purpose = {number for number, node in nodes.items() if stood and template_of(node) == "sentry-pod" and _code(node) == 1}
+        on_purpose = {number for number, node in nodes.items() if stood and template_of(node) == "watchdog-pod" and _code(node) == 1}
         pods = [pod for pod in self.pods if told(pod.batch, pod.phase) and _number(pod.name) not in on_purpose]
         found = {_number(pod.name): (pod.phase != "Pending", text) for pod in pods for text in troubles([pod])}
         for number, node in nodes.items():
@@ -245,10 +252,16 @@ async def view(kube: "Kube", name: str, namespace: str) -> View:
     return View(workflow, await told(kube, namespace, [read(each) for each in listed]))
 
 
-async def spoken(kube: "Kube", seen: View, namespace: str) -> str | None:
-    """The last line of a lead that measures now, which is about its last sample; None where there is none. Raises KubeError."""
+async def last_line(kube: "Kube", seen: View, namespace: str) -> str | None:
+    """Return the last line of a lead that measures now; None where there is none to read."""
+    from perfdag.kube import KubeError
+
     lead = next((pod for pod in seen.pods if pod.rank == 0 and pod.phase == "Running"), None)
     if lead is None:
         return None
-    lines = [line async for line in kube.logs(lead.name, namespace, container="main", tail=5) if line and not argos(line)]
+    try:
+        log = kube.logs(lead.name, namespace, container="main", tail=5)
+        lines = [line async for line in log if line and not argos(line)]
+    except KubeError:  # the pod went, or its log may not be read
+        return None
     return lines[-1] if lines else None

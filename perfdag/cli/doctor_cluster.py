@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from perfdag.kube import Kube
     from perfdag.plan import Plan
     from perfdag.shape import Shape
-    from perfdag.steps.room import Answer
+    from perfdag.steps.room import Requirement
 
 POD_SECONDS = 60.0
 _AGAIN = ", with the other options of the installation again"
@@ -112,7 +112,7 @@ async def _store(client: "Kube", namespace: str, root: str, installed: Object) -
     if not on_cluster(root):
         why = f"pods have no store {root}" if root else "no store is named"
         return Finding("missing", why, "give --store s3://bucket/prefix or claim://NAME")
-    container = next(each["container"] for each in installed["templates"] if each["name"] == "sentry-pod")
+    container = next(each["container"] for each in installed["templates"] if each["name"] == "watchdog-pod")
     main = {
         "name": "main",
         "image": container["image"],
@@ -211,7 +211,7 @@ async def asked(client: "Kube", shapes: "list[Shape]", namespace: str) -> list[F
     return [_told(each) for each in sorted(set(every), key=lambda each: (each.kind, each.what))]
 
 
-def _told(answer: "Answer") -> Finding:
+def _told(answer: "Requirement") -> Finding:
     if answer.there:
         return Finding("ok", answer.what)
     if answer.there is None:

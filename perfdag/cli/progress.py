@@ -15,7 +15,7 @@ LONG = 30.0
 
 
 class Progress:
-    """A Watcher (perfdag.steps.lead) that talks to stderr. The time left is from expected times, corrected by what was seen."""
+    """A ProgressListener (perfdag.steps.lead) that talks to stderr. The time left is from expected times, corrected by what was seen."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan

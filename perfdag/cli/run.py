@@ -64,6 +64,7 @@ def add_suite_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run or resume; returns the exit code."""
+    from perfdag import missing_reason
     from perfdag.cli import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_REACH
     from perfdag.signals import end_once
     from perfdag.store import StoreError, open_store
@@ -87,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     if args.resume is None:
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     else:
-        store.delete(f"runs/{plan.run_id}/notes")
+        missing_reason.forget_all(store, plan.run_id)
         restore(store, plan)
     end_once()
     again = f"perfdag run --resume {plan.run_id}" + (f" --store {root}" if root else "")
@@ -142,14 +143,15 @@ def _plan(args: argparse.Namespace) -> "tuple[Plan, str | None]":
 
 
 def _measure(plan: "Plan", store: "Store") -> None:
+    from perfdag import missing_reason
     from perfdag.cli.progress import Progress
-    from perfdag.steps.lead import Lead, Place
+    from perfdag.steps.lead import MeasuringLoop, Site
 
     with Progress(plan) as progress:
-        lead = Lead(plan, Rescuing(store, plan.run_id), Place(hosts_for=local_hosts, refuses=needs_cluster), progress)
+        lead = MeasuringLoop(plan, Rescuing(store, plan.run_id), Site(hosts_for=local_hosts, refuses=needs_cluster), progress)
         deadline = time.monotonic() + plan.budget if plan.budget else None
         if not lead.measure(range(len(plan.order)), deadline=deadline):
-            lead.give_up("budget", "skipped", f"the budget of {plan.budget:g} s was spent")
+            missing_reason.write(lead.store, plan.run_id, missing_reason.budget_spent(plan.budget or 0))
 
 
 def local_hosts(shape: "Shape") -> "Sequence[LocalHost]":

@@ -1,4 +1,4 @@
-"""`perfdag status`: where a run on a cluster stands."""
+"""`perfdag status`: show the progress of a run on a cluster."""
 
 import argparse
 import sys
@@ -14,66 +14,65 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "status",
-        help="where a run on a cluster stands",
-        description="Samples done, the batch under way, pods and what keeps them from running.",
+        help="show the progress of a run on a cluster",
+        description="Show the progress, the batch under way, the pods and what keeps them from running.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_run(parser)
-    parser.add_argument("--watch", action="store_true", help="follow it to the end; ends with the run's exit code")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--watch", action="store_true", help="follow the run to its end and return its exit code")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """Arguments that name a run on a cluster."""
+    """Add the arguments that name a run on a cluster."""
     parser.add_argument("name", metavar="RUN", help="run id, name of its Workflow, or `last`")
     parser.add_argument("--namespace", "-n", default="perfdag", help="namespace of the installation (default: perfdag)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print one line and the troubles; 2 where there is no such run."""
+    """Print the progress; return 2 where there is no such run."""
     import asyncio
 
     from perfdag import kube
     from perfdag.cli import EXIT_INPUT
-    from perfdag.cli.cluster_run import NoRun, View, find, view
-    from perfdag.cli.standing import Counter
+    from perfdag.cli.cluster_run import NoRun, View, find, last_line, view
     from perfdag.cli.submit import describe, follow
 
-    async def look(client: kube.Kube) -> View:
+    async def look(client: kube.Kube) -> tuple[View, str | None]:
         workflow = await find(client, args.name, args.namespace)
-        return await view(client, workflow["metadata"]["name"], args.namespace)
+        view_now = await view(client, workflow["metadata"]["name"], args.namespace)
+        return view_now, await last_line(client, view_now, args.namespace)
 
     try:
-        seen = kube.run(look)
+        seen, line = kube.run(look)
     except NoRun as error:
         print(f"perfdag status: {error}", file=sys.stderr)
         return EXIT_INPUT
     if args.watch:
         return asyncio.run(follow(seen.name, args.namespace))
-    counter = Counter(seen.parameter("store"))
     if args.json:
         import orjson
 
-        standing = counter.count(seen.run_id, seen.batches)
-        told = {
+        done, total = seen.progress or (None, None)
+        state = {
             "run_id": seen.run_id,
             "workflow": seen.name,
             "phase": seen.phase,
             "message": seen.message,
-            "done": standing.done if standing else None,
-            "samples": standing.total if standing else None,
-            "current": standing.current if standing else None,
-            "seconds_left": standing.left if standing else None,
+            "done": done,
+            "samples": total,
+            "current": line,
+            "seconds_left": seen.seconds_left(),
             "exit_code": seen.exit_code(),
             "troubles": seen.troubles(),
             "pods": [
                 {"name": pod.name, "batch": pod.batch, "phase": pod.phase, "node": pod.node, "trouble": pod.trouble} for pod in seen.pods
             ],
         }
-        print(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode())
+        print(orjson.dumps(state, option=orjson.OPT_INDENT_2).decode())
         return 0
     print(f"run {seen.run_id or '(no plan yet)'}, workflow {seen.name}")
-    print(describe(seen, counter, seen.seconds()))
+    print(describe(seen, seen.seconds(), line))
     return 0

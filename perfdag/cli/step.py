@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from perfdag.plan import Plan
-    from perfdag.steps.place import Here
+    from perfdag.steps.place import PodContext
     from perfdag.store import Store
 
 EPILOG = """examples:
@@ -30,7 +30,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     plan = steps.add_parser("plan", help="make the plan, the run's key pair and claims")
     plan.add_argument("--out", type=Path, required=True, help="folder for the output parameters")
     plan.set_defaults(run=_marked("plan", _plan))
-    steps.add_parser("sentry", help="note why pods cannot start").set_defaults(run=_sentry)
+    steps.add_parser("watchdog", help="note why pods cannot start").set_defaults(run=_watchdog)
     for name, text, run in (
         ("lead", "measure a batch", _lead),
         ("peer", "serve the lead", _peer),
@@ -61,20 +61,20 @@ def _marked(name: str, work: Callable[[argparse.Namespace], int]) -> Callable[[a
 
     def run(args: argparse.Namespace) -> int:
         from perfdag.steps import marks
-        from perfdag.steps.place import here
+        from perfdag.steps.place import from_environment
 
-        return marks.step(here(), name, lambda: work(args))
+        return marks.step(from_environment(), name, lambda: work(args))
 
     return run
 
 
 def _plan(args: argparse.Namespace) -> int:
     from perfdag.steps.peer import PeerError
-    from perfdag.steps.place import here
+    from perfdag.steps.place import from_environment
     from perfdag.steps.plan import step
 
     try:
-        plan = step(here(), args.out, os.environ)
+        plan = step(from_environment(), args.out, os.environ)
     except PeerError as error:
         print(f"perfdag step plan: {error}", file=sys.stderr)
         return 1
@@ -82,15 +82,15 @@ def _plan(args: argparse.Namespace) -> int:
     return 0
 
 
-def _sentry(args: argparse.Namespace) -> int:
+def _watchdog(args: argparse.Namespace) -> int:
     import asyncio
 
-    from perfdag.steps.place import here
-    from perfdag.steps.sentry import stand
+    from perfdag.steps.place import from_environment
+    from perfdag.steps.sentry import watch_run
 
-    if asyncio.run(stand(here(), os.environ["PERFDAG_PENDING"])):
+    if asyncio.run(watch_run(from_environment(), os.environ["PERFDAG_PENDING"])):
         return 0
-    print("batches failed; argo retry makes another sentry for them")
+    print("batches failed; argo retry makes another watchdog for them")
     return 1
 
 
@@ -99,10 +99,10 @@ def _lead(args: argparse.Namespace) -> int:
     from perfdag.signals import end_once
     from perfdag.steps import duel, gang
     from perfdag.steps.peer import stop
-    from perfdag.steps.place import here
+    from perfdag.steps.place import from_environment
 
     end_once(stop)
-    place = here()
+    place = from_environment()
     store = place.open()
     plan = load_plan(store, place.run_id)
     lead = duel.lead if plan.trigger == "ab" else gang.lead
@@ -111,9 +111,9 @@ def _lead(args: argparse.Namespace) -> int:
 
 def _peer(args: argparse.Namespace) -> int:
     from perfdag.steps.peer import Keys, PeerError, lead_ended, serve
-    from perfdag.steps.place import KEYS, here, pending_limit, scratch_home
+    from perfdag.steps.place import KEYS, from_environment, pending_limit, scratch_home
 
-    place = here()
+    place = from_environment()
     try:
         return serve(
             Keys(KEYS),
@@ -130,9 +130,9 @@ def _peer(args: argparse.Namespace) -> int:
 def _second(args: argparse.Namespace) -> int:
     from perfdag.runs import load_plan
     from perfdag.steps import duel
-    from perfdag.steps.place import here, scratch_home
+    from perfdag.steps.place import from_environment, scratch_home
 
-    place = here()
+    place = from_environment()
     store = place.open()
     plan = duel.recalled(store, load_plan(store, place.run_id)).b
     duel.follow(place, plan, args.batch, args.attempt, scratch_home() / "peer")
@@ -140,10 +140,10 @@ def _second(args: argparse.Namespace) -> int:
 
 
 def _suspect(args: argparse.Namespace) -> int:
-    from perfdag.steps.place import here
+    from perfdag.steps.place import from_environment
     from perfdag.steps.suspect import step
 
-    names = step(here(), args.out)
+    names = step(from_environment(), args.out)
     print(f"measured again now: {', '.join(names)}" if names else "nothing to measure again")
     return 0
 
@@ -157,11 +157,10 @@ def _finish(args: argparse.Namespace) -> int:
     from perfdag.kube import KubeError
     from perfdag.runs import load_plan
     from perfdag.steps import budget, ended, spent
-    from perfdag.steps.place import here
-    from perfdag.steps.reasons import hand_over
+    from perfdag.steps.place import from_environment
     from perfdag.store import NotStoredError
 
-    place = here()
+    place = from_environment()
     store = place.open()
     try:
         plan = load_plan(store, place.run_id)
@@ -172,10 +171,10 @@ def _finish(args: argparse.Namespace) -> int:
     budget.end(store, plan.run_id)
     if place.claimed:
         try:
-            hand_over(place, store, plan)
+            ended.copy_annotation(place, store, plan)
         except KubeError as error:  # the reasons are lost then, and nothing that was measured
-            print(f"why batches were given up, if any was, is not in the rows: {error}", file=sys.stderr)
-    ended.tell(place, store, plan, args.phase)
+            print(f"cannot read why batches were given up, so the rows do not say it: {error}", file=sys.stderr)
+    ended.record(place, store, plan, args.phase)
     if plan.trigger == "ab":
         code = ab_cluster.finish(store, plan)
         _tell(place, plan, store)
@@ -190,7 +189,7 @@ def _finish(args: argparse.Namespace) -> int:
     return after_run(store, plan, code)
 
 
-def _tell(place: "Here", plan: "Plan", store: "Store") -> None:
+def _tell(place: "PodContext", plan: "Plan", store: "Store") -> None:
     """Put the report's address on the run's Workflow, and the labels that `perfdag submit` gives: another way to submit knows no run id.
 
     What the API server refuses is said and changes nothing else.

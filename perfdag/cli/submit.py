@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from perfdag.cli.cluster_run import View
-    from perfdag.cli.standing import Counter
     from perfdag.kube import Kube
     from perfdag.plan import Plan
     from perfdag.suite_model import Loaded
@@ -162,15 +161,14 @@ def parameter(file: str, loaded: "Loaded") -> str:
 
 
 async def follow(name: str, namespace: str) -> int:
-    """Watch a run to its end, over lost connections; prints changes, then the table; returns the run's exit code.
+    """Watch a run to its end; print changes, then the table; return the run's exit code.
 
-    A refusal (401, 403) is raised as KubeError: waiting does not mend it.
+    A lost connection is tried again. Raises KubeError where the API server refuses (401, 403).
     """
-    from perfdag.cli.cluster_run import DONE, view
-    from perfdag.cli.standing import Counter
+    from perfdag.cli.cluster_run import DONE, last_line, view
     from perfdag.kube import Kube, KubeError
 
-    said, counter, start, last = "", None, time.monotonic(), None
+    printed, start, last = "", time.monotonic(), None
     why: list[str] = []
     lost = False
     async with Kube(retries=2) as kube:
@@ -189,65 +187,47 @@ async def follow(name: str, namespace: str) -> int:
                 lost = True
                 await asyncio.sleep(EVERY)
                 continue
-            if counter is None or not counter.root:  # the installation's store is told by the Workflow once Argo has looked at it
-                counter = Counter(last.parameter("store"))
-            line = describe(last, counter, time.monotonic() - start, await _heard(kube, last, counter, namespace))
-            if line.partition(" | ")[2] != said.partition(" | ")[2]:
+            elapsed = time.monotonic() - start
+            line = describe(last, elapsed, await last_line(kube, last, namespace))
+            if line.partition(" | ")[2] != printed.partition(" | ")[2]:
                 print(line, flush=True)
-                said = line
-            # Argo deletes a pod that waited for too long, and only calls that a timeout
-            why = [each for each in last.troubles() if not each.endswith(": timeout")] or why
+                printed = line
+            # Argo deletes a pod that waited too long, and only calls that a timeout
+            troubles = [trouble for trouble in last.troubles() if not trouble.endswith(": timeout")]
+            why = troubles or why
             if last.phase in DONE:
                 break
             await asyncio.sleep(EVERY)
         return await _end(kube, last, namespace, why)
 
 
-async def _heard(kube: "Kube", view: "View", counter: "Counter", namespace: str) -> str | None:
-    """What a lead said last, where the store cannot be asked from here."""
-    from perfdag.cli.cluster_run import spoken
-    from perfdag.kube import KubeError
+def describe(view: "View", seconds: float, line: str | None = None) -> str:
+    """Return one line: time, phase, progress, pods by phase, troubles.
 
-    if counter.count(view.run_id, view.batches):
-        return None
-    try:
-        return await spoken(kube, view, namespace)
-    except KubeError:  # the pod went, or its log may not be read: there is less to show
-        return None
-
-
-def describe(view: "View", counter: "Counter", seconds: float, heard: str | None = None) -> str:
-    """One line: time, samples done, time left, the sample under way, pods by phase, troubles.
-
-    Where the store cannot be asked, Argo's own progress and what the lead `heard` said last stand in.
+    `line` is the lead's last line: the newest sample of its batch.
     """
-    from collections import Counter as Tally
+    from collections import Counter
 
-    from perfdag.cli.cluster_run import DONE
     from perfdag.units import short_seconds
 
-    parts = [f"{int(seconds) // 60}:{int(seconds) % 60:02d}"]
-    standing = counter.count(view.run_id, view.batches)
-    if standing:
-        parts.append(f"{standing.done}/{standing.total} samples")
-        if standing.done < standing.total and view.phase not in DONE:
-            parts[-1] += f", about {short_seconds(standing.left)} left" if standing.left else ", repeating until it is precise"
-        if standing.current:
-            parts.append(standing.current)
-    elif view.progress:
+    progress = []
+    if view.progress:
         done, total = view.progress
-        parts.append(f"{done}/{total} of what has started")
-        if 0 < done < total and view.phase not in DONE:
-            parts[-1] += f", about {short_seconds(view.seconds() / done * (total - done))} left"
-        if heard:
-            parts.append(heard)
-    phases = Tally(pod.phase for pod in view.pods if pod.batch is not None)
-    if view.batches:
-        parts.append(f"batch {', '.join(map(str, view.batches))}")
-    if phases:
-        parts.append("pods " + ", ".join(f"{number} {phase}" for phase, number in sorted(phases.items())))
-    text = f"{parts[0]} | {view.phase}" + (f" ({view.message})" if view.message else "")
-    return " | ".join([text, *parts[1:], *view.troubles()[:5]])
+        left = view.seconds_left()
+        estimate = f", about {short_seconds(left)} left" if left is not None else ""
+        progress = [f"{done}/{total} of what has started{estimate}", *([line] if line else [])]
+    phases = Counter(pod.phase for pod in view.pods if pod.batch is not None)
+    batches = ", ".join(map(str, view.batches))
+    pods = ", ".join(f"{number} {phase}" for phase, number in sorted(phases.items()))
+    message = f" ({view.message})" if view.message else ""
+    parts = [
+        f"{int(seconds) // 60}:{int(seconds) % 60:02d}",
+        f"{view.phase}{message}",
+        *progress,
+        *([f"batch {batches}"] if batches else []),
+        *([f"pods {pods}"] if pods else []),
+    ]
+    return " | ".join([*parts, *view.troubles()[:5]])
 
 
 async def _log(kube: "Kube", view: "View", step: str, namespace: str) -> None:

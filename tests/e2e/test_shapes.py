@@ -124,7 +124,7 @@ def test_a_claim_that_one_node_mounts_serves_as_the_store(bench: Namespace, disk
     suite = _suite(tmp_path, "claimed", good, {**sleep, "name": "bad", "image": "localhost/no-such-image:1"})
     said = bench.perfdag("submit", str(suite), "--store", "claim://results", "--watch")
     assert said.returncode == 1, said.stdout + said.stderr
-    pods = bench.objects("Pod", labels="perfdag/suite=claimed") + bench.objects("Pod", labels="perfdag/role in (plan,sentry,finish)")
+    pods = bench.objects("Pod", labels="perfdag/suite=claimed") + bench.objects("Pod", labels="perfdag/role in (plan,watchdog,finish)")
     mounted = {
         pod["metadata"]["labels"].get("perfdag/rank", pod["metadata"]["labels"]["perfdag/role"])
         for pod in pods
@@ -136,7 +136,7 @@ def test_a_claim_that_one_node_mounts_serves_as_the_store(bench: Namespace, disk
     table, _ = gather(store, load_plan(store, run_id))
     rows = [row for row in table.to_pylist() if row["benchmark"] == "command"]
     assert sorted((row["entry"], row["status"]) for row in rows) == [("bad", "failed"), *[("good", "ok")] * 3]
-    assert "no-such-image" in next(row["error"] for row in rows if row["entry"] == "bad"), "the sentry's word, that had no store"
+    assert "no-such-image" in next(row["error"] for row in rows if row["entry"] == "bad"), "the watchdog's word, that had no store"
     assert len(list((folder / "results").rglob("*.parquet"))) == 1
     assert (folder / "runs" / run_id / "report.html").exists()
 
@@ -237,7 +237,7 @@ def test_an_mtu_that_cannot_be_set_and_a_folder_of_root_say_so_in_the_row(tmp_pa
             for pod in pods
             if any(each["name"] == "mtu" for each in pod["spec"]["initContainers"])
         }
-        assert tried <= {"0", "1"}, "Argo may begin a second attempt before the sentry says that none is of use"
+        assert tried <= {"0", "1"}, "Argo may begin a second attempt before the watchdog says that none is of use"
 
 
 def test_fio_on_a_block_device_that_the_node_leaves_to_root(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from perfdag.history import node_outliers, noise_report, overview, recent_rows, 
 from perfdag.plan import make_plan
 from perfdag.runs import load_plan
 from perfdag.selection import SelectionError, select
-from perfdag.steps.lead import Lead
+from perfdag.steps.lead import MeasuringLoop
 from perfdag.store import FolderStore, Store, StoreError, open_store
 from perfdag.suite import load
 from perfdag.trends import of_table
@@ -548,12 +548,12 @@ def test_ab_stopped_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "duel.yaml").write_text(AB)
     command = ["ab", "duel.yaml", "--b", "command.expected=1", "--blocks", "8", "--store", "elsewhere"]
 
-    def interrupt(self: Lead, *args: object, **more: object) -> bool:
+    def interrupt(self: MeasuringLoop, *args: object, **more: object) -> bool:
         signal.raise_signal(signal.SIGTERM)
         return True
 
     with monkeypatch.context() as patched:
-        patched.setattr(Lead, "measure", interrupt)
+        patched.setattr(MeasuringLoop, "measure", interrupt)
         assert main(command) == 130
     assert re.search(r"Continue: perfdag ab --resume \S+a --store elsewhere$", capsys.readouterr().err, re.M)
 
@@ -573,7 +573,7 @@ def test_ab_stopped_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.Monkey
     again = re.search(r"Continue: perfdag ab --resume (\S+a) --store elsewhere$", said, re.M)
     assert again
     assert list((tmp_path / "perfdag-unsaved").rglob("*.json"))
-    monkeypatch.setattr(Lead, "measure", lambda self, *args, **more: True)
+    monkeypatch.setattr(MeasuringLoop, "measure", lambda self, *args, **more: True)
     main(["ab", "--resume", again[1], "--store", "elsewhere"])
     kept = [open_store("elsewhere").list(f"runs/{again[1][:-1]}{variant}/parts") for variant in "ab"]
     assert any(kept)

@@ -11,9 +11,9 @@ from perfdag.hosts import LocalHost
 from perfdag.parts import stored_parts
 from perfdag.plan import Plan, make_plan
 from perfdag.steps import budget, gang
-from perfdag.steps.gang import Said
-from perfdag.steps.lead import Place
-from perfdag.steps.place import here
+from perfdag.steps.gang import ProgressReporter
+from perfdag.steps.lead import Site
+from perfdag.steps.place import from_environment
 from perfdag.store import FolderStore
 from perfdag.suite import loads
 
@@ -24,12 +24,12 @@ SUITE = "name: s\nbudget: 30m\nentries: [{benchmark: command, repetitions: 2, pa
 def queued(tmp_path: Path) -> tuple[FolderStore, Plan]:
     """A run whose Workflow waited an hour for the lock of another."""
     created = (datetime.now(UTC) - timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    place = here({"PERFDAG_WORKFLOW_CREATED": created, "PERFDAG_WORKFLOW_UID": "u", "PERFDAG_STORE": "s3://b"})
+    place = from_environment({"PERFDAG_WORKFLOW_CREATED": created, "PERFDAG_WORKFLOW_UID": "u", "PERFDAG_STORE": "s3://b"})
     return FolderStore(str(tmp_path)), make_plan(loads(SUITE), run_id=place.run_id)
 
 
 def measured(store: FolderStore, plan: Plan) -> int:
-    gang._measure(store, plan, Place(hosts_for=lambda _: [LocalHost()]), 0, plan.batches[0].samples, Said(2))
+    gang._measure(store, plan, Site(hosts_for=lambda _: [LocalHost()]), 0, plan.batches[0].samples, ProgressReporter(2))
     return len([name for name in stored_parts(store, plan.run_id) if not name.startswith("canary")])
 
 

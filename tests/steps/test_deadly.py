@@ -16,8 +16,8 @@ from perfdag.parts import Part, part_key, read_part, stored_parts
 from perfdag.plan import Plan, make_plan
 from perfdag.steps import deadly, duel, gang
 from perfdag.steps.deadly import UnderWay, killed, known
-from perfdag.steps.gang import Hosts, Said
-from perfdag.steps.lead import Lead, Place
+from perfdag.steps.gang import Hosts, ProgressReporter
+from perfdag.steps.lead import MeasuringLoop, Site
 from perfdag.store import FolderStore
 from perfdag.suite import loads
 
@@ -47,10 +47,10 @@ class Cluster:
         monkeypatch.setattr(deadly, "Kube", lambda: self)
 
         @contextlib.contextmanager
-        def gathered(*_: Any) -> Any:
+        def assembled(*_: Any) -> Any:
             yield Hosts([LocalHost()], {})
 
-        monkeypatch.setattr(gang, "gathered", gathered)
+        monkeypatch.setattr(gang, "assembled", assembled)
 
     async def __aenter__(self) -> "Cluster":
         return self
@@ -188,7 +188,7 @@ def test_a_point_that_kills_the_pods_of_variants_leaves_the_others_of_both(
         for letter, repetition in found.rounds():
             plan = found.a if letter == "A" else found.b
             wanted = set(plan.batches[0].samples)
-            lead = Lead(plan, cluster.store, Place(hosts_for=lambda _: [LocalHost()]), Said(1))
+            lead = MeasuringLoop(plan, cluster.store, Site(hosts_for=lambda _: [LocalHost()]), ProgressReporter(1))
             asked = [each for each in positions(plan, repetition) if each in wanted]
             lead.measure(asked)
             duel.mark(cluster.store, plan, [each for each in asked if plan.order[each][0] == 0], 0.0)

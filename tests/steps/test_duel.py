@@ -15,8 +15,8 @@ from perfdag.parts import Part, part_key, read_part, stored_parts
 from perfdag.plan import Plan
 from perfdag.runs import load_plan
 from perfdag.steps import duel
-from perfdag.steps.gang import Hosts, Said
-from perfdag.steps.lead import Lead, Place
+from perfdag.steps.gang import Hosts, ProgressReporter
+from perfdag.steps.lead import MeasuringLoop, Site
 from perfdag.steps.plan import outputs, ssh_port
 from perfdag.store import FolderStore
 from perfdag.suite import loads
@@ -126,8 +126,10 @@ def _run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle: list[float | Non
     found = made(text)
     for plan in (found.a, found.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    monkeypatch.setattr(duel, "place_for", lambda *_: Place(hosts_for=lambda _: [LocalHost()]))
-    monkeypatch.setattr(duel, "_second", lambda *_: Lead(found.b, store, Place(hosts_for=lambda _: [LocalHost()]), Said(1)))
+    monkeypatch.setattr(duel, "place_for", lambda *_: Site(hosts_for=lambda _: [LocalHost()]))
+    monkeypatch.setattr(
+        duel, "_second", lambda *_: MeasuringLoop(found.b, store, Site(hosts_for=lambda _: [LocalHost()]), ProgressReporter(1))
+    )
     monkeypatch.setattr(duel.Idle, "most", lambda _: idle.pop(0) if len(idle) > 1 else idle[0])
     second = Second(tmp_path / "peer")
     duel.follow(place(), found.b, 0, 0, second.home)

@@ -7,7 +7,8 @@ import pytest
 
 from perfdag.collect import gather
 from perfdag.kube import KubeError
-from perfdag.parts import Part, note, part_key
+from perfdag.missing_reason import MissingReason, write
+from perfdag.parts import Part, part_key
 from perfdag.plan import make_plan
 from perfdag.steps import ended
 from perfdag.store import FolderStore
@@ -35,7 +36,7 @@ START = 1767225600.0
     ],
 )
 def test_what_ended_a_workflow(workflow: dict[str, Any], now: float, said: str | None) -> None:
-    assert ended.why(workflow, now) == said
+    assert ended.end_of(workflow, now) == said
 
 
 def test_what_has_no_part_and_no_other_reason_was_left_by_its_workflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,11 +45,11 @@ def test_what_has_no_part_and_no_other_reason_was_left_by_its_workflow(tmp_path:
 
     monkeypatch.setattr(ended, "run", away)
     store, plan = FolderStore(str(tmp_path)), make_plan(loads(SUITE))
-    ended.tell(place(), store, plan, "Succeeded")
+    ended.record(place(), store, plan, "Succeeded")
     assert gather(store, plan)[0]["error"].to_pylist() == ["planned, but no result was stored"] * 3
-    ended.tell(place(), store, plan, "Failed")
+    ended.record(place(), store, plan, "Failed")
     assert gather(store, plan)[0]["error"].to_pylist() == ["workflow wf ended Failed"] * 3
-    note(store, plan.run_id, "batch-1", "skipped", "no node has a GPU", [1])
+    write(store, plan.run_id, MissingReason("batch", "skipped", "no node has a GPU", 1))
     store.put(part_key(plan.run_id, plan.key(0)), Part(plan.points[0].id, 1, "ok").dump())
     rows = gather(store, plan)[0].to_pylist()
     assert [(row["status"], row["error"]) for row in rows] == [
@@ -61,5 +62,5 @@ def test_what_has_no_part_and_no_other_reason_was_left_by_its_workflow(tmp_path:
 def test_a_run_that_it_was_not_let_go_on_with_is_none_of_its(tmp_path: Path) -> None:
     store, plan = FolderStore(str(tmp_path)), make_plan(loads(SUITE))
     store.put(part_key(plan.run_id, plan.key(0)), Part(plan.points[0].id, 1, "ok").dump())
-    ended.tell(place(), store, plan, "Failed")
+    ended.record(place(), store, plan, "Failed")
     assert store.list(f"runs/{plan.run_id}/notes") == []

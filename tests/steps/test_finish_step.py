@@ -57,7 +57,7 @@ def test_a_run_without_a_plan_is_no_mistake_of_its_suite(
 
 
 def test_the_rows_of_a_run_that_was_ended_say_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perfdag.steps.ended.run", lambda work: {"spec": {"shutdown": "Stop"}})
+    monkeypatch.setattr("perfdag.steps.ended.run", lambda work: {"metadata": {}, "spec": {"shutdown": "Stop"}})
     monkeypatch.setenv("PERFDAG_WORKFLOW", "wf-1")
     run_id = newest(store)
     store.delete(f"runs/{run_id}/parts")

@@ -14,8 +14,8 @@ from perfdag.parts import Part
 from perfdag.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps import gang
-from perfdag.steps.deadly import in_turn
-from perfdag.steps.gang import Gone, Said, absent
+from perfdag.steps.deadly import suspects_last
+from perfdag.steps.gang import GangUnavailable, ProgressReporter, absent
 from perfdag.steps.lead import PRECISE
 from perfdag.steps.peer import REFUSED, RETRYABLE
 from perfdag.steps.pods import Pod
@@ -30,19 +30,19 @@ PAIRS = "name: p\nentries:\n  - benchmark: iperf\n    hosts: {count: 4, pairs: a
 
 def test_a_first_attempt_keeps_the_order_of_the_plan() -> None:
     plan = make_plan(loads(SLEEPS))
-    assert in_turn(plan, [3, 1, 4, 0, 2], [4, 0, 2], 0, {}) == [3, 1, 4, 0, 2]
+    assert suspects_last(plan, [3, 1, 4, 0, 2], [4, 0, 2], 0, {}) == [3, 1, 4, 0, 2]
 
 
 def test_a_retry_measures_what_was_under_way_last() -> None:
     plan = make_plan(loads(SLEEPS))
-    assert in_turn(plan, [3, 1, 4, 0, 2], [4, 0, 2], 1, {}) == [3, 1, 0, 2, 4]
-    assert in_turn(plan, [3, 1, 4, 0, 2], [2], 2, {}) == [3, 1, 4, 0, 2]
+    assert suspects_last(plan, [3, 1, 4, 0, 2], [4, 0, 2], 1, {}) == [3, 1, 0, 2, 4]
+    assert suspects_last(plan, [3, 1, 4, 0, 2], [2], 2, {}) == [3, 1, 4, 0, 2]
 
 
 def test_a_retry_keeps_pairs_together_that_are_measured_at_once() -> None:
     plan = make_plan(loads(PAIRS))
     samples = plan.batches[0].samples
-    again = in_turn(plan, samples, samples, 1, {})
+    again = suspects_last(plan, samples, samples, 1, {})
     assert again == [*samples[2:], *samples[:2]]
     assert sorted(again) == sorted(samples)
 
@@ -84,11 +84,11 @@ async def test_kept_pods_of_the_workflow_that_a_resume_continues_are_no_gang_of_
     there = [of("wf-of-yesterday", "Running"), of("wf-of-yesterday", "Failed"), of(here.workflow, "Running")]
     monkeypatch.setattr(gang, "Kube", Api)
     assert list(await gang.running(here, here.run_id, 0, 0, 1, 5.0, "ipv4")) == ["wf-Running"]
-    with pytest.raises(Gone, match="1 of 2 pods"):
+    with pytest.raises(GangUnavailable, match="1 of 2 pods"):
         await gang.running(here, here.run_id, 0, 0, 2, 0.0, "ipv4")
 
 
-@pytest.mark.parametrize(("error", "code"), [(Gone("x"), RETRYABLE), (KubeError(403, "Forbidden", "may not"), REFUSED)])
+@pytest.mark.parametrize(("error", "code"), [(GangUnavailable("x"), RETRYABLE), (KubeError(403, "Forbidden", "may not"), REFUSED)])
 def test_want_of_rights_is_noted_and_not_tried_again(tmp_path: Path, error: Exception, code: int) -> None:
     plan, store = make_plan(loads(SLEEPS)), FolderStore(str(tmp_path))
     assert gang.fell_apart(store, [plan], 0, "batch 0, attempt 0", False, error) == code
@@ -154,10 +154,10 @@ def test_a_volume_that_was_written_to_before_is_called_reused(
     store, seen = FolderStore(str(tmp_path)), []
 
     @contextlib.contextmanager
-    def gathered(*_: Any) -> Any:
+    def assembled(*_: Any) -> Any:
         yield gang.Hosts(hosts_on(0), gang_of(None))
 
-    monkeypatch.setattr(gang, "gathered", gathered)
+    monkeypatch.setattr(gang, "assembled", assembled)
     monkeypatch.setattr(gang, "known", lambda *_: {})
     monkeypatch.setattr(gang, "_measure", lambda store, plan, place, *_: seen.append(place.facts))
     ours, next_workflow = place(), replace(place(), workflow_uid="another")
@@ -180,7 +180,7 @@ def test_a_folder_of_the_node_that_only_root_may_write_to_says_what_to_do(tmp_pa
 def test_pods_without_an_address_of_the_family_are_no_gang() -> None:
     four = Pod("a", 0, 0, 0, "Running", "n", None, addresses=("10.0.0.1",))
     for family, wanted in (("ipv6", 1), ("ipv4", 2)):
-        with pytest.raises(Gone, match=f"a has no {family} address, only 10.0.0.1"):
+        with pytest.raises(GangUnavailable, match=f"a has no {family} address, only 10.0.0.1"):
             gang._of_family([four], family, wanted)
     gang._of_family([four], "ipv4", 1)
 
@@ -191,7 +191,7 @@ def test_a_peer_that_no_ssh_reaches_may_be_behind_a_path_of_smaller_packets(
 ) -> None:
     monkeypatch.setattr(gang, "CONNECT_PATIENCE", 0.1)
     shape = Shape.model_validate({"image": "x", "hosts": {"count": 2}, "network": network})
-    with pytest.raises(Gone, match=said):
+    with pytest.raises(GangUnavailable, match=said):
         gang.connect(gang.Hosts([], {}), [Pod("a", 1, 0, 0, "Running", "n", "127.0.0.1")], tmp_path / "none", shape, "run")
 
 
@@ -208,7 +208,7 @@ def test_the_address_of_an_extra_network_is_a_global_one(scope: str) -> None:
     if scope == "global":
         assert gang._extra_address(Host(), shape) == "fd00::1"  # type: ignore[arg-type]
     else:
-        with pytest.raises(Gone, match="no address on net1"):
+        with pytest.raises(GangUnavailable, match="no address on net1"):
             gang._extra_address(Host(), shape)  # type: ignore[arg-type]
 
 
@@ -217,7 +217,7 @@ def test_progress_is_told_to_argo_and_counts_what_others_stored(
 ) -> None:
     file = tmp_path / "progress"
     monkeypatch.setenv("ARGO_PROGRESS_FILE", str(file))
-    said = Said(4)
+    said = ProgressReporter(4)
     assert file.read_text() == "0/4\n"
     point = make_plan(loads(SLEEPS)).points[0]
     said.ended(point, Part(point.id, 1, "failed", "it broke"))
@@ -235,6 +235,6 @@ def test_progress_that_cannot_be_told_is_said_once_and_costs_no_sample(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ARGO_PROGRESS_FILE", str(tmp_path / "no" / "such" / "folder"))
-    said = Said(2)
+    said = ProgressReporter(2)
     said.count(1)
     assert capsys.readouterr().err.count("progress is not reported to Argo") == 1

@@ -14,7 +14,7 @@ from perfdag.parts import Part, part_key, read_part
 from perfdag.plan import Plan, make_plan
 from perfdag.point import Point
 from perfdag.shape import Shape
-from perfdag.steps.lead import Lead, Place
+from perfdag.steps.lead import MeasuringLoop, Site
 from perfdag.store import FolderStore, StoreError
 
 
@@ -71,10 +71,10 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeBenchmark]:
     return FakeBenchmark
 
 
-def measure(tmp_path: Path, text: str, place: Place | None = None) -> tuple[Plan, Watcher, FolderStore]:
+def measure(tmp_path: Path, text: str, place: Site | None = None) -> tuple[Plan, Watcher, FolderStore]:
     plan = make_plan(suite.loads(text))
     watcher, store = Watcher(), FolderStore(str(tmp_path / "store"))
-    Lead(plan, store, place or Place(hosts_for=local_hosts, refuses=needs_cluster), watcher).measure(range(len(plan.order)))
+    MeasuringLoop(plan, store, place or Site(hosts_for=local_hosts, refuses=needs_cluster), watcher).measure(range(len(plan.order)))
     return plan, watcher, store
 
 
@@ -103,7 +103,7 @@ def test_any_fault_of_a_benchmark_is_a_row_and_the_run_goes_on(tmp_path: Path, f
 
 def test_a_place_says_what_to_do_and_what_is_true_of_all_its_samples(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
     fake.script = [Failed("no room"), 2.0]
-    there = Place(hosts_for=local_hosts, facts={"volume_reused": True}, advice=lambda shape, error: f"{error}? make some")
+    there = Site(hosts_for=local_hosts, facts={"volume_reused": True}, advice=lambda shape, error: f"{error}? make some")
     _, watcher, _ = measure(tmp_path, ONE + "    repetitions: 2\n", there)
     assert [(part.error, part.facts["volume_reused"]) for part in watcher.parts] == [("no room; no room? make some", True), (None, True)]
 
@@ -145,7 +145,7 @@ def test_a_throttled_sample_is_invalid(tmp_path: Path, fake: type[FakeBenchmark]
 
 
 def test_hosts_that_are_not_placed_as_asked_make_it_invalid(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
-    place = Place(hosts_for=local_hosts, placed=lambda shape, hosts: "spread was asked, one node was used")
+    place = Site(hosts_for=local_hosts, placed=lambda shape, hosts: "spread was asked, one node was used")
     _, watcher, _ = measure(tmp_path, ONE, place)
     assert (watcher.parts[0].status, watcher.parts[0].error) == ("invalid", "spread was asked, one node was used")
     assert watcher.parts[0].rows[0]["value"] == 1.0
@@ -161,7 +161,7 @@ def test_a_canary_frames_each_round(tmp_path: Path, fake: type[FakeBenchmark]) -
 def test_a_round_that_a_budget_ends_is_framed_too(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
     plan, store = make_plan(suite.loads(ONE + "    repetitions: 3\n")), FolderStore(str(tmp_path))
     times = iter([0.0, 99.0])
-    lead = Lead(plan, store, Place(hosts_for=local_hosts), Watcher(), lambda: next(times))
+    lead = MeasuringLoop(plan, store, Site(hosts_for=local_hosts), Watcher(), lambda: next(times))
     assert not lead.measure(range(3), deadline=10.0)
     names = [key.rpartition("/")[2] for key in store.list(f"runs/{plan.run_id}/parts")]
     assert sorted(name.startswith("canary") for name in names) == [False, True, True]
@@ -175,7 +175,7 @@ def test_a_sample_that_cannot_be_stored_ends_the_run_before_the_next(tmp_path: P
             super().put(key, data)
 
     plan = make_plan(suite.loads(ONE + "    repetitions: 3\n"))
-    lead = Lead(plan, FailingStore(str(tmp_path)), Place(hosts_for=local_hosts), Watcher())
+    lead = MeasuringLoop(plan, FailingStore(str(tmp_path)), Site(hosts_for=local_hosts), Watcher())
     fake.script = [1.0, 2.0, 3.0]
     with pytest.raises(StoreError):
         lead.measure(range(3))
@@ -186,7 +186,7 @@ def test_a_second_lead_measures_only_what_is_not_stored(tmp_path: Path, fake: ty
     plan, _, store = measure(tmp_path, ONE + "    repetitions: 3\n")
     store.delete(f"runs/{plan.run_id}/parts/{plan.key(1)}.json")
     again = Watcher()
-    Lead(plan, store, Place(hosts_for=local_hosts), again).measure(range(3))
+    MeasuringLoop(plan, store, Site(hosts_for=local_hosts), again).measure(range(3))
     assert [part.repetition for part in again.parts] == [2]
     assert again.passes == ["stored before"] * 2
 
@@ -196,9 +196,9 @@ def test_until_is_resumed_with_what_was_measured_before(tmp_path: Path, fake: ty
     plan = make_plan(suite.loads(text))
     store = FolderStore(str(tmp_path / "store"))
     fake.script = [1.0] * 4
-    Lead(plan, store, Place(hosts_for=local_hosts), Watcher()).measure(range(4))
+    MeasuringLoop(plan, store, Site(hosts_for=local_hosts), Watcher()).measure(range(4))
     again = Watcher()
-    Lead(plan, store, Place(hosts_for=local_hosts), again).measure(range(12))
+    MeasuringLoop(plan, store, Site(hosts_for=local_hosts), again).measure(range(12))
     assert len(again.parts) == 2, "four before and two now are six equal values: precise"
     assert again.passes == ["stored before"] * 4 + ["precise enough"] * 6
 
@@ -206,10 +206,10 @@ def test_until_is_resumed_with_what_was_measured_before(tmp_path: Path, fake: ty
 def test_until_measures_again_what_it_cannot_read_back(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
     plan = make_plan(suite.loads(ONE + "    until: {relative_spread: 0.01, max_repetitions: 12}\n"))
     store = FolderStore(str(tmp_path / "store"))
-    Lead(plan, store, Place(hosts_for=local_hosts), Watcher()).measure(range(4))
+    MeasuringLoop(plan, store, Site(hosts_for=local_hosts), Watcher()).measure(range(4))
     store.put(part_key(plan.run_id, plan.key(1)), b'{"schema": 1, "poi')
     again = Watcher()
-    Lead(plan, store, Place(hosts_for=local_hosts), again).measure(range(12))
+    MeasuringLoop(plan, store, Site(hosts_for=local_hosts), again).measure(range(12))
     assert [part.repetition for part in again.parts] == [2, 5, 6]
 
 

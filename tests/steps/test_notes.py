@@ -8,14 +8,13 @@ import pytest
 
 from perfdag.collect import gather
 from perfdag.hosts import LocalHost
-from perfdag.parts import note
+from perfdag.missing_reason import MissingReason, as_annotation, budget_spent, from_annotations, write
 from perfdag.plan import Plan, make_plan
 from perfdag.steps import duel, ended, gang
+from perfdag.steps.ended import BatchReasons, copy_annotation
 from perfdag.steps.gang import Hosts
-from perfdag.steps.marks import as_annotations, head, of_annotations
 from perfdag.steps.pods import Pod
-from perfdag.steps.reasons import InStore, hand_over
-from perfdag.steps.sentry import Sentry, _guard
+from perfdag.steps.sentry import Watchdog, _watch
 from perfdag.store import FolderStore, Store
 from perfdag.suite import loads
 
@@ -23,6 +22,7 @@ from .test_duel import made
 from .test_plan_step import place
 
 SUITE = "name: s\nbudget: 100s\nrepetitions: 3\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"
+OWNER = "u-1 2026-01-02T00:00:00Z"
 PENDING = "pod of rank 0 never started: Unschedulable: 0/1 nodes are available"
 
 
@@ -35,16 +35,16 @@ def stands(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every gang does."""
 
     @contextlib.contextmanager
-    def gathered(*_: Any) -> Any:
+    def assembled(*_: Any) -> Any:
         yield Hosts([LocalHost()], {})
 
-    monkeypatch.setattr(gang, "gathered", gathered)
+    monkeypatch.setattr(gang, "assembled", assembled)
 
 
 @pytest.mark.usefixtures("stands")
 def test_a_gang_that_stood_in_the_end_is_not_what_its_pods_once_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, store = make_plan(loads(SUITE)), FolderStore(str(tmp_path))
-    note(store, plan.run_id, "batch-0", "failed", PENDING, [0])
+    write(store, plan.run_id, MissingReason("batch", "failed", PENDING, 0))
     monkeypatch.setattr(gang.budget, "deadline", lambda *_: 0.0)
     assert gang.lead(place(), store, plan, 0, 0, True) == 0
     assert reasons(store, plan) == {("skipped", "the budget of 100 s was spent")}
@@ -53,7 +53,7 @@ def test_a_gang_that_stood_in_the_end_is_not_what_its_pods_once_waited_for(tmp_p
 @pytest.mark.usefixtures("stands")
 def test_a_run_that_is_stopped_says_so_of_a_batch_that_had_to_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, store = make_plan(loads(SUITE)), FolderStore(str(tmp_path))
-    note(store, plan.run_id, "batch-0", "failed", PENDING, [0])
+    write(store, plan.run_id, MissingReason("batch", "failed", PENDING, 0))
 
     def stopped(*_: Any) -> None:
         raise SystemExit(75)
@@ -61,16 +61,16 @@ def test_a_run_that_is_stopped_says_so_of_a_batch_that_had_to_wait(tmp_path: Pat
     monkeypatch.setattr(gang, "_measure", stopped)
     with pytest.raises(SystemExit):
         gang.lead(place(), store, plan, 0, 0, True)
-    monkeypatch.setattr(ended, "run", lambda work: {"spec": {"shutdown": "Stop"}})
-    ended.tell(place(), store, plan, "Failed")
+    monkeypatch.setattr(ended, "run", lambda work: {"metadata": {}, "spec": {"shutdown": "Stop"}})
+    ended.record(place(), store, plan, "Failed")
     assert reasons(store, plan) == {("missing", "workflow wf was ended by `argo stop`")}
 
 
-def test_a_spent_budget_is_what_a_sentry_without_a_store_cannot_know(tmp_path: Path) -> None:
+def test_a_spent_budget_is_what_a_watchdog_without_a_store_cannot_know(tmp_path: Path) -> None:
     """Its notes come to the store with the last step, after those of the leads."""
     plan, store = make_plan(loads(SUITE)), FolderStore(str(tmp_path))
-    note(store, plan.run_id, "budget-0", "skipped", "the budget of 100 s was spent", [0])
-    note(store, plan.run_id, "batch-0", "failed", PENDING, [0])
+    write(store, plan.run_id, budget_spent(100, 0))
+    write(store, plan.run_id, MissingReason("batch", "failed", PENDING, 0))
     assert reasons(store, plan) == {("skipped", "the budget of 100 s was spent")}
 
 
@@ -78,7 +78,7 @@ def test_a_duel_that_stands_takes_away_what_was_noted_of_both_variants(tmp_path:
     found, store = made(), FolderStore(str(tmp_path))
     for plan in (found.a, found.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-        note(store, plan.run_id, "batch-0", "failed", PENDING, [0])
+        write(store, plan.run_id, MissingReason("batch", "failed", PENDING, 0))
     here, beside = place(found.a.run_id), {}
     for rank in (0, 1):
         beside[f"p{rank}"] = Pod(f"p{rank}", 0, 0, rank, "Running", "node-1", "127.0.0.1")
@@ -88,7 +88,7 @@ def test_a_duel_that_stands_takes_away_what_was_noted_of_both_variants(tmp_path:
 
     monkeypatch.setattr(duel, "running", running)
     monkeypatch.setattr(duel, "ssh_config", lambda: tmp_path)
-    monkeypatch.setattr(duel, "join", lambda *_: None)
+    monkeypatch.setattr(duel, "add_peers", lambda *_: None)
     monkeypatch.setattr(duel, "connect", lambda *_: None)
     monkeypatch.setattr(duel, "_rounds", lambda *_: None)
     assert duel.lead(here, store, found.a, 0, 0, False) == 0
@@ -100,27 +100,27 @@ def test_what_ends_the_next_gang_too_is_noted_again(tmp_path: Path, monkeypatch:
     plan, store = make_plan(loads(SUITE)), FolderStore(str(tmp_path))
     monkeypatch.setattr(gang, "known", lambda *_: {})
     monkeypatch.setattr(gang, "_measure", lambda *_: None)
-    sentry, oom = Sentry(60.0, InStore(plan, store)), "OOMKilled: container main passed its memory limit of 1Gi"
+    watchdog, oom = Watchdog(60.0, BatchReasons(plan, store)), "OOMKilled: container main passed its memory limit of 1Gi"
     seen = []
     for attempt in (0, 1):
         gang.lead(place(), store, plan, 0, attempt, False)
         assert reasons(store, plan) == {("missing", "planned, but no result was stored")}
         seen.append(Pod(f"p{attempt}", 0, attempt, 0, "Failed", None, None, oom, uid=f"u{attempt}"))
-        sentry.look(seen, 5.0 * attempt)
+        watchdog.look(seen, 5.0 * attempt)
         assert reasons(store, plan) == {("failed", f"pod of rank 0: {oom}")}
-    assert sentry.look(seen, 30.0) == []
+    assert watchdog.look(seen, 30.0) == []
 
 
 @pytest.mark.parametrize("stands", [True, False])
-async def test_what_a_sentry_without_a_store_noted_is_over_when_the_gang_stands(
+async def test_what_a_watchdog_without_a_store_noted_is_over_when_the_gang_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stands: bool
 ) -> None:
     """The notes of the lead, which has the store, are newer."""
     plan, store = make_plan(loads(SUITE)), FolderStore(str(tmp_path))
-    note(store, plan.run_id, "batch-0", "failed", "the peer on node-1 is gone", [0])
+    write(store, plan.run_id, MissingReason("batch", "failed", "the peer on node-1 is gone", 0))
     workflow: dict[str, Any] = {"metadata": {"name": "w", "uid": "u-1"}, "spec": {}, "status": {"startedAt": "2026-01-02T00:00:00Z"}}
-    # of a sentry that was here before, and of this one
-    workflow["metadata"]["annotations"] = as_annotations("u-1 2026-01-02T00:00:00Z", (), {0: PENDING, 1: PENDING})
+    # of a watchdog that was here before, and of this one
+    workflow["metadata"]["annotations"] = as_annotation(OWNER, {0: PENDING, 1: PENDING})
     looks = [["Pending"], ["Pending", "Pending"], ["Running", "Running" if stands else "Pending"]]
 
     def pod(rank: int, phase: str) -> dict[str, Any]:
@@ -147,11 +147,10 @@ async def test_what_a_sentry_without_a_store_noted_is_over_when_the_gang_stands(
     monkeypatch.setattr("perfdag.steps.sentry.EVERY", 0.01)
     monkeypatch.setattr("perfdag.steps.sentry.HOPELESS_SECONDS", 0.0)
     api: Any = Api()
-    await _guard(api, place(), 60.0, None)
-    assert of_annotations(workflow)[1].keys() == ({1} if stands else {0, 1})
-    workflow["metadata"]["annotations"] = as_annotations(
-        head(workflow), (), {k: v for k, v in of_annotations(workflow)[1].items() if not k}
-    )
-    monkeypatch.setattr("perfdag.steps.reasons.run", lambda work: workflow)
-    hand_over(place(), store, plan)
+    await _watch(api, place(), 60.0, None)
+    assert from_annotations(OWNER, workflow["metadata"]["annotations"]).keys() == ({1} if stands else {0, 1})
+    left = from_annotations(OWNER, workflow["metadata"]["annotations"])
+    workflow["metadata"]["annotations"] = as_annotation(OWNER, {k: v for k, v in left.items() if not k})
+    monkeypatch.setattr("perfdag.steps.ended.run", lambda work: workflow)
+    copy_annotation(place(), store, plan)
     assert reasons(store, plan) == {("failed", "the peer on node-1 is gone" if stands else PENDING.replace("rank 0", "rank 1"))}

@@ -16,7 +16,7 @@ from perfdag.collect import gather
 from perfdag.kube import Kube, KubeError
 from perfdag.plan import make_plan
 from perfdag.runs import load_plan
-from perfdag.steps.place import Here
+from perfdag.steps.place import PodContext
 from perfdag.steps.plan import FANS, step
 from perfdag.steps.pods import read, told
 from perfdag.store import open_store
@@ -39,7 +39,7 @@ entries:
 
 
 @pytest.fixture
-def here(s3_root: str) -> Iterator[Here]:
+def here(s3_root: str) -> Iterator[PodContext]:
     if "KUBECONFIG" not in os.environ:
         pytest.skip("KUBECONFIG is not set: no cluster to test against")
     name = f"perfdag-plan-{uuid.uuid4().hex[:6]}"
@@ -70,7 +70,7 @@ def here(s3_root: str) -> Iterator[Here]:
     kube.run(remove)
 
 
-def test_the_rest_is_measured_and_the_rows_say_why(here: Here, tmp_path: Path) -> None:
+def test_the_rest_is_measured_and_the_rows_say_why(here: PodContext, tmp_path: Path) -> None:
     async def volcano(client: Kube) -> bool:
         try:
             await client.resource("scheduling.volcano.sh/v1beta1", "PodGroup")
@@ -103,7 +103,7 @@ def test_the_rest_is_measured_and_the_rows_say_why(here: Here, tmp_path: Path) -
 
 
 @pytest.fixture
-def made_classes(here: Here) -> None:
+def made_classes(here: PodContext) -> None:
     """The PriorityClasses, which stay: every installation of the cluster shares them."""
 
     async def make(client: Kube) -> None:
@@ -116,7 +116,7 @@ def made_classes(here: Here) -> None:
 
 @pytest.fixture(params=[False, True], ids=["cluster-wide", "namespaced"])
 def as_account(
-    made_classes: None, here: Here, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made_classes: None, here: PodContext, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[bool]:
     """As the service account of the steps in an installation, which is `namespaced` or not: a kubeconfig with its token."""
     installed = base.objects(Installation(namespace=here.namespace, store=here.store, namespaced=request.param))
@@ -148,7 +148,7 @@ def classes_of(out: Path) -> set[str | None]:
     return {each["patch"].get("priorityClassName") for each in orjson.loads((out / "shapes").read_bytes())}
 
 
-def test_pods_name_no_priority_class_that_is_not_there(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pods_name_no_priority_class_that_is_not_there(here: PodContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(podspec, "PRIORITY_CLASSES", ("perfdag-not-there", "perfdag-not-there-either"))
     plan = make_plan(loads("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"), run_id=here.run_id)
     open_store(here.store).put(f"runs/{plan.run_id}/plan.json", plan.dump())
@@ -156,7 +156,7 @@ def test_pods_name_no_priority_class_that_is_not_there(here: Here, tmp_path: Pat
     assert classes_of(tmp_path / "out") == {None}
 
 
-def test_the_rights_of_an_installation_are_enough(here: Here, as_account: bool, tmp_path: Path) -> None:
+def test_the_rights_of_an_installation_are_enough(here: PodContext, as_account: bool, tmp_path: Path) -> None:
     store = open_store(here.store)
     plan = make_plan(loads(SUITE.replace("STORAGE", here.namespace)), run_id=here.run_id)
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
@@ -184,7 +184,7 @@ def test_the_rights_of_an_installation_are_enough(here: Here, as_account: bool, 
     assert kube.run(give_up) == "NotFound"
 
 
-def test_the_events_of_a_pod_that_waits_are_read(here: Here) -> None:
+def test_the_events_of_a_pod_that_waits_are_read(here: PodContext) -> None:
     # of a scheduler that is not there: nothing is ever said of it in its status
     spec = {"schedulerName": "nobody", "containers": [{"name": "main", "image": "none"}]}
 

@@ -15,7 +15,7 @@ from perfdag.podspec import BATCH
 from perfdag.shape import Shape
 from perfdag.steps.gang import wrong_place
 from perfdag.steps.given import suite_text
-from perfdag.steps.place import Here, here
+from perfdag.steps.place import PodContext, from_environment
 from perfdag.steps.plan import FANS, batch_objects, kept, outputs, plan_of, ssh_port
 from perfdag.steps.size import check_size
 from perfdag.store import FolderStore
@@ -24,8 +24,8 @@ from perfdag.suite import loads
 NASTY = "quote ' \" back\\slash {{workflow.name}} {{=1+1}} $(HOME) `id`\nsecond: line\n- {{ item"
 
 
-def place(run_id: str = "20260101T000000Z-00000000") -> Here:
-    return Here("s3://b/r", run_id, "wf", "uid", "manual", "r/perfdag-{name}:1", "bench", "pod", "node", "10.0.0.1")
+def place(run_id: str = "20260101T000000Z-00000000") -> PodContext:
+    return PodContext("s3://b/r", run_id, "wf", "uid", "manual", "r/perfdag-{name}:1", "bench", "pod", "node", "10.0.0.1")
 
 
 def suite(points: int = 3, extra: str = "") -> str:
@@ -54,9 +54,9 @@ def test_no_suite_and_bad_base64_say_what_to_give(tmp_path: Path) -> None:
 
 def test_every_pod_of_a_workflow_finds_the_same_run_id() -> None:
     environment = {"PERFDAG_WORKFLOW_UID": "u-1", "PERFDAG_WORKFLOW_CREATED": "2026-01-01T02:00:00Z"}
-    assert here(environment).run_id == here(environment).run_id
-    assert here(environment).run_id.startswith("20260101T020000Z-")
-    assert here(environment | {"PERFDAG_RUN": "mine"}).run_id == "mine"
+    assert from_environment(environment).run_id == from_environment(environment).run_id
+    assert from_environment(environment).run_id.startswith("20260101T020000Z-")
+    assert from_environment(environment | {"PERFDAG_RUN": "mine"}).run_id == "mine"
 
 
 def test_a_stored_plan_is_continued(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_an_allowed_benchmark_has_pods_and_an_account_of_its_own() -> None:
     assert accounts == {"vmi-burst": "perfdag-measure-vmi-burst", "vmi-steady": None, "command": None}
     patience = {name: made["shapes"][shape]["patch"].get("terminationGracePeriodSeconds", 30) for name, shape in shapes.items()}
     assert patience == {"vmi-burst": 660, "vmi-steady": 30, "command": 30}, "what it made is deleted before the pod is killed"
-    assert here({"PERFDAG_ALLOWED": "scale vmi-burst"}).allowed == ("scale", "vmi-burst")
+    assert from_environment({"PERFDAG_ALLOWED": "scale vmi-burst"}).allowed == ("scale", "vmi-burst")
 
 
 def test_spread_on_one_node_is_invalid() -> None:

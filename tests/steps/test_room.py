@@ -6,7 +6,7 @@ import pytest
 
 from perfdag.kube import KubeError, Resource
 from perfdag.shape import Shape
-from perfdag.steps.room import Room, has_class, lacking, look, of_room, real
+from perfdag.steps.room import ClusterInventory, has_class, look, of_room, real, unmet
 
 
 def node(name: str, simulated: bool = False, **allocatable: str) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def shape(**fields: Any) -> Shape:
     return Shape.model_validate(fields)
 
 
-def unable(asked: Shape, room: Room) -> str | None:
+def unable(asked: Shape, room: ClusterInventory) -> str | None:
     return next((each.why for each in of_room(asked, room) if each.there is False), None)
 
 
@@ -49,25 +49,26 @@ CLASSES = frozenset({"fast", ""})
     ],
 )
 def test_only_what_no_waiting_brings_is_lacking(asked: dict[str, Any], why: str | None) -> None:
-    assert unable(shape(**asked), Room(NODES, CLASSES)) == why
+    assert unable(shape(**asked), ClusterInventory(NODES, CLASSES)) == why
 
 
 def test_what_is_not_known_is_taken_to_be_there() -> None:
-    assert unable(shape(resources={"nvidia.com/gpu": 1}, volume={"storage_class": "slow"}), Room()) is None
+    assert unable(shape(resources={"nvidia.com/gpu": 1}, volume={"storage_class": "slow"}), ClusterInventory()) is None
 
 
 def test_devices_that_are_unwell_now_are_waited_for() -> None:
     unwell = node("a", **{"nvidia.com/gpu": "7"})
     unwell["status"]["capacity"] = {"nvidia.com/gpu": "8"}
-    assert unable(shape(resources={"nvidia.com/gpu": 8}), Room([unwell])) is None
+    assert unable(shape(resources={"nvidia.com/gpu": 8}), ClusterInventory([unwell])) is None
     assert (
-        unable(shape(resources={"nvidia.com/gpu": 9}), Room([unwell])) == "a pod asks for nvidia.com/gpu: 9, the most that a node has is 8"
+        unable(shape(resources={"nvidia.com/gpu": 9}), ClusterInventory([unwell]))
+        == "a pod asks for nvidia.com/gpu: 9, the most that a node has is 8"
     )
 
 
 def test_simulated_nodes_are_no_room() -> None:
     nodes = real([*NODES, node("fake", True, **{"nvidia.com/gpu": "8"})])
-    assert unable(shape(resources={"nvidia.com/gpu": 1}), Room(nodes)) == "no node has nvidia.com/gpu"
+    assert unable(shape(resources={"nvidia.com/gpu": 1}), ClusterInventory(nodes)) == "no node has nvidia.com/gpu"
 
 
 class Cluster:
@@ -105,25 +106,23 @@ GPU, BY_HAND, NET = shape(resources={"nvidia.com/gpu": 1}), shape(volume={"stora
 
 
 async def test_a_network_is_lacking_without_multus_and_without_its_definition() -> None:
-    assert "no Multus" in (await lacking(cluster(), [shape(), NET], "bench"))[1]
-    assert (await lacking(cluster(NetworkAttachmentDefinition=["b/other"]), [NET], "bench"))[0].endswith(
+    assert "no Multus" in (await unmet(cluster(), [shape(), NET], "bench"))[1]
+    assert (await unmet(cluster(NetworkAttachmentDefinition=["b/other"]), [NET], "bench"))[0].endswith(
         "there is no such NetworkAttachmentDefinition in namespace b"
     )
-    assert (
-        await lacking(cluster(NetworkAttachmentDefinition=["b/net"]), [NET, shape(network={"name": "x", "default": True})], "bench") == {}
-    )
+    assert await unmet(cluster(NetworkAttachmentDefinition=["b/net"]), [NET, shape(network={"name": "x", "default": True})], "bench") == {}
 
 
 async def test_nodes_that_are_added_on_demand_are_waited_for() -> None:
-    assert await lacking(cluster(), [GPU, BY_HAND], "bench") == {0: "no node has nvidia.com/gpu"}
+    assert await unmet(cluster(), [GPU, BY_HAND], "bench") == {0: "no node has nvidia.com/gpu"}
     for path in ("/apis/karpenter.sh", "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"):
-        assert await lacking(cluster((path,)), [GPU], "bench") == {}
+        assert await unmet(cluster((path,)), [GPU], "bench") == {}
 
 
 async def test_what_may_not_be_read_skips_nothing() -> None:
     gone = shape(volume={"storage_class": "gone"})
-    assert await lacking(cluster(Node=403, StorageClass=403), [GPU, gone], "bench") == {}
-    assert 0 in await lacking(cluster(), [gone], "bench")
+    assert await unmet(cluster(Node=403, StorageClass=403), [GPU, gone], "bench") == {}
+    assert 0 in await unmet(cluster(), [gone], "bench")
 
 
 async def test_a_class_that_is_listed_is_there_whoever_reads_volumes() -> None:

@@ -1,4 +1,4 @@
-"""What the sentry gives up, and what it waits for."""
+"""What the watchdog gives up, and what it waits for."""
 
 import subprocess
 import sys
@@ -13,15 +13,16 @@ import pytest
 from perfdag.abtest import on_cluster, prepare
 from perfdag.collect import gather
 from perfdag.kube import KubeError
+from perfdag.missing_reason import as_annotation, from_annotations
 from perfdag.parts import part_key
 from perfdag.plan import Plan, make_plan
-from perfdag.podspec import HOPELESS, STOOD
+from perfdag.podspec import UNRECOVERABLE, WATCHDOG_DONE
 from perfdag.steps.complete import all_stored, missing, until_next
-from perfdag.steps.marks import as_annotations, of_annotations
+from perfdag.steps.ended import BatchReasons, copy_annotation
+from perfdag.steps.marks import unrecoverable_annotation, unrecoverable_batches
 from perfdag.steps.peer import REFUSED, RETRYABLE
 from perfdag.steps.pods import Pod, explain, read, selector, told
-from perfdag.steps.reasons import InStore, hand_over
-from perfdag.steps.sentry import Sentry, _guard, failed, finished, nodes_of
+from perfdag.steps.sentry import Watchdog, _watch, failed, finished, nodes_of
 from perfdag.store import FolderStore, Store, StoreError
 from perfdag.suite import loads
 
@@ -29,9 +30,9 @@ from .test_plan_step import place
 
 
 @pytest.fixture
-def sentry(tmp_path: Path) -> Sentry:
+def watchdog(tmp_path: Path) -> Watchdog:
     plan = make_plan(loads("name: s\npending_limit: 60s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"))
-    return Sentry(60.0, InStore(plan, FolderStore(str(tmp_path))))
+    return Watchdog(60.0, BatchReasons(plan, FolderStore(str(tmp_path))))
 
 
 def pod(trouble: str | None, *, hopeless: bool = False, attempt: int = 0, phase: str = "Pending", uid: str = "u") -> Pod:
@@ -42,47 +43,47 @@ def notes(tmp_path: Path) -> list[str]:
     return [file.read_text() for file in tmp_path.glob("runs/*/notes/*")]
 
 
-def test_a_missing_image_is_noted_at_once_and_given_up_after_20_s(sentry: Sentry, tmp_path: Path) -> None:
+def test_a_missing_image_is_noted_at_once_and_given_up_after_20_s(watchdog: Watchdog, tmp_path: Path) -> None:
     waiting = pod("ImagePullBackOff: no such image")
-    assert sentry.look([waiting], 0) == []
-    assert sentry.look([waiting], 4) == []
+    assert watchdog.look([waiting], 0) == []
+    assert watchdog.look([waiting], 4) == []
     assert "no such image" in notes(tmp_path)[0]
-    assert sentry.look([pod(None)], 8) == []
-    assert sentry.look([waiting], 21) == [waiting]
+    assert watchdog.look([pod(None)], 8) == []
+    assert watchdog.look([waiting], 21) == [waiting]
 
 
-def test_the_retry_of_a_gang_given_up_is_given_up_at_once(sentry: Sentry) -> None:
-    sentry.look([pod("ErrImageNeverPull: x", hopeless=True)], 0)
-    assert sentry.look([pod("ErrImageNeverPull: x", hopeless=True)], 4)
+def test_the_retry_of_a_gang_given_up_is_given_up_at_once(watchdog: Watchdog) -> None:
+    watchdog.look([pod("ErrImageNeverPull: x", hopeless=True)], 0)
+    assert watchdog.look([pod("ErrImageNeverPull: x", hopeless=True)], 4)
     again = pod("ImagePullBackOff: x", attempt=1, uid="v")
-    assert sentry.look([again], 10) == []
-    assert sentry.look([again], 14) == [again]
+    assert watchdog.look([again], 10) == []
+    assert watchdog.look([again], 14) == [again]
 
 
 @pytest.mark.parametrize(("code", "over"), [(2, True), (REFUSED, True), (1, False), (RETRYABLE, False), (4, False), (137, False)])
-def test_what_ended_a_lead_decides_whether_there_is_another_attempt(sentry: Sentry, tmp_path: Path, code: int, over: bool) -> None:
+def test_what_ended_a_lead_decides_whether_there_is_another_attempt(watchdog: Watchdog, tmp_path: Path, code: int, over: bool) -> None:
     """A crash is tried again: the sample under way goes last then, and the others are measured."""
     ended = pod(f"main ended with exit code {code}", phase="Failed")
     peer = replace(pod(None, phase="Running", uid="v"), rank=1)
-    assert sentry.look([ended, peer], 0) == ([peer] if over else [])
+    assert watchdog.look([ended, peer], 0) == ([peer] if over else [])
     noted = [f"exit code {code}" in each for each in notes(tmp_path)]
     assert noted == ([] if code in (REFUSED, RETRYABLE) else [True]), "those two say why themselves"
-    assert sentry.hopeless == ({0} if over else set())
+    assert watchdog.hopeless == ({0} if over else set())
 
 
-def test_a_gang_given_up_is_hopeless(sentry: Sentry) -> None:
-    sentry.look([pod("ErrImageNeverPull: x", hopeless=True)], 0)
-    assert sentry.hopeless == set()
-    sentry.look([pod("ErrImageNeverPull: x", hopeless=True)], 4)
-    assert sentry.hopeless == {0}
+def test_a_gang_given_up_is_hopeless(watchdog: Watchdog) -> None:
+    watchdog.look([pod("ErrImageNeverPull: x", hopeless=True)], 0)
+    assert watchdog.hopeless == set()
+    watchdog.look([pod("ErrImageNeverPull: x", hopeless=True)], 4)
+    assert watchdog.hopeless == {0}
 
 
-def test_what_an_earlier_sentry_gave_up_is_waited_for_as_long_as_anything(sentry: Sentry, tmp_path: Path) -> None:
-    sentry.believed = {0}
+def test_what_an_earlier_watchdog_gave_up_is_waited_for_as_long_as_anything(watchdog: Watchdog, tmp_path: Path) -> None:
+    watchdog.believed = {0}
     full = pod("Unschedulable: 0/1 nodes are available: 1 Insufficient cpu.")
-    assert sentry.look([full], 0) == sentry.look([full], 30) == []
+    assert watchdog.look([full], 0) == watchdog.look([full], 30) == []
     (said,) = notes(tmp_path)
-    assert sentry.look([pod("GivenUp: no such image", phase="Failed", uid="v")], 31) == []
+    assert watchdog.look([pod("GivenUp: no such image", phase="Failed", uid="v")], 31) == []
     assert notes(tmp_path) == [said], "the one before noted why it ended that pod"
 
 
@@ -92,7 +93,7 @@ OURS, COPIED, RETRIED = "u-1 2026-01-02T00:00:00Z", "u-0 2026-01-01T00:00:00Z", 
 
 @pytest.mark.parametrize("claimed", [False, True])
 @pytest.mark.parametrize(("earlier", "believed"), [(OURS, True), (COPIED, False), (RETRIED, False)])
-async def test_argo_is_told_before_the_pods_end_and_an_earlier_sentry_of_this_run_is_believed(
+async def test_argo_is_told_before_the_pods_end_and_an_earlier_watchdog_of_this_run_is_believed(
     monkeypatch: pytest.MonkeyPatch, claimed: bool, earlier: str, believed: bool
 ) -> None:
     done: list[tuple[str, Any]] = []
@@ -100,7 +101,8 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_sentry_of_this_ru
     waiting = {"name": "main", "image": "i", "state": {"waiting": {"reason": "InvalidImageName", "message": "no"}}}
     status = {"phase": "Pending", "containerStatuses": [waiting]}
     lost = {"metadata": {"name": "p", "uid": "u", "labels": labels}, "spec": {"containers": []}, "status": status}
-    marks = {STOOD: "u-1"} | as_annotations(earlier, {7}, {7: "full"} if claimed else {})
+    marks = {WATCHDOG_DONE: "u-1"} | unrecoverable_annotation(earlier, {7})
+    marks |= as_annotation(earlier, {7: "full"} if claimed else {})
     workflow: dict[str, Any] = {"metadata": {"name": "w", "uid": "u-1", "annotations": marks}, "spec": {}}
     workflow["status"] = {"startedAt": "2026-01-02T00:00:00Z"}
 
@@ -121,82 +123,86 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_sentry_of_this_ru
     monkeypatch.setattr("perfdag.steps.sentry.HOPELESS_SECONDS", 0.0)
     api: Any = Api()
     kept: dict[int, str] = {}
-    assert not await _guard(api, replace(place(), workflow_uid="u-1"), 60.0, None if claimed else kept.__setitem__)
+    assert not await _watch(api, replace(place(), workflow_uid="u-1"), 60.0, None if claimed else kept.__setitem__)
     assert [kind for kind, _ in done] == ["Workflow", "Pod", "Workflow"]
     workflow["metadata"] |= done[0][1]["metadata"]
-    hopeless, notes = of_annotations(workflow)
+    hopeless = unrecoverable_batches(workflow)
+    notes = from_annotations(OURS, workflow["metadata"]["annotations"])
     told = {0, 7} if believed else {0}
     assert hopeless == told
     assert (set(notes), set(kept)) == ((told, set()) if claimed else (set(), {0}))
-    assert done[0][1]["metadata"]["annotations"][STOOD] is None, "of the go before argo retry: this sentry is made anew where it is lost"
-    assert done[2][1] == {"metadata": {"annotations": {HOPELESS: None, STOOD: "u-1"}}}, "so that it fails once"
+    assert done[0][1]["metadata"]["annotations"][WATCHDOG_DONE] is None, (
+        "of the go before argo retry: this watchdog is made anew where it is lost"
+    )
+    assert done[2][1] == {"metadata": {"annotations": {UNRECOVERABLE: None, WATCHDOG_DONE: "u-1"}}}, "so that it fails once"
 
 
-def test_notes_of_a_sentry_without_a_store_fit_into_an_object_and_come_into_the_rows(
+def test_notes_of_a_watchdog_without_a_store_fit_into_an_object_and_come_into_the_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    many = as_annotations(OURS, range(1000), dict.fromkeys(range(1000), "x" * 5000))
+    many = as_annotation(OURS, dict.fromkeys(range(1000), "x" * 5000))
+    many |= unrecoverable_annotation(OURS, range(1000))
     assert sum(map(len, many.values())) < 66_000
     ours = {"metadata": {"uid": "u-1", "annotations": many}, "status": {"startedAt": "2026-01-02T00:00:00Z"}}
-    assert len(of_annotations(ours)[1]) > 100
+    assert len(from_annotations(OURS, many)) > 100
     plan, store = make_plan(loads("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n")), FolderStore(str(tmp_path))
-    monkeypatch.setattr("perfdag.steps.reasons.run", lambda work: ours)
+    monkeypatch.setattr("perfdag.steps.ended.run", lambda work: ours)
     for of in (COPIED, RETRIED, OURS):
         assert notes(tmp_path) == []
-        ours["metadata"]["annotations"] = as_annotations(of, {0}, {0: "pod of rank 0 never started: no room"})
-        hand_over(place(), store, plan)
+        ours["metadata"]["annotations"] = as_annotation(of, {0: "pod of rank 0 never started: no room"})
+        copy_annotation(place(), store, plan)
     assert "no room" in notes(tmp_path)[0]
 
 
-def test_a_full_cluster_is_waited_for_until_pending_limit(sentry: Sentry) -> None:
+def test_a_full_cluster_is_waited_for_until_pending_limit(watchdog: Watchdog) -> None:
     full = pod("Unschedulable: 0/1 nodes are available: 1 Insufficient cpu.")
-    assert sentry.look([full], 0) == []
-    assert sentry.look([full], 59) == []
-    assert sentry.look([full], 61) == [full]
+    assert watchdog.look([full], 0) == []
+    assert watchdog.look([full], 59) == []
+    assert watchdog.look([full], 61) == [full]
 
 
-def test_a_sentry_that_came_late_still_gives_up_before_argo_does(sentry: Sentry) -> None:
+def test_a_watchdog_that_came_late_still_gives_up_before_argo_does(watchdog: Watchdog) -> None:
     """Argo counts the limit from the pod's creation, and would wait for it once more in its retry."""
     full = replace(pod("Unschedulable: 1 Insufficient cpu."), created=time.time() - 50)
-    assert sentry.look([full], 0) == []
-    assert [each.uid for each in sentry.look([replace(full, created=time.time() - 55)], 5)] == ["u"]
+    assert watchdog.look([full], 0) == []
+    assert [each.uid for each in watchdog.look([replace(full, created=time.time() - 55)], 5)] == ["u"]
     pulling = replace(pod("ErrImagePull: x", uid="v"), batch=1, created=time.time() - 55)
-    assert sentry.look([pulling], 6) == [], "that its image is pulled has only begun"
+    assert watchdog.look([pulling], 6) == [], "that its image is pulled has only begun"
 
 
-def test_the_reason_outlives_the_deadline_that_ends_the_gang(sentry: Sentry, tmp_path: Path) -> None:
+def test_the_reason_outlives_the_deadline_that_ends_the_gang(watchdog: Watchdog, tmp_path: Path) -> None:
     full = pod("Unschedulable: didn't match pod anti-affinity rules", uid="v")
     lead = pod("DeadlineExceeded: Pod was active on the node longer than the specified deadline", phase="Failed")
-    sentry.look([full], 0)
-    assert sentry.look([full], 61)
-    sentry.look([lead, full], 64)
+    watchdog.look([full], 0)
+    assert watchdog.look([full], 61)
+    watchdog.look([lead, full], 64)
     assert ["anti-affinity" in each for each in notes(tmp_path)] == [True]
 
 
-def test_oom_is_noted_and_left_to_the_gang(sentry: Sentry, tmp_path: Path) -> None:
-    assert sentry.look([pod("OOMKilled: container main passed its memory limit of 64Mi", phase="Failed")], 0) == []
+def test_oom_is_noted_and_left_to_the_gang(watchdog: Watchdog, tmp_path: Path) -> None:
+    assert watchdog.look([pod("OOMKilled: container main passed its memory limit of 64Mi", phase="Failed")], 0) == []
     assert "OOMKilled" in notes(tmp_path)[0]
 
 
-def test_what_ended_two_pods_of_a_batch_is_noted_once_each(sentry: Sentry, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_ended_two_pods_of_a_batch_is_noted_once_each(watchdog: Watchdog, capsys: pytest.CaptureFixture[str]) -> None:
     ended = [pod("main ended with exit code 137", phase="Failed"), pod("main ended with exit code 4", phase="Failed", uid="v")]
     for moment in range(4):
-        sentry.look(ended, moment)
+        watchdog.look(ended, moment)
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
-def test_a_quota_is_noted(sentry: Sentry, tmp_path: Path) -> None:
+def test_a_quota_is_noted(watchdog: Watchdog, tmp_path: Path) -> None:
     node: dict[str, Any] = {
         "type": "Pod",
         "phase": "Pending",
         "message": 'pods "x" is forbidden: exceeded quota: tight',
         "inputs": {"parameters": [{"name": "batch", "value": "0"}, {"name": "rank", "value": "0"}]},
     }
-    sentry.refused({"n": node}, 0)
+    watchdog.refused({"n": node}, 0)
     assert "exceeded quota" in notes(tmp_path)[0]
-    assert sentry.hopeless == set()
-    sentry.refused({"n": node}, 55)
-    assert sentry.hopeless == {0}, "Argo is about to give it up, and would wait as long again"
+    assert watchdog.hopeless == set()
+    watchdog.refused({"n": node}, 55)
+    assert watchdog.hopeless == {0}, "Argo is about to give it up, and would wait as long again"
 
 
 @pytest.mark.parametrize(
@@ -211,15 +217,15 @@ def test_a_quota_is_noted(sentry: Sentry, tmp_path: Path) -> None:
     ],
 )
 def test_whatever_a_pod_was_not_made_for_is_noted(
-    sentry: Sentry, tmp_path: Path, fields: dict[str, str], noted: bool, hopeless: bool
+    watchdog: Watchdog, tmp_path: Path, fields: dict[str, str], noted: bool, hopeless: bool
 ) -> None:
     inputs = {"parameters": [{"name": "batch", "value": "0"}, {"name": "rank", "value": "1"}]}
-    sentry.refused({"n": {"type": "Pod", "phase": "Error", "inputs": inputs, **fields}}, 0)
-    assert sentry.hopeless == ({0} if hopeless else set())
+    watchdog.refused({"n": {"type": "Pod", "phase": "Error", "inputs": inputs, **fields}}, 0)
+    assert watchdog.hopeless == ({0} if hopeless else set())
     assert [fields["message"].replace('"', '\\"') in each for each in notes(tmp_path)] == [True] * noted
 
 
-def test_the_refusals_of_a_gang_are_noted_once_each(sentry: Sentry, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_refusals_of_a_gang_are_noted_once_each(watchdog: Watchdog, capsys: pytest.CaptureFixture[str]) -> None:
     made = {
         f"n{rank}": {
             "type": "Pod",
@@ -230,7 +236,7 @@ def test_the_refusals_of_a_gang_are_noted_once_each(sentry: Sentry, capsys: pyte
         for rank in range(2)
     }
     for _ in range(3):
-        sentry.refused(made, 0)
+        watchdog.refused(made, 0)
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
@@ -260,17 +266,17 @@ def test_a_node_that_still_unpacks_a_large_image_is_waited_for(said: str, hopele
     )
 
 
-def test_another_attempt_may_find_a_large_image_unpacked(sentry: Sentry, tmp_path: Path) -> None:
+def test_another_attempt_may_find_a_large_image_unpacked(watchdog: Watchdog, tmp_path: Path) -> None:
     slow = 'CreateContainerError: failed to reserve container name "main_x": name "main_x" is reserved for "4f3a" (container main, image i)'
     unpacking = replace(pod(slow), created=time.time() - 500)
-    assert sentry.look([unpacking], 0) == [], "that its image is unpacked has only begun"
-    assert sentry.look([unpacking], 59) == []
+    assert watchdog.look([unpacking], 0) == [], "that its image is unpacked has only begun"
+    assert watchdog.look([unpacking], 59) == []
     assert "is reserved for" in notes(tmp_path)[0]
-    assert sentry.look([unpacking], 60) == [unpacking]
+    assert watchdog.look([unpacking], 60) == [unpacking]
     over = replace(unpacking, phase="Failed", trouble="DeadlineExceeded: Pod was active on the node longer than the specified deadline")
-    assert sentry.look([over], 63) == []
+    assert watchdog.look([over], 63) == []
     assert ["is reserved for" in each for each in notes(tmp_path)] == [True], "why it was ended is noted, not that it was"
-    assert sentry.hopeless == set()
+    assert watchdog.hopeless == set()
 
 
 TOO_LARGE = "Error: mtu greater than device maximum.\n"
@@ -285,7 +291,7 @@ TOO_LARGE = "Error: mtu greater than device maximum.\n"
     ],
 )
 def test_what_ended_before_the_measuring_container_is_told_and_an_mtu_is_refused_once(
-    sentry: Sentry, tmp_path: Path, name: str, code: int, message: str, words: str, final: bool
+    watchdog: Watchdog, tmp_path: Path, name: str, code: int, message: str, words: str, final: bool
 ) -> None:
     ended = {"name": name, "state": {"terminated": {"exitCode": code, "reason": "Error", "message": message}}}
     body: dict[str, Any] = {
@@ -298,9 +304,9 @@ def test_what_ended_before_the_measuring_container_is_told_and_an_mtu_is_refused
         },
     }
     peer = replace(pod(None, phase="Running", uid="v"), rank=1)
-    assert sentry.look([read(body), peer], 0) == ([peer] if final else [])
+    assert watchdog.look([read(body), peer], 0) == ([peer] if final else [])
     assert [words in each for each in notes(tmp_path)] == [True]
-    assert sentry.hopeless == ({0} if final else set())
+    assert watchdog.hopeless == ({0} if final else set())
 
 
 def test_the_memory_limit_that_an_init_container_passed_is_its_own() -> None:
@@ -403,7 +409,7 @@ def _nodes(fan: str, *suspects: str) -> dict[str, Any]:
         ({"shutdown": "Stop"}, {"phase": "Running"}, True),
     ],
 )
-def test_a_sentry_fails_where_argo_retry_would_measure_again(spec: dict[str, Any], status: dict[str, Any], anew: bool) -> None:
+def test_a_watchdog_fails_where_argo_retry_would_measure_again(spec: dict[str, Any], status: dict[str, Any], anew: bool) -> None:
     assert failed({"metadata": {"name": "w"}, "spec": spec, "status": status}) == anew
 
 
@@ -431,7 +437,7 @@ def test_the_batches_that_confirm_are_guarded_too_and_in_a_dag_of_ones_own(
 
 
 def test_pods_of_other_steps_are_no_pods_of_a_gang() -> None:
-    # the sentry carries the label of its run too, and would wait for itself
+    # the watchdog carries the label of its run too, and would wait for itself
     assert selector("r", "w", 1) == "perfdag/measuring=true,perfdag/run=r,workflows.argoproj.io/workflow=w,perfdag/batch=1"
 
 
@@ -477,18 +483,18 @@ async def test_young_pods_and_those_of_which_nobody_may_read_are_left_alone() ->
     assert await told(Events(event("FailedScheduling", "2026")), "bench", [old]) == [old]  # type: ignore[arg-type]
 
 
-def test_a_pod_of_which_nothing_is_told_is_noted_before_its_time_is_over(sentry: Sentry, tmp_path: Path) -> None:
-    assert sentry.look([pod(None)], 0) == []
+def test_a_pod_of_which_nothing_is_told_is_noted_before_its_time_is_over(watchdog: Watchdog, tmp_path: Path) -> None:
+    assert watchdog.look([pod(None)], 0) == []
     assert notes(tmp_path) == []
-    sentry.look([pod(None)], 55)
+    watchdog.look([pod(None)], 55)
     assert "has not started after 55 s" in notes(tmp_path)[0]
 
 
-def test_what_was_given_up_keeps_its_reason(sentry: Sentry, tmp_path: Path) -> None:
+def test_what_was_given_up_keeps_its_reason(watchdog: Watchdog, tmp_path: Path) -> None:
     full = pod("Unschedulable: 0/1 nodes are available")
-    sentry.look([full], 0)
-    assert sentry.look([full], 61) == [full]
-    sentry.look([pod("GivenUp: Unschedulable", phase="Failed", uid="w")], 64)
+    watchdog.look([full], 0)
+    assert watchdog.look([full], 61) == [full]
+    watchdog.look([pod("GivenUp: Unschedulable", phase="Failed", uid="w")], 64)
     assert ["GivenUp" in each for each in notes(tmp_path)] == [False]
 
 
@@ -498,9 +504,9 @@ def test_a_batch_that_confirms_is_noted_in_the_run_that_it_is_of(tmp_path: Path)
     store = FolderStore(str(tmp_path))
     plan = make_plan(loads("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"))
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    sentry = Sentry(60.0, InStore(make_plan(loads(plan.suite_text), run_id=plan.run_id), store))
+    watchdog = Watchdog(60.0, BatchReasons(make_plan(loads(plan.suite_text), run_id=plan.run_id), store))
     [first, _] = begin(store, plan, {plan.points[0].id})
-    sentry.note(1, "no room")
+    watchdog.note(1, "no room")
     assert store.list(f"runs/{first.run_id}/notes") == [f"runs/{first.run_id}/notes/batch-0.json"]
 
 
@@ -511,7 +517,7 @@ def test_why_pods_of_two_variants_never_started_is_in_the_rows_of_both(tmp_path:
     for each in (duel.a, duel.b):
         store.put(f"runs/{each.run_id}/plan.json", each.dump())
     for rank, letter in ((1, "A"), (2, "B")):
-        Sentry(60.0, InStore(duel.a, store)).note(0, f"pod of rank {rank} never started: InvalidImageName: no")
+        Watchdog(60.0, BatchReasons(duel.a, store)).note(0, f"pod of rank {rank} never started: InvalidImageName: no")
         for each in (duel.a, duel.b):
             rows = gather(store, each)[0].to_pylist()
             assert {(row["status"], row["error"]) for row in rows} == {
@@ -519,7 +525,7 @@ def test_why_pods_of_two_variants_never_started_is_in_the_rows_of_both(tmp_path:
             }
 
 
-def test_a_sentry_made_anew_notes_nothing_of_an_attempt_before_the_one_that_measures(sentry: Sentry, tmp_path: Path) -> None:
+def test_a_watchdog_made_anew_notes_nothing_of_an_attempt_before_the_one_that_measures(watchdog: Watchdog, tmp_path: Path) -> None:
     oom = "OOMKilled: container main passed its memory limit of 64Mi"
     dead = pod(oom, phase="Failed")
     refused = {"type": "Pod", "phase": "Error", "message": 'Pod "x" is invalid'}
@@ -527,21 +533,21 @@ def test_a_sentry_made_anew_notes_nothing_of_an_attempt_before_the_one_that_meas
         f"n{attempt}": {"inputs": {"parameters": [{"name": "batch", "value": "0"}, {"name": "attempt", "value": str(attempt)}]}, **more}
         for attempt, more in enumerate((refused, {"type": "Pod", "phase": "Running"}))
     }
-    sentry.refused(nodes, 0)
-    sentry.look([dead, pod(None, attempt=1, phase="Running", uid="v")], 0)
+    watchdog.refused(nodes, 0)
+    watchdog.look([dead, pod(None, attempt=1, phase="Running", uid="v")], 0)
     assert notes(tmp_path) == []
-    sentry.look([dead, pod(oom, attempt=1, phase="Failed", uid="v")], 3)
+    watchdog.look([dead, pod(oom, attempt=1, phase="Failed", uid="v")], 3)
     assert ["OOMKilled" in each for each in notes(tmp_path)] == [True]
-    sentry.refused({}, 6)
-    sentry.look([pod("InvalidImageName: no", uid="w")], 6)
-    sentry.look([pod("InvalidImageName: no", uid="w")], 12)
+    watchdog.refused({}, 6)
+    watchdog.look([pod("InvalidImageName: no", uid="w")], 6)
+    watchdog.look([pod("InvalidImageName: no", uid="w")], 12)
     assert ["InvalidImageName" in each for each in notes(tmp_path)] == [True], "`argo retry` counts from 0"
 
 
-def test_a_pod_that_still_waits_of_an_attempt_before_is_ended_and_held_against_nobody(sentry: Sentry, tmp_path: Path) -> None:
+def test_a_pod_that_still_waits_of_an_attempt_before_is_ended_and_held_against_nobody(watchdog: Watchdog, tmp_path: Path) -> None:
     """On a node that died it stays as it was."""
     waiting = pod("ErrImagePull: no", uid="u0")
     for moment in range(0, 60, 3):
-        doomed = sentry.look([waiting, pod(None, attempt=1, phase="Running", uid="v")], moment)
+        doomed = watchdog.look([waiting, pod(None, attempt=1, phase="Running", uid="v")], moment)
     assert doomed == [waiting]
-    assert (notes(tmp_path), sentry.hopeless) == ([], set())
+    assert (notes(tmp_path), watchdog.hopeless) == ([], set())

@@ -15,7 +15,7 @@ import pytest
 from perfdag.benchmark import Failed, Infrastructure
 from perfdag.plan import make_plan
 from perfdag.steps import gang, peer
-from perfdag.steps.gang import Gone
+from perfdag.steps.gang import GangUnavailable
 from perfdag.steps.pods import Pod
 from perfdag.steps.ssh import SshHost
 from perfdag.suite import loads
@@ -164,7 +164,7 @@ def test_commands_share_the_connection(host: SshHost, served: Served) -> None:
     assert ends() == before
 
 
-@pytest.mark.parametrize("error", [None, Gone("the store is away"), SystemExit(peer.RETRYABLE)])
+@pytest.mark.parametrize("error", [None, GangUnavailable("the store is away"), SystemExit(peer.RETRYABLE)])
 def test_a_peer_ends_with_0_only_where_its_lead_measured_the_batch(
     served: Served, keys: peer.Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException | None
 ) -> None:
@@ -178,7 +178,7 @@ def test_a_peer_ends_with_0_only_where_its_lead_measured_the_batch(
     monkeypatch.setattr(gang, "ssh_port", lambda *told: served.port)
     monkeypatch.setattr(gang, "ssh_config", lambda: peer.client_config(keys, tmp_path / "lead"))
     plan = make_plan(loads("name: s\nentries: [{benchmark: command, hosts: {count: 2}, params: {argv: ['true']}}]\n"))
-    with contextlib.suppress(Gone, SystemExit), gang.gathered(here, plan, plan.shape_of(0), 0, 0) as hosts:
+    with contextlib.suppress(GangUnavailable, SystemExit), gang.assembled(here, plan, plan.shape_of(0), 0, 0) as hosts:
         assert [each.name for each in hosts.peers] == ["node-1"]
         if error:
             raise error

@@ -175,19 +175,19 @@ def test_no_pod_waits_for_ever_and_only_what_another_attempt_may_mend_is_tried_a
     template = next(each for each in made if each["kind"] == "WorkflowTemplate" and each["metadata"]["name"] == "perfdag")
     pods = [each for each in template["spec"]["templates"] if "container" in each]
     said = "{{workflow.outputs.parameters.pending}}"
-    steps = {"plan-pod": "30s", "sentry-pod": "30s", "suspect-pod": "30s", "finish-pod": "30s"}
+    steps = {"plan-pod": "30s", "watchdog-pod": "30s", "suspect-pod": "30s", "finish-pod": "30s"}
     assert {each["name"]: each.get("pendingTimeout") for each in pods} == {**steps, "rank": said}
     assert not any("retryStrategy" in each for each in pods), "Argo forgets the pendingTimeout of a template that has one"
     tried = {each["name"]: each["retryStrategy"] for each in template["spec"]["templates"] if "retryStrategy" in each}
     steps = {"plan": PLAN_SECONDS, "suspect": FINISH_SECONDS, "finish": FINISH_SECONDS}
-    assert {name: each["retryPolicy"] for name, each in tried.items()} == dict.fromkeys((*steps, "sentry", *FANS), "Always")
-    hopeless = "'{{workflow.annotations.perfdag/hopeless}}'"
+    assert {name: each["retryPolicy"] for name, each in tried.items()} == dict.fromkeys((*steps, "watchdog", *FANS), "Always")
+    hopeless = "'{{workflow.annotations.perfdag/unrecoverable}}'"
     assert {tried[name]["expression"] for name in FANS} == {
         f"!({hopeless} startsWith '{{{{workflow.uid}}}} ' && {hopeless} contains ',{{{{inputs.parameters.batch}}}},')"
     }, "marks that argo resubmit copied are another Workflow's"
     mark, uid = "'{{workflow.annotations.perfdag/step}}'", "{{workflow.uid}}"
-    stood = f"'{{{{workflow.annotations.perfdag/stood}}}}' != '{uid}'"
-    assert tried["sentry"]["expression"] == f"lastRetry.status == 'Error' || {stood}", "it fails so that argo retry makes another"
+    stood = f"'{{{{workflow.annotations.perfdag/watchdog-done}}}}' != '{uid}'"
+    assert tried["watchdog"]["expression"] == f"lastRetry.status == 'Error' || {stood}", "it fails so that argo retry makes another"
     for name, most in steps.items():
         lasts = f"({mark} == '{uid} {name} ended' ? 0 : {mark} == '{uid} {name} began' ? {most} : 30)"
         assert tried[name]["expression"] == f"lastRetry.status == 'Error' || asFloat(lastRetry.duration) < {lasts}"
@@ -216,7 +216,7 @@ def test_pods_of_every_step_are_labelled_by_their_run() -> None:
     template = next(each for each in documents()["base"] if each["kind"] == "WorkflowTemplate" and each["metadata"]["name"] == "perfdag")
     found = {each["name"]: each["metadata"]["labels"].get("perfdag/run") for each in template["spec"]["templates"] if "container" in each}
     given, made = "{{workflow.parameters.run}}", "{{workflow.outputs.parameters.run}}"
-    steps = {"plan-pod": given, "sentry-pod": made, "suspect-pod": made, "finish-pod": given}
+    steps = {"plan-pod": given, "watchdog-pod": made, "suspect-pod": made, "finish-pod": given}
     assert found == {**steps, "rank": made}
 
 
@@ -234,7 +234,7 @@ def test_pods_that_measure_nothing_keep_away_from_those_that_do() -> None:
         "topologyKey": "kubernetes.io/hostname",
     }
     away = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}}
-    steps = ("plan-pod", "sentry-pod", "suspect-pod", "finish-pod", "age-pod")
+    steps = ("plan-pod", "watchdog-pod", "suspect-pod", "finish-pod", "age-pod")
     assert {each["name"]: each.get("affinity") for each in pods} == {**dict.fromkeys(steps, away), "rank": None}
 
 

@@ -165,7 +165,7 @@ def test_a_step_keeps_away_from_what_is_measured_and_the_other_way_round_where_t
         return {**made, "metadata": {"name": f"full-{number}"}}
 
     nodes.place((0, filler(1)))
-    assert nodes.place((1, pod(plain, "measured", run="theirs")), (0, step("sentry"))) == ["0", "1"]
+    assert nodes.place((1, pod(plain, "measured", run="theirs")), (0, step("watchdog"))) == ["0", "1"]
     nodes.clear()
     nodes.place((0, filler(1)))
     assert nodes.place((0, step("early")), (1, pod(plain, "late", run="theirs"))) == ["0", "1"]
