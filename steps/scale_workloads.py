@@ -13,13 +13,13 @@ from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import measured, workloads
 from perfdag.steps.scale.gates import parse as parse_gate
 from perfdag.steps.scale.generator import connections
+from perfdag.steps.scale.result import Result
 from perfdag.steps.scale.rows import Row
 from perfdag.steps.scale.run_vmi import SLACK, say
 from perfdag.steps.scale.runai import WORKLOAD_TYPES
 from perfdag.steps.scale.schedule import Arrival, Schedule
 from perfdag.steps.scale.summary import Summary
 from perfdag.steps.scale.templates import inlined
-from perfdag.steps.scale.vmi import Result
 from perfdag.units import Duration, PositiveDuration
 
 API_RULES: tuple[dict[str, Any], ...] = (

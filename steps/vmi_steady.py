@@ -7,7 +7,8 @@ from pydantic import Field
 
 from perfdag.benchmark import Benchmark, Gang, Measurement, Metric, Output, Params
 from perfdag.steps.scale import measured, run_vmi
-from perfdag.steps.vmi_burst import API_RULES, VmiParams, parse_results, run_scenario
+from perfdag.steps.scale.vmi_output import parse_results, run_scenario
+from perfdag.steps.scale.vmi_params import API_RULES, VmiParams
 from perfdag.units import Duration, PositiveDuration
 
 

@@ -10,8 +10,8 @@ from perfdag.cli import scale_verbs
 
 if TYPE_CHECKING:
     from perfdag.kube import Kube
+    from perfdag.steps.scale.result import Result
     from perfdag.steps.scale.sizes import Capacity
-    from perfdag.steps.scale.vmi import Result
 
 T = TypeVar("T")
 

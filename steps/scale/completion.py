@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 
 from perfdag.steps.scale.chains import chain, without_pods
 from perfdag.steps.scale.generator import Submission
-from perfdag.steps.scale.observer import ENDED, Observer
+from perfdag.steps.scale.observer import Observer
+from perfdag.steps.scale.record_store import ENDED
 from perfdag.steps.scale.records import Record
-from perfdag.steps.scale.rows import VMI
+from perfdag.steps.scale.stages import VMI
 
 
 def wanted(items: Sequence[Submission], members: int | None) -> int:

@@ -16,10 +16,10 @@ from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale.gpus import GPU, free_gpus, waits
 from perfdag.steps.scale.observer import Observer
 from perfdag.steps.scale.removal import NOT_CLOSED, close_queue
+from perfdag.steps.scale.result import Result
 from perfdag.steps.scale.scenario import NotHereError, Spec, begin, finish, session_of, template_of
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.templates import RUN_LABEL, Document, Template
-from perfdag.steps.scale.vmi import Result
 
 Object = dict[str, Any]
 TRIES, PAUSE = 20, 0.5

@@ -11,13 +11,13 @@ from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale.generator import Submitted
 from perfdag.steps.scale.nodes import takes_pods, untolerated
 from perfdag.steps.scale.records import Record
+from perfdag.steps.scale.result import Result
 from perfdag.steps.scale.rows import Family
 from perfdag.steps.scale.scenario import NotHereError, Spec, begin, finish, session_of, template_of
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import Session
 from perfdag.steps.scale.summary import rank
 from perfdag.steps.scale.templates import RUN_LABEL, Document, Template
-from perfdag.steps.scale.vmi import Result
 
 GPU = "nvidia.com/gpu"
 VERDICT = 30.0

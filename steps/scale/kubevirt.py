@@ -5,7 +5,7 @@ from typing import Any
 
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import nodes as of_nodes
-from perfdag.steps.scale.rows import VMI
+from perfdag.steps.scale.stages import VMI
 
 
 class TooDenseError(ValueError):

@@ -10,6 +10,7 @@ from perfdag.steps.scale import names, sizes, vmi
 from perfdag.steps.scale.chains import chain
 from perfdag.steps.scale.lock import ExclusiveRun
 from perfdag.steps.scale.prometheus import LATEST
+from perfdag.steps.scale.result import Result
 from perfdag.steps.scale.vmi import PRIMER
 
 SLACK = 60.0
@@ -49,7 +50,7 @@ class Ask:
 class Outcome:
     """Results in order; `capacity` for that scenario alone."""
 
-    results: list[vmi.Result]
+    results: list[Result]
     capacity: sizes.Capacity | None = None
 
 
@@ -84,9 +85,9 @@ async def measure(kube: Kube, spec: vmi.Spec, ask: Ask) -> Outcome:
     if spec.prometheus:
         await spec.prometheus.probe()
     patience = max(0.0, min(ask.lock_timeout, spec.deadline - time.monotonic()))
-    lock, done = ExclusiveRun(kube, spec.run, patience, spec.tell), list[vmi.Result]()
+    lock, done = ExclusiveRun(kube, spec.run, patience, spec.tell), list[Result]()
 
-    def seen(result: vmi.Result) -> None:
+    def seen(result: Result) -> None:
         done.append(result)
         result.disturbed = lock.lost
         spec.seen(result)

@@ -4,16 +4,15 @@ Field names are the tool's. Differences: a time that was never seen is null, nev
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
-from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale.generator import Submitted
-from perfdag.steps.scale.rows import SET, Row
+from perfdag.steps.scale.rows import Row
+from perfdag.steps.scale.stages import SET
 from perfdag.steps.scale.templates import RUNAI_STORAGE
 
 T = TypeVar("T")
@@ -177,18 +176,6 @@ def _time(row: Row, watched: bool) -> float | None:
 
 def _iso(seconds: float | None) -> str | None:
     return datetime.fromtimestamp(seconds, UTC).isoformat() if seconds else None
-
-
-async def runai_version(kube: Kube) -> str | None:
-    """What Run:ai says of its version; None where it is not there, or simulated, or may not be asked.
-
-    It publishes it in a ConfigMap (Run:ai documentation, "Install a cluster", verify your installation).
-    """
-    with suppress(KubeError):
-        told = await kube.get(await kube.resource("v1", "ConfigMap"), "runai-public", "runai")
-        version: str | None = (told.get("data") or {}).get("cluster-version")
-        return version
-    return None
 
 
 def backend_times(settings: Settings, project: str, namespaces: Sequence[str]) -> dict[str, float]:

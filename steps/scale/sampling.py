@@ -18,9 +18,10 @@ from perfdag.steps.scale.completion import reached, wanted
 from perfdag.steps.scale.files import RunFile, forget, prefix_of, read_run, read_summary
 from perfdag.steps.scale.generator import Submitted
 from perfdag.steps.scale.harness import Harness
+from perfdag.steps.scale.moments import Clocks
 from perfdag.steps.scale.observer import Observer
 from perfdag.steps.scale.removal import SAMPLE
-from perfdag.steps.scale.rows import Clocks, Row, on_simulated, rows_of
+from perfdag.steps.scale.rows import Row, on_simulated, rows_of
 from perfdag.steps.scale.session import p99
 from perfdag.steps.scale.simulate import simulated_nodes
 from perfdag.steps.scale.summary import summaries

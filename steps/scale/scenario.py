@@ -13,13 +13,13 @@ from perfdag.steps.scale import gates as gating
 from perfdag.steps.scale.apimetrics import CREATION
 from perfdag.steps.scale.namespaces import own_namespaces
 from perfdag.steps.scale.opening import open_session
+from perfdag.steps.scale.result import Result, figures_of
 from perfdag.steps.scale.rows import on_simulated, with_deletion
-from perfdag.steps.scale.runai import runai_version
+from perfdag.steps.scale.runai_version import runai_version
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import Session, new_run
 from perfdag.steps.scale.summary import Summary, summaries, throughput
 from perfdag.steps.scale.templates import Template, load
-from perfdag.steps.scale.vmi import Result, emptied, figures_of
 
 ONLY_SCHEDULED = ("gated", "fill", "fragmentation", "preemption", "gang", "reclaim")
 """Scenarios whose pods need not become ready."""
@@ -99,7 +99,7 @@ async def finish(
     mean, best = throughput([row.reached for row in final if row.reached and row.status == "ok"])
     if among is not None:
         planned_misses = min(planned_misses, sum(row.status != "ok" and row.uid in among for row in final))
-    left = await emptied(session, spec.parallel, spec.timeout)
+    left = await session.delete_all(spec.parallel, spec.timeout)
     rows = with_deletion(rows, await session.rows())
     stages: list[Summary] = summaries(rows)
     planned = len(session.submissions) - planned_misses

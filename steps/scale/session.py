@@ -4,18 +4,21 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from perfdag.kube import Kube, KubeError
-from perfdag.steps.scale import apimetrics
+from perfdag.steps.scale import apimetrics, removal
+from perfdag.steps.scale.apimetrics import DELETION
 from perfdag.steps.scale.clock import Heartbeat, Offset, drift
 from perfdag.steps.scale.completion import reached, wanted
 from perfdag.steps.scale.generator import Submission, Submitted, Submitter, generate
 from perfdag.steps.scale.harness import Harness
+from perfdag.steps.scale.moments import Clocks
 from perfdag.steps.scale.observer import Observer
 from perfdag.steps.scale.records import Record
-from perfdag.steps.scale.rows import Clocks, Row, rows_of
+from perfdag.steps.scale.rows import Row, rows_of
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.simulate import simulated_nodes
 from perfdag.steps.scale.templates import Template
@@ -143,6 +146,26 @@ class Session:
         names = self._names(items)
         patience = min(timeout, max(LEFT_BEHIND, self.deadline - time.monotonic()))
         return await self.observer.until(lambda: next(self._left(names), None) is None, patience)
+
+    async def delete_all(self, parallel: int, timeout: float) -> float:
+        """Delete all workloads and return how many objects are left after `timeout` seconds.
+
+        A failed deletion becomes a note, because the measurement before it stays valid.
+        """
+        try:
+            gone = await self.delete(self.submissions, parallel, timeout)
+            left = 0 if gone else self.left(self.submissions)
+        except KubeError as error:
+            self.notes.append(f"the deletion was not observed to its end: {error}")
+            left = self.left(self.submissions)
+            with suppress(KubeError):  # the watch broke, so count what a list shows
+                documents = self.template.documents[::-1]
+                kinds = [await self.kube.resource(doc.api_version, doc.kind) for doc in documents]
+                left = await removal.remove(
+                    self.kube, self.run, kinds, self.namespaces, parallel, timeout
+                )
+        await self.scrape(DELETION)
+        return float(left)
 
     def left(self, items: Sequence[Submission], namespaces: Sequence[str] | None = None) -> int:
         """How many objects of these workloads, created with them or owned by them, are still there (in some namespaces; None: all)."""

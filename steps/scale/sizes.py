@@ -9,7 +9,8 @@ from perfdag.steps.scale import gates as gating
 from perfdag.steps.scale import vmi
 from perfdag.steps.scale.kubevirt import TooDenseError, check_nodes
 from perfdag.steps.scale.namespaces import own_namespaces
-from perfdag.steps.scale.vmi import Result, Spec
+from perfdag.steps.scale.result import Result
+from perfdag.steps.scale.vmi import Spec
 
 
 async def ladder(kube: Kube, spec: Spec, sizes: list[int], cooldown: float) -> list[Result]:

@@ -14,6 +14,7 @@ Object = dict[str, Any]
 Seen = tuple[str, int, bool]
 Extractor = Callable[[Object], Iterator[Seen]]
 
+SET, VMI = "VirtualMachineInstanceReplicaSet", "VirtualMachineInstance"
 VM_PHASES = ("Pending", "Scheduling", "Scheduled", "Running", "Succeeded", "Failed")
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
+from perfdag.steps.scale.result import Result
 from perfdag.steps.scale.rows import Row
-from perfdag.steps.scale.vmi import Result
 
 _NUMBERS = {"seconds", "resolution_s", "api_time", "event_time", "receive_time", "reached", "intended", "submitted"}
 _AUDIT = {

@@ -3,15 +3,15 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import apimetrics, removal
 from perfdag.steps.scale import gates as gating
-from perfdag.steps.scale.apimetrics import CREATION, DELETION
+from perfdag.steps.scale.apimetrics import CREATION
 from perfdag.steps.scale.chains import CHAINS
 from perfdag.steps.scale.completion import may_be_settled, settled
 from perfdag.steps.scale.generator import Submission
@@ -19,12 +19,12 @@ from perfdag.steps.scale.kubevirt import check_nodes, nested_note
 from perfdag.steps.scale.namespaces import own_namespaces
 from perfdag.steps.scale.opening import open_session
 from perfdag.steps.scale.prometheus import Prometheus, component_figures, scraped
-from perfdag.steps.scale.records import Record
-from perfdag.steps.scale.rows import SET, VMI, Row, on_simulated, said, with_deletion
+from perfdag.steps.scale.result import Result, figures_of, phase_counts
+from perfdag.steps.scale.rows import Row, on_simulated, said, with_deletion
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import Session, new_run
-from perfdag.steps.scale.stages import VM_PHASES
-from perfdag.steps.scale.summary import Summary, summaries, throughput
+from perfdag.steps.scale.stages import SET, VMI
+from perfdag.steps.scale.summary import summaries
 from perfdag.steps.scale.templates import Template, TemplateError, load
 
 PRIMER = 300.0
@@ -54,45 +54,6 @@ class Spec:
     """Gets the result of each size as soon as it is there."""
     run: str = field(default_factory=new_run)
     """The id that all it makes is labelled with; parts of it add to it (removal.belongs)."""
-
-
-@dataclass
-class Result:
-    """One scenario at one size. `figures` are named values in SI units (None: no data), `trace` is (seconds, VMIs Running);
-    `started` and `ended` are Unix seconds."""
-
-    scenario: str
-    count: int
-    run: str
-    rows: list[Row]
-    stages: list[Summary]
-    figures: dict[str, float | None]
-    facts: dict[str, Any]
-    verdicts: list[gating.Verdict] = field(default_factory=list)
-    trace: list[tuple[float, int]] = field(default_factory=list)
-    calls: list[dict[str, Any]] = field(default_factory=list)
-    started: float = 0.0
-    ended: float = 0.0
-    error: str = ""
-    """Why this size was not measured, where others were."""
-    disturbed: str = ""
-    """Who else measured on the cluster at the same time."""
-
-    @property
-    def breached(self) -> list[gating.Verdict]:
-        """Gates that failed or had no data."""
-        return gating.breaches(self.verdicts)
-
-    @property
-    def failed(self) -> bool:
-        """Whether a gate was breached, a VMI never ran, one was left behind, or another run was beside it."""
-        return bool(self.breached or self.disturbed or self.figures["left_behind"]) or self.figures["success_ratio"] != 1.0
-
-    @property
-    def undecided(self) -> list[gating.Verdict]:
-        """Gates without data where nothing else is against this size: it may have passed them. Empty where something else is."""
-        known = [each for each in self.verdicts if each.passed is not None]
-        return [] if replace(self, verdicts=known).failed else [each for each in self.verdicts if each.passed is None]
 
 
 def template_of(spec: Spec, run: str) -> Template:
@@ -128,7 +89,7 @@ async def burst(kube: Kube, spec: Spec, count: int) -> Result:
         rows = await session.rows()
         running, phases = session.reached(VMI, "running"), phase_counts(session.observer.of(VMI))
         spec.tell(f"{running} of {wanted} Running; deleting")
-        left = await emptied(session, spec.parallel, spec.timeout)
+        left = await session.delete_all(spec.parallel, spec.timeout)
         return await _result("burst", count, session, spec, nodes, rows, {"left_behind": left, **phases})
 
 
@@ -162,22 +123,11 @@ async def steady(kube: Kube, spec: Spec, count: int, churn: int, pause: float, d
             session.notes.append(f"the churn ended after {cycles} cycles: {error}")
         await session.scrape(CREATION)
         rows = await session.rows()
-        left = await emptied(session, spec.parallel, spec.timeout)
+        left = await session.delete_all(spec.parallel, spec.timeout)
         note(_live(session))
         result = await _result("steady", count, session, spec, nodes, rows, {"left_behind": left, "churn_cycles": float(cycles)})
         result.trace = trace
         return result
-
-
-def phase_counts(vmis: Iterable[Record]) -> dict[str, float]:
-    """`<Phase>-phase-count` -> VMIs in it now, as KubeVirt's audit names them."""
-    found = dict.fromkeys((f"{phase}-phase-count" for phase in VM_PHASES), 0.0)
-    names = {phase.lower(): f"{phase}-phase-count" for phase in VM_PHASES}
-    for each in vmis:
-        phases = [stage for stage in each.stages if stage in names]
-        if phases and "gone" not in each.stages:
-            found[names[max(phases, key=list(names).index)]] += 1
-    return found
 
 
 def _live(session: Session) -> int:
@@ -192,21 +142,6 @@ async def _settled(session: Session, spec: Spec) -> bool:
         return may_be_settled(session.observer, enough) and settled(session.live(VMI), spec.replicas) >= enough
 
     return await session.until(all_settled, spec.timeout)
-
-
-async def emptied(session: Session, parallel: int, timeout: float) -> float:
-    """Delete all, and say how many objects are left. What was measured before stands, whatever becomes of the deletion."""
-    try:
-        gone = await session.delete(session.submissions, parallel, timeout)
-        left = 0 if gone else session.left(session.submissions)
-    except KubeError as error:
-        session.notes.append(f"the deletion was not followed to its end: {error}")
-        left = session.left(session.submissions)
-        with suppress(KubeError):  # without the watch: by what is listed
-            kinds = [await session.kube.resource(each.api_version, each.kind) for each in session.template.documents[::-1]]
-            left = await removal.remove(session.kube, session.run, kinds, session.namespaces, parallel, timeout)
-    await session.scrape(DELETION)
-    return float(left)
 
 
 @asynccontextmanager
@@ -282,37 +217,3 @@ async def _result(
         started=started,
         ended=ended,
     )
-
-
-def figures_of(session: Session, rows: list[Row], stages: list[Summary]) -> dict[str, float | None]:
-    """Named figures: per stage p50, p95, p99 (seconds), throughput, success, API latency and counts, lag."""
-    found: dict[str, float | None] = {}
-    for each in stages:
-        found |= {f"{each.stage}_p50": each.p50, f"{each.stage}_p95": each.p95, f"{each.stage}_p99": each.p99}
-    final = [row for row in rows if row.stage == "creation_to_running"]
-    every, first = len(session.submissions), len(session.batches[0][0].submissions) if session.batches else 0
-    ramp = [row for row in final if row.index * every < first * len(final)]  # the churn after it goes at a pace of its own
-    mean, best = throughput([row.reached for row in ramp if row.reached and row.status == "ok"])
-    created = sum(1 for each in session.submissions if each.answered_ns and not each.error)
-    planned = len(final) or len(session.submissions)
-    found |= {
-        "throughput_mean": mean,
-        "throughput_best_5s": best,
-        "success_ratio": sum(row.status == "ok" for row in final) / planned if planned else None,
-        "create_ratio": created / len(session.submissions) if session.submissions else None,
-        "censored": float(sum(row.status == "censored" for row in final)),
-        "watch_lag_p99": session.clocks().lag_s,
-    }
-    calls = session.phases.get(CREATION, [])
-    if calls and apimetrics.worst(calls) is None:
-        count = sum(each.count for each in calls if each.single)
-        session.notes.append(f"no api_p99: it wants {apimetrics.NEEDED} requests of single objects, and there were {count}")
-    found |= apimetrics.named(calls)
-    rates = [made.summary(schedule) for made, schedule in session.batches]
-    if rates:
-        found |= {
-            "create_rate": rates[0]["create_rate_per_s"],
-            "schedule_held": rates[0]["rate_share"],
-            "submit_lag": rates[0]["lag_p99_s"],
-        }
-    return found

@@ -17,10 +17,10 @@ from perfdag.steps.scale.gangs import gang, reclaim
 from perfdag.steps.scale.gpus import fill, fragmentation, preemption
 from perfdag.steps.scale.lock import ExclusiveRun
 from perfdag.steps.scale.records import Record
+from perfdag.steps.scale.result import Result
 from perfdag.steps.scale.scenario import STAGES, NotHereError, Spec, begin, finish, session_of, template_of
 from perfdag.steps.scale.summary import throughput
 from perfdag.steps.scale.templates import HOLD, TemplateError
-from perfdag.steps.scale.vmi import Result
 
 __all__ = ["NotHereError", "Spec", "fill", "fragmentation", "gang", "gated", "measure", "preemption", "reclaim", "submit"]
 

@@ -121,7 +121,7 @@ class TestAttach:
             await sampling.sample(cluster, look)
         assert {each.name for each in tmp_path.iterdir()} == {*old, "run.json", "submitted.json"}
         seen = Observer(None, "r", [], ["runai-p"])  # type: ignore[arg-type]
-        seen._adopt(record("Pod", "p", "u0", created=1, scheduled=2))
+        seen.adopt(record("Pod", "p", "u0", created=1, scheduled=2))
         seen.save(tmp_path / "observed.jsonl")
         cluster.bodies = (job(1),)
 

@@ -15,7 +15,7 @@ from perfdag.cli import main
 from perfdag.kube import Kube
 from perfdag.steps.scale import simulate, vmi
 from perfdag.steps.scale.removal import belongs, remove_run
-from perfdag.steps.scale.rows import VMI
+from perfdag.steps.scale.stages import VMI
 from perfdag.steps.scale.templates import RUN_LABEL, load
 
 from .cluster import left

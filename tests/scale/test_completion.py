@@ -15,9 +15,10 @@ from perfdag.steps.scale.chains import chain, kinds_of
 from perfdag.steps.scale.completion import reached, settled, wanted
 from perfdag.steps.scale.files import RunFile, write_run
 from perfdag.steps.scale.generator import Submission, Submitted
+from perfdag.steps.scale.moments import Clocks
 from perfdag.steps.scale.observer import Observer
 from perfdag.steps.scale.records import Record
-from perfdag.steps.scale.rows import Clocks, rows_of, with_deletion
+from perfdag.steps.scale.rows import rows_of, with_deletion
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.templates import TemplateError, load
 
@@ -36,7 +37,7 @@ def record(kind: str, uid: str, owner: str = "", **stages: float) -> Record:
 def observed(*records: Record) -> Observer:
     observer = Observer(None, "r", [], ["ns"])  # type: ignore[arg-type]
     for each in records:
-        observer._adopt(each)
+        observer.adopt(each)
     return observer
 
 
@@ -69,9 +70,9 @@ class TestAnyKind:
         observer, items = observed(*own, *pods), sent(*"abc")
         enough = wanted(items, None)
         assert (reached(observer, "ray.io/v1", "RayCluster", None, enough), enough) == (1, 3)
-        observer._note(observer.records["b2"], "ready", 0, 0, 1)
-        observer._adopt(record("Pod", "c1", "c", failed=3))
-        observer._adopt(record("Pod", "c2", "c", gone=3))
+        observer.note(observer.records["b2"], "ready", 0, 0, 1)
+        observer.adopt(record("Pod", "c1", "c", failed=3))
+        observer.adopt(record("Pod", "c2", "c", gone=3))
         assert reached(observer, "ray.io/v1", "RayCluster", None, enough) == 3, "one that was replaced does not count"
 
     def jobs(self, *pods: Record, kind: str = "Job", failed: str = "") -> Observer:
@@ -116,12 +117,12 @@ class TestAnyKind:
         monkeypatch.setattr(completion, "_of_workloads", lambda *_: looks.append(True) or 10)
         observer = self.jobs(*(record("Pod", f"p{name}", name, created=2, ready=3, succeeded=4) for name in "abcd"))
         for name in "efghi":
-            observer._adopt(record("Pod", f"p{name}", name, created=2))
+            observer.adopt(record("Pod", f"p{name}", name, created=2))
             for stage in ("ready", "failed", "gone") if name < "h" else ("succeeded", "ready"):
-                observer._note(observer.records[f"p{name}"], stage, 0, 0, 1)
+                observer.note(observer.records[f"p{name}"], stage, 0, 0, 1)
         assert reached(observer, "batch/v1", "Job", 1, 10) == observer.counts["Pod", "ready"] == 9
         assert not looks
-        observer._adopt(record("Pod", "pj", "j", created=2, gone=3))
+        observer.adopt(record("Pod", "pj", "j", created=2, gone=3))
         assert (reached(observer, "batch/v1", "Job", 1, 10), looks) == (10, [True])
 
     @pytest.mark.parametrize("stages", [("failed",), ("gone",), ("ready",), ("ready", "gone"), ("succeeded",)])
@@ -138,7 +139,7 @@ class TestAnyKind:
         session = Session(None, "r", load("job", "r", gated=True), ["ns"], observer, None, None, None, [], 1, submissions=sent("a", "b"))  # type: ignore[arg-type]
         assert session.there("gated") == (1, 2)
         assert not await session.all_there(0.05, "gated")
-        observer._adopt(record("Pod", "b0", "b", created=3, gated=3))
+        observer.adopt(record("Pod", "b0", "b", created=3, gated=3))
         assert await session.all_there(0.05, "gated")
 
     def test_what_has_no_pods_is_there_once_it_is_created_and_no_workload(self) -> None:
@@ -198,7 +199,7 @@ class TestVmis:
         observer = observed(*sets, *pods, *vmis[:3])
         assert not sampling._complete(observer, file)
         for each in vmis[3:]:
-            observer._adopt(each)
+            observer.adopt(each)
         assert sampling._complete(observer, file)
         assert sampling._ready(observer, file) == (12, 12)
 

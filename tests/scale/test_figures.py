@@ -20,9 +20,11 @@ from perfdag.steps.scale import apimetrics, apiservers, gates, measured, prometh
 from perfdag.steps.scale.clock import Offset
 from perfdag.steps.scale.generator import Submission, Submitted
 from perfdag.steps.scale.records import Record
+from perfdag.steps.scale.result import Result, figures_of, phase_counts
 from perfdag.steps.scale.rows import Row
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import Session
+from perfdag.steps.scale.stages import VMI
 from perfdag.steps.scale.templates import load
 
 
@@ -366,7 +368,7 @@ class TestAsked:
 
     @pytest.mark.parametrize(
         ("scenario", "own"),
-        [("steady", ("churn_cycles", "submit_lag")), *((each, vmi.phase_counts([])) for each in ("burst", "ladder", "capacity"))],
+        [("steady", ("churn_cycles", "submit_lag")), *((each, phase_counts([])) for each in ("burst", "ladder", "capacity"))],
     )
     def test_every_figure_that_there_is_may_be_gated(self, scenario: str, own: Any) -> None:
         pace = {"arrival": "constant", "rate": 5} if scenario == "steady" else {}
@@ -394,11 +396,10 @@ class TestDeletion:
                     raise KubeError(503, "Unavailable", "no answer")
                 return []
 
-        class Broken:
-            run, namespaces, submissions, kube, template = "r", ["ns"], list[Any](), Listed(), load("vmi", "r")
-
+        class Broken(Session):
             def __init__(self) -> None:
-                self.notes: list[str] = []
+                self.run, self.namespaces, self.template = "r", ["ns"], load("vmi", "r")
+                self.kube, self.submissions, self.notes = Listed(), [], []  # type: ignore[assignment]
 
             async def delete(self, *_: Any) -> bool:
                 raise KubeError(0, "Unreachable", "the watch is gone")
@@ -410,8 +411,8 @@ class TestDeletion:
                 pass
 
         session: Any = Broken()
-        assert await vmi.emptied(session, 20, 900.0) == left
-        assert session.notes == ["the deletion was not followed to its end: the watch is gone"]
+        assert await session.delete_all(20, 900.0) == left
+        assert session.notes == ["the deletion was not observed to its end: the watch is gone"]
 
     async def test_rows_outlive_an_api_server_that_does_not_tell_of_its_nodes(self) -> None:
         class Away:
@@ -422,7 +423,7 @@ class TestDeletion:
 
             list = resource
 
-        made = Record(vmi.VMI, "u", "r-0", "ns", "")
+        made = Record(VMI, "u", "r-0", "ns", "")
         for second, stage in enumerate(("created", "pending", "scheduling", "scheduled", "running"), 1):
             made.put(stage, received_ns=second * 1_000_000_000)
         made.node = "n"
@@ -452,7 +453,7 @@ class TestThroughput:
         batches = [items[:20], *([each] for each in items[20:])]
         at = [1000.0 + (i / 19 if i < 20 else 100 * (i - 18)) for i in range(25)]
         rows = [
-            Row("r", i, f"r-{i}", "ns", vmi.VMI, "", "creation_to_running", "created", "ok", 1.0, receive_time=at[i], reached=at[i])
+            Row("r", i, f"r-{i}", "ns", VMI, "", "creation_to_running", "created", "ok", 1.0, receive_time=at[i], reached=at[i])
             for i in range(25)
         ]
         session: Any = SimpleNamespace(
@@ -462,7 +463,7 @@ class TestThroughput:
             phases={},
             notes=[],
         )
-        figures = vmi.figures_of(session, rows, [])
+        figures = figures_of(session, rows, [])
         assert figures["throughput_mean"] == pytest.approx(19.0)
         assert figures["success_ratio"] == 1.0
         made = measured.of_figures(figures, {}, 20)
@@ -478,10 +479,10 @@ class TestAudit:
     def test_every_rung_and_gate_is_there_under_the_audit_s_names(self) -> None:
         held = [gates.parse(text) for text in ("api_p99 < 1", "api_p99 < 0.1")]
 
-        def result(count: int, p99: float) -> vmi.Result:
+        def result(count: int, p99: float) -> Result:
             figures: dict[str, float | None] = {"api_p99": p99, "virt_api_memory_bytes_avg": 2.0**21, "workqueue_adds": 100.0}
             figures |= {"Running-phase-count": float(count), "CREATE-pods-count": 7.0, "deletion_p50": 3.0, "deletion_to_failed_p95": 4.0}
-            return vmi.Result("ladder", count, "r", [], [], figures, {}, gates.hold(held, figures), started=10.0, ended=20.0)
+            return Result("ladder", count, "r", [], [], figures, {}, gates.hold(held, figures), started=10.0, ended=20.0)
 
         told = table.audit([result(100, 0.05), result(200, 0.5)])
         assert [(each["Count"], [gate["passed"] for gate in each["Gates"]]) for each in told["Rungs"]] == [
@@ -503,6 +504,6 @@ class TestAudit:
         """The deletion was slower than the creation, whose figure stands under its plain name."""
         figures: dict[str, float | None] = {"api_p99": 0.2, "throughput_mean": 5.0}
         verdicts = gates.hold([gates.parse("api_p99 < 1")], figures | {"api_p99": 1.5})
-        values = table.audit([vmi.Result("burst", 9, "r", [], [], figures, {}, verdicts)])["Values"]
+        values = table.audit([Result("burst", 9, "r", [], [], figures, {}, verdicts)])["Values"]
         assert values["api_p99"] == {"value": 1.5, "thresholdResult": {"thresholdValue": 1.0, "thresholdExceeded": True}}
         assert values["throughput_mean"] == {"value": 5.0}

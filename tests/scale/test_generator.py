@@ -18,7 +18,8 @@ from perfdag.kube import Kube, KubeError, Resource
 from perfdag.kubeconfig import Cluster
 from perfdag.steps.scale.clock import IN_FLIGHT
 from perfdag.steps.scale.generator import BESIDE, ApiSubmitter, Submission, Submitted, connections, generate
-from perfdag.steps.scale.rows import Clocks, rows_of
+from perfdag.steps.scale.moments import Clocks
+from perfdag.steps.scale.rows import rows_of
 from perfdag.steps.scale.schedule import ARRIVALS, Schedule
 from perfdag.steps.scale.templates import Document, Template, TemplateError, built_in, load
 

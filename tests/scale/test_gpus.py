@@ -17,7 +17,7 @@ from perfdag.steps.scale import gangs, gpus, session, workloads
 from perfdag.steps.scale.clock import Offset
 from perfdag.steps.scale.observer import Observer
 from perfdag.steps.scale.records import Record
-from perfdag.steps.scale.vmi import Result
+from perfdag.steps.scale.result import Result
 
 from .test_workloads import Heart
 
@@ -43,13 +43,13 @@ class Cluster:
         own = Record(body["kind"], uuid.uuid4().hex, body["metadata"]["name"], namespace, "")
         now = time.monotonic_ns()
         own.put("created", received_ns=now)
-        self.observer._adopt(own)
+        self.observer.adopt(own)
         pod = own if own.kind == "Pod" else Record("Pod", uuid.uuid4().hex, own.name + "-x", namespace, own.uid)
         pod.put("created", received_ns=now)
         if pod is not own:
-            self.observer._adopt(pod)
+            self.observer.adopt(pod)
         for stage, after in self.decide(int(body["metadata"]["labels"]["perfdag/index"])):
-            say = partial(self.observer._note, pod, stage, 0, 0, now + round(after * 1e9))
+            say = partial(self.observer.note, pod, stage, 0, 0, now + round(after * 1e9))
             asyncio.get_running_loop().call_later(after / 100 if after > 1 else 0.0, say)
         return own.uid
 

@@ -10,8 +10,9 @@ from aiohttp import web
 
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import gpus, nodes, simulate
+from perfdag.steps.scale.moments import Clocks
 from perfdag.steps.scale.records import Record
-from perfdag.steps.scale.rows import Clocks, Row, on_simulated, rows_of
+from perfdag.steps.scale.rows import Row, on_simulated, rows_of
 from perfdag.steps.scale.scenario import NotHereError
 from perfdag.steps.scale.templates import load
 

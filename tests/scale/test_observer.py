@@ -11,8 +11,9 @@ from aiohttp import web
 from perfdag.kube import Event, KubeError
 from perfdag.steps.scale import measured
 from perfdag.steps.scale.generator import Submission
+from perfdag.steps.scale.moments import Clocks
 from perfdag.steps.scale.observer import Observer
-from perfdag.steps.scale.rows import Clocks, rows_of, said
+from perfdag.steps.scale.rows import rows_of, said
 from perfdag.steps.scale.stages import extractor
 
 from .api import client

@@ -8,10 +8,13 @@ import orjson
 import pytest
 
 from perfdag.benchmark import Invalid, Measurement, Output, get
-from perfdag.steps.scale import gates, vmi
+from perfdag.steps.scale import gates
 from perfdag.steps.scale.generator import Submission
+from perfdag.steps.scale.moments import Clocks
 from perfdag.steps.scale.records import Record
-from perfdag.steps.scale.rows import Clocks, rows_of
+from perfdag.steps.scale.result import Result
+from perfdag.steps.scale.rows import rows_of
+from perfdag.steps.scale.stages import VMI
 from perfdag.steps.scale.summary import summaries
 
 SECOND = 1_000_000_000
@@ -21,7 +24,7 @@ CALLS = [{"phase": "creation", "call": "POST pods resource", "count": 600, "p99_
 
 def result(kind: str, count: int, stuck: int = 0, **figures: float | None) -> dict[str, Any]:
     """A result of objects of which each takes 1 s a stage, the first `stuck` get no further than their creation, and i is i ms later."""
-    way = ("pending", "scheduling", "scheduled", "running") if kind == vmi.VMI else ("scheduled", "ready")
+    way = ("pending", "scheduling", "scheduled", "running") if kind == VMI else ("scheduled", "ready")
     records, items = {}, []
     for i in range(count):
         made = Record(kind, f"u{i}", f"r-{i}", "ns", "")
@@ -35,7 +38,7 @@ def result(kind: str, count: int, stuck: int = 0, **figures: float | None) -> di
     seen = {"success_ratio": (count - stuck) / count, "create_ratio": 1.0, "left_behind": 0.0, "api_p99": 0.02, "watch_lag_p99": 0.004}
     facts = {"notes": [], "generator": [{"held": None}], "simulated": True}
     held = gates.hold([gates.parse("api_p99 < 1"), gates.parse("creation_to_running_p50 < 2")], {"api_p99": 0.02})
-    made_of = vmi.Result(
+    made_of = Result(
         "x", count, "r", rows, summaries(rows), {**seen, **figures}, facts, held, [(0.0, 0), (3.0, count)], CALLS, 1.0, 2.0
     )
     return asdict(made_of)
@@ -55,8 +58,8 @@ def values(found: list[Measurement], metric: str) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("benchmark", "kind", "headline", "median"),
     [
-        ("vmi-burst", vmi.VMI, "creation_to_running", 4.0),
-        ("vmi-steady", vmi.VMI, "creation_to_running", 4.0),
+        ("vmi-burst", VMI, "creation_to_running", 4.0),
+        ("vmi-steady", VMI, "creation_to_running", 4.0),
         ("scale", "Pod", "submission_to_scheduled", 2.049),
     ],
 )
@@ -78,13 +81,13 @@ def test_the_headline_the_objects_and_the_gates(benchmark: str, kind: str, headl
 
 
 def test_a_steady_state_has_its_cycles_and_the_trace() -> None:
-    found, _ = parsed("vmi-steady", result(vmi.VMI, 9, churn_cycles=3.0))
+    found, _ = parsed("vmi-steady", result(VMI, 9, churn_cycles=3.0))
     assert values(found, "churn_cycles") == {"value": 3.0}
     assert [(each.coords["seconds"], each.value) for each in found if each.metric == "running"] == [(0.0, 0.0), (3.0, 9.0)]
 
 
 @pytest.mark.parametrize(
-    ("benchmark", "kind", "told"), [("vmi-steady", vmi.VMI, "5.0% of 100 never ran"), ("scale", "Pod", "5.0% did not reach the goal")]
+    ("benchmark", "kind", "told"), [("vmi-steady", VMI, "5.0% of 100 never ran"), ("scale", "Pod", "5.0% did not reach the goal")]
 )
 def test_what_never_came_is_invalid_and_kept(benchmark: str, kind: str, told: str) -> None:
     with pytest.raises(Invalid, match=told) as caught:
@@ -95,7 +98,7 @@ def test_what_never_came_is_invalid_and_kept(benchmark: str, kind: str, told: st
 
 @pytest.mark.parametrize("benchmark", ["vmi-burst", "vmi-steady", "scale"])
 def test_what_was_not_alone_on_the_cluster_is_invalid_and_kept(benchmark: str) -> None:
-    told = result("Pod" if benchmark == "scale" else vmi.VMI, 9, churn_cycles=1.0) | {
+    told = result("Pod" if benchmark == "scale" else VMI, 9, churn_cycles=1.0) | {
         "disturbed": "performance run x took the cluster meanwhile"
     }
     with pytest.raises(Invalid, match="performance run x took the cluster meanwhile") as caught:
@@ -123,4 +126,4 @@ def test_what_a_run_says_is_in_the_log_of_its_pod(name: str, monkeypatch: pytest
 @pytest.mark.parametrize("benchmark", ["vmi-burst", "scale"])
 def test_what_was_left_behind_is_invalid(benchmark: str) -> None:
     with pytest.raises(Invalid, match="2 objects were left behind"):
-        parsed(benchmark, result("Pod" if benchmark == "scale" else vmi.VMI, 9, left_behind=2.0))
+        parsed(benchmark, result("Pod" if benchmark == "scale" else VMI, 9, left_behind=2.0))

@@ -8,8 +8,9 @@ import pytest
 from perfdag.steps.scale.chains import chain, kinds_of
 from perfdag.steps.scale.completion import settled
 from perfdag.steps.scale.generator import Submission
+from perfdag.steps.scale.moments import Clocks
 from perfdag.steps.scale.records import Record
-from perfdag.steps.scale.rows import Clocks, Row, rows_of
+from perfdag.steps.scale.rows import Row, rows_of
 from perfdag.steps.scale.stages import extractor, failure, unix_ns
 from perfdag.steps.scale.summary import rank, summaries, throughput
 

@@ -15,6 +15,7 @@ from perfdag.steps.scale.commands import Order, _submitter
 from perfdag.steps.scale.files import forget, read_run
 from perfdag.steps.scale.generator import CommandSubmitter
 from perfdag.steps.scale.rows import Row
+from perfdag.steps.scale.runai_version import runai_version
 from perfdag.steps.scale.schedule import Schedule
 
 
@@ -203,14 +204,14 @@ class TestVersion:
 
     @pytest.mark.parametrize(("data", "version"), [({"cluster-version": "2.18.44"}, "2.18.44"), ({}, None), (None, None)])
     async def test_it_is_what_the_cluster_publishes(self, data: dict[str, str] | None, version: str | None) -> None:
-        assert await runai.runai_version(self.Cluster(data)) == version  # type: ignore[arg-type]
+        assert await runai_version(self.Cluster(data)) == version  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(("version", "tool"), [("2.18.44", "Run:ai 2.18.44"), (None, "perfdag")])
     def test_rows_name_it_as_the_tool(self, version: str | None, tool: str, monkeypatch: pytest.MonkeyPatch) -> None:
         from perfdag.benchmark import Gang, get
         from perfdag.shape import Shape
         from perfdag.steps import scale_workloads
-        from perfdag.steps.scale.vmi import Result
+        from perfdag.steps.scale.result import Result
 
         async def measured(spec: Any, params: Any) -> Result:
             return Result("submit", 1, "r", [], [], {}, {"simulated": False, "runai_version": version})

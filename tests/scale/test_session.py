@@ -16,7 +16,7 @@ from perfdag.steps.scale.clock import Offset
 from perfdag.steps.scale.generator import Submission
 from perfdag.steps.scale.observer import Observer
 from perfdag.steps.scale.records import Record
-from perfdag.steps.scale.rows import VMI
+from perfdag.steps.scale.stages import VMI
 from perfdag.steps.scale.templates import RUN_LABEL, load
 
 from .test_workloads import Heart
@@ -35,7 +35,7 @@ class Server:
     def make(self, name: str) -> None:
         made = Record("Pod", name, name, "ns", "")
         made.put("created", received_ns=time.monotonic_ns())
-        self.observer._adopt(made)
+        self.observer.adopt(made)
 
     async def resource(self, api_version: str, kind: str) -> Resource:
         return Resource(api_version, kind, f"{kind.lower()}s", True)
@@ -54,7 +54,7 @@ class Server:
         if not self.stuck:
             self.there.remove(name)
             self.deleted.append(name)
-            self.observer._note(self.observer.records[name], "gone", 0, 0, time.monotonic_ns())
+            self.observer.note(self.observer.records[name], "gone", 0, 0, time.monotonic_ns())
         return True
 
 
@@ -188,7 +188,7 @@ class Primed:
         for stage in ("created", *{"runs": ("running",), "stays": ("running",), "failed": ("failed",)}.get(self.how, ())):
             made.put(stage, received_ns=time.monotonic_ns())
         made.error = "" if self.how in ("runs", "stays") else "Unschedulable: no node"
-        self.observer._adopt(made)
+        self.observer.adopt(made)
         return name
 
     async def resource(self, api_version: str, kind: str) -> str:
@@ -196,7 +196,7 @@ class Primed:
 
     async def delete(self, resource: str, name: str, namespace: str) -> bool:
         if self.how not in ("stays", "refused"):
-            self.observer._note(self.observer.records[name], "gone", 0, 0, time.monotonic_ns())
+            self.observer.note(self.observer.records[name], "gone", 0, 0, time.monotonic_ns())
         return True
 
 

@@ -14,7 +14,8 @@ from perfdag.kube import KubeError
 from perfdag.steps.scale import commands, gates, kubevirt, run_vmi, sizes, table, vmi
 from perfdag.steps.scale.files import RunFile, write_run
 from perfdag.steps.scale.generator import Submitted
-from perfdag.steps.vmi_burst import parse_results
+from perfdag.steps.scale.result import Result
+from perfdag.steps.scale.vmi_output import parse_results
 
 
 class TestCapacity:
@@ -23,9 +24,9 @@ class TestCapacity:
         """Up to 700 VMIs run in 8 s, beyond it in 90: the gate says which is too long."""
         gate = gates.parse("creation_to_running_p95 < 60")
 
-        async def burst(kube: Any, spec: vmi.Spec, count: int) -> vmi.Result:
+        async def burst(kube: Any, spec: vmi.Spec, count: int) -> Result:
             figures = {"creation_to_running_p95": 8.0 if count <= 700 else 90.0, "left_behind": 0.0, "success_ratio": 1.0}
-            return vmi.Result("burst", count, "r", [], [], figures, {}, gates.hold([gate], figures))
+            return Result("burst", count, "r", [], [], figures, {}, gates.hold([gate], figures))
 
         monkeypatch.setattr(vmi, "burst", burst)
         passed, results = await sizes.capacity(None, vmi.Spec(), step, 2000)  # type: ignore[arg-type]
@@ -34,21 +35,21 @@ class TestCapacity:
         assert [each.count for each in results] == [step * (i + 1) for i in range(tried)]
 
     async def test_no_knee_ends_at_the_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        async def burst(kube: Any, spec: vmi.Spec, count: int) -> vmi.Result:
-            return vmi.Result("burst", count, "r", [], [], {"left_behind": 0.0, "success_ratio": 1.0}, {})
+        async def burst(kube: Any, spec: vmi.Spec, count: int) -> Result:
+            return Result("burst", count, "r", [], [], {"left_behind": 0.0, "success_ratio": 1.0}, {})
 
         monkeypatch.setattr(vmi, "burst", burst)
         assert (await sizes.capacity(None, vmi.Spec(), 100, 450))[0] == sizes.Capacity(400, "the limit of 450 was reached")  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("error", [kubevirt.TooDenseError("300 VMIs are too many"), KubeError(500, "Broken", "etcd is away")])
     async def test_a_step_that_cannot_be_made_leaves_a_lower_bound(self, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-        async def burst(kube: Any, spec: vmi.Spec, count: int) -> vmi.Result:
+        async def burst(kube: Any, spec: vmi.Spec, count: int) -> Result:
             if count > 200:
                 raise error
-            return vmi.Result("burst", count, "r", [], [], {"left_behind": 0.0, "success_ratio": 1.0}, {})
+            return Result("burst", count, "r", [], [], {"left_behind": 0.0, "success_ratio": 1.0}, {})
 
         monkeypatch.setattr(vmi, "burst", burst)
-        seen: list[vmi.Result] = []
+        seen: list[Result] = []
         passed, found = await sizes.capacity(None, vmi.Spec(seen=seen.append), 100, 450)  # type: ignore[arg-type]
         assert passed == sizes.Capacity(200, str(error))
         assert [each.count for each in found] == [each.count for each in seen] == [100, 200]
@@ -73,11 +74,11 @@ class TestCapacity:
 
         held = [gates.parse("api_p99 < 1"), gates.parse("deletion_p50 < 5")]
 
-        async def burst(kube: Any, spec: vmi.Spec, count: int) -> vmi.Result:
+        async def burst(kube: Any, spec: vmi.Spec, count: int) -> Result:
             seen = {"api_p99": 0.1, "deletion_p50": 1.0, "left_behind": 0.0, "success_ratio": 1.0}
             seen |= {"api_p99": None, **figures} if count == 200 else {}
             facts: dict[str, Any] = {"generator": [], "notes": []}
-            return vmi.Result("burst", count, "r", [], [], seen, facts, gates.hold(held, seen))
+            return Result("burst", count, "r", [], [], seen, facts, gates.hold(held, seen))
 
         monkeypatch.setattr(vmi, "burst", burst)
         passed, results = await sizes.capacity(None, vmi.Spec(), 100, 450)  # type: ignore[arg-type]
@@ -156,12 +157,12 @@ class TestLadder:
     def broken(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A cluster that takes 600 VMIs; at 800 its API server goes away."""
 
-        async def burst(kube: Any, spec: vmi.Spec, count: int) -> vmi.Result:
+        async def burst(kube: Any, spec: vmi.Spec, count: int) -> Result:
             if count > 600:
                 raise KubeError(0, "Unreachable", "no answer from https://x")
             facts: dict[str, Any] = {"generator": [], "notes": [], "simulated": False, "kubevirt_version": "v1.6"}
             figures: dict[str, float | None] = {"api_p99": 0.1, "left_behind": 0.0, "success_ratio": 1.0}
-            return vmi.Result("burst", count, spec.run, [], [], figures, facts, gates.hold(spec.gates, figures))
+            return Result("burst", count, spec.run, [], [], figures, facts, gates.hold(spec.gates, figures))
 
         async def check(*_: Any) -> None:
             pass
@@ -218,7 +219,7 @@ class TestLadder:
 
         measured = vmi.burst
 
-        async def burst(kube: Any, spec: vmi.Spec, count: int) -> vmi.Result:
+        async def burst(kube: Any, spec: vmi.Spec, count: int) -> Result:
             if count == 600:
                 raise KeyboardInterrupt
             return await measured(kube, spec, count)
@@ -239,7 +240,7 @@ class TestLadder:
         async def measure(kube: Any, spec: vmi.Spec, ask: Any) -> run_vmi.Outcome:
             figures = {"left_behind": 0.0, "success_ratio": 1.0}
             facts = {"generator": [], "notes": []}
-            return run_vmi.Outcome([vmi.Result("steady", 9, "r", [], [], figures, facts, trace=[(0.0, 0), (2.5, 9)])])
+            return run_vmi.Outcome([Result("steady", 9, "r", [], [], figures, facts, trace=[(0.0, 0), (2.5, 9)])])
 
         async def there(*_: Any, **__: Any) -> list[int]:
             return [1] if live else []

@@ -122,7 +122,7 @@ async def test_a_deletion_that_fails_costs_no_rows() -> None:
     here.kube = Away()  # type: ignore[assignment]
     result = await scenario.finish("fill", workloads.Spec(), here, {})
     assert result.figures["success_ratio"] == 1.0
-    assert "the deletion was not followed to its end: no answer" in result.facts["notes"]
+    assert "the deletion was not observed to its end: no answer" in result.facts["notes"]
 
 
 async def test_the_count_is_what_the_scenario_made_and_doubts_are_notes() -> None:

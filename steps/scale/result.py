@@ -1,0 +1,98 @@
+"""The result of one scenario: rows, figures and gate verdicts."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from perfdag.steps.scale import apimetrics
+from perfdag.steps.scale import gates as gating
+from perfdag.steps.scale.apimetrics import CREATION
+from perfdag.steps.scale.records import Record
+from perfdag.steps.scale.rows import Row
+from perfdag.steps.scale.session import Session
+from perfdag.steps.scale.stages import VM_PHASES
+from perfdag.steps.scale.summary import Summary, throughput
+
+
+@dataclass
+class Result:
+    """One scenario at one size. `figures` are named values in SI units (None: no data), `trace` is (seconds, VMIs Running);
+    `started` and `ended` are Unix seconds."""
+
+    scenario: str
+    count: int
+    run: str
+    rows: list[Row]
+    stages: list[Summary]
+    figures: dict[str, float | None]
+    facts: dict[str, Any]
+    verdicts: list[gating.Verdict] = field(default_factory=list)
+    trace: list[tuple[float, int]] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    started: float = 0.0
+    ended: float = 0.0
+    error: str = ""
+    """Why this size was not measured, where others were."""
+    disturbed: str = ""
+    """Who else measured on the cluster at the same time."""
+
+    @property
+    def breached(self) -> list[gating.Verdict]:
+        """Gates that failed or had no data."""
+        return gating.breaches(self.verdicts)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a gate was breached, a VMI never ran, one was left behind, or another run was beside it."""
+        return bool(self.breached or self.disturbed or self.figures["left_behind"]) or self.figures["success_ratio"] != 1.0
+
+    @property
+    def undecided(self) -> list[gating.Verdict]:
+        """Gates without data where nothing else is against this size: it may have passed them. Empty where something else is."""
+        known = [each for each in self.verdicts if each.passed is not None]
+        return [] if replace(self, verdicts=known).failed else [each for each in self.verdicts if each.passed is None]
+
+
+def phase_counts(vmis: Iterable[Record]) -> dict[str, float]:
+    """`<Phase>-phase-count` -> VMIs in it now, as KubeVirt's audit names them."""
+    found = dict.fromkeys((f"{phase}-phase-count" for phase in VM_PHASES), 0.0)
+    names = {phase.lower(): f"{phase}-phase-count" for phase in VM_PHASES}
+    for each in vmis:
+        phases = [stage for stage in each.stages if stage in names]
+        if phases and "gone" not in each.stages:
+            found[names[max(phases, key=list(names).index)]] += 1
+    return found
+
+
+def figures_of(session: Session, rows: list[Row], stages: list[Summary]) -> dict[str, float | None]:
+    """Named figures: per stage p50, p95, p99 (seconds), throughput, success, API latency and counts, lag."""
+    found: dict[str, float | None] = {}
+    for each in stages:
+        found |= {f"{each.stage}_p50": each.p50, f"{each.stage}_p95": each.p95, f"{each.stage}_p99": each.p99}
+    final = [row for row in rows if row.stage == "creation_to_running"]
+    every, first = len(session.submissions), len(session.batches[0][0].submissions) if session.batches else 0
+    ramp = [row for row in final if row.index * every < first * len(final)]  # the churn after it goes at a pace of its own
+    mean, best = throughput([row.reached for row in ramp if row.reached and row.status == "ok"])
+    created = sum(1 for each in session.submissions if each.answered_ns and not each.error)
+    planned = len(final) or len(session.submissions)
+    found |= {
+        "throughput_mean": mean,
+        "throughput_best_5s": best,
+        "success_ratio": sum(row.status == "ok" for row in final) / planned if planned else None,
+        "create_ratio": created / len(session.submissions) if session.submissions else None,
+        "censored": float(sum(row.status == "censored" for row in final)),
+        "watch_lag_p99": session.clocks().lag_s,
+    }
+    calls = session.phases.get(CREATION, [])
+    if calls and apimetrics.worst(calls) is None:
+        count = sum(each.count for each in calls if each.single)
+        session.notes.append(f"no api_p99: it wants {apimetrics.NEEDED} requests of single objects, and there were {count}")
+    found |= apimetrics.named(calls)
+    rates = [made.summary(schedule) for made, schedule in session.batches]
+    if rates:
+        found |= {
+            "create_rate": rates[0]["create_rate_per_s"],
+            "schedule_held": rates[0]["rate_share"],
+            "submit_lag": rates[0]["lag_p99_s"],
+        }
+    return found
