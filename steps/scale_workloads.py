@@ -15,7 +15,7 @@ from perfdag.steps.scale.gates import parse as parse_gate
 from perfdag.steps.scale.generator import connections
 from perfdag.steps.scale.result import Result
 from perfdag.steps.scale.rows import Row
-from perfdag.steps.scale.run_vmi import SLACK, say
+from perfdag.steps.scale.run_vmi import SLACK, log
 from perfdag.steps.scale.runai import WORKLOAD_TYPES
 from perfdag.steps.scale.schedule import Arrival, Schedule
 from perfdag.steps.scale.summary import Summary
@@ -93,7 +93,7 @@ class ScaleParams(Params):
         """What these params ask for. Raises ValueError for what cannot be, or has no meaning, together."""
         runai = self.template in WORKLOAD_TYPES
         own = f"runai-{self.project}" if runai else "perfdag-scale"
-        found = workloads.Spec(
+        spec = workloads.Spec(
             template=self.template,
             count=self.count,
             namespaces=self.namespace if isinstance(self.namespace, list) else [self.namespace or own],
@@ -108,8 +108,8 @@ class ScaleParams(Params):
             variables={"project": self.project, **self.variables},
             gates=[parse_gate(text) for text in self.gates],
         )
-        workloads.check(found, self.scenario)
-        return found
+        workloads.check(spec, self.scenario)
+        return spec
 
 
 class Scale(Benchmark[ScaleParams]):
@@ -166,14 +166,14 @@ class Scale(Benchmark[ScaleParams]):
         """See Benchmark."""
         try:
             spec = params.spec()
-            spec.deadline, spec.tell = time.monotonic() + gang.timeout, say
+            spec.deadline, spec.log = time.monotonic() + gang.timeout, log
             result = signals.run(_measure(spec, params))
-        except workloads.NotHereError as error:
+        except workloads.ScenarioUnavailableError as error:
             raise Skip(str(error)) from None
         except ValueError as error:
             raise Failed(str(error)) from None
         except KubeError as error:
-            raise measured.explained(error, self.name, API_RULES) from None
+            raise measured.sample_error(error, self.name, API_RULES) from None
         facts = {"simulated": result.facts["simulated"], "runs": [result.facts]}
         version = result.facts.get("runai_version")
         tool = measured.tool(f"Run:ai {version}" if version else "perfdag", result.facts["simulated"])
@@ -185,32 +185,32 @@ class Scale(Benchmark[ScaleParams]):
         rows = [Row(**row) for row in raw["rows"]]
         stages = [Summary(**stage) for stage in raw["stages"]]
         figures = raw["figures"]
-        found = measured.of_stages(stages, {}) + measured.of_figures(figures, {}, raw["count"], "objects")
-        found += measured.of_calls(raw["calls"], {}) + measured.of_objects(rows, {})
-        for each in stages:
-            if each.stage == "submission_to_scheduled":
-                values = {"p50": each.p50, "p95": each.p95, "p99": each.p99}
-                n = each.ok + each.censored
-                found += [Measurement("submission_to_scheduled", v, s, {}, n) for s, v in values.items() if v is not None]
-        found += [Measurement(name, figures[name]) for name in workloads.FIGURES if figures.get(name) is not None]
+        measurements = measured.stage_measurements(stages, {}) + measured.figure_measurements(figures, {}, raw["count"], "objects")
+        measurements += measured.call_measurements(raw["calls"], {}) + measured.object_measurements(rows, {})
+        for summary in stages:
+            if summary.stage == "submission_to_scheduled":
+                values = {"p50": summary.p50, "p95": summary.p95, "p99": summary.p99}
+                n = summary.ok + summary.censored
+                measurements += [Measurement("submission_to_scheduled", v, s, {}, n) for s, v in values.items() if v is not None]
+        measurements += [Measurement(name, figures[name]) for name in workloads.FIGURES if figures.get(name) is not None]
         for name in ("preemptor_wait", "reclaim_wait"):
-            told = {stat: figures.get(f"{name}_{stat}") for stat in ("p50", "max")}
-            found += [Measurement(name, value, stat) for stat, value in told.items() if value is not None]
-        found += measured.of_gates(raw["verdicts"], {}) + measured.of_messages(rows, {})
-        said = measured.failure_text(rows, raw["facts"]["notes"])
+            values_of_wait = {stat: figures.get(f"{name}_{stat}") for stat in ("p50", "max")}
+            measurements += [Measurement(name, value, stat) for stat, value in values_of_wait.items() if value is not None]
+        measurements += measured.gate_measurements(raw["verdicts"], {}) + measured.message_measurements(rows, {})
+        failures = measured.failure_text(rows, raw["facts"]["notes"])
         if raw["disturbed"]:
-            raise Invalid(f"{raw['disturbed']}; {said}".rstrip("; "), output.texts, found)
-        if not any(each.metric == "submission_to_scheduled" for each in found):
-            raise Invalid(f"nothing was scheduled: {said}", output.texts, found)
+            raise Invalid(f"{raw['disturbed']}; {failures}".rstrip("; "), output.texts, measurements)
+        if not any(measurement.metric == "submission_to_scheduled" for measurement in measurements):
+            raise Invalid(f"nothing was scheduled: {failures}", output.texts, measurements)
         if figures["left_behind"]:
-            raise Invalid(f"{figures['left_behind']:g} objects were left behind; {said}", output.texts, found)
+            raise Invalid(f"{figures['left_behind']:g} objects were left behind; {failures}", output.texts, measurements)
         if (figures["success_ratio"] or 0) < 1:
-            raise Invalid(f"{1 - (figures['success_ratio'] or 0):.1%} did not reach the goal: {said}", output.texts, found)
-        if any(made["held"] is False for made in raw["facts"]["generator"]):
+            raise Invalid(f"{1 - (figures['success_ratio'] or 0):.1%} did not reach the goal: {failures}", output.texts, measurements)
+        if any(batch["held"] is False for batch in raw["facts"]["generator"]):
             reached = figures["schedule_held"]
             what = "was late" if reached is None else f"reached only {reached:.1%} of its rate"
-            raise Invalid(f"the open loop {what}", output.texts, found)
-        return found
+            raise Invalid(f"the open loop {what}", output.texts, measurements)
+        return measurements
 
 
 async def _measure(spec: workloads.Spec, params: ScaleParams) -> Result:

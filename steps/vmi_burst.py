@@ -46,7 +46,7 @@ class VmiBurst(Benchmark[VmiBurstParams]):
             return [f"{params.scenario} has no cooldown; it goes with scenario: ladder"]
         if params.scenario != "capacity" and params.step != VmiBurstParams.model_fields["step"].default:
             return [f"{params.scenario} has no step; it goes with scenario: capacity"]
-        return params.problems(_ask(params))
+        return params.problems(_request(params))
 
     def seconds(self, params: VmiBurstParams) -> float:
         """A guess of 10 s and 60 ms a VMI, twice, and the cool-downs."""
@@ -54,16 +54,16 @@ class VmiBurst(Benchmark[VmiBurstParams]):
 
     def limit(self, params: VmiBurstParams) -> float:
         """See Benchmark: the lock, and each burst's primer, schedule and two waits."""
-        return _ask(params).limit(params.spec())
+        return _request(params).limit(params.spec())
 
     def run(self, gang: Gang, params: VmiBurstParams) -> Output:
         """See Benchmark."""
-        return run_scenario(self.name, params, _ask(params), gang.timeout)
+        return run_scenario(self.name, params, _request(params), gang.timeout)
 
     def parse(self, output: Output, params: VmiBurstParams) -> list[Measurement]:
         """See Benchmark."""
         return parse_results(output, "creation_to_running")
 
 
-def _ask(params: VmiBurstParams) -> run_vmi.Ask:
-    return run_vmi.Ask(params.scenario, params.counts, step=params.step, cooldown=params.cooldown, lock_timeout=params.lock_timeout)
+def _request(params: VmiBurstParams) -> run_vmi.VmiRequest:
+    return run_vmi.VmiRequest(params.scenario, params.counts, step=params.step, cooldown=params.cooldown, lock_timeout=params.lock_timeout)

@@ -40,7 +40,7 @@ class VmiSteady(Benchmark[VmiSteadyParams]):
 
     def check(self, params: VmiSteadyParams, shape: Any) -> list[str]:
         """See Benchmark."""
-        return params.problems(_ask(params))
+        return params.problems(_request(params))
 
     def seconds(self, params: VmiSteadyParams) -> float:
         """The churn, and a guess of 60 ms a VMI for the ramps."""
@@ -52,22 +52,22 @@ class VmiSteady(Benchmark[VmiSteadyParams]):
 
     def limit(self, params: VmiSteadyParams) -> float:
         """See Benchmark: the lock, the primer, the ramps, the churn and a wait for its last replacement."""
-        return _ask(params).limit(params.spec())
+        return _request(params).limit(params.spec())
 
     def run(self, gang: Gang, params: VmiSteadyParams) -> Output:
         """See Benchmark."""
-        return run_scenario(self.name, params, _ask(params), gang.timeout)
+        return run_scenario(self.name, params, _request(params), gang.timeout)
 
     def parse(self, output: Output, params: VmiSteadyParams) -> list[Measurement]:
         """See Benchmark."""
-        found = parse_results(output, "creation_to_running")
-        for each in orjson.loads(output.texts["results"])["results"]:
-            found.append(Measurement("churn_cycles", each["figures"]["churn_cycles"]))
-            found += [Measurement("running", float(running), coords={"seconds": round(at, 3)}) for at, running in each["trace"]]
-        return found
+        measurements = parse_results(output, "creation_to_running")
+        for run in orjson.loads(output.texts["results"])["results"]:
+            measurements.append(Measurement("churn_cycles", run["figures"]["churn_cycles"]))
+            measurements += [Measurement("running", float(running), coords={"seconds": round(at, 3)}) for at, running in run["trace"]]
+        return measurements
 
 
-def _ask(params: VmiSteadyParams) -> run_vmi.Ask:
-    return run_vmi.Ask(
+def _request(params: VmiSteadyParams) -> run_vmi.VmiRequest:
+    return run_vmi.VmiRequest(
         "steady", [params.count], churn=params.churn, pause=params.pause, duration=params.duration, lock_timeout=params.lock_timeout
     )

@@ -86,7 +86,7 @@ def _add_submit(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     _variables(parser)
     _arrivals(parser)
     _lock(parser)
-    parser.set_defaults(run=_safely(scale_verbs.submit))
+    parser.set_defaults(run=_with_exit_codes(scale_verbs.submit))
 
 
 def _add_sample(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -101,7 +101,7 @@ def _add_sample(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     )
     parser.add_argument("--run", dest="run_id", metavar="ID", help="a run that no folder tells of, found by its label on the cluster")
     parser.add_argument("--namespace", help="with --run: only in this namespace (default: everywhere)")
-    parser.set_defaults(run=_safely(scale_verbs.sample))
+    parser.set_defaults(run=_with_exit_codes(scale_verbs.sample))
 
 
 def _add_plot(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -121,7 +121,7 @@ def _add_plot(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     )
     parser.add_argument("--head", type=int, metavar="N", help="only the first N workloads, in order of submission")
     parser.add_argument("--tail", type=int, metavar="N", help="only the last N of those")
-    parser.set_defaults(run=_safely(scale_plots.plot))
+    parser.set_defaults(run=_with_exit_codes(scale_plots.plot))
 
 
 def _add_delete(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -134,7 +134,7 @@ def _add_delete(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     )
     parser.add_argument("--namespace", help="with --run: only in this namespace (default: everywhere)")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help="how long to wait (default: 600)")
-    parser.set_defaults(run=_safely(scale_verbs.delete))
+    parser.set_defaults(run=_with_exit_codes(scale_verbs.delete))
 
 
 def _add_nodes(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -143,7 +143,7 @@ def _add_nodes(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
     parser.add_argument("--count", type=int, default=100, help="nodes (default: 100)")
     parser.add_argument("--gpus", type=int, default=8, help="GPUs a node (default: 8)")
     parser.add_argument("--remove", action="store_true", help="delete the simulated nodes")
-    parser.set_defaults(run=_safely(scale_verbs.nodes))
+    parser.set_defaults(run=_with_exit_codes(scale_verbs.nodes))
 
 
 def _add_simulate(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -156,7 +156,7 @@ def _add_simulate(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--delay", action="append", default=[], metavar="STAGE=MS[-MS]", help="delay of a stage, uniform from-to")
     parser.add_argument("--failures", type=int, default=0, metavar="PERCENT", help="share of VMIs that fail")
     parser.add_argument("--remove", action="store_true", help="take the Stages and CRDs away again")
-    parser.set_defaults(run=_safely(scale_verbs.simulate))
+    parser.set_defaults(run=_with_exit_codes(scale_verbs.simulate))
 
 
 def _add_vmi(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -187,7 +187,7 @@ def _add_vmi(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     parser.add_argument("--prometheus-ca-file", metavar="FILE", help="the certificate authority of its TLS")
     _lock(parser)
     _arrivals(parser)
-    parser.set_defaults(run=_safely(scale_scenarios.vmi))
+    parser.set_defaults(run=_with_exit_codes(scale_scenarios.vmi))
 
 
 _SCENARIOS = {
@@ -223,19 +223,19 @@ def _add_scenario(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]", 
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for each wait (default: 900)")
     parser.add_argument("--gate", action="append", default=[], metavar="'METRIC < VALUE'", help="also RATIO * METRIC")
     _lock(parser)
-    parser.set_defaults(run=_safely(scale_scenarios.scenario), scenario=name)
+    parser.set_defaults(run=_with_exit_codes(scale_scenarios.scenario), scenario=name)
 
 
-def _safely(work: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+def _with_exit_codes(work: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
     """Errors of the user or of the cluster as one line and the right exit code."""
 
     def run(args: argparse.Namespace) -> int:
         from perfdag.kube import KubeError
-        from perfdag.steps.scale.scenario import NotHereError
+        from perfdag.steps.scale.scenario import ScenarioUnavailableError
 
         try:
             return work(args)
-        except (ValueError, NotHereError) as error:  # TemplateError, SettingsError, TooDenseError, a bad schedule or gate
+        except (ValueError, ScenarioUnavailableError) as error:  # TemplateError, SettingsError, TooDenseError, a bad schedule or gate
             print(f"perfdag scale: {error}", file=sys.stderr)
             return 2
         except KubeError as error:

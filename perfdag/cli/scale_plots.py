@@ -19,13 +19,13 @@ def plot(args: argparse.Namespace) -> int:
     every = times.read_times(args.output_dir)
     times.write_csv(args.output_dir / "times.csv", every)
     chosen = times.select(every, skip, args.head, args.tail)
-    excluded = [f"{count} {'left out' if skip else 'flagged'}: {reason}" for reason, count in times.left_out(every).items()]
+    excluded = [f"{count} {'left out' if skip else 'flagged'}: {reason}" for reason, count in times.exclusion_counts(every).items()]
     for text in excluded:
         print(f"of {len(every)} workloads {text}", file=sys.stderr)
     if not chosen:
         print("no data to plot", file=sys.stderr)
         return 1
-    deltas = [(str(each.info["submitTimestamp"]), each.deltas) for each in chosen]
+    deltas = [(str(workload.info["submitTimestamp"]), workload.deltas) for workload in chosen]
     draw = charts.general if args.plot == "general" else charts.detailed
     path = args.output_dir / f"{args.plot}.png"
     path.write_bytes(to_bytes(draw(deltas, len(every), excluded))[1])
@@ -61,7 +61,7 @@ def _plot_calls(args: argparse.Namespace) -> int:
     from perfdag.charts import scale as charts
     from perfdag.charts.style import to_bytes
     from perfdag.steps.scale.apimetrics import DELETION
-    from perfdag.steps.scale.measured import call_of, of_deletion
+    from perfdag.steps.scale.measured import call_name, deletion_name
     from perfdag.steps.scale.workloads import SCENARIOS
 
     if args.head or args.tail:
@@ -75,8 +75,8 @@ def _plot_calls(args: argparse.Namespace) -> int:
     for run in runs:
         size = run["count"] * (1 if of == "objects" else run["facts"].get("members") or 1)
         for figure, value in run["figures"].items():
-            deletion = of_deletion(figure)
-            if (call := call_of(deletion or figure)) and value is not None:
+            deletion = deletion_name(figure)
+            if (call := call_name(deletion or figure)) and value is not None:
                 counts.setdefault(size, {})[f"{DELETION}: {call}" if deletion else call] = value
     if not counts:
         print("no data to plot: no API calls were counted", file=sys.stderr)

@@ -23,11 +23,11 @@ def vmi(args: argparse.Namespace) -> int:
     from perfdag.steps.scale import gates, vmi
     from perfdag.steps.scale.generator import connections
     from perfdag.steps.scale.prometheus import Prometheus
-    from perfdag.steps.scale.run_vmi import Ask, measure
+    from perfdag.steps.scale.run_vmi import VmiRequest, measure
 
     scale_verbs.settings_of(args)
-    given = {name: value for name in _OF_SCENARIO if (value := getattr(args, name)) is not None}
-    for name in given:
+    options = {name: value for name in _OF_SCENARIO if (value := getattr(args, name)) is not None}
+    for name in options:
         if _OF_SCENARIO[name] != args.scenario:
             raise ValueError(f"--{name} goes with {_OF_SCENARIO[name]}, not {args.scenario}")
     own = [*map(gates.parse, args.gate)]
@@ -50,22 +50,24 @@ def vmi(args: argparse.Namespace) -> int:
         variables=scale_verbs.variables_of(args.var),
         gates=own if args.no_api_gates else gates.with_slo(own),
         prometheus=Prometheus(args.prometheus, args.prometheus_token_file, args.prometheus_ca_file) if args.prometheus else None,
-        tell=scale_verbs.tell,
+        log=scale_verbs.log,
         seen=seen,
     )
-    ask = Ask(args.scenario, args.count, lock_timeout=args.lock_timeout, **given)
+    request = VmiRequest(args.scenario, args.count, lock_timeout=args.lock_timeout, **options)
     try:
-        outcome = scale_verbs.on_cluster(args, _into(args.output_dir, lambda kube: measure(kube, spec, ask)), connections(args.parallel))
+        outcome = scale_verbs.on_cluster(
+            args, _check_folder_first(args.output_dir, lambda kube: measure(kube, spec, request)), connections(args.parallel)
+        )
     except BaseException:
         if measured:
             _write_results(args.output_dir, measured, None)  # whether they were alone is known only now
-            scale_verbs.tell(
-                f"measured before: {', '.join(str(each.count) for each in measured)} VMIs; their files are in {args.output_dir}"
+            scale_verbs.log(
+                f"measured before: {', '.join(str(result.count) for result in measured)} VMIs; their files are in {args.output_dir}"
             )
         raise
-    _tell_results(args.output_dir, outcome.results, outcome.capacity)
+    _print_results(args.output_dir, outcome.results, outcome.capacity)
     answered = outcome.capacity is not None and outcome.capacity.passed and not outcome.capacity.no_data
-    if answered and not any(each.disturbed for each in outcome.results):
+    if answered and not any(result.disturbed for result in outcome.results):
         return 0  # what ended the search is its answer
     return _code(outcome.results)
 
@@ -86,37 +88,37 @@ def scenario(args: argparse.Namespace) -> int:
         gpus=getattr(args, "gpus", 1),
         timeout=args.timeout,
         gates=[*map(gates.parse, args.gate)],
-        tell=scale_verbs.tell,
+        log=scale_verbs.log,
     )
     if min(spec.count, spec.workers, spec.parallel) < 1:
         raise ValueError("--count, --workers and --parallel are 1 or more")
-    measure = _into(args.output_dir, lambda kube: workloads.exclusive(kube, spec, args.scenario, args.lock_timeout))
+    measure = _check_folder_first(args.output_dir, lambda kube: workloads.exclusive(kube, spec, args.scenario, args.lock_timeout))
     result = scale_verbs.on_cluster(args, measure, connections(args.parallel))
-    _tell_results(args.output_dir, [result], None)
+    _print_results(args.output_dir, [result], None)
     for name in workloads.FIGURES:
         if (value := result.figures.get(name)) is not None:
             print(f"{name}: {value:.6g}")
     return _code([result])
 
 
-def _into(folder: Path, work: "Callable[[Kube], Awaitable[T]]") -> "Callable[[Kube], Awaitable[T]]":
+def _check_folder_first(folder: Path, work: "Callable[[Kube], Awaitable[T]]") -> "Callable[[Kube], Awaitable[T]]":
     """The work, where its files may go into the folder: not over those of a submission whose workloads are still there."""
 
     async def checked(kube: "Kube") -> T:
-        from perfdag.steps.scale.commands import finished
+        from perfdag.steps.scale.commands import require_deleted
 
-        await finished(kube, folder)
+        await require_deleted(kube, folder)
         return await work(kube)
 
     return checked
 
 
-def _tell_results(folder: Path, results: "list[Result]", capacity: "Capacity | None") -> None:
+def _print_results(folder: Path, results: "list[Result]", capacity: "Capacity | None") -> None:
     for result in results:
         print(f"{result.scenario} of {result.count}, run {result.run}")
         scale_verbs.print_stages(result.rows)
-        for told in result.facts["generator"]:
-            scale_verbs.tell_held(told)
+        for batch in result.facts["generator"]:
+            scale_verbs.print_schedule(batch)
         for text in result.facts["notes"]:
             print(text, file=sys.stderr)
         for verdict in result.verdicts:
@@ -131,15 +133,19 @@ def _write_results(folder: Path, results: "list[Result]", capacity: "Capacity | 
     from dataclasses import asdict
 
     from perfdag.steps.scale import table
-    from perfdag.steps.scale.files import forget
+    from perfdag.steps.scale.files import remove_outputs
 
     folder.mkdir(parents=True, exist_ok=True)
-    forget(folder, ("stages.parquet", "summary.json", "perf-audit-results.json"), submission=True)
+    remove_outputs(folder, ("stages.parquet", "summary.json", "perf-audit-results.json"), submission=True)
     table.write_rows(folder / "stages.parquet", [row for result in results for row in result.rows])
     table.write_json(folder / "perf-audit-results.json", table.audit(results))
     runs = [
         {"scenario": r.scenario, "count": r.count, "run": r.run, "figures": r.figures, "facts": r.facts, "calls": r.calls}
-        | {"verdicts": [{**asdict(each), "gate": str(each.gate)} for each in r.verdicts], "error": r.error, "disturbed": r.disturbed}
+        | {
+            "verdicts": [{**asdict(verdict), "gate": str(verdict.gate)} for verdict in r.verdicts],
+            "error": r.error,
+            "disturbed": r.disturbed,
+        }
         | {"trace": r.trace}
         for r in results
     ]

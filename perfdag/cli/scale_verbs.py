@@ -40,7 +40,7 @@ def on_cluster(args: argparse.Namespace, work: "Callable[[Kube], Awaitable[T]]",
         raise KeyboardInterrupt from None
 
 
-def tell(text: str) -> None:
+def log(text: str) -> None:
     """Say how it goes."""
     print(text, file=sys.stderr, flush=True)
 
@@ -68,28 +68,28 @@ def schedule_of(args: argparse.Namespace, parallel: int, delay: float = 0.0) -> 
     return Schedule(arrival, args.rate, args.burst or parallel, delay, args.seed)
 
 
-def variables_of(given: list[str]) -> dict[str, str]:
+def variables_of(options: list[str]) -> dict[str, str]:
     """The variables of `--var NAME=VALUE`. Raises ValueError for another form."""
-    pairs = [text.partition("=") for text in given]
+    pairs = [text.partition("=") for text in options]
     if any(not name or not middle for name, middle, _ in pairs):
         raise ValueError("--var is NAME=VALUE")
     return {name: value for name, _, value in pairs}
 
 
-def tell_held(told: dict[str, Any]) -> None:
+def print_schedule(batch: dict[str, Any]) -> None:
     """What became of an open loop's schedule."""
-    if told["held"] is None:
+    if batch["held"] is None:
         return
-    said = [] if told["rate_share"] is None else [f"{told['rate_share']:.0%} of its rate"]
-    said += [] if told["lag_p99_s"] is None else [f"lag p99 {told['lag_p99_s']:.3f} s"]
-    said += [f"{told['not_sent']} of {told['planned']} never sent"] if told["not_sent"] else []
-    text = f"the schedule was {'held' if told['held'] else 'not held'}: {', '.join(said)}"
-    print(text, file=sys.stdout if told["held"] else sys.stderr)
+    parts = [] if batch["rate_share"] is None else [f"{batch['rate_share']:.0%} of its rate"]
+    parts += [] if batch["lag_p99_s"] is None else [f"lag p99 {batch['lag_p99_s']:.3f} s"]
+    parts += [f"{batch['not_sent']} of {batch['planned']} never sent"] if batch["not_sent"] else []
+    text = f"the schedule was {'held' if batch['held'] else 'not held'}: {', '.join(parts)}"
+    print(text, file=sys.stdout if batch["held"] else sys.stderr)
 
 
 def submit(args: argparse.Namespace) -> int:
     """Create the workloads; 1 where some were refused or not sent."""
-    from perfdag.steps.scale.commands import Order, submit
+    from perfdag.steps.scale.commands import SubmitRequest, submit
     from perfdag.steps.scale.generator import connections
     from perfdag.steps.scale.runai import check_submitter
 
@@ -99,7 +99,7 @@ def submit(args: argparse.Namespace) -> int:
     settings.submitter = args.submitter or settings.submitter
     if args.num_workloads < 1 or args.num_processes < 1:
         raise ValueError("-n and -p are 1 or more")
-    order = Order(
+    request = SubmitRequest(
         template=args.template or args.workload_type,
         count=args.num_workloads,
         parallel=args.num_processes,
@@ -113,23 +113,23 @@ def submit(args: argparse.Namespace) -> int:
         create_namespace=args.create_namespace,
         variables=variables_of(args.var),
         lock_timeout=args.lock_timeout,
-        tell=tell,
+        log=log,
     )
-    file = on_cluster(args, lambda kube: submit(kube, order), connections(args.num_processes))
-    told = file.generator
-    print(f"run {file.run}: {told['created']} of {told['planned']} created in {told['seconds']:.1f} s", end="")
-    print(f" ({told['create_rate_per_s']:.0f}/s)" if told["create_rate_per_s"] else "")
-    tell_held(told)
-    if told["retries"]:
-        print(f"tried again: {', '.join(f'{count} x {cause}' for cause, count in told['retries'].items())}", file=sys.stderr)
-    for text, count in told["errors"].items():
+    file = on_cluster(args, lambda kube: submit(kube, request), connections(args.num_processes))
+    generated = file.generator
+    print(f"run {file.run}: {generated['created']} of {generated['planned']} created in {generated['seconds']:.1f} s", end="")
+    print(f" ({generated['create_rate_per_s']:.0f}/s)" if generated["create_rate_per_s"] else "")
+    print_schedule(generated)
+    if generated["retries"]:
+        print(f"tried again: {', '.join(f'{count} x {cause}' for cause, count in generated['retries'].items())}", file=sys.stderr)
+    for text, count in generated["errors"].items():
         print(f"{count} failed: {text}", file=sys.stderr)
-    return 1 if told["failed"] or told["not_sent"] else 0
+    return 1 if generated["failed"] or generated["not_sent"] else 0
 
 
 def sample(args: argparse.Namespace) -> int:
     """See how far they are and write the files."""
-    from perfdag.steps.scale.sampling import Look, sample
+    from perfdag.steps.scale.sampling import SampleRequest, sample
 
     settings = settings_of(args)
     kind = {"training": "TrainingWorkload", "distributed": "DistributedWorkload", "interactive": "InteractiveWorkload"}
@@ -140,8 +140,8 @@ def sample(args: argparse.Namespace) -> int:
         if args.project and args.project != file.project:
             raise ValueError(f"run {file.run} was submitted to project {file.project}, not {args.project}")
 
-    look = Look(args.output_dir, settings, args.watch, args.run_id, args.namespace, meant, tell)
-    got = on_cluster(args, lambda kube: sample(kube, look))
+    request = SampleRequest(args.output_dir, settings, args.watch, args.run_id, args.namespace, meant, log)
+    got = on_cluster(args, lambda kube: sample(kube, request))
     print(f"{got.scheduled} scheduled, {got.waiting} waiting, of {len(got.file.submissions)} submitted")
     if got.absent:
         print(f"not on this cluster, so not observed: {', '.join(got.absent)}", file=sys.stderr)
@@ -156,11 +156,11 @@ def print_stages(rows: list[Any]) -> None:
 
     simulated = any(row.simulated for row in rows)
     print(f"{'stage':<24}{'since':<20}{'ok':>6}{'never':>7}{'unseen':>8}{'median':>12}{'p95':>12}{'p99':>12}   +-")
-    for each in summaries(rows):
-        values = "".join(f"{short(value, 's'):>12}" for value in (each.p50, each.p95, each.p99))
-        never = each.censored + each.failed
-        error = short(each.resolution_s, "s") if each.resolution_s is not None else "-"
-        print(f"{each.stage:<24}{each.since:<20}{each.ok:>6}{never:>7}{each.unobserved:>8}{values}   {error}")
+    for summary in summaries(rows):
+        values = "".join(f"{short(value, 's'):>12}" for value in (summary.p50, summary.p95, summary.p99))
+        never = summary.censored + summary.failed
+        error = short(summary.resolution_s, "s") if summary.resolution_s is not None else "-"
+        print(f"{summary.stage:<24}{summary.since:<20}{summary.ok:>6}{never:>7}{summary.unobserved:>8}{values}   {error}")
     if simulated:
         print("simulated nodes: these are figures of the control plane alone")
 
@@ -176,8 +176,8 @@ def delete(args: argparse.Namespace) -> int:
 
     async def work(kube: "Kube") -> int:
         if args.run_id:
-            return await remove_run(kube, args.run_id, args.namespace, 20, args.timeout, tell)
-        return await delete(kube, args.output_dir, 20, args.timeout, tell)
+            return await remove_run(kube, args.run_id, args.namespace, 20, args.timeout, log)
+        return await delete(kube, args.output_dir, 20, args.timeout, log)
 
     left = on_cluster(args, work)
     print(f"{left} left" if left else "all deleted")
@@ -192,11 +192,11 @@ def nodes(args: argparse.Namespace) -> int:
         if args.remove:
             print(f"{await simulate.remove_nodes(kube)} nodes deleted")
             return 0
-        made, changed = await simulate.make_nodes(kube, args.count, args.gpus)
+        created, changed = await simulate.make_nodes(kube, args.count, args.gpus)
         if not await simulate.nodes_ready(kube, args.count):
             raise ValueError("the nodes do not become Ready; is KWOK running and managing nodes annotated kwok.x-k8s.io/node=fake?")
-        told = f", {changed} that were there changed" if changed else ""
-        print(f"{made} nodes made{told}, {args.count} Ready, {args.gpus} GPUs each")
+        changed_text = f", {changed} that were there changed" if changed else ""
+        print(f"{created} nodes made{changed_text}, {args.count} Ready, {args.gpus} GPUs each")
         return 0
 
     return on_cluster(args, work)

@@ -45,18 +45,18 @@ async def scrape(servers: Sequence[Kube]) -> Scrape:
 
     Raises KubeError (403: no right to /metrics).
     """
-    found = Scrape()
+    total = Scrape()
     for kube in servers:
-        found.started.append(None)
+        total.started.append(None)
         async for line, _ in kube.lines("/metrics", {}, "text/plain", 60.0):
-            add(found, line)
-    return found
+            add(total, line)
+    return total
 
 
-def add(found: Scrape, line: bytes) -> None:
+def add(total: Scrape, line: bytes) -> None:
     """Add one line of the text format; other metrics are ignored."""
     if line.startswith(_STARTED):
-        found.started[-1:] = [float(line[len(_STARTED) :])]
+        total.started[-1:] = [float(line[len(_STARTED) :])]
     if not line.startswith(_PREFIX):
         return
     labels_text, _, value = line[len(_PREFIX) :].rpartition(b"} ")
@@ -67,7 +67,7 @@ def add(found: Scrape, line: bytes) -> None:
     if call[0] in _SKIPPED or not call[1] or call[2] in _SKIPPED_SUBRESOURCES:
         return
     bound = math.inf if labels["le"] == "+Inf" else float(labels["le"])
-    buckets = found.calls.setdefault(call, {})
+    buckets = total.calls.setdefault(call, {})
     buckets[bound] = buckets.get(bound, 0.0) + float(value)
 
 
@@ -113,15 +113,15 @@ Phases = Mapping[str, Sequence[Calls]]
 
 def delta(before: Scrape, after: Scrape, p: float = 0.99) -> list[Calls]:
     """What was asked between two scrapes of the same processes, most frequent first."""
-    found = []
+    delta_calls = []
     for call, buckets in after.calls.items():
         then = before.calls.get(call, {})
         grown = {bound: value - then.get(bound, 0.0) for bound, value in buckets.items()}
         count = round(grown.get(math.inf, 0.0))
         if count:
             value, low, high = quantile(grown, p)
-            found.append(Calls(*call, count, value, low, high, grown))
-    return sorted(found, key=lambda each: -each.count)
+            delta_calls.append(Calls(*call, count, value, low, high, grown))
+    return sorted(delta_calls, key=lambda calls: -calls.count)
 
 
 def quantile(buckets: Mapping[float, float], p: float) -> tuple[float | None, float | None, float | None]:
@@ -146,25 +146,25 @@ def worst(calls: Iterable[Calls], bulk: str = "", least: int = NEEDED) -> float 
 
     Kinds with fewer are taken together, and left out only where all of them have fewer. None: too few requests for a p99.
     """
-    wanted = [each for each in calls if (each.verb == bulk if bulk else each.single)]
-    found = [each.p99 for each in wanted if each.count >= least]
+    wanted = [call for call in calls if (call.verb == bulk if bulk else call.single)]
+    values = [call.p99 for call in wanted if call.count >= least]
     rest: dict[float, float] = defaultdict(float)
-    for each in wanted:
-        if each.count < least:
-            for bound, count in each.buckets.items():
+    for call in wanted:
+        if call.count < least:
+            for bound, count in call.buckets.items():
                 rest[bound] += count
     if rest.get(math.inf, 0.0) >= least:
-        found.append(quantile(rest, 0.99)[0])
-    return max((value for value in found if value is not None), default=None)
+        values.append(quantile(rest, 0.99)[0])
+    return max((value for value in values if value is not None), default=None)
 
 
 def slowest(calls: Sequence[Calls], bulk: str = "") -> float | None:
     """What no request of a single object (`bulk`: of that verb) took longer than, in seconds: the end of the last bucket in use, and 0
     where there were others alone; None where there is no such end."""
-    wanted = [each for each in calls if (each.verb == bulk if bulk else each.single)]
-    ends = [min(bound for bound, count in each.buckets.items() if count >= each.count) for each in wanted]
-    found = max(ends, default=0.0 if calls and bulk else math.inf)
-    return None if math.isinf(found) else found
+    wanted = [call for call in calls if (call.verb == bulk if bulk else call.single)]
+    ends = [min(bound for bound, count in call.buckets.items() if count >= call.count) for call in wanted]
+    slowest_end = max(ends, default=0.0 if calls and bulk else math.inf)
+    return None if math.isinf(slowest_end) else slowest_end
 
 
 def latencies(calls: Sequence[Calls]) -> dict[str, float | None]:
@@ -178,7 +178,7 @@ def latencies(calls: Sequence[Calls]) -> dict[str, float | None]:
     }
 
 
-def judged(phases: Phases, whole: Sequence[Calls]) -> dict[str, float | None]:
+def gate_latencies(phases: Phases, whole: Sequence[Calls]) -> dict[str, float | None]:
     """The latencies that a gate sees: of the worse phase; one with too few requests for a p99 is judged within the `whole`, of which the
     bound of the slowest request always is.
 
@@ -187,31 +187,31 @@ def judged(phases: Phases, whole: Sequence[Calls]) -> dict[str, float | None]:
     together = latencies(whole)
     if not {CREATION, DELETION} <= set(phases):
         return dict.fromkeys(together)
-    found = [latencies(each) for each in phases.values()]
+    by_phase = [latencies(calls) for calls in phases.values()]
     worse: dict[str, float | None] = {}
     for name, value in together.items():
-        values = [each[name] for each in found]
-        present = [each for each in (*values, value if None in values else None) if each is not None]
+        values = [latency[name] for latency in by_phase]
+        present = [latency for latency in (*values, value if None in values else None) if latency is not None]
         worse[name] = value if name.endswith("_slowest") else max(present, default=None)  # None of a phase: slower than any bound
     return worse
 
 
-def named(calls: Sequence[Calls]) -> dict[str, float | None]:
+def named_figures(calls: Sequence[Calls]) -> dict[str, float | None]:
     """Latencies and counts of a phase by name."""
     return latencies(calls) | {name: float(value) for name, value in counts(calls).items()}
 
 
-def of_deletion(phases: Phases) -> dict[str, float | None]:
+def deletion_figures(phases: Phases) -> dict[str, float | None]:
     """Those of the deletion, with `deletion/` before their names."""
-    return {f"{DELETION}/{name}": value for name, value in named(phases.get(DELETION, [])).items()}
+    return {f"{DELETION}/{name}": value for name, value in named_figures(phases.get(DELETION, [])).items()}
 
 
-def told(phases: Phases) -> list[dict[str, Any]]:
+def call_records(phases: Phases) -> list[dict[str, Any]]:
     """Each kind of request of each phase: count, and p99 in seconds with its error bar; the most frequent of a phase first."""
     return [
-        {"phase": phase, "call": each.name, "count": each.count, "p99_s": each.p99, "low_s": each.low, "high_s": each.high}
+        {"phase": phase, "call": call.name, "count": call.count, "p99_s": call.p99, "low_s": call.low, "high_s": call.high}
         for phase, calls in phases.items()
-        for each in calls
+        for call in calls
     ]
 
 
@@ -220,10 +220,10 @@ def counts(calls: Iterable[Calls]) -> dict[str, int]:
 
     A server-side apply is a PATCH, as for the client that sends it.
     """
-    found: dict[str, int] = defaultdict(int)
-    for each in calls:
-        verb = "PATCH" if each.verb == "APPLY" else each.verb
-        resource = f"{each.resource}/{each.subresource}" if each.subresource else each.resource
+    by_name: dict[str, int] = defaultdict(int)
+    for call in calls:
+        verb = "PATCH" if call.verb == "APPLY" else call.verb
+        resource = f"{call.resource}/{call.subresource}" if call.subresource else call.resource
         for name in {verb, _ALIASES.get(verb, verb)}:
-            found[f"{name}-{resource}-count"] += each.count
-    return dict(found)
+            by_name[f"{name}-{resource}-count"] += call.count
+    return dict(by_name)

@@ -22,18 +22,18 @@ PATIENCE = 5.0
 
 async def addresses(kube: Kube) -> list[str]:
     """host:port of each API server; empty where we may not ask. Raises KubeError."""
-    found: set[str] = set()
-    for each in await _list(kube, "discovery.k8s.io/v1", "EndpointSlice", "default", "kubernetes.io/service-name=kubernetes"):
-        ports = [port["port"] for port in each.get("ports") or []]
-        hosts = [host for endpoint in each.get("endpoints") or [] for host in endpoint.get("addresses") or []]
-        found |= {f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host in hosts for port in ports}
-    return sorted(found)
+    hosts_and_ports: set[str] = set()
+    for endpoints in await _list(kube, "discovery.k8s.io/v1", "EndpointSlice", "default", "kubernetes.io/service-name=kubernetes"):
+        ports = [port["port"] for port in endpoints.get("ports") or []]
+        hosts = [host for endpoint in endpoints.get("endpoints") or [] for host in endpoint.get("addresses") or []]
+        hosts_and_ports |= {f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host in hosts for port in ports}
+    return sorted(hosts_and_ports)
 
 
 async def live(kube: Kube) -> int:
     """How many API servers renew their Lease; 0 where we may not ask. Raises KubeError."""
     leases = await _list(kube, "coordination.k8s.io/v1", "Lease", "kube-system", IDENTITY)
-    renewed = [unix_ns(each["spec"].get("renewTime")) / 1e9 for each in leases]
+    renewed = [unix_ns(lease["spec"].get("renewTime")) / 1e9 for lease in leases]
     return sum(max(renewed) - at <= FRESH for at in renewed) if renewed else 0
 
 
@@ -47,28 +47,32 @@ async def _list(kube: Kube, api_version: str, kind: str, namespace: str, labels:
 
 
 @asynccontextmanager
-async def each_of(kube: Kube) -> AsyncIterator[list[Kube]]:
+async def clients(kube: Kube) -> AsyncIterator[list[Kube]]:
     """A client of each API server; of the only one, or where nothing tells how many there are, the client that we have.
 
     Raises KubeError where there are several and one cannot be reached by its address: then nobody can tell what all were asked.
     """
-    there, count = await addresses(kube), await live(kube)
-    if max(len(there), count) < 2:
+    known_addresses, count = await addresses(kube), await live(kube)
+    if max(len(known_addresses), count) < 2:
         yield [kube]
         return
-    if len(there) < count:
+    if len(known_addresses) < count:
         raise KubeError(
-            0, "Several", f"{count} API servers answer behind {len(there) or 'an'} address(es): each counts its own requests alone"
+            0,
+            "Several",
+            f"{count} API servers answer behind {len(known_addresses) or 'an'} address(es): each counts its own requests alone",
         )
     async with AsyncExitStack() as stack:
         clients = []
-        for address in there:
+        for address in known_addresses:
             host = kube.cluster.server_name or urlsplit(kube.cluster.server).hostname
             own = replace(kube.cluster, server=f"{urlsplit(kube.cluster.server).scheme}://{address}", server_name=host)
             client = await stack.enter_async_context(Kube(own, retries=0))
             try:
                 await client.raw("GET", "/version", timeout=PATIENCE)
             except KubeError as error:
-                raise KubeError(0, "Several", f"there are {len(there)} API servers, and {address} cannot be asked: {error}") from None
+                raise KubeError(
+                    0, "Several", f"there are {len(known_addresses)} API servers, and {address} cannot be asked: {error}"
+                ) from None
             clients.append(client)
         yield clients

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from perfdag.kube import Kube, KubeError, Resource
-from perfdag.steps.scale.chains import CHAINS, without_pods
+from perfdag.steps.scale.chains import CHAINS, has_no_pods
 from perfdag.steps.scale.files import RunFile
 from perfdag.steps.scale.generator import Submission
-from perfdag.steps.scale.removal import everything
+from perfdag.steps.scale.removal import deletable_resources
 from perfdag.steps.scale.runai import SettingsError
 from perfdag.steps.scale.stages import unix_ns
 from perfdag.steps.scale.templates import INDEX_LABEL, RUN_LABEL, SUBMIT_ANNOTATION, members_of
@@ -20,31 +20,31 @@ async def find(kube: Kube, run: str, namespace: str | None) -> list[Resource]:
 
     Raises KubeError (404) where there are none.
     """
-    found = []
-    for resource in await everything(kube):
+    kinds = []
+    for resource in await deletable_resources(kube):
         try:
-            if resource.namespaced and await _made(kube, resource, run, namespace):
-                found.append(resource)
+            if resource.namespaced and await _created_by_run(kube, resource, run, namespace):
+                kinds.append(resource)
         except KubeError as error:
             if error.status not in (403, 404, 405):
                 raise
-    if not found:
+    if not kinds:
         where = f"in the namespace {namespace}" if namespace else "on this cluster"
         raise KubeError(
             404, "NoRun", f"nothing of run {run} is {where}", "the id is said when a run starts; give --namespace where it may be"
         )
-    return found
+    return kinds
 
 
 def workload_of(run: str, kinds: list[Resource]) -> Resource:
     """The kind that is measured. Raises SettingsError where that cannot be told."""
     known = (
-        [each for each in kinds if each.kind in CHAINS]
-        or [each for each in kinds if not without_pods(each.api_version, each.kind)]
+        [resource for resource in kinds if resource.kind in CHAINS]
+        or [resource for resource in kinds if not has_no_pods(resource.api_version, resource.kind)]
         or kinds
     )
     if len(known) > 1:
-        names = ", ".join(each.kind for each in known)
+        names = ", ".join(resource.kind for resource in known)
         raise SettingsError(f"run {run} created {names}; which is measured is in its run.json: take a sample with -o and its folder")
     return known[0]
 
@@ -55,7 +55,7 @@ async def attach(kube: Kube, run: str, kinds: list[Resource], namespace: str | N
     Raises KubeError, SettingsError.
     """
     workload = workload_of(run, kinds)
-    bodies = sorted(await _made(kube, workload, run, namespace), key=_index)
+    bodies = sorted(await _created_by_run(kube, workload, run, namespace), key=_index)
     if not bodies:
         raise KubeError(404, "NoRun", f"nothing of run {run} is left")
     shift = time.time_ns() - time.monotonic_ns()
@@ -63,7 +63,7 @@ async def attach(kube: Kube, run: str, kinds: list[Resource], namespace: str | N
     namespaces = list(dict.fromkeys(item.namespace for item in items))
     project = namespaces[0].removeprefix("runai-")
     members = members_of({**bodies[0], "apiVersion": workload.api_version, "kind": workload.kind})
-    others = [(each.api_version, each.kind) for each in kinds if each != workload]
+    others = [(resource.api_version, resource.kind) for resource in kinds if resource != workload]
     file = RunFile(run, workload.api_version, workload.kind, namespaces, project, members or 1, members, True, items, {}, others)
     file.attached = True
     return file
@@ -80,8 +80,8 @@ async def follow(kube: Kube, run: str, namespace: str | None, known: RunFile | N
         nonlocal seen
         try:
             if seen:  # the kinds stay as they were: of those that are left another would be taken for the workload
-                there = [await kube.resource(*each) for each in ((seen.api_version, seen.kind), *seen.others)]
-                seen = _joined(seen, await attach(kube, run, there, namespace))
+                resources = [await kube.resource(*kind) for kind in ((seen.api_version, seen.kind), *seen.others)]
+                seen = _merge(seen, await attach(kube, run, resources, namespace))
             else:
                 seen = await attach(kube, run, kinds, namespace)
         except KubeError as error:
@@ -92,17 +92,17 @@ async def follow(kube: Kube, run: str, namespace: str | None, known: RunFile | N
     return read
 
 
-def _joined(seen: RunFile, now: RunFile) -> RunFile:
-    uids = {each.uid for each in seen.submissions}
-    items = [*seen.submissions, *(each for each in now.submissions if each.uid not in uids)]
+def _merge(seen: RunFile, now: RunFile) -> RunFile:
+    uids = {item.uid for item in seen.submissions}
+    items = [*seen.submissions, *(item for item in now.submissions if item.uid not in uids)]
     namespaces = list(dict.fromkeys([*seen.namespaces, *now.namespaces]))
-    return replace(seen, namespaces=namespaces, submissions=sorted(items, key=lambda each: each.index))
+    return replace(seen, namespaces=namespaces, submissions=sorted(items, key=lambda item: item.index))
 
 
-async def _made(kube: Kube, resource: Resource, run: str, namespace: str | None) -> list[dict[str, Any]]:
+async def _created_by_run(kube: Kube, resource: Resource, run: str, namespace: str | None) -> list[dict[str, Any]]:
     """What the run itself created: a controller may give its object's labels to what it makes of it (KubeVirt does to launcher pods)."""
-    found = await kube.list(resource, namespace, labels=f"{RUN_LABEL}={run},{INDEX_LABEL}")
-    return [each for each in found if not any(owner.get("controller") for owner in each["metadata"].get("ownerReferences") or ())]
+    bodies = await kube.list(resource, namespace, labels=f"{RUN_LABEL}={run},{INDEX_LABEL}")
+    return [body for body in bodies if not any(owner.get("controller") for owner in body["metadata"].get("ownerReferences") or ())]
 
 
 def _index(body: dict[str, Any]) -> int:

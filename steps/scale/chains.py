@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from perfdag.steps.scale.stages import foreign
+from perfdag.steps.scale.stages import is_foreign
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ _GROUPS = ("scheduling.run.ai/v2alpha2", "scheduling.run.ai/v1", "scheduling.vol
 _JOBS = {"RunaiJob": "run.ai/v1", "PyTorchJob": "kubeflow.org/v1"}
 
 
-def without_pods(api_version: str, kind: str) -> bool:
+def has_no_pods(api_version: str, kind: str) -> bool:
     """Whether it is of a kind of Kubernetes' own that brings up no pods: such a one is there once it is created."""
     group = api_version.rpartition("/")[0]
     return kind in NO_PODS and ("." not in group or group.endswith(".k8s.io"))
@@ -143,20 +143,20 @@ def without_pods(api_version: str, kind: str) -> bool:
 
 def chain(api_version: str, kind: str) -> tuple[Step, ...]:
     """The steps of a workload kind; a kind unknown here is taken for one that brings up pods."""
-    known = None if foreign(api_version, kind) else CHAINS.get(kind)
-    return known or (_alone(kind) if without_pods(api_version, kind) else _any(kind))
+    known = None if is_foreign(api_version, kind) else CHAINS.get(kind)
+    return known or (_alone(kind) if has_no_pods(api_version, kind) else _any(kind))
 
 
 def kinds_of(api_version: str, kind: str) -> list[tuple[str, str]]:
     """(apiVersion, kind) of all that the chain of a workload looks at, the workload first."""
-    known = kind in CHAINS and not foreign(api_version, kind)
-    between = _BETWEEN.get(kind, () if known or without_pods(api_version, kind) else _ANY)
-    found = [(api_version, kind), *(each for each in between if each[1] != kind)]  # kinds are told apart by name alone
+    known = kind in CHAINS and not is_foreign(api_version, kind)
+    between = _BETWEEN.get(kind, () if known or has_no_pods(api_version, kind) else _ANY)
+    kinds = [(api_version, kind), *(pair for pair in between if pair[1] != kind)]  # kinds are told apart by name alone
     for step in chain(api_version, kind):
         if step.kind == "PodGroup":
-            found += [(group, "PodGroup") for group in _GROUPS]
+            kinds += [(group, "PodGroup") for group in _GROUPS]
         elif step.kind in ("Pod", "PersistentVolumeClaim"):
-            found.append(("v1", step.kind))
+            kinds.append(("v1", step.kind))
         elif step.kind != kind:
-            found.append((_JOBS.get(step.kind, api_version), step.kind))
-    return list(dict.fromkeys(found))
+            kinds.append((_JOBS.get(step.kind, api_version), step.kind))
+    return list(dict.fromkeys(kinds))

@@ -82,7 +82,7 @@ class Heartbeat:
         self._lost = 0
         self._paused, self._resumed = False, 0
         self.stopped = ""
-        self._standing, self._room = asyncio.Event(), asyncio.Semaphore(IN_FLIGHT)
+        self._without_replaced_pods, self._room = asyncio.Event(), asyncio.Semaphore(IN_FLIGHT)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "Heartbeat":
@@ -94,7 +94,7 @@ class Heartbeat:
 
     async def __aexit__(self, *_: object) -> None:
         self.pause()
-        await tasks.end(self._tasks)
+        await tasks.cancel(self._tasks)
         with suppress(KubeError):
             await self._kube.delete(await self._kube.resource("v1", "ConfigMap"), self._name, self._namespace)
 
@@ -112,7 +112,7 @@ class Heartbeat:
     async def _beat(self) -> None:
         maps = await self._kube.resource("v1", "ConfigMap")
         path = maps.path(self._namespace, self._name)
-        await self._standing.wait()
+        await self._without_replaced_pods.wait()
         start = time.monotonic_ns()
         async with asyncio.TaskGroup() as beats:
             for number in itertools.count(1):
@@ -144,11 +144,11 @@ class Heartbeat:
         try:
             maps = await self._kube.resource("v1", "ConfigMap")
             async for event in self._kube.watch(maps, self._namespace, fields=f"metadata.name={self._name}", patience=PATIENCE):
-                self._standing.set()
+                self._without_replaced_pods.set()
                 beat = (event.object.get("data") or {}).get("beat", "")
                 if event.listed:
-                    for each in [each for each in self._due if each in self._answered]:
-                        self._lose(each, event.received_ns)
+                    for beat_due in [beat_due for beat_due in self._due if beat_due in self._answered]:
+                        self._lose(beat_due, event.received_ns)
                 elif due := self._due.pop(beat, 0):
                     self._lags.append((event.received_ns - due) / 1e9)
                     self._arrived[beat] = event.received_ns
@@ -163,7 +163,7 @@ class Heartbeat:
     def _stop(self, error: KubeError) -> None:
         self.stopped = self.stopped or str(error)
         self._lose_late()
-        self._standing.set()
+        self._without_replaced_pods.set()
 
     def _lose_late(self) -> None:
         for late in self._late():

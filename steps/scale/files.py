@@ -36,28 +36,28 @@ class RunFile:
     """Whether it was found on the cluster: then that is asked again, and not the file."""
 
 
-_MADE = ("observed.jsonl", "sampled.json", "stages.parquet", "summary.json", "times.csv", "perf-audit-results.json")
+_OUTPUTS = ("observed.jsonl", "sampled.json", "stages.parquet", "summary.json", "times.csv", "perf-audit-results.json")
 _SUBMISSION = ("run.json", "submitted.json")
 _PICTURE = re.compile(r"(general|detailed|timeline|scurves|ecdf|order|api-calls)(-\d+){0,2}\.png")
 
 
-def forget(folder: Path, but: Iterable[str] = (), *, submission: bool = False) -> None:
+def remove_outputs(folder: Path, but: Iterable[str] = (), *, submission: bool = False) -> None:
     """Remove what was made of an earlier run, pictures too: its rows would be joined to the next one's, or taken for them. Files `but` stay,
     and those of the submission itself where it is not asked for them."""
-    made = {*_MADE, *(_SUBMISSION if submission else ())} - {*but}
-    for path in [each for each in folder.iterdir() if each.name in made or _PICTURE.fullmatch(each.name)]:
+    outputs = {*_OUTPUTS, *(_SUBMISSION if submission else ())} - {*but}
+    for path in [path for path in folder.iterdir() if path.name in outputs or _PICTURE.fullmatch(path.name)]:
         path.unlink()
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
     """What summary.json tells of the results in the folder; nothing where it is not there or cannot be read."""
     with suppress(OSError, ValueError):
-        if isinstance(told := orjson.loads((folder / "summary.json").read_bytes()), dict):
-            return told
+        if isinstance(summary := orjson.loads((folder / "summary.json").read_bytes()), dict):
+            return summary
     return {}
 
 
-def prefix_of(run: str) -> str:
+def name_prefix(run: str) -> str:
     """What the names of a submission's workloads begin with."""
     return f"j-{run[-6:]}"
 
@@ -67,17 +67,17 @@ def write_run(path: Path, file: RunFile, done: Submitted) -> None:
     shift = round(done.started_wall * 1e9) - done.started_ns
     rows = [
         [
-            each.index,
-            each.name,
-            each.namespace,
-            each.intended_ns + shift,
-            each.started_ns + shift if each.started_ns else 0,
-            each.answered_ns + shift if each.answered_ns else 0,
-            each.uid,
-            each.retries,
-            each.error,
+            item.index,
+            item.name,
+            item.namespace,
+            item.intended_ns + shift,
+            item.started_ns + shift if item.started_ns else 0,
+            item.answered_ns + shift if item.answered_ns else 0,
+            item.uid,
+            item.retries,
+            item.error,
         ]
-        for each in file.submissions
+        for item in file.submissions
     ]
     body = {key: value for key, value in vars(file).items() if key != "submissions"}
     write_json(path, body | {"submissions": rows})
@@ -93,7 +93,7 @@ def read_run(folder: Path, mono_to_unix_ns: int) -> RunFile:
     except ValueError as error:
         raise SettingsError(f"cannot read {path}: {error}") from None
     try:
-        body["submissions"] = [_submission(each, mono_to_unix_ns) for each in body["submissions"]]
+        body["submissions"] = [_submission(row, mono_to_unix_ns) for row in body["submissions"]]
     except (KeyError, TypeError, ValueError):
         raise SettingsError(f"{path}: submissions: missing, or not as `perfdag scale submit` writes them") from None
     return checked(path, RunFile, body)
@@ -101,5 +101,5 @@ def read_run(folder: Path, mono_to_unix_ns: int) -> RunFile:
 
 def _submission(row: list[Any], shift: int) -> Submission:
     index, name, namespace, intended, started, answered, uid, retries, error = row
-    at, sent, told = (value - shift if value else 0 for value in (intended, started, answered))
-    return Submission(index, name, namespace, at, sent, told, uid, retries, error)
+    at, sent, answered_at = (value - shift if value else 0 for value in (intended, started, answered))
+    return Submission(index, name, namespace, at, sent, answered_at, uid, retries, error)

@@ -15,9 +15,9 @@ import orjson
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale.gpus import GPU, free_gpus, waits
 from perfdag.steps.scale.observer import Observer
-from perfdag.steps.scale.removal import NOT_CLOSED, close_queue
+from perfdag.steps.scale.removal import QUEUE_NOT_CLOSED, close_queue
 from perfdag.steps.scale.result import Result
-from perfdag.steps.scale.scenario import NotHereError, Spec, begin, finish, session_of, template_of
+from perfdag.steps.scale.scenario import ScenarioUnavailableError, Spec, finish, session_of, start_run, template_of
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.templates import RUN_LABEL, Document, Template
 
@@ -40,13 +40,15 @@ VOLCANO = GangScheduler("Volcano", "scheduling.volcano.sh/v1beta1", "volcano", "
 KAI = GangScheduler("KAI", "scheduling.run.ai/v2", "kai-scheduler")
 
 
-async def found(kube: Kube, scenario: str) -> GangScheduler:
+async def find_scheduler(kube: Kube, scenario: str) -> GangScheduler:
     """The gang scheduler of this cluster. Raises NotHereError that says which were looked for."""
-    for each in (VOLCANO, KAI):
+    for scheduler in (VOLCANO, KAI):
         with suppress(KubeError):
-            await kube.resource(each.queue, "Queue")
-            return each
-    raise NotHereError(f"{scenario} needs Volcano or KAI, and the cluster serves Queues of neither {VOLCANO.queue} nor {KAI.queue}")
+            await kube.resource(scheduler.queue, "Queue")
+            return scheduler
+    raise ScenarioUnavailableError(
+        f"{scenario} needs Volcano or KAI, and the cluster serves Queues of neither {VOLCANO.queue} nor {KAI.queue}"
+    )
 
 
 def queues(scheduler: GangScheduler, run: str, share: int) -> list[Object]:
@@ -79,8 +81,8 @@ def gang_of(scheduler: GangScheduler, jobs: Template, members: int, queue: str) 
     pods["spec"]["schedulerName"] = scheduler.scheduler
     if scheduler.name == "KAI":
         metadata["annotations"]["kai.scheduler/batch-min-member"] = str(members)
-        for each in (metadata, pods["metadata"]):
-            each["labels"]["kai.scheduler/queue"] = queue
+        for target in (metadata, pods["metadata"]):
+            target["labels"]["kai.scheduler/queue"] = queue
         return Template(jobs.source, (Document("batch/v1", "Job", orjson.dumps(job)),))
     own = {"perfdag/gang": metadata["name"]}
     pods["metadata"] |= {"annotations": {"scheduling.k8s.io/group-name": metadata["name"]}}
@@ -90,33 +92,33 @@ def gang_of(scheduler: GangScheduler, jobs: Template, members: int, queue: str) 
     replicas = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata, "spec": spec}
     group = {"apiVersion": scheduler.group, "kind": "PodGroup", "metadata": metadata, "spec": {"minMember": members, "queue": queue}}
     bodies = (group, replicas)
-    return Template(jobs.source, tuple(Document(each["apiVersion"], each["kind"], orjson.dumps(each)) for each in bodies))
+    return Template(jobs.source, tuple(Document(body["apiVersion"], body["kind"], orjson.dumps(body)) for body in bodies))
 
 
 @asynccontextmanager
 async def own_queues(
-    kube: Kube, scheduler: GangScheduler, run: str, share: int, left: list[str], tell: Callable[[str], None]
+    kube: Kube, scheduler: GangScheduler, run: str, share: int, left: list[str], log: Callable[[str], None]
 ) -> AsyncIterator[tuple[str, str]]:
     """The two queues of a run, gone again at the end. What is said of those that are not is in `left`, and told where an error is raised or the
     end is interrupted."""
     bodies = queues(scheduler, run, share)
     resource = await kube.resource(scheduler.queue, "Queue")
-    say, names = tell, [body["metadata"]["name"] for body in bodies]
+    say, names = log, [body["metadata"]["name"] for body in bodies]
     try:
         for body in bodies:
             await kube.create(body)
         yield names[-2], names[-1]
         say = left.append
     finally:
-        remedy, said, there = f"`perfdag scale delete --run {run}` deletes it", list[str](), names[::-1]
+        remedy, messages, there = f"`perfdag scale delete --run {run}` deletes it", list[str](), names[::-1]
         try:
             while there:
                 if why := await _remove_queue(kube, resource, there[0]):
-                    said.append(f"the queue {there[0]} is left: {why}; {remedy}")
+                    messages.append(f"the queue {there[0]} is left: {why}; {remedy}")
                 del there[0]
         finally:
-            for text in [*said, *(f"whether the queue {name} is left is not known (interrupted); {remedy}" for name in there)]:
-                (tell if there else say)(text)
+            for text in [*messages, *(f"whether the queue {name} is left is not known (interrupted); {remedy}" for name in there)]:
+                (log if there else say)(text)
 
 
 async def _remove_queue(kube: Kube, resource: Any, name: str) -> str:
@@ -129,7 +131,7 @@ async def _remove_queue(kube: Kube, resource: Any, name: str) -> str:
             return ""
         except KubeError as error:
             why = str(error)
-        if NOT_CLOSED in why:
+        if QUEUE_NOT_CLOSED in why:
             with suppress(KubeError):  # the next deletion tells
                 await close_queue(kube, resource, name)
         await asyncio.sleep(PAUSE)
@@ -155,13 +157,13 @@ async def gang(kube: Kube, spec: Spec) -> Result:
 
     `count` gangs of `workers` pods of `gpus` GPUs; where all would fit, as many as fit and one more. Raises NotHereError.
     """
-    scheduler, free = await found(kube, "gang"), await free_gpus(kube)
-    size, run = max(1, spec.gpus), begin(spec, "gang")
+    scheduler, free = await find_scheduler(kube, "gang"), await free_gpus(kube)
+    size, run = max(1, spec.gpus), start_run(spec, "gang")
     fitting = room_for(list(free.values()), size, spec.workers)
     count = max(spec.count, fitting + 1)
     jobs = template_of(spec, run, name="job", gpus=size)
     left: list[str] = []
-    async with own_queues(kube, scheduler, run, sum(free.values()), left, spec.tell) as (queue, _):
+    async with own_queues(kube, scheduler, run, sum(free.values()), left, spec.log) as (queue, _):
         template = gang_of(scheduler, jobs, spec.workers, queue)
         async with session_of(kube, spec, run, template) as session:
             await session.create(count, spec.schedule, spec.parallel)
@@ -181,39 +183,39 @@ async def reclaim(kube: Kube, spec: Spec) -> Result:
 
     Raises NotHereError. The scheduler must reclaim between queues (Volcano: the action `reclaim`); if it does not, that is said.
     """
-    scheduler, free = await found(kube, "reclaim"), await free_gpus(kube)
-    size, run = max(1, spec.gpus), begin(spec, "reclaim")
+    scheduler, free = await find_scheduler(kube, "reclaim"), await free_gpus(kube)
+    size, run = max(1, spec.gpus), start_run(spec, "reclaim")
     room = sum(count // size for count in free.values())
     half = room // 2
     jobs = template_of(spec, run, name="job", gpus=size, workers=1)
     spec.workers, left = 1, list[str]()
     async with (
-        own_queues(kube, scheduler, run, half * size, left, spec.tell) as (first, second),
+        own_queues(kube, scheduler, run, half * size, left, spec.log) as (first, second),
         session_of(kube, spec, run, gang_of(scheduler, jobs, 1, first)) as session,
     ):
         await session.create(room, Schedule(), spec.parallel)
         filled = await session.wait("Pod", room, spec.timeout, "scheduled")
         session.template = gang_of(scheduler, jobs, 1, second)
-        made = await session.create(half, Schedule(), spec.parallel)
-        jobs_of = {each.uid for each in made.created}
+        claimants = await session.create(half, Schedule(), spec.parallel)
+        jobs_of = {item.uid for item in claimants.created}
 
         def reclaimed() -> set[str]:
-            return {each.owner for each in session.observer.of("Pod") if each.owner in jobs_of and "scheduled" in each.stages}
+            return {pod.owner for pod in session.observer.of("Pod") if pod.owner in jobs_of and "scheduled" in pod.stages}
 
         await session.until(lambda: len(reclaimed()) == len(jobs_of), spec.timeout)
         seen = reclaimed()
         if not filled or len(seen) < half:
             session.notes.append(
-                f"reclaim: first queue filled {filled}; {len(seen)} of {half} reclaimed {session.ended(spec.timeout)}; does {scheduler.name} reclaim?"
+                f"reclaim: first queue filled {filled}; {len(seen)} of {half} reclaimed {session.wait_end(spec.timeout)}; does {scheduler.name} reclaim?"
             )
-        gone = [each for each in session.observer.of("Pod") if "gone" in each.stages or "evicted" in each.stages]
+        gone = [pod for pod in session.observer.of("Pod") if "gone" in pod.stages or "evicted" in pod.stages]
         extra: dict[str, float | None] = {
             "reclaimed": float(len(seen)),
             "evicted": float(len(gone)),
-            **waits("reclaim_wait", session, made),
+            **waits("reclaim_wait", session, claimants),
         }
         # what had to go for the other queue's share cannot be placed again: a ReplicaSet's next pod waits, a Job has no other
-        evicted = {each.owner for each in gone} - jobs_of
+        evicted = {pod.owner for pod in gone} - jobs_of
         result = await finish("reclaim", spec, session, extra, planned_misses=half, among=evicted)
     result.facts["notes"] += left
     return result

@@ -43,11 +43,11 @@ class Verdict:
 
 def parse(text: str) -> Gate:
     """A gate from text such as `api_p99 < 1`. Raises ValueError with the form wanted."""
-    found = _FORM.fullmatch(text)
+    match = _FORM.fullmatch(text)
     try:
-        if not found:
+        if not match:
             raise ValueError
-        return Gate(found[1], found[2], float(found[3] or found[4]), found[5])
+        return Gate(match[1], match[2], float(match[3] or match[4]), match[5])
     except ValueError:
         raise ValueError(f"not a gate: {text!r}; write METRIC < VALUE, or METRIC < RATIO * METRIC") from None
 
@@ -56,18 +56,18 @@ SLO = (Gate("api_p99", "<", 1.0), Gate("api_list_p99", "<", 30.0))
 """Limits of Kubernetes' API in seconds: requests of one object, and lists (kubernetes/community, slos/api_call_latency.md)."""
 
 
-def with_slo(given: Sequence[Gate]) -> list[Gate]:
+def with_slo(own: Sequence[Gate]) -> list[Gate]:
     """The limits of the API and the gates given, of which one on the same metric takes a limit's place."""
-    metrics = {each.metric for each in given}
-    return [*(each for each in SLO if each.metric not in metrics), *given]
+    metrics = {gate.metric for gate in own}
+    return [*(limit for limit in SLO if limit.metric not in metrics), *own]
 
 
-def hold(gates: Sequence[Gate], figures: Mapping[str, float | None]) -> list[Verdict]:
+def evaluate(gates: Sequence[Gate], figures: Mapping[str, float | None]) -> list[Verdict]:
     """Each gate against the figures of a run (NaN counts as absent)."""
-    return [_hold(gate, figures) for gate in gates]
+    return [_evaluate(gate, figures) for gate in gates]
 
 
-def _hold(gate: Gate, figures: Mapping[str, float | None]) -> Verdict:
+def _evaluate(gate: Gate, figures: Mapping[str, float | None]) -> Verdict:
     value = _present(figures.get(gate.metric))
     most = _present(figures.get(_NEVER_ABOVE.get(gate.metric, "")))
     if value is None and most is not None and gate.op in ("<", "<=") and not gate.other and _OPS[gate.op](most, gate.value):
@@ -85,4 +85,4 @@ def _present(value: float | None) -> float | None:
 
 def breaches(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """Those that did not pass."""
-    return [each for each in verdicts if not each.passed]
+    return [verdict for verdict in verdicts if not verdict.passed]

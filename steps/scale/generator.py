@@ -25,7 +25,7 @@ from perfdag.steps.scale.templates import Template
 
 HELD = 0.98
 """An open loop that reaches less than this share of its rate did not hold it, unless nothing was late."""
-BESIDE = 20
+EXTRA_CONNECTIONS = 20
 """Connections for watches, the lock and lists."""
 LATE = 0.1
 """Seconds: where 99 of 100 objects went at most so late, the schedule was held. Of a single batch this is all that can be said."""
@@ -34,7 +34,7 @@ LATE = 0.1
 def connections(parallel: int) -> int:
     """Connections for so many creations in flight and for what goes beside them (all beats on their way among it): a creation that waits for one of
     ours would count it as the server's time."""
-    return max(100, parallel + clock.IN_FLIGHT + BESIDE)
+    return max(100, parallel + clock.IN_FLIGHT + EXTRA_CONNECTIONS)
 
 
 @dataclass(slots=True)
@@ -75,11 +75,11 @@ class ApiSubmitter:
     @classmethod
     async def open(cls, kube: Kube, template: Template) -> "ApiSubmitter":
         """Look up the kinds of the template. Raises KubeError where the cluster does not have one."""
-        return cls(kube, [await kube.resource(each.api_version, each.kind) for each in template.documents])
+        return cls(kube, [await kube.resource(document.api_version, document.kind) for document in template.documents])
 
     async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
         """See Submitter. A conflict after a retry is our own create whose answer was lost."""
-        paths = self._paths.get(namespace) or [each.path(namespace) for each in self._resources]
+        paths = self._paths.get(namespace) or [resource.path(namespace) for resource in self._resources]
         self._paths[namespace] = paths
         uid = ""
         for path, body in zip(paths, bodies, strict=True):
@@ -133,7 +133,7 @@ class CommandSubmitter:
         return ""
 
 
-def nameless(text: str, name: str) -> str:
+def without_name(text: str, name: str) -> str:
     """A message without the object's name and what is made from it, so that equal causes are equal texts."""
     return re.sub(rf"\b([a-z0-9]+-)*{re.escape(name)}(-[a-z0-9]+)*\b", "NAME", text)[:300] if name else text[:300]
 
@@ -162,7 +162,7 @@ class Submitted:
     @property
     def created(self) -> list[Submission]:
         """Those the server (or the submitter) accepted."""
-        return [each for each in self.submissions if each.answered_ns and not each.error]
+        return [item for item in self.submissions if item.answered_ns and not item.error]
 
     def summary(self, schedule: Schedule) -> dict[str, Any]:
         """Rates in objects/s, lags in seconds, failures by message, and whether the schedule was held (None: a closed loop).
@@ -170,15 +170,15 @@ class Submitted:
         `rate_share` is of what was sent; it is None too where all of that was due at once, which has no rate. A schedule of which a part was
         never sent was not held.
         """
-        sent = [each for each in self.submissions if each.started_ns]
+        sent = [item for item in self.submissions if item.started_ns]
         done = self.created
-        span = (max(each.answered_ns for each in done) - min(each.started_ns for each in sent)) / 1e9 if done else 0.0
-        lags = sorted(each.lag for each in sent)
-        planned, took = _span(each.intended_ns for each in sent), _span(each.started_ns for each in sent)
+        span = (max(item.answered_ns for item in done) - min(item.started_ns for item in sent)) / 1e9 if done else 0.0
+        lags = sorted(item.lag for item in sent)
+        planned, took = _span(item.intended_ns for item in sent), _span(item.started_ns for item in sent)
         share = (1.0 if took <= planned else planned / took) if planned else None
         late = lags[min(len(lags) - 1, -(-99 * len(lags) // 100) - 1)] if lags else 0.0
         held = len(sent) == len(self.submissions) and (late <= LATE or (share is not None and share >= HELD))
-        causes = Counter(nameless(each.error, each.name) for each in self.submissions if each.error)
+        causes = Counter(without_name(item.error, item.name) for item in self.submissions if item.error)
         return {
             "planned": len(self.submissions),
             "created": len(done),
@@ -197,8 +197,8 @@ class Submitted:
 
 def _span(moments: Iterable[int]) -> float:
     """Seconds from the first to the last of moments in ns; 0 without any."""
-    found = list(moments)
-    return (max(found) - min(found)) / 1e9 if found else 0.0
+    times = list(moments)
+    return (max(times) - min(times)) / 1e9 if times else 0.0
 
 
 async def generate(
@@ -237,7 +237,7 @@ async def generate(
             if not schedule.open_loop:
                 item.intended_ns = time.monotonic_ns()  # a closed loop has no time to be late for
             intended = _rfc3339(done.wall(item.intended_ns))
-            bodies = [each.render(item.name, item.namespace, item.index, intended) for each in template.documents]
+            bodies = [document.render(item.name, item.namespace, item.index, intended) for document in template.documents]
             item.started_ns = time.monotonic_ns()
             tally: Counter[str] = Counter()
             try:

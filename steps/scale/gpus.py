@@ -13,7 +13,7 @@ from perfdag.steps.scale.nodes import takes_pods, untolerated
 from perfdag.steps.scale.records import Record
 from perfdag.steps.scale.result import Result
 from perfdag.steps.scale.rows import Family
-from perfdag.steps.scale.scenario import NotHereError, Spec, begin, finish, session_of, template_of
+from perfdag.steps.scale.scenario import ScenarioUnavailableError, Spec, finish, session_of, start_run, template_of
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import Session
 from perfdag.steps.scale.summary import rank
@@ -26,7 +26,7 @@ VERDICT = 30.0
 
 async def _gpus(kube: Kube) -> tuple[dict[str, int], Counter[str]]:
     """Allocatable GPUs by node, of nodes that are Ready and take our pods; and how many more have GPUs, by the taints that keep us away."""
-    found: dict[str, int] = {}
+    allocatable: dict[str, int] = {}
     barred: Counter[str] = Counter()
     for node in await kube.list(await kube.resource("v1", "Node")):
         count = int((node["status"].get("allocatable") or {}).get(GPU, 0))
@@ -34,8 +34,8 @@ async def _gpus(kube: Kube) -> tuple[dict[str, int], Counter[str]]:
             if taints := untolerated(node):
                 barred[", ".join(taints)] += 1
             else:
-                found[node["metadata"]["name"]] = count
-    return found, barred
+                allocatable[node["metadata"]["name"]] = count
+    return allocatable, barred
 
 
 async def _allocated(kube: Kube) -> Counter[str]:
@@ -56,7 +56,7 @@ async def free_gpus(kube: Kube) -> dict[str, int]:
     free = {name: max(0, count - held[name]) for name, count in gpus.items()}
     if not sum(free.values()):
         tainted = "".join(f"; {count} nodes with GPUs have taints that our pods do not tolerate: {keys}" for keys, count in barred.items())
-        raise NotHereError(f"no free {GPU} on this cluster{tainted}; `perfdag scale nodes` makes simulated ones")
+        raise ScenarioUnavailableError(f"no free {GPU} on this cluster{tainted}; `perfdag scale nodes` makes simulated ones")
     return free
 
 
@@ -68,40 +68,40 @@ async def fill(kube: Kube, spec: Spec) -> Result:
     free = await free_gpus(kube)
     size = max(1, spec.gpus)
     room = sum(count // size for count in free.values())
-    run = begin(spec, "fill")
+    run = start_run(spec, "fill")
     async with session_of(kube, spec, run, template_of(spec, run, name="pod", gpus=size)) as session:
         fitting = await session.create(room, Schedule(), spec.parallel)
         await session.wait("Pod", len(fitting.created), spec.timeout, "scheduled")
-        placed = reaching(session, fitting, "scheduled") == room
+        placed = count_reaching(session, fitting, "scheduled") == room
         before = await _allocated(kube)
         over = [name for name, count in (await _gpus(kube))[0].items() if before[name] > count]
-        made = await session.create(1, Schedule(), 1)
-        await session.until(lambda: reaching(session, made, "scheduled", "unschedulable") == len(made.created), VERDICT)
-        refused = reaching(session, made, "unschedulable") > reaching(session, made, "scheduled")
+        extra_pod = await session.create(1, Schedule(), 1)
+        await session.until(lambda: count_reaching(session, extra_pod, "scheduled", "unschedulable") == len(extra_pod.created), VERDICT)
+        refused = count_reaching(session, extra_pod, "unschedulable") > count_reaching(session, extra_pod, "scheduled")
         extra: dict[str, float | None] = {
             "gpus_free": float(sum(free.values())),
             "gpus_allocated": float(session.reached("Pod", "scheduled") * size),
             "nodes_overcommitted": float(len(over)),
-            "unschedulable_verdict": _verdict(session, made) if refused else None,
+            "unschedulable_verdict": _verdict(session, extra_pod) if refused else None,
         }
         if not placed or over or not refused:
             session.notes.append(f"fill: placed {placed}, over-committed {over[:5]}, extra pod refused {refused}")
-        return await finish("fill", spec, session, extra, planned_misses=1, among={each.uid for each in made.created})
+        return await finish("fill", spec, session, extra, planned_misses=1, among={item.uid for item in extra_pod.created})
 
 
-def seen_of(session: Session, made: Submitted) -> list[Record]:
+def records_of(session: Session, batch: Submitted) -> list[Record]:
     """Records of what was created at once; what other creations made is not among them."""
-    return [record for each in made.created if (record := session.observer.records.get(each.uid))]
+    return [record for item in batch.created if (record := session.observer.records.get(item.uid))]
 
 
-def reaching(session: Session, made: Submitted, *stages: str) -> int:
+def count_reaching(session: Session, batch: Submitted, *stages: str) -> int:
     """How many of what was created at once reached one of the stages; each counts once."""
-    return sum(any(stage in each.stages for stage in stages) for each in seen_of(session, made))
+    return sum(any(stage in record.stages for stage in stages) for record in records_of(session, batch))
 
 
-def _verdict(session: Session, made: Submitted) -> float | None:
+def _verdict(session: Session, batch: Submitted) -> float | None:
     """Seconds from sending a pod to the watch's word that it cannot be placed; None where only a list told of that."""
-    (item,), (record,) = made.created, seen_of(session, made)
+    (item,), (record,) = batch.created, records_of(session, batch)
     at = record.times("unschedulable")
     return (at[2] - item.started_ns) / 1e9 if at and at[2] else None
 
@@ -116,20 +116,20 @@ async def fragmentation(kube: Kube, spec: Spec) -> Result:
     whole = [name for name, count in free.items() if count == largest]
     small = len(whole) * largest // 2
     ideal = len(whole) - -(-small // largest)
-    run = begin(spec, "fragmentation")
+    run = start_run(spec, "fragmentation")
     async with session_of(kube, spec, run, template_of(spec, run, name="pod", gpus=1)) as session:
-        made = await session.create(small, Schedule(), spec.parallel)
-        await session.wait("Pod", len(made.created), spec.timeout, "scheduled")
-        standing = reaching(session, made, "scheduled")
+        small_pods = await session.create(small, Schedule(), spec.parallel)
+        await session.wait("Pod", len(small_pods.created), spec.timeout, "scheduled")
+        standing = count_reaching(session, small_pods, "scheduled")
         if standing < small:
             session.notes.append(f"fragmentation: {standing} of {small} small pods were placed, so nothing tells how well they were packed")
         session.template = template_of(spec, run, name="pod", gpus=largest)
         big = await session.create(ideal, Schedule(), spec.parallel)
-        await session.until(lambda: reaching(session, big, "scheduled", "unschedulable") == len(big.created), spec.timeout)
-        got = reaching(session, big, "scheduled")
+        await session.until(lambda: count_reaching(session, big, "scheduled", "unschedulable") == len(big.created), spec.timeout)
+        got = count_reaching(session, big, "scheduled")
         extra: dict[str, float | None] = {"whole_nodes_ideal": float(ideal), "whole_nodes_placed": float(got)}
         extra["packing"] = got / ideal if ideal and standing == small else None
-        uids = {each.uid for each in big.created}
+        uids = {item.uid for item in big.created}
         return await finish("fragmentation", spec, session, extra, planned_misses=len(uids) - got, among=uids)
 
 
@@ -138,7 +138,7 @@ async def preemption(kube: Kube, spec: Spec) -> Result:
 
     Makes two PriorityClasses and deletes them. Raises NotHereError without free GPUs.
     """
-    free, size, run = await free_gpus(kube), max(1, spec.gpus), begin(spec, "preemption")
+    free, size, run = await free_gpus(kube), max(1, spec.gpus), start_run(spec, "preemption")
     room = sum(count // size for count in free.values())
     wanted = min(spec.count, room)
     async with _priorities(kube, run) as (low, high):
@@ -146,39 +146,39 @@ async def preemption(kube: Kube, spec: Spec) -> Result:
         async with session_of(kube, spec, run, template) as session:
             low_ones = await session.create(room, Schedule(), spec.parallel)
             await session.wait("Pod", len(low_ones.created), spec.timeout, "scheduled")
-            if (held := reaching(session, low_ones, "scheduled")) < room:
+            if (held := count_reaching(session, low_ones, "scheduled")) < room:
                 session.notes.append(f"{held} of {room} low-priority pods were placed, so not all of the others had to evict one")
             session.template = with_priority(template_of(spec, run, name="pod", gpus=size), high)
-            made = await session.create(wanted, Schedule(), spec.parallel)
-            if not await session.until(lambda: reaching(session, made, "scheduled") == len(made.created), spec.timeout):
-                session.notes.append(f"not all high-priority pods placed {session.ended(spec.timeout)}")
-            gone = sum("gone" in each.stages or "evicted" in each.stages for each in session.observer.of("Pod"))
-            extra = waits("preemptor_wait", session, made) | {"evicted": float(gone)}
+            preemptors = await session.create(wanted, Schedule(), spec.parallel)
+            if not await session.until(lambda: count_reaching(session, preemptors, "scheduled") == len(preemptors.created), spec.timeout):
+                session.notes.append(f"not all high-priority pods placed {session.wait_end(spec.timeout)}")
+            gone = sum("gone" in pod.stages or "evicted" in pod.stages for pod in session.observer.of("Pod"))
+            extra = waits("preemptor_wait", session, preemptors) | {"evicted": float(gone)}
             return await finish("preemption", spec, session, extra)
 
 
-def waits(name: str, session: Session, made: Submitted) -> dict[str, float | None]:
+def waits(name: str, session: Session, batch: Submitted) -> dict[str, float | None]:
     """Median and maximum of what the workloads of one creation waited for a node, in seconds; None where one that never got one, which
     waits for ever, is among those that would tell."""
     family = Family(session.observer.records)
-    ordered = sorted(_waited(family.below(each.uid)["Pod"]) for each in made.created)
+    ordered = sorted(_waited(family.below(item.uid)["Pod"]) for item in batch.created)
     return {f"{name}_p50": rank(ordered, 0.50), f"{name}_max": rank(ordered, 1.0)}
 
 
 def _waited(pods: Sequence[Record]) -> float:
     """Seconds on the watch's clock from a workload's first pod to the first that got a node; infinite where that was not seen."""
-    made = [times[2] for each in pods if (times := each.times("created")) and times[2]]
-    placed = [times[2] for each in pods if (times := each.times("scheduled")) and times[2]]
-    return (min(placed) - min(made)) / 1e9 if made and placed else math.inf
+    created = [times[2] for pod in pods if (times := pod.times("created")) and times[2]]
+    placed = [times[2] for pod in pods if (times := pod.times("scheduled")) and times[2]]
+    return (min(placed) - min(created)) / 1e9 if created and placed else math.inf
 
 
 def with_priority(template: Template, name: str) -> Template:
     """The template's pods at a priority class."""
     documents = []
-    for each in template.documents:
-        body = orjson.loads(each.body)
+    for document in template.documents:
+        body = orjson.loads(document.body)
         body["spec"]["priorityClassName"] = name
-        documents.append(Document(each.api_version, each.kind, orjson.dumps(body)))
+        documents.append(Document(document.api_version, document.kind, orjson.dumps(body)))
     return Template(template.source, tuple(documents))
 
 

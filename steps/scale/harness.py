@@ -12,7 +12,7 @@ WINDOW = 5.0
 """Seconds over which the share is taken: a creation of some seconds is what counts, not the mean of a long run."""
 
 
-class Harness:
+class SelfLoad:
     """CPU of the thread that all requests and watches of this process run in; an async context manager."""
 
     def __init__(self, interval: float = 1.0) -> None:
@@ -22,14 +22,14 @@ class Harness:
         self._paused: tuple[float, float] | None = None
         self._left_out = (0.0, 0.0)
 
-    async def __aenter__(self) -> "Harness":
+    async def __aenter__(self) -> "SelfLoad":
         self._look()
         self._task = asyncio.create_task(self._keep_looking())
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._task:
-            await tasks.end([self._task])
+            await tasks.cancel([self._task])
 
     def pause(self) -> None:
         """Leave out what follows, until `resume`: what this process does with its figures is none of them."""
@@ -70,11 +70,11 @@ class Harness:
 
 def busiest(seen: Sequence[tuple[float, float]], window: float = WINDOW) -> float | None:
     """The largest share of CPU, of (time, CPU time) in seconds, over `window` seconds or a little more; None where it took less."""
-    found, start = None, 0
+    largest, start = None, 0
     for at, used in seen:
         while start + 1 < len(seen) and at - seen[start + 1][0] >= window:
             start += 1
         if at - seen[start][0] >= window:
             share = (used - seen[start][1]) / (at - seen[start][0])
-            found = share if found is None else max(found, share)
-    return found
+            largest = share if largest is None else max(largest, share)
+    return largest

@@ -19,21 +19,21 @@ async def check_nodes(kube: Kube, count: int, per_node: int) -> dict[str, Any]:
     Raises TooDenseError where `count`, with the VMIs already there, is over `per_node` a node; KubeError.
     """
     every = await kube.list(await kube.resource("v1", "Node"))
-    nodes = [each for each in every if of_nodes.takes_pods(each)]
-    labelled = [each for each in nodes if each["metadata"].get("labels", {}).get("kubevirt.io/schedulable") == "true"]
-    fake = [each for each in nodes if of_nodes.simulated(each)]
-    usable = labelled or fake or [each for each in nodes if not _control_plane(each)]
-    there = await _running(kube)
-    if count + there > per_node * len(usable):
-        need, beside = -(-(count + there) // per_node), f" beside {there} already there" if there else ""
+    nodes = [node for node in every if of_nodes.takes_pods(node)]
+    labelled = [node for node in nodes if node["metadata"].get("labels", {}).get("kubevirt.io/schedulable") == "true"]
+    fake = [node for node in nodes if of_nodes.simulated(node)]
+    usable = labelled or fake or [node for node in nodes if not _control_plane(node)]
+    existing = await _running(kube)
+    if count + existing > per_node * len(usable):
+        need, beside = -(-(count + existing) // per_node), f" beside {existing} already there" if existing else ""
         raise TooDenseError(
             f"{count} VMIs{beside} on {len(usable)} nodes is over {per_node} a node; {need} nodes are needed (or raise per_node)"
         )
-    told = {each["metadata"]["name"]: of_nodes.virtual(each) for each in usable}
-    played = {each["metadata"]["name"] for each in fake}
+    virtual = {node["metadata"]["name"]: of_nodes.virtual(node) for node in usable}
+    played = {node["metadata"]["name"] for node in fake}
     facts: dict[str, Any] = {"nodes": len(usable), "simulated_nodes": len(fake)}
-    facts["nested_virtualisation"] = [name for name, virtual in told.items() if virtual]
-    facts["nested_unknown"] = [name for name, virtual in told.items() if virtual is None and name not in played]
+    facts["nested_virtualisation"] = [name for name, virtual in virtual.items() if virtual]
+    facts["nested_unknown"] = [name for name, virtual in virtual.items() if virtual is None and name not in played]
     return facts | {"kubevirt_version": await kubevirt_version(kube)}
 
 
@@ -49,8 +49,8 @@ def nested_note(facts: dict[str, Any]) -> str | None:
 async def kubevirt_version(kube: Kube) -> str | None:
     """What KubeVirt says of its version; None where it is not there, or simulated, or may not be asked."""
     with suppress(KubeError):
-        for each in await kube.list(await kube.resource("kubevirt.io/v1", "KubeVirt")):
-            version: str | None = (each.get("status") or {}).get("observedKubeVirtVersion")
+        for kubevirt in await kube.list(await kube.resource("kubevirt.io/v1", "KubeVirt")):
+            version: str | None = (kubevirt.get("status") or {}).get("observedKubeVirtVersion")
             return version
     return None
 
@@ -58,12 +58,12 @@ async def kubevirt_version(kube: Kube) -> str | None:
 async def _running(kube: Kube) -> int:
     """VMIs of the whole cluster that have not ended; 0 where we may not ask."""
     try:
-        found = await kube.list(await kube.resource("kubevirt.io/v1", VMI))
+        vmis = await kube.list(await kube.resource("kubevirt.io/v1", VMI))
     except KubeError as error:
         if error.status not in (403, 404):
             raise
         return 0
-    return sum((each.get("status") or {}).get("phase") not in ("Succeeded", "Failed") for each in found)
+    return sum((vmi.get("status") or {}).get("phase") not in ("Succeeded", "Failed") for vmi in vmis)
 
 
 def _control_plane(node: dict[str, Any]) -> bool:

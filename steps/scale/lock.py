@@ -34,20 +34,20 @@ class ExclusiveRun:
     """
 
     def __init__(
-        self, kube: Kube, run: str, timeout: float, told: Callable[[str], None] = lambda text: None, *, namespace: str = NAMESPACE
+        self, kube: Kube, run: str, timeout: float, log: Callable[[str], None] = lambda text: None, *, namespace: str = NAMESPACE
     ) -> None:
-        self._kube, self._run, self._namespace, self._timeout, self._told = kube, run, namespace, timeout, told
+        self._kube, self._run, self._namespace, self._timeout, self._told = kube, run, namespace, timeout, log
         self._task: asyncio.Task[None] | None = None
         self._seen: tuple[Any, Any] = (None, None)
         self._since = 0.0
         self.lost = ""
 
     async def __aenter__(self) -> "ExclusiveRun":
-        deadline, said = time.monotonic() + self._timeout, False
+        deadline, announced = time.monotonic() + self._timeout, False
         while (holder := await self._take()) is not None:
-            if not said:
+            if not announced:
                 self._told(f"waiting for performance run {holder} to end")
-                said = True
+                announced = True
             if time.monotonic() >= deadline:
                 raise LockTimeoutError(
                     f"performance run {holder} still holds the cluster after {self._timeout:g} s; wait for it, or delete lease {NAME}"
@@ -58,11 +58,11 @@ class ExclusiveRun:
 
     async def __aexit__(self, *_: object) -> None:
         if self._task:
-            await tasks.end([self._task])
+            await tasks.cancel([self._task])
         leases = await self._kube.resource("coordination.k8s.io/v1", "Lease")
         with suppress(KubeError):
-            there = await self._kube.get(leases, NAME, self._namespace)
-            if self._ours(there):
+            lease = await self._kube.get(leases, NAME, self._namespace)
+            if self._ours(lease):
                 await self._kube.delete(leases, NAME, self._namespace)
 
     def _body(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class ExclusiveRun:
         """None where the lease is ours now, else who holds it."""
         leases = await self._kube.resource("coordination.k8s.io/v1", "Lease")
         try:
-            there = await self._kube.create(
+            lease = await self._kube.create(
                 self._body(), self._namespace
             )  # after a retry it may be another's: all runs are one field manager
         except KubeError as error:
@@ -95,19 +95,19 @@ class ExclusiveRun:
             if error.reason != "AlreadyExists":
                 raise
             try:
-                there = await self._kube.get(leases, NAME, self._namespace)
+                lease = await self._kube.get(leases, NAME, self._namespace)
             except KubeError as error:
                 if error.status == 404:
                     return "that just ended"
                 raise
-        spec = there["spec"]
+        spec = lease["spec"]
         holder = spec.get("holderIdentity")
         if holder == self._run:
             return None
         if self._alive(holder, spec.get("renewTime")):
             return str(holder)
         body = self._body()
-        body["metadata"]["resourceVersion"] = there["metadata"]["resourceVersion"]  # only one of two takers gets through
+        body["metadata"]["resourceVersion"] = lease["metadata"]["resourceVersion"]  # only one of two takers gets through
         try:
             await self._kube.request("PUT", leases.path(self._namespace, NAME), json=body)
         except KubeError as error:
@@ -129,12 +129,12 @@ class ExclusiveRun:
             await asyncio.sleep(LIFE / 3)
             with suppress(KubeError):
                 try:
-                    there = await self._kube.get(leases, NAME, self._namespace)
+                    lease = await self._kube.get(leases, NAME, self._namespace)
                 except KubeError as error:
                     if error.status != 404:
                         raise
-                    there = await self._kube.create(self._body(), self._namespace)  # somebody deleted it, and nobody has taken it
-                if not self._ours(there):  # it had expired and another took it: it is not ours to keep alive
+                    lease = await self._kube.create(self._body(), self._namespace)  # somebody deleted it, and nobody has taken it
+                if not self._ours(lease):  # it had expired and another took it: it is not ours to keep alive
                     return
-                there["spec"]["renewTime"] = self._body()["spec"]["renewTime"]
-                await self._kube.request("PUT", leases.path(self._namespace, NAME), json=there)  # refused where it changed hands since
+                lease["spec"]["renewTime"] = self._body()["spec"]["renewTime"]
+                await self._kube.request("PUT", leases.path(self._namespace, NAME), json=lease)  # refused where it changed hands since

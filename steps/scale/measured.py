@@ -8,8 +8,8 @@ from perfdag.benchmark import SIMULATED, Failed, Infrastructure, Measurement, Me
 from perfdag.kube import KubeError
 from perfdag.steps.scale.apimetrics import DELETION
 from perfdag.steps.scale.gates import Gate
-from perfdag.steps.scale.generator import nameless
-from perfdag.steps.scale.rights import LackingError
+from perfdag.steps.scale.generator import without_name
+from perfdag.steps.scale.rights import MissingRightsError
 from perfdag.steps.scale.rows import Row
 from perfdag.steps.scale.summary import Summary
 
@@ -40,14 +40,14 @@ MOST = 50
 _NAMES = {"least": "min", "most": "max"}
 
 
-def explained(error: KubeError, benchmark: str, rules: Iterable[Mapping[str, Any]]) -> SampleError:
+def sample_error(error: KubeError, benchmark: str, rules: Iterable[Mapping[str, Any]]) -> SampleError:
     """What a cluster's refusal means for a sample: no cluster, no such kind or no rights are nobody's fault; an outage is retried.
 
     `rules` are the rights that `install --allow` grants to the benchmark.
     """
     if error.reason in ("Config", "NoKind"):
         return Skip(str(error))
-    if isinstance(error, LackingError) and not all(each.granted_by(rules) for each in error.lacking):
+    if isinstance(error, MissingRightsError) and not all(lack.granted_by(rules) for lack in error.missing):
         return Skip(f"{error}; it is beyond what `--allow {benchmark}` grants, so make the namespace and bind the Role before the run")
     if error.status in (401, 403):
         return Skip(f"{error}; `perfdag install --store ... --allow {benchmark}`, with its other options again, grants it to its pods")
@@ -59,47 +59,49 @@ def tool(name: str, simulated: bool) -> str:
     return f"{name}, {SIMULATED}" if simulated else name
 
 
-def of_stages(stages: Sequence[Summary], coords: dict[str, Any]) -> list[Measurement]:
+def stage_measurements(stages: Sequence[Summary], coords: dict[str, Any]) -> list[Measurement]:
     """Percentiles of each stage; those with too few samples are left out."""
-    found = []
-    for each in stages:
-        here = {**coords, "stage": each.stage, "since": each.since}
+    measurements = []
+    for summary in stages:
+        stage_coords = {**coords, "stage": summary.stage, "since": summary.since}
         for stat in _STATS:
-            value = getattr(each, stat)
+            value = getattr(summary, stat)
             if value is not None:
-                found.append(Measurement("stage_latency", value, _NAMES.get(stat, stat), here, each.ok + each.censored))
-    return found
+                measurements.append(
+                    Measurement("stage_latency", value, _NAMES.get(stat, stat), stage_coords, summary.ok + summary.censored)
+                )
+    return measurements
 
 
-def of_objects(rows: Sequence[Row], coords: dict[str, Any]) -> list[Measurement]:
+def object_measurements(rows: Sequence[Row], coords: dict[str, Any]) -> list[Measurement]:
     """Each object's own times for the stages that it reached or never will: two rows a stage, 32,000 of 2,000 training workloads (0.3 MB in the
     results)."""
     first = min((row.submitted for row in rows if row.submitted), default=0.0)
-    found = []
+    measurements = []
     for row in rows:
         if row.seconds is None:
             continue
-        here = {**coords, "stage": row.stage, "since": row.since}
+        stage_coords = {**coords, "stage": row.stage, "since": row.since}
         if row.status == "censored":
-            found.append(Measurement("object_missing", row.seconds, coords=here, subject=row.name))
+            measurements.append(Measurement("object_missing", row.seconds, coords=stage_coords, subject=row.name))
         elif row.status == "ok":
-            found.append(Measurement("object_latency", row.seconds, coords=here, subject=row.name))
+            measurements.append(Measurement("object_latency", row.seconds, coords=stage_coords, subject=row.name))
             if row.reached:
-                found.append(Measurement("object_time", row.reached - first, coords=here, subject=row.name))
-    return found
+                measurements.append(Measurement("object_time", row.reached - first, coords=stage_coords, subject=row.name))
+    return measurements
 
 
-def of_figures(figures: dict[str, float | None], coords: dict[str, Any], count: int, of: str = "vms") -> list[Measurement]:
+def figure_measurements(figures: dict[str, float | None], coords: dict[str, Any], count: int, of: str = "vms") -> list[Measurement]:
     """Named figures of a run of `count` VMs (or what `of` says): rates, ratios, API latency and calls (those of the deletion with coords of
     their own), components."""
-    deletion = {name: value for key, value in figures.items() if (name := of_deletion(key))}
-    figures = {key: value for key, value in figures.items() if not of_deletion(key)}
-    found = of_figures(deletion, {**coords, "phase": DELETION}, count, of) if deletion else []
+    deletion = {name: value for key, value in figures.items() if (name := deletion_name(key))}
+    figures = {key: value for key, value in figures.items() if not deletion_name(key)}
+    measurements = figure_measurements(deletion, {**coords, "phase": DELETION}, count, of) if deletion else []
 
     def put(metric: str, key: str, stat: str = "value", **more: Any) -> None:
         value = figures.get(key)
         if value is not None:
-            found.append(Measurement(metric, value, stat, {**coords, **more}))
+            measurements.append(Measurement(metric, value, stat, {**coords, **more}))
 
     pace = "throughput" if figures.get("submit_lag") is None else "paced_throughput"
     put(pace, "throughput_mean", "mean")
@@ -108,52 +110,52 @@ def of_figures(figures: dict[str, float | None], coords: dict[str, Any], count: 
         put(name, name, "p99" if name in ("submit_lag", "api_p99") else "value")
     put("watch_lag", "watch_lag_p99", "p99")
     for key in figures:
-        if call := call_of(key):
+        if call := call_name(key):
             put("api_calls", key, "value", **{"call": call, of: count})
         elif key.startswith(("virt_", "workqueue_", "node_")):
             put("component", key, figure=key)
-    return found
+    return measurements
 
 
-def of_deletion(figure: str) -> str:
+def deletion_name(figure: str) -> str:
     """The name of a figure of the deletion without what says so; nothing for any other (the call of one may have a slash too)."""
     return figure.removeprefix(f"{DELETION}/") if figure.startswith(f"{DELETION}/") else ""
 
 
-def call_of(figure: str) -> str:
+def call_name(figure: str) -> str:
     """The kind of request that a figure counts, or nothing: the audit's second names of POST and PUT would be calls of their own."""
     if figure.endswith("-phase-count") or not figure.endswith("-count") or figure.startswith(("CREATE-", "UPDATE-")):
         return ""
     return figure.removesuffix("-count")
 
 
-def of_calls(calls: Sequence[dict[str, Any]], coords: dict[str, Any], most: int = 40) -> list[Measurement]:
+def call_measurements(calls: Sequence[dict[str, Any]], coords: dict[str, Any], most: int = 40) -> list[Measurement]:
     """p99 by kind of request, the most frequent kinds of each phase."""
-    found = []
-    for phase in dict.fromkeys(each["phase"] for each in calls):
-        here = {**coords, "phase": phase} if phase == DELETION else coords
-        for each in [each for each in calls if each["phase"] == phase][:most]:
-            if each["p99_s"] is not None:
-                found.append(Measurement("api_latency", each["p99_s"], "p99", {**here, "call": each["call"]}, each["count"]))
-    return found
+    measurements = []
+    for phase in dict.fromkeys(call["phase"] for call in calls):
+        phase_coords = {**coords, "phase": phase} if phase == DELETION else coords
+        for call in [call for call in calls if call["phase"] == phase][:most]:
+            if call["p99_s"] is not None:
+                measurements.append(Measurement("api_latency", call["p99_s"], "p99", {**phase_coords, "call": call["call"]}, call["count"]))
+    return measurements
 
 
-def of_gates(verdicts: Sequence[dict[str, Any]], coords: dict[str, Any]) -> list[Measurement]:
+def gate_measurements(verdicts: Sequence[dict[str, Any]], coords: dict[str, Any]) -> list[Measurement]:
     """A row a gate, so that a check names the one that failed."""
-    found = []
-    for each in verdicts:
-        gate = Gate(**each["gate"])
-        found.append(Measurement("gates_failed", 0.0 if each["passed"] else 1.0, coords={**coords, "gate": str(gate)}))
-    return found
+    measurements = []
+    for verdict in verdicts:
+        gate = Gate(**verdict["gate"])
+        measurements.append(Measurement("gates_failed", 0.0 if verdict["passed"] else 1.0, coords={**coords, "gate": str(gate)}))
+    return measurements
 
 
 def messages(rows: Sequence[Row]) -> Counter[str]:
     """What is said of objects that were refused or did not get to a stage, without their names: message -> how many objects."""
     bad = {row.name: row for row in rows if row.error and row.status in ("failed", "censored")}
-    return Counter(nameless(row.error or "", row.name) for row in bad.values())
+    return Counter(without_name(row.error or "", row.name) for row in bad.values())
 
 
-def of_messages(rows: Sequence[Row], coords: dict[str, Any]) -> list[Measurement]:
+def message_measurements(rows: Sequence[Row], coords: dict[str, Any]) -> list[Measurement]:
     """A row for each distinct message with the number of objects; `perfdag history --failures` searches them."""
     return [Measurement("failures", float(count), coords={**coords, "message": text}) for text, count in messages(rows).most_common(MOST)]
 

@@ -35,8 +35,8 @@ class Moment:
     @property
     def best(self) -> int:
         """The most precise of the three, by our clock."""
-        told = self.event or self.api
-        return self.received or (told - self.ahead if told else 0)
+        server_time = self.event or self.api
+        return self.received or (server_time - self.ahead if server_time else 0)
 
     @property
     def served(self) -> int:
@@ -50,14 +50,14 @@ def difference(start: Moment, end: Moment, clocks: Clocks) -> tuple[float, float
         return (end.received - start.received) / 1e9, clocks.lag_s, "receive"
     if start.api and end.api:
         if whole_second(start.api) or whole_second(end.api):
-            return _cut(start.api, end.api), 1.0, "api"
+            return _whole_seconds(start.api, end.api), 1.0, "api"
         return (end.api - start.api) / 1e9, 1e-6, "api"
     if start.best and end.best:
-        return _cut(start.served, end.served), 1.0, "mixed"
+        return _whole_seconds(start.served, end.served), 1.0, "mixed"
     return None
 
 
-def _cut(start: int, end: int) -> float:
+def _whole_seconds(start: int, end: int) -> float:
     """Whole seconds between two times of the clock that cut one of them: only one cut would add or take half a second, on the average,
     and the seconds of another clock would add or take more."""
     second = 1_000_000_000

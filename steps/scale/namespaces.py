@@ -16,15 +16,15 @@ DELETION_PATIENCE = 120.0
 @asynccontextmanager
 async def own_namespaces(kube: Kube, names: Sequence[str], run: str) -> AsyncIterator[None]:
     """Create the namespaces that are missing, and delete those again at the end. Raises KubeError."""
-    made: list[str] = []
+    created: list[str] = []
     try:
         for name in names:
             if await ensure_namespace(kube, name, run):
-                made.append(name)
+                created.append(name)
         yield
     finally:
         namespaces = await kube.resource("v1", "Namespace")
-        for name in made:
+        for name in created:
             with suppress(KubeError):
                 await kube.delete(namespaces, name)
 
@@ -35,11 +35,11 @@ async def ensure_namespace(kube: Kube, name: str, run: str, patience: float = DE
     One that is being deleted is waited for, `patience` seconds at most. Raises KubeError.
     """
     deadline = time.monotonic() + patience
-    while there := await namespace_of(kube, name):
-        if not there["metadata"].get("deletionTimestamp"):
+    while namespace := await namespace_of(kube, name):
+        if not namespace["metadata"].get("deletionTimestamp"):
             return False
         if time.monotonic() >= deadline:
-            why = [each["message"] for each in there["status"].get("conditions") or [] if each["status"] == "True"]
+            why = [condition["message"] for condition in namespace["status"].get("conditions") or [] if condition["status"] == "True"]
             text = f"namespace {name} is still being deleted after {patience:g} s{': ' + '; '.join(why) if why else ''}"
             raise KubeError(0, "Terminating", " ".join(text.split()), "wait for it, mend what holds it, or take another namespace")
         await asyncio.sleep(0.2)

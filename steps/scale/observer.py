@@ -16,7 +16,7 @@ from perfdag.kube import Event, Kube, KubeError, Resource
 from perfdag.steps.scale import tasks
 from perfdag.steps.scale.record_store import RecordStore
 from perfdag.steps.scale.records import Record
-from perfdag.steps.scale.stages import Extractor, extractor, failure, last_seen, owner_of, unix_ns
+from perfdag.steps.scale.stages import Extractor, extractor, failure, last_observed, owner_of, unix_ns
 from perfdag.steps.scale.templates import RUN_LABEL
 
 Kind = tuple[str, str]
@@ -75,8 +75,8 @@ class Observer(RecordStore):
                 if error.status != 404:
                     raise
                 self.absent.append(f"{kind}.{api_version}")
-        there = {resource.kind for resource in resources}
-        self.absent = [each for each in self.absent if each.partition(".")[0] not in there]  # PodGroups have four homes
+        kinds_served = {resource.kind for resource in resources}
+        self.absent = [kind for kind in self.absent if kind.partition(".")[0] not in kinds_served]  # PodGroups have four homes
         if self._events:
             resources.append(await self.kube.resource("v1", "Event"))
         restored = set(self.records) | set(self.strays)
@@ -84,9 +84,9 @@ class Observer(RecordStore):
         there_now: set[str] = set()
         for resource in resources:
             there_now |= await self._start(resource)
-        lost = [self.records[uid] for uid in restored - there_now if uid in self.records and self.records[uid].kind in there]
+        lost = [self.records[uid] for uid in restored - there_now if uid in self.records and self.records[uid].kind in kinds_served]
         with suppress(KubeError):  # of a broken watch: who waits for something is told
-            await self.until(lambda: self._replayed() and all("gone" in each.stages for each in lost), REPLAY)
+            await self.until(lambda: self._replayed() and all("gone" in record.stages for record in lost), REPLAY)
         for record in lost:  # deleted while nobody looked, too long ago for the watch to tell
             self._record_stage(record, "gone", 0, 0, 0)
         return self
@@ -96,7 +96,7 @@ class Observer(RecordStore):
         return all(int(self.versions[kind]) >= at for kind, at in self._newest.items())
 
     async def __aexit__(self, *_: object) -> None:
-        await tasks.end(self._tasks)
+        await tasks.cancel(self._tasks)
         gc.unfreeze()
 
     async def _start(self, resource: Resource) -> set[str]:
@@ -144,7 +144,7 @@ class Observer(RecordStore):
         except KubeError as error:
             self._broken(error)
         except Exception as error:  # who waits is told, and what was seen is kept
-            self._broken(_unreadable(resource, metadata, error))
+            self._broken(_unreadable_object(resource, metadata, error))
         except asyncio.CancelledError:
             self.failed.append(KubeError(0, "Stopped", "the watch was stopped"))  # nobody waits for what it cannot tell any more
             raise
@@ -157,7 +157,7 @@ class Observer(RecordStore):
         try:
             self._take(resource.kind, read, event)
         except Exception as error:
-            raise _unreadable(resource, event.object["metadata"], error) from error
+            raise _unreadable_object(resource, event.object["metadata"], error) from error
 
     def _take(self, kind: str, read: Extractor, event: Event) -> None:
         body, received = event.object, 0 if event.listed else event.received_ns
@@ -181,12 +181,12 @@ class Observer(RecordStore):
             record.node = (body.get("status") or {}).get("nodeName", "") or record.node
         for stage, api, fresh in read(body) if "status" in body or "creationTimestamp" in metadata else ():
             self._record_stage(record, stage, api, 0, received if fresh else 0)
-        (told, since), over = failure(body), event.type == "DELETED" or "failed" in record.stages
-        if told != record.error and (told or not over):  # while it lives, what it said before has been mended
+        (message, since), over = failure(body), event.type == "DELETED" or "failed" in record.stages
+        if message != record.error and (message or not over):  # while it lives, what it said before has been mended
             warned = self.warned_at.get(record.uid, 0)
             # what is seen to change is the newest; a list gives objects first and Events after them, whatever was first
             record.error_at = since if event.listed and since else max(since, warned)
-            record.error, record.error_newer = told, bool(told) and record.error_at >= warned
+            record.error, record.error_newer = message, bool(message) and record.error_at >= warned
         if event.type == "DELETED":
             self._record_stage(record, "gone", 0, 0, received)
 
@@ -216,7 +216,7 @@ class Observer(RecordStore):
         elif stage and uid and uid not in self._others:
             self.pending_events.setdefault(uid, set()).add((stage, at))
         if body.get("type") == "Warning" and uid and uid not in self._others:
-            self.warn(uid, record, " ".join(f"{reason}: {body.get('message', '')}".split())[:500], last_seen(body))
+            self.warn(uid, record, " ".join(f"{reason}: {body.get('message', '')}".split())[:500], last_observed(body))
 
     def _record_stage(self, record: Record, stage: str, api: int, at: int, received: int) -> None:
         if self.note(record, stage, api, at, received):
@@ -225,7 +225,7 @@ class Observer(RecordStore):
     async def until(self, done: Callable[[], bool], timeout: float) -> bool:
         """Wait until `done()` holds, asked after changes; false after `timeout` seconds. Raises the KubeError of a broken watch."""
         deadline = time.monotonic() + timeout
-        while not (found := _timed(done))[0]:
+        while not (outcome := _timed(done))[0]:
             if self.failed:
                 raise self.failed[0]
             left = deadline - time.monotonic()
@@ -235,7 +235,7 @@ class Observer(RecordStore):
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), min(left, 0.5))
             # changes come in crowds, and one look at each crowd is enough; what a look costs goes off the times that are received
-            await asyncio.sleep(min(max(0.02, found[1]), max(0.0, left)))
+            await asyncio.sleep(min(max(0.02, outcome[1]), max(0.0, left)))
         return True
 
 
@@ -245,7 +245,7 @@ def _timed(done: Callable[[], bool]) -> tuple[bool, float]:
     return done(), time.monotonic() - start
 
 
-def _unreadable(resource: Resource, metadata: dict[str, Any], error: Exception) -> KubeError:
+def _unreadable_object(resource: Resource, metadata: dict[str, Any], error: Exception) -> KubeError:
     which = f"{resource.kind} {metadata.get('namespace', '')}/{metadata.get('name', '?')}"
     text = f"the watch ended at {which} ({resource.api_version}), which has not the form of its kind: {type(error).__name__} {error}"
     return KubeError(0, "Unreadable", " ".join(text.split())[:500])

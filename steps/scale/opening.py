@@ -14,10 +14,10 @@ from perfdag.steps.scale import apimetrics, apiservers, rights
 from perfdag.steps.scale.chains import kinds_of
 from perfdag.steps.scale.clock import Heartbeat, server_offset
 from perfdag.steps.scale.generator import ApiSubmitter
-from perfdag.steps.scale.harness import Harness
+from perfdag.steps.scale.harness import SelfLoad
 from perfdag.steps.scale.namespaces import own_namespaces
 from perfdag.steps.scale.observer import Observer
-from perfdag.steps.scale.removal import remove, stays, there
+from perfdag.steps.scale.removal import namespace_stays, objects_of_run, remove
 from perfdag.steps.scale.session import LEFT_BEHIND, Session
 from perfdag.steps.scale.templates import Template
 
@@ -40,9 +40,9 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
         expected_pods: int | None = None,
         deadline: float = math.inf,
         heartbeat: float = 0.5,
-        tell: Callable[[str], None] = lambda text: None,
+        log: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._kube, self._template, self._namespaces, self._run, self._tell = kube, template, list(namespaces), run, tell
+        self._kube, self._template, self._namespaces, self._run, self._tell = kube, template, list(namespaces), run, log
         self._expected, self._deadline, self._interval = expected_pods, deadline, heartbeat
         self._stack = AsyncExitStack()
         self._session: Session | None = None
@@ -59,16 +59,16 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
             scrapes: list[apimetrics.Scrape] = []
             servers: list[Kube] = []
             try:
-                servers = await self._stack.enter_async_context(apiservers.each_of(kube))
+                servers = await self._stack.enter_async_context(apiservers.clients(kube))
                 scrapes.append(await apimetrics.scrape(servers))
             except KubeError as error:
                 notes.append(f"no API server metrics: {error}")
-            kinds = [(each.api_version, each.kind) for each in template.documents] + watched
-            primary = [each.kind for each in template.documents]
+            kinds = [(document.api_version, document.kind) for document in template.documents] + watched
+            primary = [document.kind for document in template.documents]
             observer = await self._stack.enter_async_context(Observer(kube, self._run, kinds, self._namespaces, primary=primary))
             heartbeat = await self._stack.enter_async_context(Heartbeat(kube, self._run, self._namespaces[0], self._interval))
             offset = await server_offset(kube)
-            harness = await self._stack.enter_async_context(Harness())
+            self_load = await self._stack.enter_async_context(SelfLoad())
         except BaseException:
             await self._close()
             raise
@@ -85,7 +85,7 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
             self._expected,
             servers,
             notes=notes,
-            harness=harness,
+            self_load=self_load,
         )
         self._session.deadline = self._deadline
         return self._session
@@ -106,15 +106,15 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
             except KubeError as error:
                 why = str(error)
             finally:
-                failed = await self._closed()
+                failed = await self._close_stack()
             if doubt:
-                left, doubt = await self._staying(session)
+                left, doubt = await self._left_in_namespaces(session)
             if failed:
                 raise failed
         finally:
-            self._tell_left(left, why, doubt)
+            self._log_left(left, why, doubt)
 
-    async def _closed(self) -> KubeError | None:
+    async def _close_stack(self) -> KubeError | None:
         """Close what was opened; what kept some of it from it."""
         try:
             await self._stack.aclose()
@@ -122,23 +122,23 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
             return error
         return None
 
-    def _tell_left(self, left: int, why: str, doubt: str) -> None:
+    def _log_left(self, left: int, why: str, doubt: str) -> None:
         """Tell how many objects are left and `why`, or the `doubt` for which that is not known."""
-        here = f"of run {self._run} are left in {', '.join(self._namespaces)}"
+        scope = f"of run {self._run} are left in {', '.join(self._namespaces)}"
         how = f"`perfdag scale delete --run {self._run}` deletes them"
         if doubt:
-            reasons = dict.fromkeys(each for each in (why, doubt) if each)
-            self._tell(f"whether objects {here} is not known ({'; '.join(reasons)}); {how}")
+            reasons = dict.fromkeys(reason for reason in (why, doubt) if reason)
+            self._tell(f"whether objects {scope} is not known ({'; '.join(reasons)}); {how}")
         elif left:
-            self._tell(f"{left} objects {here}{f' ({why})' if why else ''}; {how}")
+            self._tell(f"{left} objects {scope}{f' ({why})' if why else ''}; {how}")
 
-    async def _staying(self, session: Session) -> tuple[int, str]:
+    async def _left_in_namespaces(self, session: Session) -> tuple[int, str]:
         """How many objects are left in namespaces that stay, or why that is not known."""
         kube = self._kube
         try:
-            stay = [name for name in self._namespaces if await stays(kube, name)]
-            resources = [await kube.resource(each.api_version, each.kind) for each in self._template.documents]
-            listed = await there(kube, self._run, resources, stay)
+            stay = [name for name in self._namespaces if await namespace_stays(kube, name)]
+            resources = [await kube.resource(document.api_version, document.kind) for document in self._template.documents]
+            listed = await objects_of_run(kube, self._run, resources, stay)
         except KubeError as error:
             return 0, str(error)
         return max(len(listed), session.left(session.submissions, stay)), ""
@@ -147,7 +147,7 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
         """Delete by label: an object may be there whose answer we did not wait for. Then wait for what its owners leave behind, and delete
         what appears meanwhile. Returns how many objects are left after LEFT_BEHIND seconds of it. Raises KubeError."""
         kube = self._kube
-        resources = [await kube.resource(each.api_version, each.kind) for each in self._template.documents[::-1]]
+        resources = [await kube.resource(document.api_version, document.kind) for document in self._template.documents[::-1]]
         if session.in_flight:  # a request that was cut off here may still be carried out there, on a busy server long after
             await remove(kube, self._run, resources, self._namespaces, 20, LEFT_BEHIND)
             await asyncio.sleep(IN_FLIGHT)

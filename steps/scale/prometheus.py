@@ -46,20 +46,20 @@ def queries() -> dict[str, tuple[str, str]]:
     """Figure prefix -> (PromQL, how to fold its series: range and rate give avg, min and max of the sum, share those of the part of the
     growth that has the label `rest` empty, p99 those of the growth of a histogram; growth gives the increase, requests that by verb and
     resource)."""
-    found: dict[str, tuple[str, str]] = {}
+    by_prefix: dict[str, tuple[str, str]] = {}
     for component in COMPONENTS:
         name, pods = component.replace("-", "_"), _POD % component
-        found[f"{name}_cpu_cores"] = (f"container_cpu_usage_seconds_total{{{pods}}}", "rate")
-        found[f"{name}_memory_bytes"] = (f"sum(container_memory_working_set_bytes{{{pods}}})", "range")
+        by_prefix[f"{name}_cpu_cores"] = (f"container_cpu_usage_seconds_total{{{pods}}}", "rate")
+        by_prefix[f"{name}_memory_bytes"] = (f"sum(container_memory_working_set_bytes{{{pods}}})", "range")
     queue = 'name=~"virt-controller.*"'
-    found["workqueue_adds"] = (_WORK, "growth")
-    found["workqueue_depth"] = (f"sum(kubevirt_workqueue_depth{{{queue}}})", "range")
-    found["workqueue_p99_s"] = (f"sum by (le) (kubevirt_workqueue_queue_duration_seconds_bucket{{{queue}}})", "p99")
+    by_prefix["workqueue_adds"] = (_WORK, "growth")
+    by_prefix["workqueue_depth"] = (f"sum(kubevirt_workqueue_depth{{{queue}}})", "range")
+    by_prefix["workqueue_p99_s"] = (f"sum by (le) (kubevirt_workqueue_queue_duration_seconds_bucket{{{queue}}})", "p99")
     by_idle = 'label_replace(node_cpu_seconds_total, "rest", "idle", "mode", "idle")'
-    found["node_cpu_ratio"] = (f"sum by (instance, rest) ({by_idle})", "share")
-    found["node_memory_ratio"] = ("1 - avg(node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes)", "range")
-    found[REQUESTS] = (_SENT, "requests")
-    return found
+    by_prefix["node_cpu_ratio"] = (f"sum by (instance, rest) ({by_idle})", "share")
+    by_prefix["node_memory_ratio"] = ("1 - avg(node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes)", "range")
+    by_prefix[REQUESTS] = (_SENT, "requests")
+    return by_prefix
 
 
 def names() -> set[str]:
@@ -77,9 +77,9 @@ def fold(series: list[list[Point]], how: str, start: float = -math.inf) -> dict[
 
     Where there is one at `start`, those that come later are new: they grow from 0.
     """
-    series = [[each for each in points if not math.isnan(each[1])] for points in series]
+    series = [[point for point in points if not math.isnan(point[1])] for points in series]
     if how in ("growth", "rate"):
-        series = born(series, start)
+        series = with_starts(series, start)
     if how == "growth":
         grown = [sum(grown for _, grown in growth(points)) for points in series if len(points) > 1]
         return {"": sum(grown) if grown else None}
@@ -91,10 +91,10 @@ def fold(series: list[list[Point]], how: str, start: float = -math.inf) -> dict[
             for moment, value in points:
                 at[moment] += value
         values = list(at.values())
-    return _spread(values)
+    return _avg_min_max(values)
 
 
-def born(series: list[list[Point]], start: float) -> list[list[Point]]:
+def with_starts(series: list[list[Point]], start: float) -> list[list[Point]]:
     """Counters with a point of 0 before their first where that is after `start`; as they are where there is none at `start`: then nothing tells
     that a counter is new, and not the looking at it."""
     moments = sorted({at for points in series for at, _ in points})
@@ -107,17 +107,17 @@ def born(series: list[list[Point]], start: float) -> list[list[Point]]:
 def share(rest: list[list[Point]], every: list[list[Point]]) -> dict[str, float | None]:
     """What is not of the `rest`, of the growth of `every` series."""
     parts = [1 - part / whole for part, whole in zip(rates(rest), rates(every), strict=False) if whole]
-    return _spread(parts)
+    return _avg_min_max(parts)
 
 
 def p99(buckets: Mapping[float, list[Point]]) -> dict[str, float | None]:
     """p99 of what cumulative buckets (by their upper bound) grew by, in each window in which they did."""
     windows = zip(*(rates([points]) for points in buckets.values()), strict=False)
-    found = [quantile(dict(zip(buckets, grown, strict=True)), 0.99)[0] for grown in windows]
-    return _spread([each for each in found if each is not None])
+    values = [quantile(dict(zip(buckets, grown, strict=True)), 0.99)[0] for grown in windows]
+    return _avg_min_max([value for value in values if value is not None])
 
 
-def _spread(values: list[float]) -> dict[str, float | None]:
+def _avg_min_max(values: list[float]) -> dict[str, float | None]:
     if not values:
         return {"_avg": None, "_min": None, "_max": None}
     return {"_avg": sum(values) / len(values), "_min": min(values), "_max": max(values)}
@@ -142,7 +142,7 @@ def rates(series: list[list[Point]]) -> list[float]:
     for points in series:
         for at, value in growth(points):
             grown[min(count - 1, int((at - moments[0]) / length - 1e-9))] += value
-    return [each / length for each in grown]
+    return [value / length for value in grown]
 
 
 @dataclass(frozen=True)
@@ -153,13 +153,13 @@ class Prometheus:
     token_file: str | None = None
     ca_file: str | None = None
 
-    async def ask(self, queries: Mapping[str, Mapping[str, str]], path: str = "query_range") -> dict[str, Any]:
+    async def query(self, queries: Mapping[str, Mapping[str, str]], path: str = "query_range") -> dict[str, Any]:
         """Name -> the `data` of each query's answer. Raises KubeError where it does not answer or refuses one."""
         import ssl
 
         import aiohttp
 
-        found: dict[str, Any] = {}
+        data: dict[str, Any] = {}
         try:
             headers = {"Authorization": f"Bearer {Path(self.token_file).read_text().strip()}"} if self.token_file else {}
             connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=self.ca_file)) if self.ca_file else None
@@ -173,26 +173,27 @@ class Prometheus:
                         body: dict[str, Any] = await answer.json(content_type=None)
                     if body.get("status") != "success":
                         raise KubeError(0, "Prometheus", f"Prometheus at {self.url} refuses {name}: {body.get('error', answer.status)}")
-                    found[name] = body["data"]
+                    data[name] = body["data"]
         except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
             raise KubeError(0, "Unreachable", f"no answer from Prometheus at {self.url}: {error}", "check --prometheus") from None
-        return found
+        return data
 
     async def probe(self) -> None:
         """Ask for nothing, so that a wrong URL or token is told before a run and not after it. Raises KubeError."""
-        await self.ask({"a probe": {"query": "vector(1)"}}, "query")
+        await self.query({"a probe": {"query": "vector(1)"}}, "query")
 
 
-async def scraped(prometheus: Prometheus, end: float, deadline: float = math.inf) -> tuple[dict[str, float], str]:
+async def wait_for_scrape(prometheus: Prometheus, end: float, deadline: float = math.inf) -> tuple[dict[str, float], str]:
     """Seconds between the scrapes of each of SOURCES that there is, once each series has one after `end` (Unix seconds) or has ended.
 
     Gives up after two intervals, after LATEST at most, and at `deadline` (time.monotonic()), which it notes. Raises KubeError.
     """
     while True:
         now = time.time()
-        asked = {name: {"query": f"{metric}[{LOOK_BACK}s]", "time": f"{now:.3f}"} for name, metric in SOURCES.items()}
+        lookbacks = {name: {"query": f"{metric}[{LOOK_BACK}s]", "time": f"{now:.3f}"} for name, metric in SOURCES.items()}
         moments = {
-            name: [[at for at, _ in points] for points in _series(data)] for name, data in (await prometheus.ask(asked, "query")).items()
+            name: [[at for at, _ in points] for points in _series(data)]
+            for name, data in (await prometheus.query(lookbacks, "query")).items()
         }
         gaps = {name: gap for name, series in moments.items() if (gap := _gap(series))}
         late = [name for name, gap in gaps.items() if any(end - 2 * gap <= ats[-1] < end for ats in moments[name] if ats)]
@@ -208,8 +209,8 @@ async def scraped(prometheus: Prometheus, end: float, deadline: float = math.inf
 
 def _gap(series: list[list[float]]) -> float | None:
     """The median of the seconds between samples."""
-    found = sorted(after - before for moments in series for before, after in pairwise(moments))
-    return found[len(found) // 2] if found else None
+    gaps = sorted(after - before for moments in series for before, after in pairwise(moments))
+    return gaps[len(gaps) // 2] if gaps else None
 
 
 async def component_figures(prometheus: Prometheus, start: float, end: float, gaps: Mapping[str, float]) -> dict[str, float | None]:
@@ -219,34 +220,34 @@ async def component_figures(prometheus: Prometheus, start: float, end: float, ga
     Raises KubeError where Prometheus does not answer.
     """
     wanted = queries()
-    found: dict[str, float | None] = dict.fromkeys(names())
-    asked = {}
+    figures: dict[str, float | None] = dict.fromkeys(names())
+    ranges = {}
     for name, (query, how) in wanted.items():
         gap = gaps.get(_source(name), math.inf)
         if end - start >= 2 * gap:
             first, last = (start + gap, end) if how == "range" else (start, end + gap)
             step = min(LONGEST_STEP, max(1.0, (last - first) / POINTS))
-            asked[name] = {"query": query, "start": f"{first:.3f}", "end": f"{last:.3f}", "step": f"{step:.3f}"}
-    data = await prometheus.ask(asked)
-    for name in asked:
+            ranges[name] = {"query": query, "start": f"{first:.3f}", "end": f"{last:.3f}", "step": f"{step:.3f}"}
+    data = await prometheus.query(ranges)
+    for name in ranges:
         how, every = wanted[name][1], _series(data[name])
         if how == "p99":
-            figures = p99(dict(zip((float(each["metric"]["le"]) for each in data[name]["result"]), every, strict=True)))
+            figures = p99(dict(zip((float(series["metric"]["le"]) for series in data[name]["result"]), every, strict=True)))
         elif how == "requests":
-            figures = _requests([each["metric"] for each in data[name]["result"]], every, start)
+            figures = _requests([series["metric"] for series in data[name]["result"]], every, start)
         else:
             figures = share(_series(data[name], "rest"), every) if how == "share" else fold(every, how, start)
-        found |= {f"{name}{suffix}": value for suffix, value in figures.items()}
-    return found
+        figures |= {f"{name}{suffix}": value for suffix, value in figures.items()}
+    return figures
 
 
 def _source(name: str) -> str:
-    return next(each for each in sorted(SOURCES, key=len, reverse=True) if name.startswith(each))
+    return next(source for source in sorted(SOURCES, key=len, reverse=True) if name.startswith(source))
 
 
 def _requests(metrics: list[dict[str, str]], every: list[list[Point]], start: float) -> dict[str, float | None]:
     """The growth of each verb and resource."""
-    every = born(every, start)  # of all together: the first request of a kind makes its series
+    every = with_starts(every, start)  # of all together: the first request of a kind makes its series
     groups: dict[str, list[list[Point]]] = defaultdict(list)
     for metric, points in zip(metrics, every, strict=True):
         groups[f"/{metric.get('verb', metric.get('method', ''))}-{metric.get('resource', '')}"].append(points)
@@ -255,5 +256,5 @@ def _requests(metrics: list[dict[str, str]], every: list[list[Point]], start: fl
 
 def _series(data: dict[str, Any], label: str = "") -> list[list[Point]]:
     """The points of each series, of those alone that have the label where one is named."""
-    chosen = [each for each in data["result"] if not label or each["metric"].get(label)]
-    return [[(float(at), float(value)) for at, value in each["values"]] for each in chosen]
+    chosen = [series for series in data["result"] if not label or series["metric"].get(label)]
+    return [[(float(at), float(value)) for at, value in series["values"]] for series in chosen]

@@ -62,19 +62,19 @@ class RecordStore:
         """How many objects of a kind reached one of the stages."""
         if len(stages) == 1:
             return self.counts[kind, stages[0]]
-        return sum(any(stage in each.stages for stage in stages) for each in self.of(kind))
+        return sum(any(stage in record.stages for stage in stages) for record in self.of(kind))
 
-    def over(self, kind: str, goal: str) -> int:
+    def reached_or_ended(self, kind: str, goal: str) -> int:
         """How many objects of a kind reached the goal or ended, each once. Costs no look at them."""
         return self.counts[kind, goal] + self._ended[kind] - self._ended_after[kind, goal]
 
     def _count(self, kind: str, stage: str, before: Sequence[str]) -> None:
         self.counts[kind, stage] += 1
-        if any(each in ENDED for each in before):
+        if any(earlier in ENDED for earlier in before):
             self._ended_after[kind, stage] += 1
         elif stage in ENDED:
             self._ended[kind] += 1
-            self._ended_after.update((kind, each) for each in (*before, stage))
+            self._ended_after.update((kind, reached) for reached in (*before, stage))
 
     @property
     def reasons(self) -> Counter[str]:
@@ -104,8 +104,10 @@ class RecordStore:
     def save(self, path: Path) -> None:
         """Write the state, so that another process can go on from it (atomically)."""
         known = self.records.keys() | self.strays.keys()
-        since = min((times[0] for each in self.records.values() if (times := each.times("created")) and times[0]), default=0)
-        early = {uid: [list(each) for each in sorted(told) if not each[1] or each[1] >= since] for uid, told in self.pending_events.items()}
+        since = min((times[0] for record in self.records.values() if (times := record.times("created")) and times[0]), default=0)
+        early = {
+            uid: [list(event) for event in sorted(told) if not event[1] or event[1] >= since] for uid, told in self.pending_events.items()
+        }
         mark = {
             "run": self.run,
             "versions": self.versions,
@@ -117,8 +119,8 @@ class RecordStore:
         ours, strays = self.records.values(), self.strays.values()
         lines = [
             orjson.dumps(mark),
-            *(orjson.dumps([each.dump(), True]) for each in ours),
-            *(orjson.dumps([each.dump(), False]) for each in strays),
+            *(orjson.dumps([record.dump(), True]) for record in ours),
+            *(orjson.dumps([record.dump(), False]) for record in strays),
         ]
         new = path.with_suffix(".new")
         new.write_bytes(b"\n".join(lines) + b"\n")

@@ -37,8 +37,8 @@ class Record:
 
     def dump(self) -> list[Any]:
         """For the state file."""
-        told = self.node, self.error, self.error_at, self.error_newer
-        return [self.kind, self.uid, self.name, self.namespace, self.owner, *told, self.stages, list(self._times)]
+        status = self.node, self.error, self.error_at, self.error_newer
+        return [self.kind, self.uid, self.name, self.namespace, self.owner, *status, self.stages, list(self._times)]
 
     @classmethod
     def read(cls, raw: list[Any], forget_receive: int = 0) -> "Record":

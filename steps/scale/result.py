@@ -49,33 +49,33 @@ class Result:
     @property
     def undecided(self) -> list[gating.Verdict]:
         """Gates without data where nothing else is against this size: it may have passed them. Empty where something else is."""
-        known = [each for each in self.verdicts if each.passed is not None]
-        return [] if replace(self, verdicts=known).failed else [each for each in self.verdicts if each.passed is None]
+        known = [verdict for verdict in self.verdicts if verdict.passed is not None]
+        return [] if replace(self, verdicts=known).failed else [verdict for verdict in self.verdicts if verdict.passed is None]
 
 
 def phase_counts(vmis: Iterable[Record]) -> dict[str, float]:
     """`<Phase>-phase-count` -> VMIs in it now, as KubeVirt's audit names them."""
-    found = dict.fromkeys((f"{phase}-phase-count" for phase in VM_PHASES), 0.0)
+    counts = dict.fromkeys((f"{phase}-phase-count" for phase in VM_PHASES), 0.0)
     names = {phase.lower(): f"{phase}-phase-count" for phase in VM_PHASES}
-    for each in vmis:
-        phases = [stage for stage in each.stages if stage in names]
-        if phases and "gone" not in each.stages:
-            found[names[max(phases, key=list(names).index)]] += 1
-    return found
+    for vmi in vmis:
+        phases = [stage for stage in vmi.stages if stage in names]
+        if phases and "gone" not in vmi.stages:
+            counts[names[max(phases, key=list(names).index)]] += 1
+    return counts
 
 
 def figures_of(session: Session, rows: list[Row], stages: list[Summary]) -> dict[str, float | None]:
     """Named figures: per stage p50, p95, p99 (seconds), throughput, success, API latency and counts, lag."""
-    found: dict[str, float | None] = {}
-    for each in stages:
-        found |= {f"{each.stage}_p50": each.p50, f"{each.stage}_p95": each.p95, f"{each.stage}_p99": each.p99}
+    figures: dict[str, float | None] = {}
+    for summary in stages:
+        figures |= {f"{summary.stage}_p50": summary.p50, f"{summary.stage}_p95": summary.p95, f"{summary.stage}_p99": summary.p99}
     final = [row for row in rows if row.stage == "creation_to_running"]
     every, first = len(session.submissions), len(session.batches[0][0].submissions) if session.batches else 0
     ramp = [row for row in final if row.index * every < first * len(final)]  # the churn after it goes at a pace of its own
     mean, best = throughput([row.reached for row in ramp if row.reached and row.status == "ok"])
-    created = sum(1 for each in session.submissions if each.answered_ns and not each.error)
+    created = sum(1 for item in session.submissions if item.answered_ns and not item.error)
     planned = len(final) or len(session.submissions)
-    found |= {
+    figures |= {
         "throughput_mean": mean,
         "throughput_best_5s": best,
         "success_ratio": sum(row.status == "ok" for row in final) / planned if planned else None,
@@ -85,14 +85,14 @@ def figures_of(session: Session, rows: list[Row], stages: list[Summary]) -> dict
     }
     calls = session.phases.get(CREATION, [])
     if calls and apimetrics.worst(calls) is None:
-        count = sum(each.count for each in calls if each.single)
+        count = sum(call.count for call in calls if call.single)
         session.notes.append(f"no api_p99: it wants {apimetrics.NEEDED} requests of single objects, and there were {count}")
-    found |= apimetrics.named(calls)
-    rates = [made.summary(schedule) for made, schedule in session.batches]
+    figures |= apimetrics.named_figures(calls)
+    rates = [batch.summary(schedule) for batch, schedule in session.batches]
     if rates:
-        found |= {
+        figures |= {
             "create_rate": rates[0]["create_rate_per_s"],
             "schedule_held": rates[0]["rate_share"],
             "submit_lag": rates[0]["lag_p99_s"],
         }
-    return found
+    return figures

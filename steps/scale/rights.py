@@ -10,11 +10,11 @@ from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale.templates import Template
 
 _API = "authorization.k8s.io/v1"
-_OWN, _WATCHED = ("create", "delete", "list", "watch"), ("list", "watch")
+_FIGURES, _WATCHED = ("create", "delete", "list", "watch"), ("list", "watch")
 
 
 @dataclass(frozen=True)
-class Lack:
+class MissingRight:
     """Verbs that we may not use on a resource, in one namespace or (empty) over the whole cluster."""
 
     group: str
@@ -37,59 +37,59 @@ class Lack:
         return all(any(has(rule, verb) for rule in rules) for verb in self.verbs)
 
 
-class LackingError(KubeError):
+class MissingRightsError(KubeError):
     """Rights that we have not; `who` is whom the API server takes us for (empty where it does not tell)."""
 
-    def __init__(self, lacking: Sequence[Lack], who: str, context: str) -> None:
-        self.lacking = list(lacking)
+    def __init__(self, lacking: Sequence[MissingRight], who: str, context: str) -> None:
+        self.missing = list(lacking)
         kind, _, account = who.partition(":serviceaccount:")
         namespace, _, name = account.partition(":")
         whom = (
             f"the service account {name} of the namespace {namespace}" if kind == "system" and name else f"the user of context {context!r}"
         )
         hint = f"grant it to {whom} with a Role or ClusterRole"
-        super().__init__(403, "Forbidden", f"you may not {'; '.join(map(str, self.lacking))}", hint)
+        super().__init__(403, "Forbidden", f"you may not {'; '.join(map(str, self.missing))}", hint)
 
 
 async def check(kube: Kube, template: Template, namespaces: Sequence[str], watched: Iterable[tuple[str, str]] = ()) -> None:
     """Raises LackingError that names the verbs, the kinds and the namespaces. A server that does not tell is no refusal, and a kind of
     `watched` (apiVersion, kind) that the cluster does not have is none to be watched."""
-    asked: dict[tuple[str, str, str], list[str]] = {}
+    wanted: dict[tuple[str, str, str], list[str]] = {}
     for document in template.documents:
         resource = await kube.resource(document.api_version, document.kind)
         for namespace in namespaces:
-            asked[document.api_version.rpartition("/")[0], resource.plural, namespace] = list(_OWN)
+            wanted[document.api_version.rpartition("/")[0], resource.plural, namespace] = list(_FIGURES)
     for api_version, kind in watched:
         with suppress(KubeError):
             resource = await kube.resource(api_version, kind)
             where = namespaces[0] if len(namespaces) == 1 else ""  # the observer's watch over several is of the whole cluster
-            asked.setdefault((api_version.rpartition("/")[0], resource.plural, where), list(_WATCHED))
+            wanted.setdefault((api_version.rpartition("/")[0], resource.plural, where), list(_WATCHED))
 
-    async def lack(group: str, resource: str, namespace: str, verbs: list[str]) -> Lack | None:
+    async def lack(group: str, resource: str, namespace: str, verbs: list[str]) -> MissingRight | None:
         allowed = await asyncio.gather(*(_allowed(kube, group, resource, namespace, verb) for verb in verbs))
         missing = tuple(verb for verb, may in zip(verbs, allowed, strict=True) if not may)
-        return Lack(group, resource, namespace, missing) if missing else None
+        return MissingRight(group, resource, namespace, missing) if missing else None
 
-    lacking = [each for each in await asyncio.gather(*(lack(*key, verbs) for key, verbs in asked.items())) if each]
+    lacking = [missing for missing in await asyncio.gather(*(lack(*key, verbs) for key, verbs in wanted.items())) if missing]
     if lacking:
-        raise LackingError(lacking, await _who(kube), kube.cluster.context)
+        raise MissingRightsError(lacking, await _who(kube), kube.cluster.context)
 
 
 async def _allowed(kube: Kube, group: str, resource: str, namespace: str, verb: str) -> bool:
     attributes = {"verb": verb, "group": group, "resource": resource, "namespace": namespace}
     body = {"apiVersion": _API, "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": attributes}}
     try:
-        told = await kube.request("POST", f"/apis/{_API}/selfsubjectaccessreviews", json=body)
+        review = await kube.request("POST", f"/apis/{_API}/selfsubjectaccessreviews", json=body)
     except KubeError as error:
         if error.status in (403, 404):
             return True
         raise
-    return bool(told["status"].get("allowed"))
+    return bool(review["status"].get("allowed"))
 
 
 async def _who(kube: Kube) -> str:
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     with suppress(KubeError, KeyError):
-        told = await kube.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", json=body)
-        return str(told["status"]["userInfo"]["username"])
+        review = await kube.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", json=body)
+        return str(review["status"]["userInfo"]["username"])
     return ""

@@ -66,13 +66,13 @@ class Family:
 
     def below(self, uid: str) -> dict[str, list[Record]]:
         """The object of that UID and all it owns, by kind."""
-        found: dict[str, list[Record]] = defaultdict(list)
+        by_kind: dict[str, list[Record]] = defaultdict(list)
         todo = [self._records[uid]] if uid in self._records else []
         while todo:
             record = todo.pop()
-            found[record.kind].append(record)
+            by_kind[record.kind].append(record)
             todo += self._children.get(record.uid, ())
-        return found
+        return by_kind
 
 
 def _moment(record: Record, stage: str, clocks: Clocks) -> Moment | None:
@@ -87,16 +87,16 @@ def _reached(step: Step, family: Mapping[str, list[Record]], expected: int | Non
     """When the step's stage was reached: for `last` only when all of them (`expected`, where it is known) were seen to reach it."""
     records = family.get(step.kind, [])
     if step.kind == VMI and step.stage != "failed":
-        records = _lasting(records)
+        records = _without_replaced_vmis(records)
     elif step.kind == "Pod":
-        records = _standing(records, step.stage, expected)
-    moments = [found for record in records if (found := _moment(record, step.stage, clocks))]
+        records = _without_replaced_pods(records, step.stage, expected)
+    moments = [moment for record in records if (moment := _moment(record, step.stage, clocks))]
     if not moments:
         return None
     if step.pick == "first":
-        return min(moments, key=lambda each: each.best or math.inf)
+        return min(moments, key=lambda moment: moment.best or math.inf)
     short = expected is not None and step.kind == "Pod" and len(moments) < expected
-    return None if short or len(moments) < len(records) else max(moments, key=lambda each: each.best)
+    return None if short or len(moments) < len(records) else max(moments, key=lambda moment: moment.best)
 
 
 def rows_of(
@@ -120,14 +120,14 @@ def rows_of(
     family, end = Family(records), until_ns + clocks.mono_to_unix_ns
     fake = None if simulated is None else set(simulated)
     steps = chain(api_version, kind)
-    by_name = {(each.namespace, each.name): each for each in records.values() if each.kind == kind}
+    by_name = {(record.namespace, record.name): record for record in records.values() if record.kind == kind}
     for item in submissions:
         record = records.get(item.uid) or by_name.get((item.namespace, item.name))
         if kind == SET:
-            found = _members(item, record, family, expected_pods or 1)
+            workloads = _members(item, record, family, expected_pods or 1)
         else:
-            found = [Workload(item, record, item.index, item.name, family.below(record.uid) if record else {}, expected_pods)]
-        for workload in found:
+            workloads = [Workload(item, record, item.index, item.name, family.below(record.uid) if record else {}, expected_pods)]
+        for workload in workloads:
             yield from _rows_of_one(workload, clocks, run, kind, steps, end, fake, messages or {})
 
 
@@ -146,27 +146,27 @@ class Workload:
 
 def _members(item: Submission, record: Record | None, family: Family, replicas: int) -> list[Workload]:
     """A workload for each VMI that a set shall have, those that are there by age: a set's time is not that of its VMIs."""
-    vmis = _lasting(family.below(record.uid)[VMI]) if record else []
-    vmis.sort(key=lambda each: (each.times("created") or (0, 0, 0))[2] or (each.times("created") or (0,))[0])
-    found = []
+    vmis = _without_replaced_vmis(family.below(record.uid)[VMI]) if record else []
+    vmis.sort(key=lambda vmi: (vmi.times("created") or (0, 0, 0))[2] or (vmi.times("created") or (0,))[0])
+    workloads = []
     for k in range(replicas):
         member = vmis[k] if k < len(vmis) else None
         below = {**family.below(member.uid)} if member else {}
         if record:
             below[SET] = [record]
-        found.append(Workload(item, record, item.index * replicas + k, f"{item.name}-{k}", below, 1, member.uid if member else ""))
-    return found
+        workloads.append(Workload(item, record, item.index * replicas + k, f"{item.name}-{k}", below, 1, member.uid if member else ""))
+    return workloads
 
 
-def _lasting(vmis: list[Record]) -> list[Record]:
+def _without_replaced_vmis(vmis: list[Record]) -> list[Record]:
     """Without those that ended before they ran and were replaced, as long as there is another."""
-    return [each for each in vmis if "running" in each.stages or not {"failed", "gone"} & set(each.stages)] or vmis
+    return [vmi for vmi in vmis if "running" in vmi.stages or not {"failed", "gone"} & set(vmi.stages)] or vmis
 
 
-def _standing(pods: list[Record], stage: str, expected: int | None) -> list[Record]:
+def _without_replaced_pods(pods: list[Record], stage: str, expected: int | None) -> list[Record]:
     """Without those that ended before the stage, as long as the others make up what was `expected`: they were replaced."""
     ended = {"gone"} if expected is None else {"gone", "failed"}  # where their number is not known nothing tells what replaces a failed one
-    others = [each for each in pods if stage in each.stages or not ended & set(each.stages)]
+    others = [pod for pod in pods if stage in pod.stages or not ended & set(pod.stages)]
     return others if len(others) >= (expected or 1) else pods
 
 
@@ -181,22 +181,22 @@ def _rows_of_one(
     messages: Mapping[str, str],
 ) -> Iterator[Row]:
     item, record, below = workload.item, workload.record, workload.below
-    members = [each for group in below.values() for each in group]
-    nodes = sorted({each.node for each in members if each.node})
-    error = item.error or next((text for each in members if (text := said(each, messages))), "") or None
+    members = [record for group in below.values() for record in group]
+    nodes = sorted({record.node for record in members if record.node})
+    error = item.error or next((text for record in members if (text := error_text(record, messages))), "") or None
     moments: dict[str, Moment | None] = {}
     if item.started_ns:  # from the time it was due: in a closed loop that is when it was sent
         moments["submitted"] = Moment(received=(item.intended_ns or item.started_ns) + clocks.mono_to_unix_ns, ahead=clocks.ahead_ns)
     for step in steps:
         moments[step.name] = _reached(step, below, workload.expected, clocks)
     moments["deleting"] = _moment(record, "deleting", clocks) if record else None
-    latest = max((each.best for each in moments.values() if each), default=0)
+    latest = max((moment.best for moment in moments.values() if moment), default=0)
     for step in steps:
         ended, deleting = moments[step.name] if step.stage in _ENDS else None, moments["deleting"]
         if ended and deleting and (ended.best >= deleting.best) != (step.since == "deleting"):
             moments[step.name] = None  # it ended by itself, and was deleted later, or the other way round
     for step in steps:
-        start, here = moments.get(step.since), moments[step.name]
+        start, moment = moments.get(step.since), moments[step.name]
         uid = workload.uid or (record.uid if record else item.uid)
         row = Row(run, workload.index, workload.name, item.namespace, kind, uid, step.name, step.since, "ok")
         row.objects = len(below.get(step.kind, ()))
@@ -204,15 +204,15 @@ def _rows_of_one(
         row.submitted = (item.started_ns + clocks.mono_to_unix_ns) / 1e9 if item.started_ns else None
         row.retries, row.error, row.node = item.retries, error, ",".join(nodes) or None
         row.simulated = all(node in fake for node in nodes) if nodes and fake is not None else None
-        if here:
-            row.api_time, row.event_time = here.api / 1e9 or None, here.event / 1e9 or None
-            row.receive_time, row.reached = here.received / 1e9 or None, here.best / 1e9 or None
-        span = difference(start, here, clocks) if start and here else None
+        if moment:
+            row.api_time, row.event_time = moment.api / 1e9 or None, moment.event / 1e9 or None
+            row.receive_time, row.reached = moment.received / 1e9 or None, moment.best / 1e9 or None
+        span = difference(start, moment, clocks) if start and moment else None
         if item.error or not item.started_ns:
             row.status = "failed"
         elif span:
             row.seconds, row.resolution_s, row.source = span
-        elif step.optional or here or (latest and _overtaken(step, steps, moments)):
+        elif step.optional or moment or (latest and _passed_unseen(step, steps, moments)):
             row.status = "unobserved"
         else:
             row.status = "censored"
@@ -220,7 +220,7 @@ def _rows_of_one(
         yield row
 
 
-def said(record: Record, messages: Mapping[str, str]) -> str:
+def error_text(record: Record, messages: Mapping[str, str]) -> str:
     """What an object says of its failure and what Events warned of (`messages` by UID), the newest last; what both say only once."""
     own, warned = record.error, messages.get(record.uid, "")
     if not own or not warned or own.partition(": ")[2] == warned.partition(": ")[2]:
@@ -229,16 +229,16 @@ def said(record: Record, messages: Mapping[str, str]) -> str:
     return f"{older[:OLDER]}; {newest}"
 
 
-def _overtaken(step: Step, steps: Sequence[Step], moments: Mapping[str, Moment | None]) -> bool:
+def _passed_unseen(step: Step, steps: Sequence[Step], moments: Mapping[str, Moment | None]) -> bool:
     """True where a later stage was seen, or the workload succeeded, so this one happened unseen."""
     later = steps[steps.index(step) + 1 :]
-    return any(moments[each.name] for each in later if not each.optional or (each.stage == "succeeded" and each.since != "deleting"))
+    return any(moments[step.name] for step in later if not step.optional or (step.stage == "succeeded" and step.since != "deleting"))
 
 
 def on_simulated(rows: Iterable[Row]) -> bool | None:
     """Whether any pods were on simulated nodes; None where they had nodes and nothing tells which are."""
-    told = {row.simulated for row in rows if row.node}
-    return None if None in told else True in told
+    answers = {row.simulated for row in rows if row.node}
+    return None if None in answers else True in answers
 
 
 def with_deletion(before: Sequence[Row], after: Iterable[Row]) -> list[Row]:
@@ -250,9 +250,9 @@ def with_deletion(before: Sequence[Row], after: Iterable[Row]) -> list[Row]:
     by_index = {(row.index, row.stage): row for row in late}
     by_uid = {(row.uid, row.stage): row for row in late}
     members = {row.index for row in before if row.kind == SET and row.stage == "vmi_created" and row.objects}
-    found = []
+    merged = []
     for row in before:
         # VMIs of a set are numbered anew when some of them go; a number that had no VMI yet has no UID of its own
         end = by_uid.get((row.uid, row.stage)) if row.index in members else by_index.get((row.index, row.stage))
-        found.append(replace(end, index=row.index, name=row.name, uid=row.uid) if end else row)
-    return found
+        merged.append(replace(end, index=row.index, name=row.name, uid=row.uid) if end else row)
+    return merged

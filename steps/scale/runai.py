@@ -70,14 +70,14 @@ def read_settings(path: Path | None) -> Settings:
     import yaml
 
     try:
-        given = yaml.safe_load(path.read_text()) or {}
+        values = yaml.safe_load(path.read_text()) or {}
     except (OSError, yaml.YAMLError) as error:
         raise SettingsError(f"cannot read the settings {path}: {' '.join(str(error).split())}") from None
     known = {field.name: field.type for field in fields(Settings)}
-    if not isinstance(given, dict) or set(given) - set(known):
-        wrong = ", ".join(sorted(map(str, set(given) - set(known)))) if isinstance(given, dict) else "it is not a mapping"
+    if not isinstance(values, dict) or set(values) - set(known):
+        wrong = ", ".join(sorted(map(str, set(values) - set(known)))) if isinstance(values, dict) else "it is not a mapping"
         raise SettingsError(f"{path}: {wrong}; there are {', '.join(known)}")
-    settings = checked(path, Settings, given)
+    settings = checked(path, Settings, values)
     check_submitter(settings.submitter, f"{path}: ")
     return settings
 
@@ -96,17 +96,17 @@ def checked(path: Path, kind: type[T], body: Any) -> T:
 
 def check_submitter(name: str, where: str = "") -> None:
     """Raises SettingsError for a submitter that neither comes with perfdag nor is installed."""
-    there = [*SUBMITTERS, *sorted(each.name for each in entry_points(group=SUBMITTER_GROUP))]
-    if name not in there:
-        raise SettingsError(f"{where}submitter {name!r}; there are {', '.join(there)}")
+    names = [*SUBMITTERS, *sorted(entry_point.name for entry_point in entry_points(group=SUBMITTER_GROUP))]
+    if name not in names:
+        raise SettingsError(f"{where}submitter {name!r}; there are {', '.join(names)}")
 
 
-def plug_in(group: str, name: str, what: str) -> Any:
+def load_plug_in(group: str, name: str, what: str) -> Any:
     """What is installed under that name of an entry-point group. Raises SettingsError."""
-    found = [each for each in entry_points(group=group) if each.name == name]
-    if not found:
+    matches = [entry_point for entry_point in entry_points(group=group) if entry_point.name == name]
+    if not matches:
         raise SettingsError(f"no {what} plug-in {name!r} is installed (group {group})")
-    return found[0].load()
+    return matches[0].load()
 
 
 def runai_argv(settings: Settings, workload: str, gpus: str, workers: int, pvc: bool) -> list[str]:
@@ -128,12 +128,12 @@ def submitted_json(done: Submitted, project: str) -> list[dict[str, str]]:
     """submitted.json: what was accepted, with the moment it was due; that of a closed loop, which is never late, is when it was sent."""
     return [
         {
-            "jobName": each.name,
+            "jobName": item.name,
             "projectName": project,
-            "jobNamespace": each.namespace,
-            "submitTimestamp": _iso(done.wall(each.intended_ns)) or "",
+            "jobNamespace": item.namespace,
+            "submitTimestamp": _iso(done.wall(item.intended_ns)) or "",
         }
-        for each in done.created
+        for item in done.created
     ]
 
 
@@ -144,7 +144,7 @@ def sampled_json(rows: Sequence[Row], project: str, backend: Mapping[str, float]
         if row.status != "failed":
             name = row.name.rpartition("-")[0] if row.kind == SET else row.name  # rows of a set are its VMIs'
             workloads.setdefault((row.namespace, name), {}).setdefault(row.name, {})[row.stage] = row
-    found, waiting = [], []
+    scheduled, waiting = [], []
     for (namespace, name), members in workloads.items():
         item: dict[str, Any] = {"jobName": name, "jobNamespace": namespace, "projectName": project}
         kind = next(row.kind for stages in members.values() for row in stages.values())
@@ -160,14 +160,14 @@ def sampled_json(rows: Sequence[Row], project: str, backend: Mapping[str, float]
                 item[key] = _iso(min(known, default=None))
         item["backendJobCreatedTimestamp"] = _iso((backend or {}).get(name))
         if item["podSchedulingDecisionTimestamp"]:
-            found.append(item)
+            scheduled.append(item)
         else:
             waiting.append(name)
-    return found, waiting
+    return scheduled, waiting
 
 
 def _first_of(stages: Mapping[str, Row], names: Sequence[str], watched: bool) -> float | None:
-    return next((at for each in names if each in stages and (at := _time(stages[each], watched))), None)
+    return next((at for name in names if name in stages and (at := _time(stages[name], watched))), None)
 
 
 def _time(row: Row, watched: bool) -> float | None:
@@ -186,7 +186,7 @@ def backend_times(settings: Settings, project: str, namespaces: Sequence[str]) -
     if not settings.backend_times:
         return {}
     times: dict[str, float] = {}
-    ask = plug_in("perfdag.backend_times", settings.backend_times, "backend_times")
+    ask = load_plug_in("perfdag.backend_times", settings.backend_times, "backend_times")
     for namespace in namespaces:
         times |= ask(project, namespace)
     return times

@@ -11,7 +11,7 @@ async def runai_version(kube: Kube) -> str | None:
     It publishes it in a ConfigMap (Run:ai documentation, "Install a cluster", verify your installation).
     """
     with suppress(KubeError):
-        told = await kube.get(await kube.resource("v1", "ConfigMap"), "runai-public", "runai")
-        version: str | None = (told.get("data") or {}).get("cluster-version")
+        config_map = await kube.get(await kube.resource("v1", "ConfigMap"), "runai-public", "runai")
+        version: str | None = (config_map.get("data") or {}).get("cluster-version")
         return version
     return None

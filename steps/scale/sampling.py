@@ -14,10 +14,10 @@ from perfdag.steps.scale.attach import follow
 from perfdag.steps.scale.chains import kinds_of
 from perfdag.steps.scale.clock import Heartbeat, drift, server_offset
 from perfdag.steps.scale.commands import write
-from perfdag.steps.scale.completion import reached, wanted
-from perfdag.steps.scale.files import RunFile, forget, prefix_of, read_run, read_summary
+from perfdag.steps.scale.completion import expected_count, reached
+from perfdag.steps.scale.files import RunFile, name_prefix, read_run, read_summary, remove_outputs
 from perfdag.steps.scale.generator import Submitted
-from perfdag.steps.scale.harness import Harness
+from perfdag.steps.scale.harness import SelfLoad
 from perfdag.steps.scale.moments import Clocks
 from perfdag.steps.scale.observer import Observer
 from perfdag.steps.scale.removal import SAMPLE
@@ -43,7 +43,7 @@ class Sample:
 
 
 @dataclass
-class Look:
+class SampleRequest:
     """How a sample is taken: of the run of `folder`, or of a `run` that no run.json tells of (looked for in `namespace`; None: everywhere).
 
     Without `watch` it is what is there now. With it, it stays for at most that many seconds, until all that was submitted is ready.
@@ -56,35 +56,35 @@ class Look:
     run: str | None = None
     namespace: str | None = None
     check: Callable[[RunFile], None] = lambda file: None
-    tell: Callable[[str], None] = lambda text: None
+    log: Callable[[str], None] = lambda text: None
 
 
-async def _reader(kube: Kube, look: Look, shift: int) -> Callable[[], Awaitable[RunFile]]:
+async def _reader(kube: Kube, request: SampleRequest, shift: int) -> Callable[[], Awaitable[RunFile]]:
     """What reads how far the submission is. Raises SettingsError, KubeError."""
-    known = read_run(look.folder, shift) if look.run is None or (look.folder / "run.json").exists() else None
-    if known and look.run not in (None, known.run):
-        raise runai.SettingsError(f"{look.folder} holds run {known.run}; give another folder with -o")
+    known = read_run(request.folder, shift) if request.run is None or (request.folder / "run.json").exists() else None
+    if known and request.run not in (None, known.run):
+        raise runai.SettingsError(f"{request.folder} holds run {known.run}; give another folder with -o")
     if known and not known.attached:
 
         async def from_file() -> RunFile:
-            return read_run(look.folder, shift)
+            return read_run(request.folder, shift)
 
         return from_file
-    return await follow(kube, known.run if known else str(look.run), look.namespace, known)
+    return await follow(kube, known.run if known else str(request.run), request.namespace, known)
 
 
-async def sample(kube: Kube, look: Look) -> Sample:
+async def sample(kube: Kube, request: SampleRequest) -> Sample:
     """Observe a run and write sampled.json, stages.parquet, summary.json and the state to go on from; of a run that was found by its id
     run.json and submitted.json too.
 
     Can be run again and again, while the submission goes on, also where it was interrupted. But for submitted.json, what
     an earlier run left in the folder stays until there are results to take its place. Raises SettingsError, KubeError.
     """
-    folder, settings, watch = look.folder, look.settings, look.watch
+    folder, settings, watch = request.folder, request.settings, request.watch
     shift = time.time_ns() - time.monotonic_ns()
-    read = await _reader(kube, look, shift)
+    read = await _reader(kube, request, shift)
     file = await read()
-    look.check(file)
+    request.check(file)
     kinds = kinds_of(file.api_version, file.kind)
     observer = Observer(
         kube,
@@ -92,7 +92,7 @@ async def sample(kube: Kube, look: Look) -> Sample:
         kinds,
         file.namespaces,
         primary=[file.kind] if file.labelled else [],
-        named=None if file.labelled else (file.kind, f"{prefix_of(file.run)}-"),
+        named=None if file.labelled else (file.kind, f"{name_prefix(file.run)}-"),
         events=settings.scheduler_event_times,
     )
     state = folder / "observed.jsonl"
@@ -107,7 +107,7 @@ async def sample(kube: Kube, look: Look) -> Sample:
         if watch is not None:
             with suppress(KubeError):  # without the right to change a ConfigMap there is no error bar
                 heart = await stack.enter_async_context(Heartbeat(kube, f"{file.run}-{SAMPLE}", file.namespaces[0]))
-        harness = await stack.enter_async_context(Harness())
+        self_load = await stack.enter_async_context(SelfLoad())
         complete = not file.attached and _complete(observer, file)
         if watch is not None:
             deadline = time.monotonic() + watch
@@ -120,10 +120,10 @@ async def sample(kube: Kube, look: Look) -> Sample:
                 if len(file.submissions) != known:
                     _keep(folder, file, shift)
                 observer.save(state)
-                look.tell(f"{min(*_ready(observer, file))} of {_ready(observer, file)[1]} are there")
+                request.log(f"{min(*_ready(observer, file))} of {_ready(observer, file)[1]} are there")
         observer.save(state)
         apart, moved = await drift(kube, offset) if watch is not None else ({}, "")
-        busy, notes = harness.share, [note for note in (moved, heart.note if heart else "", harness.note) if note]
+        busy, notes = self_load.share, [note for note in (moved, heart.note if heart else "", self_load.note) if note]
         fake, why = await simulated_nodes(kube)
         notes += [why] if why else []
     rows = _rows(observer, file, Clocks(shift, offset.seconds, p99(heart.lags) if heart else None), fake)
@@ -131,11 +131,11 @@ async def sample(kube: Kube, look: Look) -> Sample:
     backend = runai.backend_times(settings, file.project, file.namespaces)
     sampled, waiting = runai.sampled_json(rows, file.project, backend)
     if read_summary(folder).get("run") != file.run:
-        forget(folder, ("observed.jsonl",))
+        remove_outputs(folder, ("observed.jsonl",))
     table.write_json(folder / "sampled.json", sampled)
     table.write_rows(folder / "stages.parquet", rows)
     for note in notes:
-        look.tell(note)
+        request.log(note)
     facts = {
         "run": file.run,
         "simulated": on_simulated(rows),
@@ -147,7 +147,7 @@ async def sample(kube: Kube, look: Look) -> Sample:
         "notes": notes,
         "generator": file.generator,
         "not_scheduled": waiting,
-        "stages": [each.as_dict() for each in summaries(rows)],
+        "stages": [summary.as_dict() for summary in summaries(rows)],
         "failure_reasons": dict(observer.reasons.most_common(20)),
     }
     table.write_json(folder / "summary.json", facts)
@@ -171,13 +171,13 @@ def _keep(folder: Path, file: RunFile, shift: int) -> None:
 
 def _ready(observer: Observer, file: RunFile) -> tuple[int, int]:
     """How many pods, VMIs or workloads are there, and how many shall be."""
-    enough = wanted(file.submissions, file.expected_pods)
+    enough = expected_count(file.submissions, file.expected_pods)
     return reached(observer, file.api_version, file.kind, file.expected_pods, enough), enough
 
 
 def _complete(observer: Observer, file: RunFile) -> bool:
-    there, enough = _ready(observer, file)
-    return file.finished and there >= enough
+    count, enough = _ready(observer, file)
+    return file.finished and count >= enough
 
 
 def _rows(observer: Observer, file: RunFile, clocks: Clocks, fake: set[str] | None) -> list[Row]:

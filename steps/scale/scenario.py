@@ -28,7 +28,7 @@ STAGES: dict[Goal, str] = {"scheduled": "submission_to_scheduled", "ready": "rea
 """What a workload must reach for a goal: one that succeeds too fast for Ready has succeeded."""
 
 
-class NotHereError(Exception):
+class ScenarioUnavailableError(Exception):
     """The scenario cannot be run on this cluster; the text says what is missing."""
 
 
@@ -51,7 +51,7 @@ class Spec:
     gates: list[gating.Gate] = field(default_factory=list)
     deadline: float = math.inf
     """time.monotonic() from which on nothing is waited for but deletion: what has not come by then is censored."""
-    tell: Callable[[str], None] = lambda text: None
+    log: Callable[[str], None] = lambda text: None
     run: str = field(default_factory=new_run)
     """The id that all it makes is labelled with, the lock of performance runs too."""
 
@@ -62,9 +62,9 @@ def template_of(spec: Spec, run: str, *, gated: bool = False, name: str | None =
     return load(name or spec.template, run, values, pvc=spec.pvc, storage_class=spec.storage_class, gated=gated)
 
 
-def begin(spec: Spec, scenario: str) -> str:
+def start_run(spec: Spec, scenario: str) -> str:
     """A run's id, told before anything is made: what a killed process leaves is deleted by it."""
-    spec.tell(f"run {spec.run}: {scenario}")
+    spec.log(f"run {spec.run}: {scenario}")
     return spec.run
 
 
@@ -73,9 +73,7 @@ async def session_of(kube: Kube, spec: Spec, run: str, template: Template) -> As
     """A session in the spec's namespaces, which are made where they are missing and deleted at the end."""
     async with (
         own_namespaces(kube, spec.namespaces, run),
-        open_session(
-            kube, template, spec.namespaces, run, expected_pods=template.members, deadline=spec.deadline, tell=spec.tell
-        ) as session,
+        open_session(kube, template, spec.namespaces, run, expected_pods=template.members, deadline=spec.deadline, log=spec.log) as session,
     ):
         yield session
 
@@ -107,16 +105,16 @@ async def finish(
     figures["success_ratio"] = sum(row.status == "ok" for row in final) / planned if planned else None
     figures["censored"] = float(sum(row.status == "censored" for row in final))
     figures |= extra
-    figures |= apimetrics.of_deletion(session.phases) | {"left_behind": left}
-    generator = [made.summary(schedule) for made, schedule in session.batches]
+    figures |= apimetrics.deletion_figures(session.phases) | {"left_behind": left}
+    generator = [batch.summary(schedule) for batch, schedule in session.batches]
     started, ended = session.batches[0][0].started_wall, time.time()
-    await session.doubts()
+    await session.check_clocks()
     if {True, False} <= {row.simulated for row in rows}:
         session.notes.append("pods were placed on simulated and on real nodes: the figures are of both together")
     facts = session.facts() | {"generator": generator, "simulated": on_simulated(rows), "goal": goal}
     if session.template.documents[-1].api_version.startswith("run.ai/"):
         facts["runai_version"] = await runai_version(session.kube)
-    verdicts = gating.hold(spec.gates, figures | session.judged())
-    calls = apimetrics.told(session.phases)
+    verdicts = gating.evaluate(spec.gates, figures | session.gate_latencies())
+    calls = apimetrics.call_records(session.phases)
     count = len(session.submissions)
     return Result(scenario, count, session.run, rows, stages, figures, facts, verdicts, calls=calls, started=started, ended=ended)

@@ -12,9 +12,9 @@ from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import apimetrics, removal
 from perfdag.steps.scale.apimetrics import DELETION
 from perfdag.steps.scale.clock import Heartbeat, Offset, drift
-from perfdag.steps.scale.completion import reached, wanted
+from perfdag.steps.scale.completion import expected_count, reached
 from perfdag.steps.scale.generator import Submission, Submitted, Submitter, generate
-from perfdag.steps.scale.harness import Harness
+from perfdag.steps.scale.harness import SelfLoad
 from perfdag.steps.scale.moments import Clocks
 from perfdag.steps.scale.observer import Observer
 from perfdag.steps.scale.records import Record
@@ -51,7 +51,7 @@ class Session:
     notes: list[str] = field(default_factory=list)
     phases: dict[str, list[apimetrics.Calls]] = field(default_factory=dict)
     """API calls by phase; a phase whose books could not be closed is absent."""
-    harness: Harness = field(default_factory=Harness)
+    self_load: SelfLoad = field(default_factory=SelfLoad)
     drift: dict[str, float] = field(default_factory=dict)
     """How far the server's clock moved against ours until the end, and its bound, in seconds."""
     _deleted: set[str] = field(default_factory=set)
@@ -61,9 +61,9 @@ class Session:
         self._measure()
         first = len(self.submissions)
 
-        def known(made: Submitted) -> None:
-            self.submissions += made.submissions
-            self.batches.append((made, schedule))
+        def known(batch: Submitted) -> None:
+            self.submissions += batch.submissions
+            self.batches.append((batch, schedule))
 
         creation = generate(
             self.submitter, self.template, count, self.namespaces, schedule, parallel, run=self.run, first=first, on_plan=known
@@ -72,7 +72,7 @@ class Session:
             async with asyncio.timeout(self.left_of(math.inf)):
                 return await creation
         except TimeoutError:
-            self.notes.append(f"creation was given up {self.ended(math.inf)}")
+            self.notes.append(f"creation was given up {self.wait_end(math.inf)}")
             return self.batches[-1][0]
 
     def left_of(self, timeout: float) -> float | None:
@@ -80,7 +80,7 @@ class Session:
         left = min(timeout, self.deadline - time.monotonic())
         return None if math.isinf(left) else max(0.0, left)
 
-    def ended(self, timeout: float) -> str:
+    def wait_end(self, timeout: float) -> str:
         """When a wait of at most `timeout` seconds was given up, in words."""
         return "at the sample's own time limit" if time.monotonic() >= self.deadline else f"after {timeout:g} s"
 
@@ -98,28 +98,28 @@ class Session:
 
         return await self.until(enough, timeout)
 
-    def there(self, goal: str = "ready") -> tuple[int, int]:
+    def progress(self, goal: str = "ready") -> tuple[int, int]:
         """How many of all that the accepted workloads bring up reached the goal or failed, and how many shall."""
         last, members = self.template.documents[-1], self.expected_pods
-        enough = wanted(self.submissions, members)
+        enough = expected_count(self.submissions, members)
         return reached(self.observer, last.api_version, last.kind, members, enough, goal), enough
 
-    async def all_there(self, timeout: float, goal: str = "ready") -> bool:
+    async def all_reached(self, timeout: float, goal: str = "ready") -> bool:
         """Wait until all of them did; false after `timeout` seconds, or at the sample's limit."""
 
         def enough() -> bool:
-            got, wanted = self.there(goal)
+            got, wanted = self.progress(goal)
             return got >= wanted
 
         return await self.until(enough, timeout)
 
     def alive(self) -> list[Submission]:
         """What was accepted, and not deleted since."""
-        return [each for each in self.submissions if each.answered_ns and not each.error and each.name not in self._deleted]
+        return [item for item in self.submissions if item.answered_ns and not item.error and item.name not in self._deleted]
 
     def live(self, kind: str) -> Iterator[Record]:
         """Records of a kind but those of workloads that were deleted."""
-        return (each for each in self.observer.of(kind) if self._top(each).name not in self._deleted)
+        return (record for record in self.observer.of(kind) if self._top(record).name not in self._deleted)
 
     async def until(self, done: Callable[[], bool], timeout: float) -> bool:
         """Wait until `done()` holds; false after `timeout` seconds, or at the sample's limit. Raises KubeError."""
@@ -129,9 +129,9 @@ class Session:
         """Delete workloads, what was created with them, and wait until they and all below them are gone; false after `timeout` seconds."""
         self._measure()
         documents = self.template.documents[::-1]  # the workload first, then what it needed
-        resources = [await self.kube.resource(each.api_version, each.kind) for each in documents]
-        queue = iter([each for each in items if each.started_ns and each.name not in self._deleted])
-        by_name = {(each.namespace, each.name): each for each in self.observer.of(self.template.kind)}
+        resources = [await self.kube.resource(document.api_version, document.kind) for document in documents]
+        queue = iter([item for item in items if item.started_ns and item.name not in self._deleted])
+        by_name = {(record.namespace, record.name): record for record in self.observer.of(self.template.kind)}
 
         async def worker() -> None:
             for item in queue:
@@ -161,18 +161,16 @@ class Session:
             with suppress(KubeError):  # the watch broke, so count what a list shows
                 documents = self.template.documents[::-1]
                 kinds = [await self.kube.resource(doc.api_version, doc.kind) for doc in documents]
-                left = await removal.remove(
-                    self.kube, self.run, kinds, self.namespaces, parallel, timeout
-                )
+                left = await removal.remove(self.kube, self.run, kinds, self.namespaces, parallel, timeout)
         await self.scrape(DELETION)
         return float(left)
 
     def left(self, items: Sequence[Submission], namespaces: Sequence[str] | None = None) -> int:
         """How many objects of these workloads, created with them or owned by them, are still there (in some namespaces; None: all)."""
-        return sum(1 for each in self._left(self._names(items)) if namespaces is None or each.namespace in namespaces)
+        return sum(1 for record in self._left(self._names(items)) if namespaces is None or record.namespace in namespaces)
 
     def _names(self, items: Sequence[Submission]) -> set[tuple[str, str, str]]:
-        return {(each.kind, item.namespace, each.name_of(item.name)) for each in self.template.documents for item in items}
+        return {(document.kind, item.namespace, document.name_of(item.name)) for document in self.template.documents for item in items}
 
     def _top(self, record: Record) -> Record:
         while record.owner in self.observer.records:
@@ -205,15 +203,15 @@ class Session:
         self.phases[phase] = apimetrics.delta(self.scrapes[-1], after)
         self.scrapes.append(after)
 
-    def judged(self) -> dict[str, float | None]:
+    def gate_latencies(self) -> dict[str, float | None]:
         """The API latencies that gates see: the worse of creation and deletion. Without the books of both there is no data."""
         whole = apimetrics.delta(self.scrapes[0], self.scrapes[-1]) if self.scrapes else []
-        return apimetrics.judged(self.phases, whole)
+        return apimetrics.gate_latencies(self.phases, whole)
 
     @property
     def in_flight(self) -> bool:
         """Whether an object was sent whose answer never came."""
-        return any(each.started_ns and not each.answered_ns for each in self.submissions)
+        return any(item.started_ns and not item.answered_ns for item in self.submissions)
 
     def clocks(self) -> Clocks:
         """How this run's clocks relate."""
@@ -223,7 +221,7 @@ class Session:
         """A row a workload and stage, as of now. The lag of the watch and the CPU of this process are not measured from here to the next
         creation or deletion: they would be those of what is made of the rows."""
         self.heartbeat.pause()
-        self.harness.pause()
+        self.self_load.pause()
         fake, why = await simulated_nodes(self.kube)
         if why and why not in self.notes:
             self.notes.append(why)
@@ -244,12 +242,12 @@ class Session:
 
     def _measure(self) -> None:
         self.heartbeat.resume()
-        self.harness.resume()
+        self.self_load.resume()
 
-    async def doubts(self) -> None:
+    async def check_clocks(self) -> None:
         """At the end: look at the clocks again, and note what makes times doubtful. Takes 1 to 2 s."""
         self.drift, moved = await drift(self.kube, self.offset)
-        self.notes += [note for note in (moved, self.heartbeat.note, self.harness.note) if note]
+        self.notes += [note for note in (moved, self.heartbeat.note, self.self_load.note) if note]
 
     def facts(self) -> dict[str, Any]:
         """What a reader must know to believe the figures."""
@@ -260,7 +258,7 @@ class Session:
             "server_clock_ahead_s": self.offset.seconds,
             "server_clock_bound_s": self.offset.bound,
             **self.drift,
-            "harness_cpu": self.harness.share,
+            "harness_cpu": self.self_load.share,
             "kube": dict(self.kube.counts),
             "absent_kinds": self.observer.absent,
             "failure_reasons": dict(self.observer.reasons.most_common(20)),

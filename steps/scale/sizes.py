@@ -18,24 +18,24 @@ async def ladder(kube: Kube, spec: Spec, sizes: list[int], cooldown: float) -> l
 
     A size after the first that ends in an error is the last one, and has no figures. Raises KubeError, TooDenseError.
     """
-    found: list[Result] = []
+    results: list[Result] = []
     await check_nodes(kube, max(sizes) * spec.replicas, spec.per_node)
     async with own_namespaces(kube, spec.namespaces, spec.run):
         for number, size in enumerate(sizes):
             if number:
-                spec.tell(f"cooling down for {cooldown:g} s")
+                spec.log(f"cooling down for {cooldown:g} s")
                 await asyncio.sleep(max(0.0, min(cooldown, spec.deadline - time.monotonic())))
             own = spec if len(sizes) == 1 else rung(spec, number)
             try:
-                found.append(await vmi.burst(kube, own, size))
+                results.append(await vmi.burst(kube, own, size))
             except (KubeError, TooDenseError) as error:
-                if not found:
+                if not results:
                     raise
-                found.append(_unmeasured(own, size, error, found[-1]))
-            spec.seen(found[-1])
-            if found[-1].error or found[-1].figures["left_behind"] or time.monotonic() >= spec.deadline:
+                results.append(_unmeasured(own, size, error, results[-1]))
+            spec.seen(results[-1])
+            if results[-1].error or results[-1].figures["left_behind"] or time.monotonic() >= spec.deadline:
                 break
-    return found
+    return results
 
 
 @dataclass(frozen=True)
@@ -54,23 +54,23 @@ async def capacity(kube: Kube, spec: Spec, step: int, limit: int) -> tuple[Capac
 
     Returns what passed, and all results. Raises TooDenseError where not even the first step has room, KubeError of the first step.
     """
-    found: list[Result] = []
+    results: list[Result] = []
     passed = 0
     for number, size in enumerate(range(step, limit + 1, step)):
         try:
-            found.append(await vmi.burst(kube, rung(spec, number), size))
+            results.append(await vmi.burst(kube, rung(spec, number), size))
         except (KubeError, TooDenseError) as error:
-            if not found:
+            if not results:
                 raise
-            return Capacity(passed, str(error)), found
-        spec.seen(found[-1])
-        if undecided := found[-1].undecided:
-            return Capacity(passed, "; ".join(map(str, undecided)), no_data=True), found
-        if found[-1].failed:
+            return Capacity(passed, str(error)), results
+        spec.seen(results[-1])
+        if undecided := results[-1].undecided:
+            return Capacity(passed, "; ".join(map(str, undecided)), no_data=True), results
+        if results[-1].failed:
             late = time.monotonic() >= spec.deadline
-            return Capacity(passed, "the sample's own time limit was reached" if late else ""), found
+            return Capacity(passed, "the sample's own time limit was reached" if late else ""), results
         passed = size
-    return Capacity(passed, f"the limit of {limit} was reached"), found
+    return Capacity(passed, f"the limit of {limit} was reached"), results
 
 
 def rung(spec: Spec, number: int) -> Spec:
@@ -83,4 +83,4 @@ def _unmeasured(spec: Spec, count: int, error: Exception, before: Result) -> Res
     facts = {key: before.facts.get(key) for key in ("simulated", "kubevirt_version")}
     facts |= {"run": spec.run, "generator": [], "notes": [f"{count} VMIs were not measured: {error}"]}
     figures: dict[str, float | None] = {"left_behind": None, "success_ratio": None}
-    return Result("burst", count, spec.run, [], [], figures, facts, gating.hold(spec.gates, figures), error=str(error))
+    return Result("burst", count, spec.run, [], [], figures, facts, gating.evaluate(spec.gates, figures), error=str(error))

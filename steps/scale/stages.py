@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Any
 
 Object = dict[str, Any]
-Seen = tuple[str, int, bool]
-Extractor = Callable[[Object], Iterator[Seen]]
+StageSeen = tuple[str, int, bool]
+Extractor = Callable[[Object], Iterator[StageSeen]]
 
 SET, VMI = "VirtualMachineInstanceReplicaSet", "VirtualMachineInstance"
 VM_PHASES = ("Pending", "Scheduling", "Scheduled", "Running", "Succeeded", "Failed")
@@ -40,7 +40,7 @@ def whole_second(api_ns: int) -> bool:
     return api_ns % 1_000_000_000 == 0
 
 
-def _life(body: Object) -> Iterator[Seen]:
+def _life(body: Object) -> Iterator[StageSeen]:
     metadata = body["metadata"]
     yield "created", unix_ns(metadata.get("creationTimestamp")), True
     if deleting := metadata.get("deletionTimestamp"):  # the API sets it to the moment of the request plus the grace period
@@ -50,8 +50,10 @@ def _life(body: Object) -> Iterator[Seen]:
 
 def _conditions(body: Object) -> dict[str, Object]:
     """Conditions by type; what has none is not of the form that Kubernetes gives conditions."""
-    found = (body.get("status") or {}).get("conditions") or []
-    return {each["type"]: each for each in found if isinstance(each, dict) and isinstance(each.get("type"), str)}
+    conditions = (body.get("status") or {}).get("conditions") or []
+    return {
+        condition["type"]: condition for condition in conditions if isinstance(condition, dict) and isinstance(condition.get("type"), str)
+    }
 
 
 _POD_CONDITIONS = {
@@ -62,7 +64,7 @@ _POD_CONDITIONS = {
 }
 
 
-def _pod(body: Object) -> Iterator[Seen]:
+def _pod(body: Object) -> Iterator[StageSeen]:
     yield from _life(body)
     status = body.get("status") or {}
     conditions = _conditions(body)
@@ -84,16 +86,16 @@ def _pod(body: Object) -> Iterator[Seen]:
     if phase == "Running":
         yield "running", unix_ns(status.get("startTime")), True
     elif phase in ("Succeeded", "Failed"):
-        ended = [(each.get("state") or {}).get("terminated") or {} for each in status.get("containerStatuses") or []]
-        yield phase.lower(), max((unix_ns(each.get("finishedAt")) for each in ended), default=0), True
+        ended = [(container.get("state") or {}).get("terminated") or {} for container in status.get("containerStatuses") or []]
+        yield phase.lower(), max((unix_ns(terminated.get("finishedAt")) for terminated in ended), default=0), True
 
 
-def _vmi(body: Object) -> Iterator[Seen]:
+def _vmi(body: Object) -> Iterator[StageSeen]:
     yield from _life(body)
     status = body.get("status") or {}
     phase = status.get("phase")
-    for each in status.get("phaseTransitionTimestamps") or []:
-        yield each["phase"].lower(), unix_ns(each.get("phaseTransitionTimestamp")), each["phase"] == phase
+    for transition in status.get("phaseTransitionTimestamps") or []:
+        yield transition["phase"].lower(), unix_ns(transition.get("phaseTransitionTimestamp")), transition["phase"] == phase
     if phase:
         yield phase.lower(), 0, True
     ready = _conditions(body).get("Ready")
@@ -101,7 +103,7 @@ def _vmi(body: Object) -> Iterator[Seen]:
         yield "ready", unix_ns(ready.get("lastTransitionTime")), True
 
 
-def _vm(body: Object) -> Iterator[Seen]:
+def _vm(body: Object) -> Iterator[StageSeen]:
     yield from _life(body)
     if (body.get("status") or {}).get("printableStatus") == "Running":
         yield "running", 0, True
@@ -110,14 +112,14 @@ def _vm(body: Object) -> Iterator[Seen]:
         yield "ready", unix_ns(ready.get("lastTransitionTime")), True
 
 
-def _replica_set(body: Object) -> Iterator[Seen]:
+def _replica_set(body: Object) -> Iterator[StageSeen]:
     yield from _life(body)
     wanted = (body.get("spec") or {}).get("replicas", 1)
     if wanted and (body.get("status") or {}).get("readyReplicas", 0) >= wanted:
         yield "ready", 0, True
 
 
-def _job(body: Object) -> Iterator[Seen]:
+def _job(body: Object) -> Iterator[StageSeen]:
     yield from _life(body)
     status = body.get("status") or {}
     if status.get("startTime"):
@@ -131,7 +133,7 @@ def _job(body: Object) -> Iterator[Seen]:
 _VOLCANO = {"Running": "running", "Completed": "succeeded", "Failed": "failed", "Aborted": "failed", "Terminated": "failed"}
 
 
-def _volcano_job(body: Object) -> Iterator[Seen]:
+def _volcano_job(body: Object) -> Iterator[StageSeen]:
     """Volcano's Job: the phase is that of its state (volcano-sh/apis, batch/v1alpha1); its conditions have no type."""
     yield from _life(body)
     state = (body.get("status") or {}).get("state")
@@ -142,18 +144,18 @@ def _volcano_job(body: Object) -> Iterator[Seen]:
 def _status_since(body: Object) -> int:
     """When the phase was written last, as the API server noted it of who wrote it (metadata.managedFields); 0 where it does not say."""
     writes = [
-        each for each in body["metadata"].get("managedFields") or [] if "f:phase" in ((each.get("fieldsV1") or {}).get("f:status") or {})
+        field for field in body["metadata"].get("managedFields") or [] if "f:phase" in ((field.get("fieldsV1") or {}).get("f:status") or {})
     ]
-    return max((unix_ns(each.get("time")) for each in writes), default=0)
+    return max((unix_ns(write.get("time")) for write in writes), default=0)
 
 
-def _claim(body: Object) -> Iterator[Seen]:
+def _claim(body: Object) -> Iterator[StageSeen]:
     yield from _life(body)
     if (body.get("status") or {}).get("phase") == "Bound":
         yield "bound", _status_since(body), True
 
 
-def _other(body: Object) -> Iterator[Seen]:
+def _other(body: Object) -> Iterator[StageSeen]:
     """Any custom resource: its life, its phase and its true conditions, in lower case."""
     yield from _life(body)
     status = body.get("status") or {}
@@ -176,14 +178,14 @@ _BY_KIND: dict[str, Extractor] = {
 }
 
 
-def foreign(api_version: str, kind: str) -> bool:
+def is_foreign(api_version: str, kind: str) -> bool:
     """Whether it is another group's kind with the name of one that is known here: a Job that is not Kubernetes' own."""
     return kind == "Job" and "." in api_version.rpartition("/")[0]
 
 
 def extractor(api_version: str, kind: str) -> Extractor:
     """The extractor of a kind; a kind unknown here gets its life, phase and conditions."""
-    if foreign(api_version, kind):
+    if is_foreign(api_version, kind):
         return _volcano_job if api_version.startswith("batch.volcano.sh/") else _other
     return _BY_KIND.get(kind, _other)
 
@@ -191,19 +193,19 @@ def extractor(api_version: str, kind: str) -> Extractor:
 def failure(body: Object) -> tuple[str, int]:
     """What an object says of its own failure, one line, empty where it says nothing, and since when (Unix ns, 0 where it does not tell)."""
     status, conditions = body.get("status") or {}, _conditions(body)
-    said, since = [], 0
+    messages, since = [], 0
     for name, condition in conditions.items():
         bad = condition.get("status") == "False" and name in ("PodScheduled", "Synchronized", "Provisioning")
         if (bad and condition.get("reason") != "SchedulingGated") or (condition.get("status") == "True" and name.endswith("Failed")):
-            said.append(f"{condition.get('reason', name)}: {condition.get('message', '')}")
+            messages.append(f"{condition.get('reason', name)}: {condition.get('message', '')}")
             since = max(since, unix_ns(condition.get("lastTransitionTime")))
     if status.get("phase") == "Failed":  # a phase has no time, but conditions change with it
-        said.append(f"{status.get('reason', 'Failed')}: {status.get('message', '')}")
-        since = max((unix_ns(each.get("lastTransitionTime")) for each in conditions.values()), default=0)
-    return " ".join("; ".join(said).split())[:500], since
+        messages.append(f"{status.get('reason', 'Failed')}: {status.get('message', '')}")
+        since = max((unix_ns(condition.get("lastTransitionTime")) for condition in conditions.values()), default=0)
+    return " ".join("; ".join(messages).split())[:500], since
 
 
-def last_seen(body: Object) -> int:
+def last_observed(body: Object) -> int:
     """When what an Event tells of happened last (Unix ns); 0 where it does not say."""
     times = (body.get("series") or {}).get("lastObservedTime"), body.get("lastTimestamp"), body.get("eventTime"), body.get("firstTimestamp")
     return max(map(unix_ns, times)) or unix_ns((body.get("metadata") or {}).get("creationTimestamp"))
@@ -212,5 +214,5 @@ def last_seen(body: Object) -> int:
 def owner_of(metadata: Object) -> str:
     """The UID of the object's controller, or of its first owner; empty for one of its own."""
     owners = metadata.get("ownerReferences") or []
-    first = next((each for each in owners if each.get("controller")), owners[0] if owners else None)
+    first = next((owner for owner in owners if owner.get("controller")), owners[0] if owners else None)
     return first["uid"] if first else ""

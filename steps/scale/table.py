@@ -42,11 +42,11 @@ def audit(results: Sequence[Result]) -> dict[str, Any]:
         return {"Values": {}, "Rungs": []}
     rungs = [
         {
-            "Count": each.count,
-            "Values": _values(each),
-            "Gates": [{"gate": str(v.gate), "value": v.value, "passed": v.passed} for v in each.verdicts],
+            "Count": result.count,
+            "Values": _values(result),
+            "Gates": [{"gate": str(v.gate), "value": v.value, "passed": v.passed} for v in result.verdicts],
         }
-        for each in results
+        for result in results
     ]
     last = max(i for i, each in enumerate(results) if i == 0 or not each.error)
     return {"Values": rungs[last]["Values"], "Rungs": rungs}
@@ -68,7 +68,7 @@ def _values(result: Result) -> dict[str, Any]:
     adds, seconds = result.figures.get("workqueue_adds"), result.ended - result.started
     queues = {**result.figures, "workqueue_adds_per_s": adds / seconds if adds is not None and seconds > 0 else None}
     values |= {f"virtControllerWorkqueue{theirs}": {"value": queues.get(ours)} for ours, theirs in _QUEUES.items()}
-    for verdict in sorted(result.verdicts, key=lambda each: not each.passed):  # a breach is what a metric with two gates shows
+    for verdict in sorted(result.verdicts, key=lambda verdict: not verdict.passed):  # a breach is what a metric with two gates shows
         threshold: dict[str, Any] = {"thresholdValue": verdict.threshold, "thresholdExceeded": not verdict.passed}
         if verdict.gate.other:
             threshold |= {"thresholdMetric": verdict.gate.other, "thresholdRatio": verdict.gate.value}

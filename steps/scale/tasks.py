@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 
-async def end(tasks: "Sequence[asyncio.Task[None]]") -> None:
+async def cancel(tasks: "Sequence[asyncio.Task[None]]") -> None:
     """Cancel tasks and wait until all have ended. Raises what one of them had ended with by itself."""
     for task in tasks:
         task.cancel()

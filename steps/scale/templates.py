@@ -108,7 +108,7 @@ def members_of(body: Mapping[str, Any]) -> int | None:
         if kind == "Job" and body["apiVersion"] == "batch/v1":
             return int(spec.get("completions") or spec.get("parallelism") or 1)
         if kind == "PyTorchJob":
-            return sum(int(each.get("replicas", 1)) for each in spec["pytorchReplicaSpecs"].values())
+            return sum(int(replicas.get("replicas", 1)) for replicas in spec["pytorchReplicaSpecs"].values())
         if kind == "DistributedWorkload":
             return int(spec["workers"]["value"]) + 1
     except (AttributeError, KeyError, TypeError, ValueError):  # the API server says what is wrong with it
@@ -149,11 +149,11 @@ def load(
     values = {"run": run, "project": "project-0", "workers": 1, "gpus": 1, "image": "gcr.io/run-ai-lab/ubuntu:loop"}
     values |= dict(variables or {}) | {"name": _NAME, "namespace": _NAMESPACE, "index": _INDEX}
 
-    def fill(found: re.Match[str]) -> str:
-        if found[1] not in values:
+    def fill(match: re.Match[str]) -> str:
+        if match[1] not in values:
             allowed = ", ".join(sorted(values))
-            raise TemplateError(f"{path}: unknown placeholder {found[0]}; there are {allowed}; set it with --var")
-        return str(values[found[1]])
+            raise TemplateError(f"{path}: unknown placeholder {match[0]}; there are {allowed}; set it with --var")
+        return str(values[match[1]])
 
     parsed = _documents(path, _PLACEHOLDER.sub(fill, text))
     documents = []
@@ -192,7 +192,7 @@ def _documents(path: str, text: str) -> list[dict[str, Any]]:
     import yaml
 
     try:
-        parsed = [each for each in yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if each is not None]
+        parsed = [body for body in yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if body is not None]
     except yaml.YAMLError as error:
         raise TemplateError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not parsed:
@@ -231,14 +231,14 @@ def _pod_specs(body: dict[str, Any]) -> list[dict[str, Any]]:
         return [body.setdefault("spec", {})]
     if body["kind"].startswith("VirtualMachine"):
         return []
-    found = []
+    specs = []
     for path in _POD_TEMPLATES.get(body["kind"], []):
         inner: Any = body
         for key in (*path, "spec"):
             inner = inner.get(key) if isinstance(inner, dict) else None
         if isinstance(inner, dict):
-            found.append(inner)
-    return found
+            specs.append(inner)
+    return specs
 
 
 def _add_claim(spec: dict[str, Any], storage_class: str | None) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from perfdag.steps.scale.files import read_run, read_summary
-from perfdag.steps.scale.generator import nameless
+from perfdag.steps.scale.generator import without_name
 from perfdag.steps.scale.runai import SettingsError
 
 REFERENCE = {
@@ -49,7 +49,7 @@ _INFO = {
 
 
 @dataclass
-class Times:
+class WorkloadTimes:
     """One workload of times.csv: its info and deltas in seconds (None: unobserved), and why it is left out of plots (empty: it is not)."""
 
     info: dict[str, Any]
@@ -57,7 +57,7 @@ class Times:
     excluded: str = ""
 
 
-def read_times(folder: Path) -> list[Times]:
+def read_times(folder: Path) -> list[WorkloadTimes]:
     """Every workload of submitted.json, with what sampled.json has of it, and those that were refused, where run.json tells of them; in order
     of submission. Files of the original tool are read too. Raises SettingsError.
 
@@ -65,31 +65,35 @@ def read_times(folder: Path) -> list[Times]:
     lead is in the sample's summary.json (without one: none), as are the names of those that it saw and that were not scheduled (without
     them: all that have no times).
     """
-    told = read_summary(folder)
-    ahead, waiting = told.get("server_clock_ahead_s", 0.0), set(told["not_scheduled"]) if "not_scheduled" in told else None
+    summary = read_summary(folder)
+    ahead, waiting = summary.get("server_clock_ahead_s", 0.0), set(summary["not_scheduled"]) if "not_scheduled" in summary else None
     submitted = _read(folder / "submitted.json", "jobName", "projectName", "submitTimestamp")
-    sampled = {(each["jobName"], each["projectName"]): each for each in _read(folder / "sampled.json", "jobName", "projectName")}
-    found = [_times({**sampled.get((each["jobName"], each["projectName"]), {}), **each}, ahead, waiting) for each in submitted]
-    return sorted([*found, *_refused(folder)], key=lambda each: str(each.info["submitTimestamp"]))
+    sampled = {
+        (workload["jobName"], workload["projectName"]): workload for workload in _read(folder / "sampled.json", "jobName", "projectName")
+    }
+    workloads = [
+        _times({**sampled.get((workload["jobName"], workload["projectName"]), {}), **workload}, ahead, waiting) for workload in submitted
+    ]
+    return sorted([*workloads, *_refused(folder)], key=lambda workload: str(workload.info["submitTimestamp"]))
 
 
-def _refused(folder: Path) -> list[Times]:
+def _refused(folder: Path) -> list[WorkloadTimes]:
     """What was sent and not accepted, with the reason."""
     if not (folder / "run.json").exists():
         return []
     file = read_run(folder, 0)
-    found = []
-    for each in file.submissions:
-        if each.error:
-            due = datetime.fromtimestamp(each.intended_ns / 1e9, UTC).isoformat()
-            info = {"jobName": each.name, "jobNamespace": each.namespace, "projectName": file.project, "submitTimestamp": due}
-            found.append(Times(info, dict.fromkeys(REFERENCE), f"refused: {nameless(each.error, each.name)}"))
-    return found
+    refused = []
+    for item in file.submissions:
+        if item.error:
+            due = datetime.fromtimestamp(item.intended_ns / 1e9, UTC).isoformat()
+            info = {"jobName": item.name, "jobNamespace": item.namespace, "projectName": file.project, "submitTimestamp": due}
+            refused.append(WorkloadTimes(info, dict.fromkeys(REFERENCE), f"refused: {without_name(item.error, item.name)}"))
+    return refused
 
 
-def left_out(times: Sequence[Times]) -> dict[str, int]:
+def exclusion_counts(times: Sequence[WorkloadTimes]) -> dict[str, int]:
     """How many workloads are excluded by each reason, most frequent first."""
-    return dict(Counter(each.excluded for each in times if each.excluded).most_common())
+    return dict(Counter(workload.excluded for workload in times if workload.excluded).most_common())
 
 
 def _read(path: Path, *keys: str) -> list[dict[str, Any]]:
@@ -109,7 +113,7 @@ def _read(path: Path, *keys: str) -> list[dict[str, Any]]:
     return data
 
 
-def _times(info: dict[str, Any], ahead: float, waiting: set[str] | None) -> Times:
+def _times(info: dict[str, Any], ahead: float, waiting: set[str] | None) -> WorkloadTimes:
     def at(key: str) -> float | None:
         text = info.get(key)
         try:
@@ -133,7 +137,7 @@ def _times(info: dict[str, Any], ahead: float, waiting: set[str] | None) -> Time
         excluded = "scheduled before it was submitted (clocks differ)"
     elif decided is None:
         excluded = "not scheduled when sampled" if waiting is None or info["jobName"] in waiting else "not sampled"
-    return Times(info, deltas, excluded)
+    return WorkloadTimes(info, deltas, excluded)
 
 
 def _delta(start: float, end: float) -> float:
@@ -143,19 +147,19 @@ def _delta(start: float, end: float) -> float:
     return end - start
 
 
-def select(times: Sequence[Times], skip_errors: bool, head: int | None, tail: int | None) -> list[Times]:
+def select(times: Sequence[WorkloadTimes], skip_errors: bool, head: int | None, tail: int | None) -> list[WorkloadTimes]:
     """What is plotted: without the excluded ones if asked, then the first `head` and of those the last `tail`."""
-    chosen = [each for each in times if not (skip_errors and each.excluded)]
+    chosen = [workload for workload in times if not (skip_errors and workload.excluded)]
     chosen = chosen[:head] if head else chosen
     return chosen[-tail:] if tail else chosen
 
 
-def write_csv(path: Path, times: Sequence[Times]) -> None:
+def write_csv(path: Path, times: Sequence[WorkloadTimes]) -> None:
     """times.csv: every workload, the excluded ones with the reason; unobserved is empty."""
     with path.open("w", newline="") as file:
         out = csv.writer(file)
         out.writerow([*_INFO, *REFERENCE, "Excluded"])
-        for each in times:
-            info = [each.info.get(key) or "" for key in _INFO.values()]
-            deltas = ["" if (value := each.deltas[name]) is None else f"{value:.6f}" for name in REFERENCE]
-            out.writerow([*info, *deltas, each.excluded])
+        for workload in times:
+            info = [workload.info.get(key) or "" for key in _INFO.values()]
+            deltas = ["" if (value := workload.deltas[name]) is None else f"{value:.6f}" for name in REFERENCE]
+            out.writerow([*info, *deltas, workload.excluded])

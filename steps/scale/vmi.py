@@ -18,9 +18,9 @@ from perfdag.steps.scale.generator import Submission
 from perfdag.steps.scale.kubevirt import check_nodes, nested_note
 from perfdag.steps.scale.namespaces import own_namespaces
 from perfdag.steps.scale.opening import open_session
-from perfdag.steps.scale.prometheus import Prometheus, component_figures, scraped
+from perfdag.steps.scale.prometheus import Prometheus, component_figures, wait_for_scrape
 from perfdag.steps.scale.result import Result, figures_of, phase_counts
-from perfdag.steps.scale.rows import Row, on_simulated, said, with_deletion
+from perfdag.steps.scale.rows import Row, error_text, on_simulated, with_deletion
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import Session, new_run
 from perfdag.steps.scale.stages import SET, VMI
@@ -49,7 +49,7 @@ class Spec:
     prometheus: Prometheus | None = None
     deadline: float = math.inf
     """time.monotonic() from which on nothing is waited for but deletion: what has not come by then is censored."""
-    tell: Tell = lambda text: None
+    log: Tell = lambda text: None
     seen: Callable[["Result"], None] = lambda result: None
     """Gets the result of each size as soon as it is there."""
     run: str = field(default_factory=new_run)
@@ -58,37 +58,39 @@ class Spec:
 
 def template_of(spec: Spec, run: str) -> Template:
     """The scenario's template for one run. Raises TemplateError where it cannot be read or is none of VMIs."""
-    return template(spec.template, run, spec.replicas, spec.variables)
+    return load_template(spec.template, run, spec.replicas, spec.variables)
 
 
-def template(source: str, run: str, replicas: int, variables: Mapping[str, Any]) -> Template:
+def load_template(source: str, run: str, replicas: int, variables: Mapping[str, Any]) -> Template:
     """A template of VMIs. Raises TemplateError."""
-    found = load(source, run, {"workers": replicas, **variables})
-    if not found.kind.startswith(VMI.removesuffix("Instance")) or found.kind not in CHAINS:
+    loaded = load(source, run, {"workers": replicas, **variables})
+    if not loaded.kind.startswith(VMI.removesuffix("Instance")) or loaded.kind not in CHAINS:
         raise TemplateError(
-            f"{found.kind} brings up no VMI: take the template vmi, vm or vmirs, or a file whose last document is of such a kind"
+            f"{loaded.kind} brings up no VMI: take the template vmi, vm or vmirs, or a file whose last document is of such a kind"
         )
-    if found.kind == SET and found.members != replicas:
-        raise TemplateError(f"the template has {found.members} replicas and {replicas} are said: say replicas {found.members}")
-    if replicas != 1 and found.kind != SET:
-        raise TemplateError(f"replicas go with the template vmirs; a {found.kind} is one VMI")
-    return found
+    if loaded.kind == SET and loaded.members != replicas:
+        raise TemplateError(f"the template has {loaded.members} replicas and {replicas} are said: say replicas {loaded.members}")
+    if replicas != 1 and loaded.kind != SET:
+        raise TemplateError(f"replicas go with the template vmirs; a {loaded.kind} is one VMI")
+    return loaded
 
 
 async def burst(kube: Kube, spec: Spec, count: int) -> Result:
     """Create `count`, wait until all run, delete all, wait until all are gone. Raises TooDenseError, TemplateError, KubeError."""
     nodes = await check_nodes(kube, count * spec.replicas, spec.per_node)
     async with own_namespaces(kube, spec.namespaces, spec.run), _primed(kube, spec) as session:
-        spec.tell(f"run {spec.run}: creating {count} {session.template.kind}")
-        made = await session.create(count, spec.schedule, spec.parallel)
-        wanted = len(made.created) * spec.replicas
+        spec.log(f"run {spec.run}: creating {count} {session.template.kind}")
+        batch = await session.create(count, spec.schedule, spec.parallel)
+        wanted = len(batch.created) * spec.replicas
         all_running = await _settled(session, spec)
         if not all_running:
-            session.notes.append(f"{wanted - session.reached(VMI, 'running')} of {wanted} VMIs not Running {session.ended(spec.timeout)}")
+            session.notes.append(
+                f"{wanted - session.reached(VMI, 'running')} of {wanted} VMIs not Running {session.wait_end(spec.timeout)}"
+            )
         await session.scrape(CREATION)
         rows = await session.rows()
         running, phases = session.reached(VMI, "running"), phase_counts(session.observer.of(VMI))
-        spec.tell(f"{running} of {wanted} Running; deleting")
+        spec.log(f"{running} of {wanted} Running; deleting")
         left = await session.delete_all(spec.parallel, spec.timeout)
         return await _result("burst", count, session, spec, nodes, rows, {"left_behind": left, **phases})
 
@@ -102,11 +104,11 @@ async def steady(kube: Kube, spec: Spec, count: int, churn: int, pause: float, d
         def note(running: int) -> None:
             trace.append((time.monotonic() - start, running))
 
-        spec.tell(f"run {spec.run}: creating {count} {session.template.kind}")
+        spec.log(f"run {spec.run}: creating {count} {session.template.kind}")
         await session.create(count, spec.schedule, spec.parallel)
         await _settled(session, spec)
         note(_live(session))
-        alive: list[Submission] = [each for each in session.submissions if not each.error]
+        alive: list[Submission] = [item for item in session.submissions if not item.error]
         cycles, end = 0, min(spec.deadline, time.monotonic() + duration)
         try:
             while time.monotonic() < end:
@@ -114,8 +116,8 @@ async def steady(kube: Kube, spec: Spec, count: int, churn: int, pause: float, d
                 old, alive = alive[:churn], alive[churn:]
                 await session.delete(old, spec.parallel, spec.timeout)
                 note(_live(session))
-                made = await session.create(churn, spec.schedule, spec.parallel)
-                alive += made.created
+                batch = await session.create(churn, spec.schedule, spec.parallel)
+                alive += batch.created
                 await _settled(session, spec)
                 note(_live(session))
                 cycles += 1
@@ -131,7 +133,7 @@ async def steady(kube: Kube, spec: Spec, count: int, churn: int, pause: float, d
 
 
 def _live(session: Session) -> int:
-    return sum("running" in each.stages and "gone" not in each.stages for each in session.observer.of(VMI))
+    return sum("running" in vmi.stages and "gone" not in vmi.stages for vmi in session.observer.of(VMI))
 
 
 async def _settled(session: Session, spec: Spec) -> bool:
@@ -147,9 +149,9 @@ async def _settled(session: Session, spec: Spec) -> bool:
 @asynccontextmanager
 async def _primed(kube: Kube, spec: Spec) -> AsyncIterator[Session]:
     notes = await _primer(kube, spec) if spec.primer else []
-    made = template_of(spec, spec.run)
+    primed_template = template_of(spec, spec.run)
     async with open_session(
-        kube, made, spec.namespaces, spec.run, expected_pods=spec.replicas, deadline=spec.deadline, tell=spec.tell
+        kube, primed_template, spec.namespaces, spec.run, expected_pods=spec.replicas, deadline=spec.deadline, log=spec.log
     ) as session:
         session.notes += notes
         yield session
@@ -162,16 +164,18 @@ async def _primer(kube: Kube, spec: Spec) -> list[str]:
     """
     run = f"{spec.run}-{removal.PRIMER}"
     short = replace(spec, timeout=min(spec.timeout, PRIMER))
-    async with open_session(kube, template_of(spec, run), spec.namespaces[:1], run, deadline=spec.deadline, tell=spec.tell) as session:
+    async with open_session(kube, template_of(spec, run), spec.namespaces[:1], run, deadline=spec.deadline, log=spec.log) as session:
         (item,) = (await session.create(1, Schedule(), 1)).submissions
         over = await _settled(session, short)
         notes = []
         if item.error or not item.answered_ns:
-            notes.append(f"the primer was not created: {item.error or session.ended(math.inf)}")
+            notes.append(f"the primer was not created: {item.error or session.wait_end(math.inf)}")
         elif session.reached(VMI, "running") < spec.replicas:
-            what = "failed" if over else f"did not run {session.ended(short.timeout)}"
+            what = "failed" if over else f"did not run {session.wait_end(short.timeout)}"
             records, messages = session.observer.records.values(), session.observer.messages
-            notes.append(f"the primer {what}: {next((text for each in records if (text := said(each, messages))), 'nothing says why')}")
+            notes.append(
+                f"the primer {what}: {next((text for record in records if (text := error_text(record, messages))), 'nothing says why')}"
+            )
         if not await session.delete(session.submissions, 1, spec.timeout):
             notes.append("the primer was not gone when the measurement began")
     return [f"{note}; what the first VMI costs besides may be in the figures" for note in notes]
@@ -189,16 +193,16 @@ async def _result(
     rows = with_deletion(before, await session.rows())
     stages = summaries(rows)
     started, ended = session.batches[0][0].started_wall, time.time()
-    await session.doubts()
+    await session.check_clocks()
     facts = session.facts() | nodes
     if note := nested_note(nodes):
         session.notes.append(note)
-    facts["generator"] = [made.summary(schedule) for made, schedule in session.batches]
+    facts["generator"] = [batch.summary(schedule) for batch, schedule in session.batches]
     facts["simulated"] = on_simulated(rows)
-    figures = figures_of(session, rows, stages) | apimetrics.of_deletion(session.phases) | extra
+    figures = figures_of(session, rows, stages) | apimetrics.deletion_figures(session.phases) | extra
     if spec.prometheus:
         try:
-            gaps, early = await scraped(spec.prometheus, ended, spec.deadline)
+            gaps, early = await wait_for_scrape(spec.prometheus, ended, spec.deadline)
             facts["prometheus_scrapes_s"] = gaps
             session.notes += [early] if early else []
             figures |= await component_figures(spec.prometheus, started, ended, gaps)
@@ -212,8 +216,8 @@ async def _result(
         stages,
         figures,
         facts,
-        gating.hold(spec.gates, figures | session.judged()),
-        calls=apimetrics.told(session.phases),
+        gating.evaluate(spec.gates, figures | session.gate_latencies()),
+        calls=apimetrics.call_records(session.phases),
         started=started,
         ended=ended,
     )

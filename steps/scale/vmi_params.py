@@ -62,7 +62,7 @@ class VmiParams(Params):
 
     def spec(self) -> vmi.Spec:
         """What these params ask for. Raises ValueError for what cannot be, or has no meaning, together."""
-        vmi.template(self.template, "check", self.replicas, self.variables)
+        vmi.load_template(self.template, "check", self.replicas, self.variables)
         own = [parse_gate(text) for text in self.gates]
         return vmi.Spec(
             template=self.template,
@@ -78,10 +78,10 @@ class VmiParams(Params):
             prometheus=Prometheus(self.prometheus, self.prometheus_token_file, self.prometheus_ca_file) if self.prometheus else None,
         )
 
-    def problems(self, ask: run_vmi.Ask) -> list[str]:
+    def problems(self, request: run_vmi.VmiRequest) -> list[str]:
         """Why they cannot be measured together (empty: they can)."""
         try:
-            run_vmi.check(self.spec(), ask)
+            run_vmi.check(self.spec(), request)
         except ValueError as error:
             return [str(error)]
         return []

@@ -84,7 +84,7 @@ class TestAttach:
         assert await names(job(1), job(2), job(0, kind="ConfigMap")) == ["j-0", "j-1", "j-2"]
         assert await names() == ["j-0", "j-1", "j-2"]
         assert (await read()).submissions[0].intended_ns == due
-        read = await sampling._reader(cluster, sampling.Look(tmp_path, runai.Settings(), run="r"), 0)
+        read = await sampling._reader(cluster, sampling.SampleRequest(tmp_path, runai.Settings(), run="r"), 0)
         assert await names(job(0, kind="ConfigMap")) == ["j-0", "j-1", "j-2"], "the ConfigMap is not what is measured"
         assert await names(job(3)) == ["j-0", "j-1", "j-2", "j-3"]
 
@@ -102,7 +102,7 @@ class TestAttach:
     ) -> None:
         """When it has results, and not before: a sample that is interrupted leaves what was there, and is gone on with."""
         old = ("perf-audit-results.json", "scurves-400.png", "notes.txt", "sampled.json", "summary.json", "times.csv")
-        look = sampling.Look(tmp_path, runai.Settings(), run="r")
+        request = sampling.SampleRequest(tmp_path, runai.Settings(), run="r")
         for name in old:
             (tmp_path / name).write_text('{"run": "q"}')
         cluster: Any = Cluster(job(0), job(1))
@@ -118,7 +118,7 @@ class TestAttach:
 
         monkeypatch.setattr(sampling, "server_offset", stop)
         with pytest.raises(KeyError):
-            await sampling.sample(cluster, look)
+            await sampling.sample(cluster, request)
         assert {each.name for each in tmp_path.iterdir()} == {*old, "run.json", "submitted.json"}
         seen = Observer(None, "r", [], ["runai-p"])  # type: ignore[arg-type]
         seen.adopt(record("Pod", "p", "u0", created=1, scheduled=2))
@@ -133,24 +133,24 @@ class TestAttach:
 
         for name, answer in {"server_offset": known, "simulated_nodes": none, "Observer": Asleep}.items():
             monkeypatch.setattr(sampling, name, answer)
-        got = await sampling.sample(cluster, look)
+        got = await sampling.sample(cluster, request)
         assert "p" in observers[0].records
         assert [each.name for each in got.file.submissions] == ["j-0", "j-1"], "one that went meanwhile was submitted"
         made = {"run.json", "submitted.json", "observed.jsonl", "sampled.json", "stages.parquet", "summary.json"}
         assert {each.name for each in tmp_path.iterdir()} == {"notes.txt", *made}
         assert orjson.loads((tmp_path / "summary.json").read_bytes())["not_scheduled"] == ["j-0", "j-1"]
         (tmp_path / "general.png").touch()
-        await sampling.sample(cluster, look)
+        await sampling.sample(cluster, request)
         assert (tmp_path / "general.png").exists()
 
     async def test_a_folder_of_another_run_is_not_written_to(self, tmp_path: Path) -> None:
         write_run(tmp_path / "run.json", RunFile("q", "v1", "Pod", ["ns"], "p", 1, 1, True, [], {}), Submitted("q", [], 0.0, 0))
         with pytest.raises(runai.SettingsError, match="holds run q; give another folder"):
-            await sampling.sample(None, sampling.Look(tmp_path, runai.Settings(), run="r"))  # type: ignore[arg-type]
+            await sampling.sample(None, sampling.SampleRequest(tmp_path, runai.Settings(), run="r"))  # type: ignore[arg-type]
 
     async def test_a_folder_with_the_state_of_another_run_is_not_written_to(self, tmp_path: Path) -> None:
         Observer(None, "q", [], ["runai-p"]).save(tmp_path / "observed.jsonl")  # type: ignore[arg-type]
         cluster: Any = Cluster(job(0))
         with pytest.raises(runai.SettingsError, match="it is the state of run q, not r; give another folder"):
-            await sampling.sample(cluster, sampling.Look(tmp_path, runai.Settings(), run="r"))
+            await sampling.sample(cluster, sampling.SampleRequest(tmp_path, runai.Settings(), run="r"))
         assert [each.name for each in tmp_path.iterdir()] == ["observed.jsonl"]

@@ -13,7 +13,7 @@ from aiohttp import web
 from perfdag.kube import KubeError
 from perfdag.steps.scale import clock
 from perfdag.steps.scale.clock import Heartbeat, Offset
-from perfdag.steps.scale.harness import Harness, busiest
+from perfdag.steps.scale.harness import SelfLoad, busiest
 
 from .api import client
 
@@ -27,7 +27,7 @@ class Server:
         self.version = 1
         self.refuse_watch = 0
 
-    def tell(self, beat: str) -> None:
+    def log(self, beat: str) -> None:
         self.version += 1
         line = orjson.dumps({"type": "MODIFIED", "object": self.body(beat)}) + b"\n"
         for watch in self.watches:
@@ -37,7 +37,7 @@ class Server:
         return {"metadata": {"name": "h", "uid": "u", "resourceVersion": str(self.version)}, "data": {"beat": beat}}
 
     async def change(self, beat: str) -> web.Response:
-        self.tell(beat)
+        self.log(beat)
         return web.json_response({})
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -96,9 +96,9 @@ class TestHeartbeat:
         class Silent(Server):
             silent = True
 
-            def tell(self, beat: str) -> None:
+            def log(self, beat: str) -> None:
                 if not self.silent:
-                    super().tell(beat)
+                    super().log(beat)
 
         server = Silent()
         async with client(server.handle) as kube, Heartbeat(kube, "r", "n", 0.02) as heart:
@@ -158,15 +158,15 @@ class TestDrift:
 
 class TestHarness:
     def test_a_pause_is_left_out(self) -> None:
-        harness = Harness()
-        assert harness.share is None
-        harness.pause()
-        while time.thread_time() - (harness._paused or (0.0, 0.0))[1] < 0.2:
+        self_load = SelfLoad()
+        assert self_load.share is None
+        self_load.pause()
+        while time.thread_time() - (self_load._paused or (0.0, 0.0))[1] < 0.2:
             pass
-        assert harness.share is None
-        harness.resume()
-        assert harness.share is None
-        assert harness._seen[-1][1] - harness._seen[0][1] < 0.1
+        assert self_load.share is None
+        self_load.resume()
+        assert self_load.share is None
+        assert self_load._seen[-1][1] - self_load._seen[0][1] < 0.1
 
     def test_the_busiest_seconds_count_and_not_the_mean(self) -> None:
         quiet = [(float(i), 0.1 * i) for i in range(100)]
@@ -177,7 +177,7 @@ class TestHarness:
         assert busiest(quiet[:4]) is None, "too short for a share"
 
     async def test_it_is_noted_above_its_limit(self) -> None:
-        async with Harness() as harness:
-            assert harness.note == ""
-            harness._seen = [(0.0, 0.0), (6.0, 4.5)]
-            assert "75% of a core" in harness.note
+        async with SelfLoad() as self_load:
+            assert self_load.note == ""
+            self_load._seen = [(0.0, 0.0), (6.0, 4.5)]
+            assert "75% of a core" in self_load.note

@@ -8,7 +8,7 @@ import pytest
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import gates, kubevirt, simulate, sizes, vmi
 from perfdag.steps.scale.lock import ExclusiveRun, LockTimeoutError
-from perfdag.steps.scale.measured import of_figures
+from perfdag.steps.scale.measured import figure_measurements
 from perfdag.steps.scale.namespaces import ensure_namespace
 from perfdag.steps.scale.prometheus import Prometheus
 from perfdag.steps.scale.schedule import Schedule
@@ -74,7 +74,7 @@ async def test_an_open_loop_of_vmis_says_whether_it_was_held(kube: Kube, nodes: 
         result = await vmi.burst(kube, vmi.Spec(namespaces=[namespace], primer=False, timeout=60, schedule=schedule), 10)
         for name in ("schedule_held", "submit_lag"):
             assert (result.figures[name] is not None) == told, name
-            assert bool([each for each in of_figures(result.figures, {}, 10) if each.metric == name]) == told
+            assert bool([each for each in figure_measurements(result.figures, {}, 10) if each.metric == name]) == told
 
 
 @pytest.mark.slow
@@ -105,7 +105,7 @@ async def test_a_steady_state_is_kept_and_ends_with_nothing(kube: Kube, nodes: N
 async def test_a_ladder_climbs_with_a_primer_and_cools_down(kube: Kube, nodes: None, namespace: str) -> None:
     await simulate.install(kube, "kubevirt")
     told: list[str] = []
-    results = await sizes.ladder(kube, vmi.Spec(namespaces=[namespace], timeout=60, tell=told.append), [2, 4], 1.0)
+    results = await sizes.ladder(kube, vmi.Spec(namespaces=[namespace], timeout=60, log=told.append), [2, 4], 1.0)
     assert [each.count for each in results] == [2, 4]
     assert "cooling down for 1 s" in told
     assert results[1].started - results[0].ended >= 1.0

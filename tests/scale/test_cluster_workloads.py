@@ -173,7 +173,7 @@ async def test_the_scheduler_s_rate_is_not_that_of_submission(kube: Kube, nodes:
 
 
 async def test_gangs_without_their_scheduler_are_skipped_with_the_reason(kube: Kube, namespace: str) -> None:
-    with pytest.raises(workloads.NotHereError, match="needs Volcano or KAI"):
+    with pytest.raises(workloads.ScenarioUnavailableError, match="needs Volcano or KAI"):
         await workloads.measure(kube, workloads.Spec(namespaces=[namespace]), "gang")
 
 

@@ -12,7 +12,7 @@ from perfdag.kube import Kube, KubeError, Resource
 from perfdag.steps.scale import commands, completion, runai, sampling, times, vmi
 from perfdag.steps.scale.attach import workload_of
 from perfdag.steps.scale.chains import chain, kinds_of
-from perfdag.steps.scale.completion import reached, settled, wanted
+from perfdag.steps.scale.completion import expected_count, reached, settled
 from perfdag.steps.scale.files import RunFile, write_run
 from perfdag.steps.scale.generator import Submission, Submitted
 from perfdag.steps.scale.moments import Clocks
@@ -68,7 +68,7 @@ class TestAnyKind:
             record("Pod", "b2", "b"),
         ]
         observer, items = observed(*own, *pods), sent(*"abc")
-        enough = wanted(items, None)
+        enough = expected_count(items, None)
         assert (reached(observer, "ray.io/v1", "RayCluster", None, enough), enough) == (1, 3)
         observer.note(observer.records["b2"], "ready", 0, 0, 1)
         observer.adopt(record("Pod", "c1", "c", failed=3))
@@ -86,7 +86,7 @@ class TestAnyKind:
         api, kind = "batch/v1", "Job"
         observer = self.jobs(*ready, *lost, *waiting)
         for goal in ("ready", "scheduled"):
-            assert reached(observer, api, kind, 1, wanted(sent(*"abcdefghij"), 1), goal) == 8
+            assert reached(observer, api, kind, 1, expected_count(sent(*"abcdefghij"), 1), goal) == 8
         assert reached(self.jobs(*ready, *lost, *waiting, failed="ij"), api, kind, 1, 10) == 10, "these have failed for good"
         assert reached(self.jobs(*ready, *lost), api, kind, 1, 10) == 8, "the others have no pods yet"
 
@@ -137,14 +137,14 @@ class TestAnyKind:
         gone, here = record("Pod", "a0", "a", created=2, gated=2, gone=3), record("Pod", "a1", "a", created=3, gated=3)
         observer = observed(record("Job", "a", created=1), record("Job", "b", created=1), gone, here)
         session = Session(None, "r", load("job", "r", gated=True), ["ns"], observer, None, None, None, [], 1, submissions=sent("a", "b"))  # type: ignore[arg-type]
-        assert session.there("gated") == (1, 2)
-        assert not await session.all_there(0.05, "gated")
+        assert session.progress("gated") == (1, 2)
+        assert not await session.all_reached(0.05, "gated")
         observer.adopt(record("Pod", "b0", "b", created=3, gated=3))
-        assert await session.all_there(0.05, "gated")
+        assert await session.all_reached(0.05, "gated")
 
     def test_what_has_no_pods_is_there_once_it_is_created_and_no_workload(self) -> None:
         observer = observed(record("ConfigMap", "a", created=1))
-        assert (reached(observer, "v1", "ConfigMap", None, 1), wanted(sent("a"), None)) == (1, 1)
+        assert (reached(observer, "v1", "ConfigMap", None, 1), expected_count(sent("a"), None)) == (1, 1)
         assert [step.name for step in chain("v1", "ConfigMap")] == ["created", "deletion"]
 
     @pytest.mark.parametrize(
@@ -375,7 +375,7 @@ async def test_a_submission_waits_for_other_performance_runs_and_says_where_it_m
     status: int, goes_on: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     class Lock:
-        def __init__(self, kube: Any, run: str, timeout: float, tell: Any) -> None:
+        def __init__(self, kube: Any, run: str, timeout: float, log: Any) -> None:
             assert timeout == 7.0
 
         async def __aenter__(self) -> None:
@@ -390,14 +390,14 @@ async def test_a_submission_waits_for_other_performance_runs_and_says_where_it_m
     monkeypatch.setattr(commands, "_submit", submitted)
     told: list[str] = []
     settings = runai.Settings(submitter="runai-cli")
-    order = commands.Order("training", 1, 1, Schedule(), tmp_path, settings, lock_timeout=7.0, tell=told.append)
+    request = commands.SubmitRequest("training", 1, 1, Schedule(), tmp_path, settings, lock_timeout=7.0, log=told.append)
     kube = Kube(kubeconfig.Cluster("http://none.invalid", "one", "default", kubeconfig.Credentials(), "test"))
     if goes_on:
-        assert await commands.submit(kube, order) == "done"  # type: ignore[comparison-overlap]
+        assert await commands.submit(kube, request) == "done"  # type: ignore[comparison-overlap]
         assert told == ["other performance runs are not kept out: no right to leases"]
     else:
         with pytest.raises(KubeError, match="still holds the cluster"):
-            await commands.submit(kube, order)
+            await commands.submit(kube, request)
 
 
 def test_retries_are_told_by_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,22 +31,22 @@ from perfdag.steps.scale.templates import load
 class TestGates:
     def test_a_ratio_trips_the_right_way(self) -> None:
         gate = gates.parse("PATCH-vmis-count <= 2 * CREATE-pods-count")
-        assert gates.hold([gate], {"PATCH-vmis-count": 150, "CREATE-pods-count": 100})[0].passed
-        assert gates.hold([gate], {"PATCH-vmis-count": 250, "CREATE-pods-count": 100})[0].passed is False
+        assert gates.evaluate([gate], {"PATCH-vmis-count": 150, "CREATE-pods-count": 100})[0].passed
+        assert gates.evaluate([gate], {"PATCH-vmis-count": 250, "CREATE-pods-count": 100})[0].passed is False
 
     @pytest.mark.parametrize("figures", [{}, {"api_p99": None}, {"api_p99": math.nan}])
     def test_no_data_is_a_breach_that_names_the_metric(self, figures: dict[str, float | None]) -> None:
-        (verdict,) = gates.hold([gates.parse("api_p99 < 1")], figures)
+        (verdict,) = gates.evaluate([gates.parse("api_p99 < 1")], figures)
         assert verdict.passed is None
         assert gates.breaches([verdict]) == [verdict]
         assert "no data for api_p99" in str(verdict)
 
     def test_too_few_requests_for_a_p99_show_a_limit_kept_and_never_one_broken(self) -> None:
         few = {"api_p99": None, "api_slowest": 0.5}
-        kept, unknown = gates.hold([gates.parse("api_p99 < 1"), gates.parse("api_p99 < 0.1")], few)
+        kept, unknown = gates.evaluate([gates.parse("api_p99 < 1"), gates.parse("api_p99 < 0.1")], few)
         assert (kept.passed, kept.value) == (True, 0.5)
         assert unknown.passed is None
-        broken = gates.hold([gates.parse("api_p99 < 1")], {"api_p99": 2.0, "api_slowest": 0.5})
+        broken = gates.evaluate([gates.parse("api_p99 < 1")], {"api_p99": 2.0, "api_slowest": 0.5})
         assert broken[0].passed is False, "the percentile itself goes first"
 
     def test_the_limits_of_the_api_stand_beside_gates_of_your_own(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -77,9 +77,11 @@ class TestGates:
     def test_few_lists_or_none_show_their_limit_kept(self) -> None:
         slow = apimetrics.delta(apimetrics.Scrape(), scrape_of(*histogram("LIST", "cluster", ("20", 9), ("60", 10), ("+Inf", 10))))
         none = apimetrics.delta(apimetrics.Scrape(), scrape_of(*histogram("POST", "resource", ("1", 9), ("+Inf", 9))))
-        assert gates.hold(gates.SLO[1:], apimetrics.latencies(none))[0].passed
-        assert [each.passed for each in gates.hold(gates.SLO, apimetrics.latencies([]))] == [None, None], "no metrics at all are no data"
-        (verdict,) = gates.hold(gates.SLO[1:], apimetrics.latencies(slow))
+        assert gates.evaluate(gates.SLO[1:], apimetrics.latencies(none))[0].passed
+        assert [each.passed for each in gates.evaluate(gates.SLO, apimetrics.latencies([]))] == [None, None], (
+            "no metrics at all are no data"
+        )
+        (verdict,) = gates.evaluate(gates.SLO[1:], apimetrics.latencies(slow))
         assert verdict.passed is None, "one of ten took longer than 20 s: that may be too long, or not"
 
     @pytest.mark.parametrize("text", ["api_p99", "api_p99 = 1", "api_p99 < x", "< 1", "a < 1 * "])
@@ -148,7 +150,7 @@ class TestApiMetrics:
         assert before.started == after.started
         figures = {name: float(value) for name, value in apimetrics.counts(apimetrics.delta(before, after)).items()}
         assert (figures["CREATE-pods-count"], figures["PATCH-pods-count"]) == (30, 60)
-        held = gates.hold([gates.parse(f"PATCH-pods-count <= {ratio} * CREATE-pods-count") for ratio in (2, 1.9)], figures)
+        held = gates.evaluate([gates.parse(f"PATCH-pods-count <= {ratio} * CREATE-pods-count") for ratio in (2, 1.9)], figures)
         assert [each.passed for each in held] == [True, False]
 
     def test_what_is_done_to_a_pod_s_subresource_creates_no_pod(self) -> None:
@@ -188,17 +190,17 @@ class TestApiMetrics:
             slow = histogram("DELETE", "resource", ("0.1", 0), ("2", deletions), ("+Inf", deletions))
             after = scrape_of(*histogram("POST", "resource", ("0.1", 600), ("2", 600), ("+Inf", 600)), *slow)
             phases = {"creation": apimetrics.delta(apimetrics.Scrape(), quick), "deletion": apimetrics.delta(quick, after)}
-            return apimetrics.judged(phases, apimetrics.delta(apimetrics.Scrape(), after)), phases
+            return apimetrics.gate_latencies(phases, apimetrics.delta(apimetrics.Scrape(), after)), phases
 
         gate = gates.parse("api_p99 < 1")
         for deletions, held in ((600, False), (20, True)):
             judged, phases = seen(deletions)
-            figures = apimetrics.named(phases["creation"]) | apimetrics.of_deletion(phases)
+            figures = apimetrics.named_figures(phases["creation"]) | apimetrics.deletion_figures(phases)
             assert (figures["api_p99"] or 9) < 0.1, "the creation's figure is its own"
             assert figures["deletion/DELETE-pods-count"] == deletions
             assert "DELETE-pods-count" not in figures
-            assert gates.hold([gate], figures | judged)[0].passed is held
-        assert gates.hold([gate], figures | apimetrics.judged({"creation": phases["creation"]}, []))[0].passed is None
+            assert gates.evaluate([gate], figures | judged)[0].passed is held
+        assert gates.evaluate([gate], figures | apimetrics.gate_latencies({"creation": phases["creation"]}, []))[0].passed is None
 
     @pytest.mark.parametrize(("slow", "held"), [(0, True), (1, None)])
     def test_a_request_beyond_the_last_bound_keeps_a_gate_from_passing(self, slow: int, held: bool | None) -> None:
@@ -207,14 +209,17 @@ class TestApiMetrics:
         after = scrape_of(*quick, *histogram("DELETE", "resource", ("0.1", 20 - slow), ("60", 20 - slow), ("+Inf", 20)))
         none, middle = apimetrics.Scrape(), scrape_of(*quick)
         phases = {"creation": apimetrics.delta(none, middle), "deletion": apimetrics.delta(middle, after)}
-        figures = apimetrics.named(phases["creation"]) | apimetrics.judged(phases, apimetrics.delta(none, after))
-        assert gates.hold([gates.parse("api_p99 < 1")], figures)[0].passed is held
+        figures = apimetrics.named_figures(phases["creation"]) | apimetrics.gate_latencies(phases, apimetrics.delta(none, after))
+        assert gates.evaluate([gates.parse("api_p99 < 1")], figures)[0].passed is held
 
     def test_rows_of_the_deletion_have_coordinates_of_their_own(self) -> None:
         calls = apimetrics.delta(apimetrics.Scrape(), scrape_of(*histogram("DELETE", "resource", ("0.1", 600), ("+Inf", 600))))
         phases = {"creation": calls, "deletion": calls}
-        figures = apimetrics.named(calls) | apimetrics.of_deletion(phases)
-        made = [*measured.of_figures(figures, {"count": 6}, 6), *measured.of_calls(apimetrics.told(phases), {"count": 6})]
+        figures = apimetrics.named_figures(calls) | apimetrics.deletion_figures(phases)
+        made = [
+            *measured.figure_measurements(figures, {"count": 6}, 6),
+            *measured.call_measurements(apimetrics.call_records(phases), {"count": 6}),
+        ]
         for metric in ("api_p99", "api_calls", "api_latency"):
             assert sorted((each.coords or {}).get("phase", "") for each in made if each.metric == metric) == ["", "deletion"]
         from perfdag.charts.stages import calls_of
@@ -262,7 +267,7 @@ class TestApiServers:
     )
     async def test_the_only_one_is_asked_as_ever(self, hosts: list[str], renewed: list[str]) -> None:
         control: Any = Control(hosts, renewed)
-        async with apiservers.each_of(control) as servers:
+        async with apiservers.clients(control) as servers:
             assert servers == [control]
 
     async def test_several_are_asked_each_at_its_own_address_and_added_up(self) -> None:
@@ -279,7 +284,7 @@ class TestApiServers:
             port = free.getsockname()[1]
         server = await asyncio.start_server(serve, ["127.0.0.2", "127.0.0.3"], port)
         try:
-            async with apiservers.each_of(Control(["127.0.0.2", "127.0.0.3"], [], port)) as servers:  # type: ignore[arg-type]
+            async with apiservers.clients(Control(["127.0.0.2", "127.0.0.3"], [], port)) as servers:  # type: ignore[arg-type]
                 found = await apimetrics.scrape(servers)
         finally:
             server.close()
@@ -295,7 +300,7 @@ class TestApiServers:
     )
     async def test_where_not_all_can_be_asked_there_is_no_data(self, hosts: list[str], renewed: list[str], told: str) -> None:
         with pytest.raises(KubeError, match=told):
-            async with apiservers.each_of(Control(hosts, renewed, 9)):  # type: ignore[arg-type]
+            async with apiservers.clients(Control(hosts, renewed, 9)):  # type: ignore[arg-type]
                 pass
 
 
@@ -326,7 +331,7 @@ class TestMessages:
             'pods "NAME" is forbidden: exceeded quota: q, used: pods=9': 3,
             "FailedMount: volume of NAME is not there": 2,
         }
-        made = measured.of_messages([*refused, *stuck], {"count": 5})
+        made = measured.message_measurements([*refused, *stuck], {"count": 5})
         assert [(each.metric, each.value) for each in made] == [("failures", 3.0), ("failures", 2.0)]
         assert made[1].coords == {"count": 5, "message": "FailedMount: volume of NAME is not there"}
 
@@ -373,13 +378,13 @@ class TestAsked:
     def test_every_figure_that_there_is_may_be_gated(self, scenario: str, own: Any) -> None:
         pace = {"arrival": "constant", "rate": 5} if scenario == "steady" else {}
         params: Any = get("vmi-steady").Params.model_validate({"prometheus": "http://x", "api_gates": False, **pace})
-        spec, ask = params.spec(), run_vmi.Ask(scenario)
+        spec, request = params.spec(), run_vmi.VmiRequest(scenario)
         calls = apimetrics.delta(apimetrics.Scrape(), scrape_of(*series("pods", "binding", "POST", "resource", ("+Inf", 9))))
-        figures = {*prometheus.names(), *apimetrics.named(calls), *own, *apimetrics.of_deletion({"deletion": calls})}
+        figures = {*prometheus.names(), *apimetrics.named_figures(calls), *own, *apimetrics.deletion_figures({"deletion": calls})}
         figures |= {"virt_requests/PATCH-virtualmachineinstances", "deletion_p95", "left_behind"}
         for name in figures:
             spec.gates = [gates.parse(f"{name} < 1")]
-            run_vmi.check(spec, ask)
+            run_vmi.check(spec, request)
 
 
 class TestDeletion:
@@ -466,11 +471,11 @@ class TestThroughput:
         figures = figures_of(session, rows, [])
         assert figures["throughput_mean"] == pytest.approx(19.0)
         assert figures["success_ratio"] == 1.0
-        made = measured.of_figures(figures, {}, 20)
+        made = measured.figure_measurements(figures, {}, 20)
         assert [each.value for each in made if each.metric == "throughput"] == [pytest.approx(19.0)]
 
     def test_of_an_open_loop_it_is_no_merit_of_the_system(self) -> None:
-        made = measured.of_figures({"throughput_mean": 5.0, "submit_lag": 0.001, "schedule_held": 1.0}, {}, 20)
+        made = measured.figure_measurements({"throughput_mean": 5.0, "submit_lag": 0.001, "schedule_held": 1.0}, {}, 20)
         better = {each.name: each.better for each in measured.METRICS}
         assert [(each.metric, better[each.metric]) for each in made if each.value == 5.0] == [("paced_throughput", "none")]
 
@@ -482,7 +487,7 @@ class TestAudit:
         def result(count: int, p99: float) -> Result:
             figures: dict[str, float | None] = {"api_p99": p99, "virt_api_memory_bytes_avg": 2.0**21, "workqueue_adds": 100.0}
             figures |= {"Running-phase-count": float(count), "CREATE-pods-count": 7.0, "deletion_p50": 3.0, "deletion_to_failed_p95": 4.0}
-            return Result("ladder", count, "r", [], [], figures, {}, gates.hold(held, figures), started=10.0, ended=20.0)
+            return Result("ladder", count, "r", [], [], figures, {}, gates.evaluate(held, figures), started=10.0, ended=20.0)
 
         told = table.audit([result(100, 0.05), result(200, 0.5)])
         assert [(each["Count"], [gate["passed"] for gate in each["Gates"]]) for each in told["Rungs"]] == [
@@ -503,7 +508,7 @@ class TestAudit:
     def test_a_value_with_a_threshold_is_the_one_that_the_gate_saw(self) -> None:
         """The deletion was slower than the creation, whose figure stands under its plain name."""
         figures: dict[str, float | None] = {"api_p99": 0.2, "throughput_mean": 5.0}
-        verdicts = gates.hold([gates.parse("api_p99 < 1")], figures | {"api_p99": 1.5})
+        verdicts = gates.evaluate([gates.parse("api_p99 < 1")], figures | {"api_p99": 1.5})
         values = table.audit([Result("burst", 9, "r", [], [], figures, {}, verdicts)])["Values"]
         assert values["api_p99"] == {"value": 1.5, "thresholdResult": {"thresholdValue": 1.0, "thresholdExceeded": True}}
         assert values["throughput_mean"] == {"value": 5.0}

@@ -17,7 +17,7 @@ from aiohttp import web
 from perfdag.kube import Kube, KubeError, Resource
 from perfdag.kubeconfig import Cluster
 from perfdag.steps.scale.clock import IN_FLIGHT
-from perfdag.steps.scale.generator import BESIDE, ApiSubmitter, Submission, Submitted, connections, generate
+from perfdag.steps.scale.generator import EXTRA_CONNECTIONS, ApiSubmitter, Submission, Submitted, connections, generate
 from perfdag.steps.scale.moments import Clocks
 from perfdag.steps.scale.rows import rows_of
 from perfdag.steps.scale.schedule import ARRIVALS, Schedule
@@ -187,7 +187,7 @@ TEMPLATE = Template("t", (Document("v1", "Pod", b'{"metadata":{"name":"perfdag-0
 class TestGenerator:
     @pytest.mark.parametrize("parallel", [1, 80, 1000])
     def test_beats_that_are_late_leave_connections_for_all_else(self, parallel: int) -> None:
-        assert connections(parallel) >= parallel + IN_FLIGHT + BESIDE
+        assert connections(parallel) >= parallel + IN_FLIGHT + EXTRA_CONNECTIONS
 
     async def test_a_remainder_is_not_dropped_and_namespaces_take_turns(self) -> None:
         slow = Slow(0.0)

@@ -158,7 +158,7 @@ class TestQueues:
     @pytest.mark.parametrize("scenario", ["reclaim", "gang"])
     async def test_one_that_cannot_be_deleted_costs_no_result(self, measured: Any, scenario: str) -> None:
         told: list[str] = []
-        result = await measured(scenario, [4], lambda i: [("scheduled", 0.01)], workers=1, tell=told.append)
+        result = await measured(scenario, [4], lambda i: [("scheduled", 0.01)], workers=1, log=told.append)
         (note,) = [note for note in result.facts["notes"] if "queue" in note and "left" in note]
         assert note == f"the queue perfdag-{result.run}-b is left: no such right; `perfdag scale delete --run {result.run}` deletes it"
         assert note not in told, "it is said once, with the result"

@@ -12,7 +12,6 @@ from perfdag.kube import KubeError, Resource
 from perfdag.steps.scale import gpus, kubevirt, lock, measured, nodes, rights, run_vmi, vmi, workloads
 from perfdag.steps.scale.chains import kinds_of
 from perfdag.steps.scale.removal import belongs
-from perfdag.steps.scale.scenario import begin
 from perfdag.steps.scale.templates import built_in, load
 
 
@@ -135,16 +134,16 @@ async def test_the_lease_of_a_run_that_was_killed_is_deleted_with_all_else_of_it
 
     async def measure(*asked: Any) -> Any:
         if scenario:
-            begin(asked[1], "submit")
+            start_run(asked[1], "submit")
         seen.append(server.lease)
         return SimpleNamespace(disturbed="") if scenario else []
 
     if scenario:
         monkeypatch.setattr(workloads, "measure", measure)
-        await workloads.exclusive(server, workloads.Spec(tell=told.append), "submit", 1.0)
+        await workloads.exclusive(server, workloads.Spec(log=told.append), "submit", 1.0)
     else:
         monkeypatch.setattr(run_vmi.sizes, "ladder", measure)
-        await run_vmi.measure(server, vmi.Spec(tell=told.append), run_vmi.Ask(lock_timeout=1.0))
+        await run_vmi.measure(server, vmi.Spec(log=told.append), run_vmi.VmiRequest(lock_timeout=1.0))
     assert belongs(told[0].split()[1].rstrip(":"), seen[0]["metadata"])
 
 
@@ -249,9 +248,9 @@ RAYS = [f"{verb} rayclusters ns" for verb in ("create", "delete", "list", "watch
 async def test_rights_that_no_allow_grants_are_named_with_the_account_that_lacks_them() -> None:
     """On Argo `install --allow scale` is no help for a kind that it knows nothing of."""
     rules = get("scale").api
-    with pytest.raises(rights.LackingError) as caught:
+    with pytest.raises(rights.MissingRightsError) as caught:
         await rights.check(Refusing(), load(RAY, "r"), ["ns"])  # type: ignore[arg-type]
-    said = str(measured.explained(caught.value, "scale", rules))
+    said = str(measured.sample_error(caught.value, "scale", rules))
     assert said.startswith(
         "you may not create, delete, list, watch rayclusters.ray.io in the namespace ns; grant it to the service account "
     )
@@ -264,10 +263,10 @@ async def test_rights_that_allow_grants_say_so_also_those_to_watch() -> None:
     watched = [("v1", "Pod"), ("scheduling.run.ai/v1", "PodGroup")]
     await rights.check(Refusing(*RAYS, "list pods ns", "watch pods ns"), load(RAY, "r"), ["ns"], watched)  # type: ignore[arg-type]
     with pytest.raises(
-        rights.LackingError, match="you may not watch pods in the namespace ns; grant it to the user of context 'x'"
+        rights.MissingRightsError, match="you may not watch pods in the namespace ns; grant it to the user of context 'x'"
     ) as caught:
         await rights.check(Refusing(*RAYS, "list pods ns", who="me"), load(RAY, "r"), ["ns"], watched)  # type: ignore[arg-type]
-    said = str(measured.explained(caught.value, "scale", get("scale").api))
+    said = str(measured.sample_error(caught.value, "scale", get("scale").api))
     assert "`perfdag install --store ... --allow scale`" in said
 
 
@@ -278,9 +277,9 @@ async def test_what_built_in_templates_need_is_granted(name: str) -> None:
     for template in templates:
         document = load(template, "r").documents[-1]
         watched = kinds_of(document.api_version, document.kind)
-        with pytest.raises(rights.LackingError) as caught:
+        with pytest.raises(rights.MissingRightsError) as caught:
             await rights.check(Served(), load(template, "r"), ["a", "b"], watched)  # type: ignore[arg-type]
-        assert [str(each) for each in caught.value.lacking if not each.granted_by(get(name).api)] == [], template
+        assert [str(each) for each in caught.value.missing if not each.granted_by(get(name).api)] == [], template
 
 
 def test_the_documentation_names_the_kinds_of_kubernetes_that_allow_grants() -> None:

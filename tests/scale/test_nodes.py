@@ -13,7 +13,7 @@ from perfdag.steps.scale import gpus, nodes, simulate
 from perfdag.steps.scale.moments import Clocks
 from perfdag.steps.scale.records import Record
 from perfdag.steps.scale.rows import Row, on_simulated, rows_of
-from perfdag.steps.scale.scenario import NotHereError
+from perfdag.steps.scale.scenario import ScenarioUnavailableError
 from perfdag.steps.scale.templates import load
 
 from .api import client
@@ -117,7 +117,7 @@ async def test_gpus_behind_taints_that_our_pods_do_not_tolerate_are_not_free(clu
     cluster.add("others", 8, (GPU, "NoSchedule"), ("team", "NoExecute"))
     assert await gpus.free_gpus(kube) == {"usual": 4, "played": 8}
     del cluster.nodes["usual"], cluster.nodes["played"]
-    with pytest.raises(NotHereError, match="1 nodes with GPUs have taints that our pods do not tolerate: team"):
+    with pytest.raises(ScenarioUnavailableError, match="1 nodes with GPUs have taints that our pods do not tolerate: team"):
         await gpus.free_gpus(kube)
 
 

@@ -13,7 +13,7 @@ from perfdag.steps.scale import measured
 from perfdag.steps.scale.generator import Submission
 from perfdag.steps.scale.moments import Clocks
 from perfdag.steps.scale.observer import Observer
-from perfdag.steps.scale.rows import rows_of, said
+from perfdag.steps.scale.rows import error_text, rows_of
 from perfdag.steps.scale.stages import extractor
 
 from .api import client
@@ -121,7 +121,7 @@ class TestFailures:
         ours = observer()
         see(ours, "Pod", self.pod(("PodScheduled", "False", "Unschedulable")))
         see(ours, "Event", self.warning("FailedScheduling", "0/3 nodes"))
-        assert said(ours.records["p"], ours.messages) == "Unschedulable: 0/3 nodes"
+        assert error_text(ours.records["p"], ours.messages) == "Unschedulable: 0/3 nodes"
         see(ours, "Pod", self.pod(("PodScheduled", "True", "")))
         see(ours, "Event", self.warning("Failed", "ErrImagePull: no such image"))
         item = Submission(0, "p", "ns", 1, 1, 2, "p")
@@ -132,14 +132,14 @@ class TestFailures:
         ours = observer()
         see(ours, "Event", self.warning("FailedMount", "no such volume"))
         see(ours, "Pod", self.pod(("PodScheduled", "False", "Unschedulable")))
-        assert said(ours.records["p"], ours.messages) == "FailedMount: no such volume; Unschedulable: 0/3 nodes"
+        assert error_text(ours.records["p"], ours.messages) == "FailedMount: no such volume; Unschedulable: 0/3 nodes"
         ours.save(tmp_path / "state")
         again = observer()
         again.restore(tmp_path / "state")
         see(again, "Event", self.warning("FailedMount", "no such volume"))  # listed once more
-        assert said(again.records["p"], again.messages) == "FailedMount: no such volume; Unschedulable: 0/3 nodes"
+        assert error_text(again.records["p"], again.messages) == "FailedMount: no such volume; Unschedulable: 0/3 nodes"
         see(again, "Event", self.warning("BackOff", "again"))
-        assert said(again.records["p"], again.messages) == "Unschedulable: 0/3 nodes; BackOff: again"
+        assert error_text(again.records["p"], again.messages) == "Unschedulable: 0/3 nodes; BackOff: again"
 
     @pytest.mark.parametrize(("second", "newest"), [(1, "Unschedulable: 0/3 nodes"), (3, "BackOff: again")])
     @pytest.mark.parametrize("form", ["lastTimestamp", "eventTime", "series"])
@@ -156,7 +156,7 @@ class TestFailures:
             ours._take(kind, extractor("", kind), Event("ADDED", each, 7, listed=True))
         record = ours.records["p"]
         assert ours.messages == {"p": "BackOff: again"}
-        assert said(record, ours.messages).rpartition("; ")[2] == newest
+        assert error_text(record, ours.messages).rpartition("; ")[2] == newest
 
     @pytest.mark.parametrize("end", ["Failed", "gone"])
     def test_what_it_said_last_stays_when_it_is_over(self, end: str) -> None:

@@ -37,10 +37,8 @@ def result(kind: str, count: int, stuck: int = 0, **figures: float | None) -> di
     rows = list(rows_of(items, records, Clocks(0, 0.0, 0.004), run="r", kind=kind, until_ns=BASE + 30 * SECOND, expected_pods=1))
     seen = {"success_ratio": (count - stuck) / count, "create_ratio": 1.0, "left_behind": 0.0, "api_p99": 0.02, "watch_lag_p99": 0.004}
     facts = {"notes": [], "generator": [{"held": None}], "simulated": True}
-    held = gates.hold([gates.parse("api_p99 < 1"), gates.parse("creation_to_running_p50 < 2")], {"api_p99": 0.02})
-    made_of = Result(
-        "x", count, "r", rows, summaries(rows), {**seen, **figures}, facts, held, [(0.0, 0), (3.0, count)], CALLS, 1.0, 2.0
-    )
+    held = gates.evaluate([gates.parse("api_p99 < 1"), gates.parse("creation_to_running_p50 < 2")], {"api_p99": 0.02})
+    made_of = Result("x", count, "r", rows, summaries(rows), {**seen, **figures}, facts, held, [(0.0, 0), (3.0, count)], CALLS, 1.0, 2.0)
     return asdict(made_of)
 
 
@@ -114,10 +112,10 @@ def test_what_a_run_says_is_in_the_log_of_its_pod(name: str, monkeypatch: pytest
         pass
 
     async def measure(spec: Any, _: Any) -> None:
-        spec.tell("waiting for performance run x to end")
+        spec.log("waiting for performance run x to end")
         raise Refused
 
-    monkeypatch.setattr(f"perfdag.steps.{'scale_workloads' if name == 'scale' else 'vmi_burst'}._measure", measure)
+    monkeypatch.setattr(f"perfdag.steps.{'scale_workloads' if name == 'scale' else 'scale.vmi_output'}._measure", measure)
     with pytest.raises(Refused):
         get(name).run(SimpleNamespace(timeout=60.0), get(name).Params())  # type: ignore[arg-type]
     assert capsys.readouterr().err == "waiting for performance run x to end\n"

@@ -38,14 +38,14 @@ class TestPrometheus:
         now, url = time.time(), prometheus.Prometheus("http://x")
         data = {"result": [{"metric": {}, "values": [[now - 30, "1"], [now - 15, "1"], [now - 0.1, "1"]]}]}
 
-        async def ask(self: Any, asked: Any, path: str = "") -> dict[str, Any]:
+        async def query(self: Any, asked: Any, path: str = "") -> dict[str, Any]:
             return dict.fromkeys(asked, data)
 
-        monkeypatch.setattr(prometheus.Prometheus, "ask", ask)
-        gaps, note = await prometheus.scraped(url, now, time.monotonic())
+        monkeypatch.setattr(prometheus.Prometheus, "query", query)
+        gaps, note = await prometheus.wait_for_scrape(url, now, time.monotonic())
         assert set(gaps) == set(prometheus.SOURCES)
         assert "was not waited for, at the sample's own time limit" in note
-        assert (await prometheus.scraped(url, now - 1.0, time.monotonic()))[1] == "", "there was one"
+        assert (await prometheus.wait_for_scrape(url, now - 1.0, time.monotonic()))[1] == "", "there was one"
 
     def test_rates_are_of_the_run_alone(self) -> None:
         idle_then_busy = [(t, 100.0 + max(0.0, t - 60.0) * 2) for t in range(0, 121, 15)]
@@ -115,14 +115,14 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
         for _ in range(60):
             await asyncio.sleep(0.5)
             with contextlib.suppress(KubeError):
-                if len(gaps := (await prometheus.scraped(url, time.time()))[0]) == len(prometheus.SOURCES):
+                if len(gaps := (await prometheus.wait_for_scrape(url, time.time()))[0]) == len(prometheus.SOURCES):
                     break
         assert gaps == dict.fromkeys(prometheus.SOURCES, pytest.approx(2.0, abs=0.1))
         began = time.time()
         await asyncio.sleep(8.0)
         more, ended = 500, time.time()
         seconds = ended - began
-        gaps, _ = await prometheus.scraped(url, ended)
+        gaps, _ = await prometheus.wait_for_scrape(url, ended)
         found = await prometheus.component_figures(url, began, ended, gaps)
         assert found["virt_api_cpu_cores_avg"] == pytest.approx(0.25, rel=0.25)
         assert found["virt_api_memory_bytes_avg"] == pytest.approx(2e8)
@@ -133,7 +133,7 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
         assert found["node_cpu_ratio_avg"] == pytest.approx(0.4, abs=0.02), "of the run alone, however short"
         assert found["node_memory_ratio_avg"] == pytest.approx(0.75)
         assert found["virt_handler_cpu_cores_avg"] is None
-        assert gates.hold([gates.parse("virt_handler_cpu_cores_avg < 1")], found)[0].passed is None
+        assert gates.evaluate([gates.parse("virt_handler_cpu_cores_avg < 1")], found)[0].passed is None
         short = await prometheus.component_figures(url, ended - 3.0, ended, gaps)
         assert short == dict.fromkeys(prometheus.names()), "one scrape or two tell nothing of 3 s"
     finally:

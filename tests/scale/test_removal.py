@@ -9,7 +9,7 @@ from aiohttp import web
 
 from perfdag.kube import KubeError
 from perfdag.steps.scale import sizes, vmi
-from perfdag.steps.scale.files import prefix_of
+from perfdag.steps.scale.files import name_prefix
 from perfdag.steps.scale.removal import PRIMER, belongs, remove_namespaces, remove_run
 from perfdag.steps.scale.templates import RUN_LABEL
 
@@ -137,8 +137,8 @@ def test_names_are_those_of_a_service_too() -> None:
     spec = vmi.Spec()
     part = sizes.rung(spec, 98).run
     primer = replace(spec, run=f"{part}-{PRIMER}").run
-    for run in (spec.run, part, primer, prefix_of(spec.run)):
+    for run in (spec.run, part, primer, name_prefix(spec.run)):
         name = f"{run}-99999"
         assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name), name
         assert len(f"virt-launcher-{name}-abcde") <= 63
-        assert run == prefix_of(spec.run) or belongs(spec.run, {"labels": {RUN_LABEL: run}})
+        assert run == name_prefix(spec.run) or belongs(spec.run, {"labels": {RUN_LABEL: run}})

@@ -11,8 +11,8 @@ import pytest
 from perfdag import kubeconfig
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import runai
-from perfdag.steps.scale.commands import Order, _submitter
-from perfdag.steps.scale.files import forget, read_run
+from perfdag.steps.scale.commands import SubmitRequest, _submitter
+from perfdag.steps.scale.files import read_run, remove_outputs
 from perfdag.steps.scale.generator import CommandSubmitter
 from perfdag.steps.scale.rows import Row
 from perfdag.steps.scale.runai_version import runai_version
@@ -46,9 +46,9 @@ class TestRunaiFiles:
         theirs = {"notes.txt", "photo.png", "general-notes.png", "order.pdf"}
         for name in (*ours, "perf-audit-results.json", "run.json", *theirs):
             (tmp_path / name).touch()
-        forget(tmp_path, ["summary.json"])
+        remove_outputs(tmp_path, ["summary.json"])
         assert {each.name for each in tmp_path.iterdir()} == {*theirs, "run.json", "summary.json"}
-        forget(tmp_path, submission=True)
+        remove_outputs(tmp_path, submission=True)
         assert {each.name for each in tmp_path.iterdir()} == theirs
 
     def test_the_cli_gets_an_argument_list(self) -> None:
@@ -114,8 +114,8 @@ class TestSubmitters:
         installed(tmp_path, "perfdag.submitters", "sdk = submitter_of_tests:make")
         monkeypatch.syspath_prepend(tmp_path)
         runai.check_submitter("sdk")
-        order = Order("pod", 1, 1, Schedule(), tmp_path, runai.Settings(submitter="sdk", project="p"))
-        assert _submitter("kube", order) == ("kube", "p")  # type: ignore[arg-type]
+        request = SubmitRequest("pod", 1, 1, Schedule(), tmp_path, runai.Settings(submitter="sdk", project="p"))
+        assert _submitter("kube", request) == ("kube", "p")  # type: ignore[arg-type]
         with pytest.raises(runai.SettingsError, match="submitter 'sdc'; there are api, kubectl, runai-cli, sdk"):
             runai.check_submitter("sdc")
 
@@ -136,7 +136,7 @@ class TestContext:
 
     def submitter(self, kube: Kube, name: str) -> Any:
         settings = runai.Settings(submitter=name, kubectl_path="/bin/kubectl")
-        return _submitter(kube, Order("training", 1, 1, Schedule(), Path(), settings))
+        return _submitter(kube, SubmitRequest("training", 1, 1, Schedule(), Path(), settings))
 
     @pytest.mark.parametrize(("context", "told"), [(None, "first"), ("second", "second")])
     def test_kubectl_is_told_it(self, context: str | None, told: str) -> None:

@@ -62,7 +62,7 @@ def left_by(server: Any, *names: str, in_flight: bool = False) -> tuple[opening.
     """A session that made pods of these names, about to be left, and what is told."""
     told: list[str] = []
     template = load("pod", "r")
-    opened = opening.open_session(server, template, ["ns"], "r", tell=told.append)
+    opened = opening.open_session(server, template, ["ns"], "r", log=told.append)
     here = session.Session(server, "r", template, ["ns"], server.observer, Heart(), None, Offset(0.0, 0.0), [])  # type: ignore[arg-type]
     here.submissions = [Submission(i, name, "ns", 1, 1, 0 if in_flight else 2, name) for i, name in enumerate(names)]
     opened._session = here

@@ -187,7 +187,7 @@ class Reclaiming(Session):
     async def delete(self, *_: Any, **__: Any) -> bool:
         return True
 
-    async def doubts(self) -> None:
+    async def check_clocks(self) -> None:
         """Nothing here has a clock."""
 
     def facts(self) -> dict[str, Any]:
@@ -200,7 +200,7 @@ class TestReclaim:
     async def test_what_had_to_go_is_no_miss_whether_or_not_another_waits_in_its_place(
         self, scheduler: gangs.GangScheduler, given: int, failed: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        async def found(*_: Any) -> gangs.GangScheduler:
+        async def find_scheduler(*_: Any) -> gangs.GangScheduler:
             return scheduler
 
         async def free(*_: Any) -> dict[str, int]:
@@ -216,7 +216,7 @@ class TestReclaim:
             clock: Any = SimpleNamespace(seconds=0.0)
             yield Reclaiming(kube, run, template, ["ns"], Observer(kube, run, [], []), lags, kube, clock, [], 1)
 
-        for name, value in (("found", found), ("free_gpus", free), ("own_queues", queues), ("session_of", session)):
+        for name, value in (("find_scheduler", find_scheduler), ("free_gpus", free), ("own_queues", queues), ("session_of", session)):
             monkeypatch.setattr(gangs, name, value)
         monkeypatch.setattr(Reclaiming, "given", given)
         result = await gangs.reclaim(None, Spec(gpus=1))  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ class TestCapacity:
 
         async def burst(kube: Any, spec: vmi.Spec, count: int) -> Result:
             figures = {"creation_to_running_p95": 8.0 if count <= 700 else 90.0, "left_behind": 0.0, "success_ratio": 1.0}
-            return Result("burst", count, "r", [], [], figures, {}, gates.hold([gate], figures))
+            return Result("burst", count, "r", [], [], figures, {}, gates.evaluate([gate], figures))
 
         monkeypatch.setattr(vmi, "burst", burst)
         passed, results = await sizes.capacity(None, vmi.Spec(), step, 2000)  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ class TestCapacity:
             seen = {"api_p99": 0.1, "deletion_p50": 1.0, "left_behind": 0.0, "success_ratio": 1.0}
             seen |= {"api_p99": None, **figures} if count == 200 else {}
             facts: dict[str, Any] = {"generator": [], "notes": []}
-            return Result("burst", count, "r", [], [], seen, facts, gates.hold(held, seen))
+            return Result("burst", count, "r", [], [], seen, facts, gates.evaluate(held, seen))
 
         monkeypatch.setattr(vmi, "burst", burst)
         passed, results = await sizes.capacity(None, vmi.Spec(), 100, 450)  # type: ignore[arg-type]
@@ -162,7 +162,7 @@ class TestLadder:
                 raise KubeError(0, "Unreachable", "no answer from https://x")
             facts: dict[str, Any] = {"generator": [], "notes": [], "simulated": False, "kubevirt_version": "v1.6"}
             figures: dict[str, float | None] = {"api_p99": 0.1, "left_behind": 0.0, "success_ratio": 1.0}
-            return Result("burst", count, spec.run, [], [], figures, facts, gates.hold(spec.gates, figures))
+            return Result("burst", count, spec.run, [], [], figures, facts, gates.evaluate(spec.gates, figures))
 
         async def check(*_: Any) -> None:
             pass
@@ -242,7 +242,7 @@ class TestLadder:
             facts = {"generator": [], "notes": []}
             return run_vmi.Outcome([Result("steady", 9, "r", [], [], figures, facts, trace=[(0.0, 0), (2.5, 9)])])
 
-        async def there(*_: Any, **__: Any) -> list[int]:
+        async def objects_of_run(*_: Any, **__: Any) -> list[int]:
             return [1] if live else []
 
         class Cluster:
@@ -254,7 +254,7 @@ class TestLadder:
         for name in before:
             (tmp_path / name).touch()
         monkeypatch.setattr(run_vmi, "measure", measure)
-        monkeypatch.setattr(commands, "there", there)
+        monkeypatch.setattr(commands, "objects_of_run", objects_of_run)
         monkeypatch.setattr(scale_verbs, "on_cluster", lambda args, work, _: asyncio.run(work(Cluster())))
         code, names = main(["scale", "vmi", "steady", "-o", str(tmp_path)]), {each.name for each in tmp_path.iterdir()}
         if live:
