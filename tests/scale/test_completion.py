@@ -114,7 +114,7 @@ class TestAnyKind:
     def test_all_pods_are_looked_at_only_where_enough_may_be_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A pod that is ready, succeeds and goes is one: at 20,000 Jobs a look holds up the loop that notes when changes arrive."""
         looks: list[bool] = []
-        monkeypatch.setattr(completion, "_of_workloads", lambda *_: looks.append(True) or 10)
+        monkeypatch.setattr(completion, "_count_in_workloads", lambda *_: looks.append(True) or 10)
         observer = self.jobs(*(record("Pod", f"p{name}", name, created=2, ready=3, succeeded=4) for name in "abcd"))
         for name in "efghi":
             observer.adopt(record("Pod", f"p{name}", name, created=2))

@@ -12,6 +12,7 @@ from perfdag.kube import KubeError, Resource
 from perfdag.steps.scale import gpus, kubevirt, lock, measured, nodes, rights, run_vmi, vmi, workloads
 from perfdag.steps.scale.chains import kinds_of
 from perfdag.steps.scale.removal import belongs
+from perfdag.steps.scale.scenario import start_run
 from perfdag.steps.scale.templates import built_in, load
 
 
