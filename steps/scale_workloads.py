@@ -1,4 +1,4 @@
-"""scale: workloads by the thousand through the scheduler (what Run:ai's scale test tool measures, and scheduling scenarios)."""
+"""scale: thousands of workloads through the scheduler, and scheduling scenarios."""
 
 import time
 from dataclasses import asdict
@@ -90,7 +90,7 @@ class ScaleParams(Params):
         return inlined(template)
 
     def spec(self) -> workloads.Spec:
-        """What these params ask for. Raises ValueError for what cannot be, or has no meaning, together."""
+        """Convert to a spec. Raises ValueError for an invalid combination."""
         runai = self.template in WORKLOAD_TYPES
         own = f"runai-{self.project}" if runai else "perfdag-scale"
         spec = workloads.Spec(
@@ -159,7 +159,7 @@ class Scale(Benchmark[ScaleParams]):
         return 20.0 + params.spec().schedule.span(params.count) + 0.02 * params.count * params.workers
 
     def limit(self, params: ScaleParams) -> float:
-        """See Benchmark: the lock, the schedule, and the waits of a scenario and of its deletion, which are three at most."""
+        """Return the sum of the lock, the schedule and at most three waits."""
         return params.lock_timeout + params.spec().schedule.span(params.count) + 3 * params.timeout + SLACK
 
     def run(self, gang: Gang, params: ScaleParams) -> Output:
@@ -180,7 +180,7 @@ class Scale(Benchmark[ScaleParams]):
         return Output({"result": orjson.dumps(asdict(result)).decode()}, tool=tool, facts=facts)
 
     def parse(self, output: Output, params: ScaleParams) -> list[Measurement]:
-        """See Benchmark. Invalid where the open loop was not held, or objects were left behind."""
+        """Convert the result to measurements. Raises Invalid if objects failed or were left behind."""
         raw = orjson.loads(output.texts["result"])
         rows = [Row(**row) for row in raw["rows"]]
         stages = [Summary(**stage) for stage in raw["stages"]]

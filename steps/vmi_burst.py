@@ -1,4 +1,4 @@
-"""vmi-burst: creation, running and deletion of many VMIs at once (KubeVirt's density test), also as a ladder or a capacity search."""
+"""vmi-burst: creation, start and deletion of many VMIs, also as a ladder or capacity search."""
 
 from typing import Any, ClassVar, Literal
 
@@ -53,7 +53,7 @@ class VmiBurst(Benchmark[VmiBurstParams]):
         return 20.0 + 0.12 * sum(params.counts) + params.cooldown * (len(params.counts) - 1)
 
     def limit(self, params: VmiBurstParams) -> float:
-        """See Benchmark: the lock, and each burst's primer, schedule and two waits."""
+        """Return the sum of the lock, and of every burst's primer, schedule and two waits."""
         return _request(params).limit(params.spec())
 
     def run(self, gang: Gang, params: VmiBurstParams) -> Output:

@@ -1,4 +1,4 @@
-"""vmi-steady: a steady number of VMIs of which some are replaced all the time."""
+"""vmi-steady: a constant number of VMIs with continuous replacement."""
 
 from typing import Any, ClassVar
 
@@ -22,9 +22,9 @@ class VmiSteadyParams(VmiParams):
 
 
 class VmiSteady(Benchmark[VmiSteadyParams]):
-    """Keep a number of VMIs for some time, delete the oldest and create new ones at a steady pace, then delete all.
+    """Keep a number of VMIs, replace the oldest at a steady pace, then delete all.
 
-    Clock: as of vmi-burst: it starts when a creation is received and stops when Running is, for all VMIs, those of the churn included.
+    Clock: as in vmi-burst, for all VMIs including replacements.
     """
 
     name = "vmi-steady"
@@ -51,7 +51,7 @@ class VmiSteady(Benchmark[VmiSteadyParams]):
         return params.duration
 
     def limit(self, params: VmiSteadyParams) -> float:
-        """See Benchmark: the lock, the primer, the ramps, the churn and a wait for its last replacement."""
+        """Return the sum of the lock, the primer, the ramps, the churn and the last replacement."""
         return _request(params).limit(params.spec())
 
     def run(self, gang: Gang, params: VmiSteadyParams) -> Output:

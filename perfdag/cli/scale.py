@@ -1,4 +1,4 @@
-"""`perfdag scale`: workloads and VMIs at scale, on the cluster that KUBECONFIG names: the arguments."""
+"""Arguments of `perfdag scale`."""
 
 import argparse
 import sys

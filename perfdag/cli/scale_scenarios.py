@@ -1,4 +1,4 @@
-"""What `perfdag scale vmi` and the scenarios of pods do; each takes its parsed arguments and returns an exit code."""
+"""Run the scenarios of `perfdag scale` and return an exit code."""
 
 import argparse
 import sys
@@ -19,7 +19,7 @@ _OF_SCENARIO = {"step": "capacity", "churn": "steady", "pause": "steady", "durat
 
 
 def vmi(args: argparse.Namespace) -> int:
-    """Run a VMI scenario and write its files; 3 for a gate, 1 where VMIs never ran or are left, or another run was beside it."""
+    """Run a VMI scenario and write its files. Return 3 for a breached gate, 1 for a failure."""
     from perfdag.steps.scale import gates, vmi
     from perfdag.steps.scale.generator import connections
     from perfdag.steps.scale.prometheus import Prometheus
@@ -73,8 +73,7 @@ def vmi(args: argparse.Namespace) -> int:
 
 
 def scenario(args: argparse.Namespace) -> int:
-    """Run a scenario of GPUs, gangs or the scheduler alone and write its files; 3 for a gate, 1 where pods did not come or are
-    left, or another run was beside it."""
+    """Run a pod scenario and write its files. Return 3 for a breached gate, 1 for a failure."""
     from perfdag.steps.scale import gates, workloads
     from perfdag.steps.scale.generator import connections
 
@@ -102,7 +101,7 @@ def scenario(args: argparse.Namespace) -> int:
 
 
 def _check_folder_first(folder: Path, work: "Callable[[Kube], Awaitable[T]]") -> "Callable[[Kube], Awaitable[T]]":
-    """The work, where its files may go into the folder: not over those of a submission whose workloads are still there."""
+    """Refuse the work if workloads of the folder's submission still exist."""
 
     async def checked(kube: "Kube") -> T:
         from perfdag.steps.scale.commands import require_deleted

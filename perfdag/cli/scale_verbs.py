@@ -1,4 +1,4 @@
-"""What the sub-verbs of `perfdag scale` do; each takes its parsed arguments and returns an exit code. Scenarios are in `scale_scenarios`."""
+"""Run the commands of `perfdag scale` and return an exit code; `scale_scenarios` has the scenarios."""
 
 import argparse
 import sys
@@ -14,14 +14,14 @@ T = TypeVar("T")
 
 
 def on_cluster(args: argparse.Namespace, work: "Callable[[Kube], Awaitable[T]]", connections: int = 100) -> T:
-    """Do the work on the cluster of the arguments' context. Raises KubeError, and KeyboardInterrupt where it was stopped."""
+    """Run the work on the cluster of `--context`. Raises KubeError, KeyboardInterrupt."""
     import asyncio
     import signal
 
     from perfdag.kube import run
 
     async def stoppable(kube: "Kube") -> T:
-        """SIGTERM is what Ctrl-C is: what was made is deleted. It is heard once, since `timeout` and others send it to the group too."""
+        """Handle SIGTERM like Ctrl-C, once, because `timeout` also signals the process group."""
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
 
         def stop() -> None:
@@ -46,7 +46,7 @@ def log(text: str) -> None:
 
 
 def settings_of(args: argparse.Namespace) -> Any:
-    """The settings of `--settings`; the folder of the files is theirs where no other is given. Raises SettingsError."""
+    """Read `--settings`, and take the output folder from there by default. Raises SettingsError."""
     from perfdag.steps.scale.runai import read_settings
 
     settings = read_settings(args.settings)
@@ -55,7 +55,7 @@ def settings_of(args: argparse.Namespace) -> Any:
 
 
 def schedule_of(args: argparse.Namespace, parallel: int, delay: float = 0.0) -> "Schedule":
-    """The schedule of the arguments. Raises ValueError where they do not go together."""
+    """Return the schedule of the arguments. Raises ValueError for an invalid combination."""
     from perfdag.steps.scale.schedule import Arrival, Schedule
 
     arrival: Arrival = args.arrival or ("batch" if delay > 0 else "constant" if args.rate else "closed")
@@ -88,7 +88,7 @@ def print_schedule(batch: dict[str, Any]) -> None:
 
 
 def submit(args: argparse.Namespace) -> int:
-    """Create the workloads; 1 where some were refused or not sent."""
+    """Create the workloads. Return 1 if some were refused or not sent."""
     from perfdag.steps.scale.commands import SubmitRequest, submit
     from perfdag.steps.scale.generator import connections
     from perfdag.steps.scale.runai import check_submitter
@@ -150,7 +150,7 @@ def sample(args: argparse.Namespace) -> int:
 
 
 def print_stages(rows: list[Any]) -> None:
-    """A line for each stage."""
+    """Print one line per stage."""
     from perfdag.steps.scale.summary import summaries
     from perfdag.units import short
 
@@ -166,7 +166,7 @@ def print_stages(rows: list[Any]) -> None:
 
 
 def delete(args: argparse.Namespace) -> int:
-    """Delete the workloads; 1 where some are left."""
+    """Delete the workloads. Return 1 if some are left."""
     from perfdag.steps.scale.commands import delete
     from perfdag.steps.scale.removal import remove_run
 

@@ -1,4 +1,5 @@
-"""Control plane at scale: objects created on a schedule, their life observed, VMI scenarios and scheduling scenarios.
+"""Measure the control plane at scale: VMI scenarios and scheduling scenarios.
 
-One generator (`generator`) creates, one observer (`observer`) watches; everything else reads their records.
+One generator (`generator`) creates objects on a schedule. One observer (`observer`) watches them.
+All other modules read their records.
 """

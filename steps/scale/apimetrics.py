@@ -1,9 +1,10 @@
-"""API latency and request counts of a run, from the difference of two scrapes of the API servers' own /metrics.
+"""API latency and request counts of a run, from two scrapes of the API servers' /metrics.
 
-Metric: apiserver_request_duration_seconds (histogram; labels verb, resource, subresource, scope, group), Kubernetes metrics
-reference. Buckets are cumulative; a percentile is interpolated inside its bucket, whose bounds are its error bar. WATCH, CONNECT,
-logs, exec and proxy are left out, as the SLO does (kubernetes/community, slos/api_call_latency.md), and what is of no resource (/readyz,
-/livez, /openapi ...): probes are many and quick, and would hide slow requests.
+Metric: apiserver_request_duration_seconds (Kubernetes metrics reference). Buckets are cumulative. A
+percentile is interpolated inside its bucket, whose bounds are its error bar. WATCH, CONNECT, logs,
+exec and proxy are left out, as in the SLO (kubernetes/community, slos/api_call_latency.md).
+Requests without a resource (/readyz, /livez, /openapi) are left out too, because frequent fast
+probes would hide slow requests.
 """
 
 import math
@@ -34,16 +35,16 @@ CREATION, DELETION = "creation", "deletion"
 
 @dataclass
 class Scrape:
-    """The histograms of all API servers together, and when each of their processes started (Unix seconds; None: it does not say)."""
+    """The histograms of all API servers, and the start time of each process (Unix seconds or None)."""
 
     calls: dict[Call, dict[float, float]] = field(default_factory=dict)
     started: list[float | None] = field(default_factory=list)
 
 
 async def scrape(servers: Sequence[Kube]) -> Scrape:
-    """Read the histograms of each API server, line by line (the whole text has tens of MB on a large cluster).
+    """Read the histograms of all API servers line by line, because the text can have tens of MB.
 
-    Raises KubeError (403: no right to /metrics).
+    Raises KubeError (403: no right to read /metrics).
     """
     total = Scrape()
     for kube in servers:
@@ -78,7 +79,7 @@ def _label(part: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Calls:
-    """Requests of one kind during a run: how many, and the latency percentile in seconds with its bucket's bounds."""
+    """Requests of one kind: their number, and the latency percentile with its bucket's bounds (s)."""
 
     verb: str
     resource: str
@@ -112,7 +113,7 @@ Phases = Mapping[str, Sequence[Calls]]
 
 
 def delta(before: Scrape, after: Scrape, p: float = 0.99) -> list[Calls]:
-    """What was asked between two scrapes of the same processes, most frequent first."""
+    """Return the requests between two scrapes of the same processes, most frequent first."""
     delta_calls = []
     for call, buckets in after.calls.items():
         then = before.calls.get(call, {})
@@ -125,7 +126,10 @@ def delta(before: Scrape, after: Scrape, p: float = 0.99) -> list[Calls]:
 
 
 def quantile(buckets: Mapping[float, float], p: float) -> tuple[float | None, float | None, float | None]:
-    """The p-quantile of cumulative buckets, interpolated, and the bounds of its bucket; the last bucket gives its lower bound."""
+    """Return the interpolated p-quantile of cumulative buckets and the bounds of its bucket.
+
+    The last bucket gives its lower bound.
+    """
     bounds = sorted(buckets)
     total = buckets.get(math.inf, 0.0)
     if not total:
@@ -142,9 +146,10 @@ def quantile(buckets: Mapping[float, float], p: float) -> tuple[float | None, fl
 
 
 def worst(calls: Iterable[Calls], bulk: str = "", least: int = NEEDED) -> float | None:
-    """p99 in seconds of the slowest kind of request (of single objects; `bulk`: of that verb) with at least `least` requests.
+    """Return the p99 in seconds of the slowest kind of request with at least `least` requests.
 
-    Kinds with fewer are taken together, and left out only where all of them have fewer. None: too few requests for a p99.
+    `bulk` selects one verb; without it only requests for single objects count. Kinds with fewer
+    requests are merged. None means too few requests for a p99.
     """
     wanted = [call for call in calls if (call.verb == bulk if bulk else call.single)]
     values = [call.p99 for call in wanted if call.count >= least]
@@ -159,8 +164,11 @@ def worst(calls: Iterable[Calls], bulk: str = "", least: int = NEEDED) -> float 
 
 
 def slowest(calls: Sequence[Calls], bulk: str = "") -> float | None:
-    """What no request of a single object (`bulk`: of that verb) took longer than, in seconds: the end of the last bucket in use, and 0
-    where there were others alone; None where there is no such end."""
+    """Return an upper bound in seconds of the slowest request: the end of the last bucket in use.
+
+    `bulk` selects one verb; without it only requests for single objects count. Return 0 if only
+    other requests were made, and None if the last bucket has no end.
+    """
     wanted = [call for call in calls if (call.verb == bulk if bulk else call.single)]
     ends = [min(bound for bound, count in call.buckets.items() if count >= call.count) for call in wanted]
     slowest_end = max(ends, default=0.0 if calls and bulk else math.inf)
@@ -179,10 +187,10 @@ def latencies(calls: Sequence[Calls]) -> dict[str, float | None]:
 
 
 def gate_latencies(phases: Phases, whole: Sequence[Calls]) -> dict[str, float | None]:
-    """The latencies that a gate sees: of the worse phase; one with too few requests for a p99 is judged within the `whole`, of which the
-    bound of the slowest request always is.
+    """Return the latencies that gates compare: those of the worse phase.
 
-    No data where a phase is absent.
+    A phase with too few requests for a p99 is judged within the `whole` run. All values are None if
+    a phase is absent.
     """
     together = latencies(whole)
     if not {CREATION, DELETION} <= set(phases):
@@ -207,7 +215,7 @@ def deletion_figures(phases: Phases) -> dict[str, float | None]:
 
 
 def call_records(phases: Phases) -> list[dict[str, Any]]:
-    """Each kind of request of each phase: count, and p99 in seconds with its error bar; the most frequent of a phase first."""
+    """List all kinds of requests by phase: count, and p99 with its error bar in seconds."""
     return [
         {"phase": phase, "call": call.name, "count": call.count, "p99_s": call.p99, "low_s": call.low, "high_s": call.high}
         for phase, calls in phases.items()
@@ -216,9 +224,10 @@ def call_records(phases: Phases) -> list[dict[str, Any]]:
 
 
 def counts(calls: Iterable[Calls]) -> dict[str, int]:
-    """`<VERB>-<resource>[/<subresource>]-count` -> requests, by the verb of the metric and, as KubeVirt's audit names them, CREATE and UPDATE.
+    """Count requests as `<VERB>-<resource>[/<subresource>]-count`.
 
-    A server-side apply is a PATCH, as for the client that sends it.
+    POST and PUT also count under KubeVirt's audit names CREATE and UPDATE. A server-side apply
+    counts as PATCH.
     """
     by_name: dict[str, int] = defaultdict(int)
     for call in calls:

@@ -1,6 +1,7 @@
-"""The API servers of a cluster, each by its own address: request counts of one of several would be taken for all there are.
+"""The API servers of a cluster, by their own addresses.
 
-They are told by the EndpointSlices of the Service `kubernetes` and by the Leases that each API server keeps in `kube-system`
+The request counts of one server among several would be mistaken for the total. The servers are
+known from the EndpointSlices of the Service `kubernetes` and from the Leases in `kube-system`
 (https://kubernetes.io/docs/concepts/architecture/leases/#api-server-identity).
 """
 
@@ -15,13 +16,18 @@ from perfdag.steps.scale.stages import unix_ns
 
 IDENTITY = "apiserver.kubernetes.io/identity=kube-apiserver"
 FRESH = 60.0
-"""Seconds that a live API server's Lease is at most older than the newest; each renews its own each 10 s."""
+"""Maximum age in seconds of a live API server's Lease, against the newest. Renewal takes place
+every 10 s.
+"""
 PATIENCE = 5.0
 """Seconds for an address to answer."""
 
 
 async def addresses(kube: Kube) -> list[str]:
-    """host:port of each API server; empty where we may not ask. Raises KubeError."""
+    """Return host:port of all API servers, or an empty list without the right to list them.
+
+    Raises KubeError.
+    """
     hosts_and_ports: set[str] = set()
     for endpoints in await _list(kube, "discovery.k8s.io/v1", "EndpointSlice", "default", "kubernetes.io/service-name=kubernetes"):
         ports = [port["port"] for port in endpoints.get("ports") or []]
@@ -31,7 +37,7 @@ async def addresses(kube: Kube) -> list[str]:
 
 
 async def live(kube: Kube) -> int:
-    """How many API servers renew their Lease; 0 where we may not ask. Raises KubeError."""
+    """Count the API servers that renew their Lease; 0 without the right to list. Raises KubeError."""
     leases = await _list(kube, "coordination.k8s.io/v1", "Lease", "kube-system", IDENTITY)
     renewed = [unix_ns(lease["spec"].get("renewTime")) / 1e9 for lease in leases]
     return sum(max(renewed) - at <= FRESH for at in renewed) if renewed else 0
@@ -48,9 +54,10 @@ async def _list(kube: Kube, api_version: str, kind: str, namespace: str, labels:
 
 @asynccontextmanager
 async def clients(kube: Kube) -> AsyncIterator[list[Kube]]:
-    """A client of each API server; of the only one, or where nothing tells how many there are, the client that we have.
+    """Yield a client for every API server; for a single server, the client `kube`.
 
-    Raises KubeError where there are several and one cannot be reached by its address: then nobody can tell what all were asked.
+    Raises KubeError if one of several servers cannot be reached at its own address, because then
+    the counts would be incomplete.
     """
     known_addresses, count = await addresses(kube), await live(kube)
     if max(len(known_addresses), count) < 2:

@@ -1,4 +1,4 @@
-"""A submission found again on the cluster by its run's label, where no run.json tells of it."""
+"""Find a submission on the cluster by its run's label, without a run.json."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -16,9 +16,9 @@ from perfdag.steps.scale.templates import INDEX_LABEL, RUN_LABEL, SUBMIT_ANNOTAT
 
 
 async def find(kube: Kube, run: str, namespace: str | None) -> list[Resource]:
-    """Kinds of which the run created objects, in one namespace or (None) everywhere; those that we may not list are left out.
+    """Return the kinds of which the run created objects, in one namespace or (None) in all.
 
-    Raises KubeError (404) where there are none.
+    Kinds that may not be listed are skipped. Raises KubeError (404) if there are none.
     """
     kinds = []
     for resource in await deletable_resources(kube):
@@ -37,7 +37,7 @@ async def find(kube: Kube, run: str, namespace: str | None) -> list[Resource]:
 
 
 def workload_of(run: str, kinds: list[Resource]) -> Resource:
-    """The kind that is measured. Raises SettingsError where that cannot be told."""
+    """Return the kind that is measured. Raises SettingsError if it is ambiguous."""
     known = (
         [resource for resource in kinds if resource.kind in CHAINS]
         or [resource for resource in kinds if not has_no_pods(resource.api_version, resource.kind)]
@@ -50,9 +50,10 @@ def workload_of(run: str, kinds: list[Resource]) -> Resource:
 
 
 async def attach(kube: Kube, run: str, kinds: list[Resource], namespace: str | None) -> RunFile:
-    """What the run created and is still there. What was refused is not known, and an object counts as sent when it was due.
+    """Return the objects that the run created and that still exist.
 
-    Raises KubeError, SettingsError.
+    Refused creations are unknown, and an object counts as sent when it was due. Raises KubeError,
+    SettingsError.
     """
     workload = workload_of(run, kinds)
     bodies = sorted(await _created_by_run(kube, workload, run, namespace), key=_index)
@@ -70,9 +71,10 @@ async def attach(kube: Kube, run: str, kinds: list[Resource], namespace: str | N
 
 
 async def follow(kube: Kube, run: str, namespace: str | None, known: RunFile | None) -> Callable[[], Awaitable[RunFile]]:
-    """What reads all that was ever seen of a run, in this sample and the earlier ones (`known`): what is gone was submitted all the same.
+    """Return a reader of all submissions seen so far, in this sample and in earlier ones (`known`).
 
-    It, and what it returns, raise KubeError (404 where nothing was ever seen) and SettingsError.
+    Deleted objects stay in the result. The function and its reader raise KubeError (404 if nothing
+    was ever seen) and SettingsError.
     """
     seen, kinds = known, [] if known else await find(kube, run, namespace)
 
@@ -100,7 +102,10 @@ def _merge(seen: RunFile, now: RunFile) -> RunFile:
 
 
 async def _created_by_run(kube: Kube, resource: Resource, run: str, namespace: str | None) -> list[dict[str, Any]]:
-    """What the run itself created: a controller may give its object's labels to what it makes of it (KubeVirt does to launcher pods)."""
+    """Return the objects that the run itself created.
+
+    Controllers may copy labels to the objects they own, as KubeVirt does for launcher pods.
+    """
     bodies = await kube.list(resource, namespace, labels=f"{RUN_LABEL}={run},{INDEX_LABEL}")
     return [body for body in bodies if not any(owner.get("controller") for owner in body["metadata"].get("ownerReferences") or ())]
 

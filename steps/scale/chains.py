@@ -1,4 +1,4 @@
-"""The chains of stages by kind of workload: which stage of which object follows which."""
+"""The chain of stages of every kind of workload."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,9 +8,10 @@ from perfdag.steps.scale.stages import is_foreign
 
 @dataclass(frozen=True)
 class Step:
-    """A stage of a chain: it is `stage` of the first or last object of `kind` below the workload, and follows `since`.
+    """A step of a chain: `stage` of the first or last object of `kind`, after the step `since`.
 
-    Steps that are not optional stand in the order in which their stages come: one that was not seen, and a later one was, happened unseen.
+    Steps that are not optional are in order. If a later step was seen, an earlier unseen one
+    happened unobserved.
     """
 
     name: str
@@ -127,22 +128,22 @@ for _kind in ("Deployment", "StatefulSet", "DaemonSet", "ReplicationController")
     CHAINS[_kind] = _pods_of(_kind)
 NO_PODS = {"ConfigMap", "Secret", "Service", "ServiceAccount", "PersistentVolume", "PersistentVolumeClaim", "EndpointSlice"}
 NO_PODS |= {"Ingress", "NetworkPolicy", "Lease", "LimitRange", "ResourceQuota", "PodDisruptionBudget", "Role", "RoleBinding"}
-"""Kinds of Kubernetes that bring up no pods; a group of somebody else may have a kind of the same name that does."""
+"""Built-in kinds of Kubernetes without pods. Another API group may have a kind of the same name."""
 _BETWEEN = {"Deployment": (("apps/v1", "ReplicaSet"),)}
 _ANY = (("apps/v1", "Deployment"), ("apps/v1", "StatefulSet"), ("apps/v1", "ReplicaSet"), ("batch/v1", "Job"))
-"""What may stand between a kind that is unknown here and its pods."""
+"""Kinds that may stand between an unknown kind and its pods."""
 _GROUPS = ("scheduling.run.ai/v2alpha2", "scheduling.run.ai/v1", "scheduling.volcano.sh/v1beta1", "scheduling.x-k8s.io/v1alpha1")
 _JOBS = {"RunaiJob": "run.ai/v1", "PyTorchJob": "kubeflow.org/v1"}
 
 
 def has_no_pods(api_version: str, kind: str) -> bool:
-    """Whether it is of a kind of Kubernetes' own that brings up no pods: such a one is there once it is created."""
+    """Return whether this is a built-in kind without pods, which is complete once it is created."""
     group = api_version.rpartition("/")[0]
     return kind in NO_PODS and ("." not in group or group.endswith(".k8s.io"))
 
 
 def chain(api_version: str, kind: str) -> tuple[Step, ...]:
-    """The steps of a workload kind; a kind unknown here is taken for one that brings up pods."""
+    """Return the steps of a workload kind. An unknown kind is assumed to have pods."""
     known = None if is_foreign(api_version, kind) else CHAINS.get(kind)
     return known or (_alone(kind) if has_no_pods(api_version, kind) else _any(kind))
 

@@ -1,8 +1,8 @@
-"""How far the clocks are apart, and how late the watch is.
+"""The offset between clocks, and the lag of the watch.
 
-The API server's clock is read from its HTTP Date header, which has whole seconds: the moment it ticks over is caught within a
-few ms. The lag of the watch is measured with an object of our own that is changed on a fixed schedule, whether or not the change before
-came back: from the time a change is due to receiving it.
+The API server's clock is read from its HTTP Date header, whose tick is caught within a few ms. The
+watch lag is measured with a ConfigMap that is changed on a fixed schedule. It is the time from when
+a change is due to its receipt.
 """
 
 import asyncio
@@ -20,22 +20,25 @@ from perfdag.steps.scale.observer import PATIENCE
 from perfdag.steps.scale.templates import RUN_LABEL
 
 DRIFT = 0.1
-"""Seconds that the server's clock may have moved against ours during a run before it is noted: API times have whole seconds."""
+"""Clock drift in seconds above which a run gets a note. API times have whole seconds."""
 
 IN_FLIGHT = 20
-"""Changes on their way at once; where the server does not answer, more would keep requests that are measured from it."""
+"""Maximum of concurrent heartbeat requests, so that they do not crowd out measured requests."""
 
 
 @dataclass(frozen=True)
 class Offset:
-    """Server clock minus local clock in seconds, good to +- `bound` seconds (half of the request that straddled the tick)."""
+    """Server clock minus local clock in seconds, accurate to +- `bound` seconds."""
 
     seconds: float
     bound: float
 
 
 async def server_offset(kube: Kube) -> Offset:
-    """Catch a tick of the server's Date header; takes 1 to 2 s and about 100 requests. Raises KubeError."""
+    """Measure the offset at a tick of the server's Date header. Raises KubeError.
+
+    Takes 1 to 2 s and about 100 requests.
+    """
     previous, before = None, 0.0
     deadline = time.monotonic() + 3.0
     while time.monotonic() < deadline:
@@ -53,8 +56,10 @@ async def server_offset(kube: Kube) -> Offset:
 
 
 async def drift(kube: Kube, start: Offset) -> tuple[dict[str, float], str]:
-    """How far the clocks have moved apart since `start`, for a run's facts (seconds, and the bound of that), and what to note of it (mostly
-    nothing). Takes as long as server_offset, and raises nothing."""
+    """Return the drift since `start` and its bound (s), with a note if it matters.
+
+    Takes as long as server_offset. Does not raise.
+    """
     try:
         end = await server_offset(kube)
     except KubeError as error:
@@ -65,11 +70,11 @@ async def drift(kube: Kube, start: Offset) -> tuple[dict[str, float], str]:
 
 
 class Heartbeat:
-    """A ConfigMap changed every `interval` seconds; `lags` are the seconds from when a change was due to its arrival on the watch.
+    """Change a ConfigMap every `interval` seconds and measure when the watch reports it.
 
-    The server's own time for the change is in them, so they are an upper bound; `after_answer` is the lower one: from the answer to the
-    arrival, 0 where the watch was first. A change that was told by a list alone, or whose answer never came, is `lost`: its lag is at
-    least its age at that moment. So is that of what is still on its way. `stopped` says why there are none from some moment on.
+    `lags` count from when a change was due, so they are an upper bound. `after_answer` counts from
+    the server's answer and is the lower bound. A change that only a list showed, or that was never
+    answered, is `lost` and counts with its age. `stopped` is the reason why heartbeats ended early.
     """
 
     def __init__(self, kube: Kube, run: str, namespace: str, interval: float = 0.5) -> None:
@@ -99,8 +104,10 @@ class Heartbeat:
             await self._kube.delete(await self._kube.resource("v1", "ConfigMap"), self._name, self._namespace)
 
     def pause(self) -> None:
-        """Leave out the beats that are due from now to `resume`, and those on their way unless they are late already: where this process
-        is busy with its figures, it is not the watch that is late."""
+        """Skip heartbeats until `resume`.
+
+        While this process computes figures, a late heartbeat is not the fault of the watch.
+        """
         self._paused = True
         self._lose_late()
 
@@ -177,7 +184,7 @@ class Heartbeat:
 
     @property
     def lags(self) -> list[float]:
-        """Seconds of each change, at least: also of those that are late, and of those that were lost."""
+        """Lag in seconds of every change, late and lost ones included (a lower bound for those)."""
         now = time.monotonic_ns()
         return [*self._lags, *((now - self._due[beat]) / 1e9 for beat in self._late())]
 
@@ -188,18 +195,19 @@ class Heartbeat:
 
     @property
     def note(self) -> str:
-        """What to note where the lag of a part of the run is not known; mostly nothing."""
+        """A note if the lag is unknown for a part of the run, else empty."""
         return f"the lag of the watch is that of the first {len(self._lags)} heartbeats: {self.stopped}" if self.stopped else ""
 
     @property
     def after_answer(self) -> list[float]:
-        """Seconds from the server's answer to a change to its arrival on the watch, 0 where it arrived first."""
+        """Seconds from the server's answer to the watch event; 0 if the event came first."""
         both = self._arrived.keys() & self._answered.keys()
         return [max(0.0, (self._arrived[beat] - self._answered[beat]) / 1e9) for beat in both]
 
     def summary(self) -> dict[str, Any]:
-        """Seconds: median, p99 (nearest rank; None below 100 beats) and maximum, the p99 after the answer; how many beats there were, and how
-        many of them were lost."""
+        """Summarise the lags in seconds (p99 is None below 100 beats), with the number of beats and
+        losses.
+        """
         ordered = sorted(self.lags)
         n = len(ordered)
         return {

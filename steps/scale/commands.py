@@ -1,4 +1,4 @@
-"""What `perfdag scale submit` and `delete` do, without their arguments' parsing; `sample` is in `sampling`."""
+"""Submit and delete workloads for `perfdag scale submit` and `delete`."""
 
 import asyncio
 import time
@@ -49,7 +49,7 @@ class SubmitRequest:
 
 
 def _submitter(kube: Kube, request: SubmitRequest) -> Submitter | None:
-    """None for the API. Programs get KUBECONFIG as we have it, but not our context. Raises TemplateError, SettingsError."""
+    """Return the submitter of the settings, None for the API. Raises TemplateError, SettingsError."""
     settings = request.settings
     if settings.submitter == "kubectl":
         context = [] if kube.cluster.source == IN_POD else ["--context", kube.cluster.context]
@@ -70,10 +70,10 @@ def _submitter(kube: Kube, request: SubmitRequest) -> Submitter | None:
 
 
 async def submit(kube: Kube, request: SubmitRequest) -> RunFile:
-    """Submit everything and write run.json and submitted.json, partial ones on the way. No other performance run is on meanwhile.
+    """Submit all workloads under the performance lock, and write run.json and submitted.json.
 
-    Raises TemplateError, SettingsError (the folder's run is still there), KubeError (unknown kind, missing namespace) before anything is
-    created.
+    Both files are also written during the submission. Raises TemplateError, SettingsError
+    (workloads of the folder's run still exist) and KubeError before anything is created.
     """
     await require_deleted(kube, request.folder)
     run = new_run()
@@ -153,7 +153,10 @@ async def _submit(kube: Kube, request: SubmitRequest, template: Template, namesp
 
 
 async def require_deleted(kube: Kube, folder: Path) -> None:
-    """Raises SettingsError where the folder's submission still has workloads: of one that is overwritten nothing would tell any more."""
+    """Raise SettingsError if workloads of the folder's submission still exist.
+
+    Overwriting run.json would lose the only record of them.
+    """
     if not (folder / "run.json").exists():
         return
     file = read_run(folder, 0)
@@ -187,10 +190,9 @@ async def _namespace(kube: Kube, name: str, run: str, create: bool) -> None:
 
 
 async def delete(kube: Kube, folder: Path, parallel: int, timeout: float, log: Callable[[str], None] = lambda text: None) -> int:
-    """Delete the run's workloads, what was created with them and the namespaces that were made for it, and wait until none is left; returns
-    how many are after `timeout` seconds.
+    """Delete the run's objects and its own namespaces, and return how many objects are left.
 
-    A namespace that holds anything else stays, and why is told.
+    Waits up to `timeout` seconds. A namespace that holds other objects stays, and the log says why.
     """
     file, deadline = read_run(folder, 0), time.monotonic() + timeout
     kinds, also = await _created_kinds(kube, file)
@@ -199,7 +201,7 @@ async def delete(kube: Kube, folder: Path, parallel: int, timeout: float, log: C
 
 
 async def _created_kinds(kube: Kube, file: RunFile) -> tuple[list[Resource], Callable[[dict[str, Any]], bool] | None]:
-    """The kinds that a submission created, and what tells its workloads where they carry no label."""
+    """Return the kinds of a submission, and a test for workloads that carry no label."""
     kinds = [await kube.resource(*kind) for kind in ((file.api_version, file.kind), *file.others)]
 
     def named(body: dict[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""When all that was asked for is there: pods of workloads, VMIs of VMs and of sets."""
+"""Decide whether all expected pods and VMIs have reached their goal."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,14 +11,16 @@ from perfdag.steps.scale.stages import VMI
 
 
 def expected_count(items: Sequence[Submission], members: int | None) -> int:
-    """What `reached` comes to where all of the accepted `items` are there: pods or VMIs, `members` of each; where that is not known, or
-    the kind has no pods, workloads."""
+    """Return the value of `reached` when all accepted `items` are complete.
+
+    It counts pods or VMIs, or workloads if `members` is unknown or the kind has no pods.
+    """
     accepted = sum(1 for item in items if item.answered_ns and not item.error)
     return accepted * (members or 1)
 
 
 def reached(observer: Observer, api_version: str, kind: str, members: int | None, enough: int, goal: str = "ready") -> int:
-    """How many of them reached the goal (a VMI: Running) or failed, counted to `enough` at least where there are so many."""
+    """Count what reached the goal or failed. The count is exact up to `enough`."""
     counts = observer.counts
     if has_no_pods(api_version, kind):
         return counts[kind, "created"]
@@ -51,12 +53,12 @@ def _top(observer: Observer, record: Record) -> Record:
 
 
 def may_be_settled(observer: Observer, enough: int) -> bool:
-    """False where fewer than `enough` VMIs can be settled; cheap, and true too often, where one was replaced."""
+    """Return False if fewer than `enough` VMIs can be settled. Fast, with false positives."""
     return observer.reached_or_ended(VMI, "running") >= enough
 
 
 def complete_workloads(observer: Observer, kind: str, *stages: str) -> int:
-    """Workloads of a kind that have pods, all of which (but those that were replaced) reached one of the stages."""
+    """Count workloads whose pods, except replaced ones, all reached one of the stages."""
     complete = dict[str, bool]()
     for pod in observer.of("Pod"):
         has_stage = any(stage in pod.stages for stage in stages)
@@ -69,8 +71,10 @@ def complete_workloads(observer: Observer, kind: str, *stages: str) -> int:
 
 
 def settled(vmis: Iterable[Record], replicas: int) -> int:
-    """How many of the VMIs that their owners shall have (`replicas` each) ran or failed; one that ended, or of no owner and gone, counts
-    only where no other stands in for it."""
+    """Count the expected VMIs (`replicas` per owner) that ran or failed.
+
+    A VMI that ended counts only if no other one replaces it.
+    """
     owners: dict[str, list[Record]] = {}
     for vmi in vmis:
         owners.setdefault(vmi.owner or vmi.uid, []).append(vmi)
@@ -78,8 +82,11 @@ def settled(vmis: Iterable[Record], replicas: int) -> int:
 
 
 def _settled(group: Iterable[Record], members: int, goal: str, finite: bool) -> int:
-    """How many of the `members` of one workload reached the goal or failed. One that ended counts where no other stands in for it. A `finite`
-    workload says itself when it failed: until then one that failed is tried again; and one that succeeded has no successor."""
+    """Count the `members` of one workload that reached the goal or failed.
+
+    A pod that ended counts only if no other one replaces it. A `finite` workload reports its own
+    failure and retries failed pods until then.
+    """
     running = ended = waiting = 0
     for record in group:
         lost = any(stage in record.stages for stage in ENDED)

@@ -1,4 +1,4 @@
-"""run.json: what a submission was, so that a sample can be taken by another process, while it goes on or afterwards."""
+"""run.json: the record of a submission, so that another process can take a sample."""
 
 import re
 from collections.abc import Iterable
@@ -29,11 +29,13 @@ class RunFile:
     submissions: list[Submission]
     generator: dict[str, Any]
     others: list[tuple[str, str]] = field(default_factory=list)
-    """(apiVersion, kind) of what is created with each workload."""
+    """(apiVersion, kind) of the objects created together with every workload."""
     labelled: bool = True
-    """Whether the workloads carry the run's label; those of Run:ai's CLI do not, and are known by their names."""
+    """Whether workloads carry the run's label. Run:ai's CLI sets none, so its workloads match by
+    name.
+    """
     attached: bool = False
-    """Whether it was found on the cluster: then that is asked again, and not the file."""
+    """Whether the run was found on the cluster, which is then read again instead of the file."""
 
 
 _OUTPUTS = ("observed.jsonl", "sampled.json", "stages.parquet", "summary.json", "times.csv", "perf-audit-results.json")
@@ -42,15 +44,17 @@ _PICTURE = re.compile(r"(general|detailed|timeline|scurves|ecdf|order|api-calls)
 
 
 def remove_outputs(folder: Path, but: Iterable[str] = (), *, submission: bool = False) -> None:
-    """Remove what was made of an earlier run, pictures too: its rows would be joined to the next one's, or taken for them. Files `but` stay,
-    and those of the submission itself where it is not asked for them."""
+    """Remove the output files of an earlier run, so that they are not mixed with the next one.
+
+    Files in `but` stay. `submission` also removes the files of the submission itself.
+    """
     outputs = {*_OUTPUTS, *(_SUBMISSION if submission else ())} - {*but}
     for path in [path for path in folder.iterdir() if path.name in outputs or _PICTURE.fullmatch(path.name)]:
         path.unlink()
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """What summary.json tells of the results in the folder; nothing where it is not there or cannot be read."""
+    """Return the contents of summary.json, or an empty dictionary if it cannot be read."""
     with suppress(OSError, ValueError):
         if isinstance(summary := orjson.loads((folder / "summary.json").read_bytes()), dict):
             return summary

@@ -1,7 +1,8 @@
-"""Scenarios that need a scheduler of gangs and queues (Volcano or KAI): all-or-nothing placement, and reclaim between queues.
+"""Scenarios for gang schedulers (Volcano or KAI): all-or-nothing placement and reclaim.
 
-Volcano: a PodGroup a workload, named by its pods' annotation (https://volcano.sh/en/docs/podgroup). KAI: its pod grouper makes the
-PodGroup of a Job, of the size that the Job's annotation says (KAI-Scheduler, docs/batch).
+Volcano: one PodGroup per workload, named by an annotation (https://volcano.sh/en/docs/podgroup).
+KAI: its pod grouper makes the PodGroup of a Job, with the size from the Job's annotation
+(KAI-Scheduler, docs/batch).
 """
 
 import asyncio
@@ -28,7 +29,7 @@ TRIES, PAUSE = 20, 0.5
 
 @dataclass(frozen=True)
 class GangScheduler:
-    """A scheduler of gangs: where its Queues are served and what pods call it; `group` is the apiVersion of PodGroups that we make."""
+    """A gang scheduler: the apiVersion of its Queues and PodGroups, and its schedulerName."""
 
     name: str
     queue: str
@@ -41,7 +42,7 @@ KAI = GangScheduler("KAI", "scheduling.run.ai/v2", "kai-scheduler")
 
 
 async def find_scheduler(kube: Kube, scenario: str) -> GangScheduler:
-    """The gang scheduler of this cluster. Raises NotHereError that says which were looked for."""
+    """Return the gang scheduler of this cluster. Raises ScenarioUnavailableError if it has none."""
     for scheduler in (VOLCANO, KAI):
         with suppress(KubeError):
             await kube.resource(scheduler.queue, "Queue")
@@ -52,7 +53,7 @@ async def find_scheduler(kube: Kube, scenario: str) -> GangScheduler:
 
 
 def queues(scheduler: GangScheduler, run: str, share: int) -> list[Object]:
-    """Two queues that deserve `share` GPUs each and may take the other's when it is idle, parents first."""
+    """Return two queues that deserve `share` GPUs and may borrow idle ones, parents first."""
     a, b = f"perfdag-{run}-a", f"perfdag-{run}-b"
     if scheduler.name == "Volcano":
         deserved = {GPU: str(share)}
@@ -72,9 +73,9 @@ def _queue(scheduler: GangScheduler, name: str, run: str, spec: Object) -> Objec
 
 
 def gang_of(scheduler: GangScheduler, jobs: Template, members: int, queue: str) -> Template:
-    """The template of Jobs as gangs of `members` pods that start together or not at all, in a queue.
+    """Return Jobs as gangs of `members` pods in a queue.
 
-    For Volcano the pods are a ReplicaSet's: those of a Job complete at once where KWOK plays the nodes.
+    Volcano gets ReplicaSets, because pods of a Job complete at once on nodes of KWOK.
     """
     job = orjson.loads(jobs.documents[-1].body)
     pods, metadata = job["spec"]["template"], job["metadata"]
@@ -99,8 +100,10 @@ def gang_of(scheduler: GangScheduler, jobs: Template, members: int, queue: str) 
 async def own_queues(
     kube: Kube, scheduler: GangScheduler, run: str, share: int, left: list[str], log: Callable[[str], None]
 ) -> AsyncIterator[tuple[str, str]]:
-    """The two queues of a run, gone again at the end. What is said of those that are not is in `left`, and told where an error is raised or the
-    end is interrupted."""
+    """Create the two queues of a run and delete them at the end.
+
+    Messages about remaining queues go to `left`, or to `log` if an error is raised.
+    """
     bodies = queues(scheduler, run, share)
     resource = await kube.resource(scheduler.queue, "Queue")
     say, names = log, [body["metadata"]["name"] for body in bodies]
@@ -122,8 +125,10 @@ async def own_queues(
 
 
 async def _remove_queue(kube: Kube, resource: Any, name: str) -> str:
-    """Delete a queue; Volcano's webhook refuses until it is closed, and until the scheduler has seen that it is empty. Returns why it is
-    left, empty where it is not."""
+    """Delete a queue and return why it is left, or an empty string.
+
+    Volcano's webhook refuses until the queue is closed and its scheduler has seen it empty.
+    """
     why = ""
     for _ in range(TRIES):
         try:
@@ -139,7 +144,7 @@ async def _remove_queue(kube: Kube, resource: Any, name: str) -> str:
 
 
 def placed(observer: Observer, members: int) -> tuple[int, int]:
-    """Gangs whose pods all have a node, and gangs of which only a part has."""
+    """Count the gangs that are placed whole, and those placed in part."""
     held: dict[str, int] = {}
     for record in observer.of("Pod"):
         if "scheduled" in record.stages and "gone" not in record.stages:
@@ -148,14 +153,15 @@ def placed(observer: Observer, members: int) -> tuple[int, int]:
 
 
 def room_for(free: Sequence[int], gpus: int, members: int) -> int:
-    """How many gangs of `members` pods of `gpus` each fit into nodes with so many free GPUs."""
+    """Count the gangs of `members` pods that fit, with `gpus` GPUs per pod."""
     return sum(count // gpus for count in free) // members
 
 
 async def gang(kube: Kube, spec: Spec) -> Result:
-    """More gangs than fit, all at once: those that fit are placed whole, and of no other is any pod placed.
+    """Create more gangs than fit: those that fit must be placed whole, the others not at all.
 
-    `count` gangs of `workers` pods of `gpus` GPUs; where all would fit, as many as fit and one more. Raises NotHereError.
+    Creates `count` gangs of `workers` pods, and at least one more than fits. Raises
+    ScenarioUnavailableError.
     """
     scheduler, free = await find_scheduler(kube, "gang"), await free_gpus(kube)
     size, run = max(1, spec.gpus), start_run(spec, "gang")
@@ -179,9 +185,9 @@ async def gang(kube: Kube, spec: Spec) -> Result:
 
 
 async def reclaim(kube: Kube, spec: Spec) -> Result:
-    """One queue takes every GPU; then another asks for its half: how long until it has it, and what was evicted.
+    """Fill all GPUs from one queue, then measure how long another queue waits for its half.
 
-    Raises NotHereError. The scheduler must reclaim between queues (Volcano: the action `reclaim`); if it does not, that is said.
+    Volcano needs the action `reclaim`. Raises ScenarioUnavailableError.
     """
     scheduler, free = await find_scheduler(kube, "reclaim"), await free_gpus(kube)
     size, run = max(1, spec.gpus), start_run(spec, "reclaim")

@@ -1,4 +1,7 @@
-"""Gates of a run: a metric against a value, or against a multiple of another metric. No data is a breach, never a pass."""
+"""Gates: a metric compared with a value or with a multiple of another metric.
+
+Missing data is a breach.
+"""
 
 import math
 import operator
@@ -8,13 +11,15 @@ from dataclasses import dataclass
 
 _FORM = re.compile(r"\s*([\w./:-]+)\s*(<=|>=|<|>)\s*(?:([\d.eE+-]+)|([\d.eE+-]+)\s*\*\s*([\w./:-]+))\s*")
 _NEVER_ABOVE = {f"{phase}{name}_p99": f"{phase}{name}_slowest" for phase in ("", "deletion/") for name in ("api", "api_list")}
-"""What stands in for a percentile that has too few requests: it can show that a limit was kept, never that it was not."""
+"""Upper bounds that replace a percentile with too few requests. They can only show that a gate
+passed.
+"""
 _OPS: dict[str, Callable[[float, float], bool]] = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 
 @dataclass(frozen=True)
 class Gate:
-    """`metric op value`, or `metric op ratio * other` (for example PATCH-virtualmachineinstances-count <= 2 * CREATE-pods-count)."""
+    """`metric op value`, or `metric op ratio * other`."""
 
     metric: str
     op: str
@@ -27,7 +32,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A gate held against figures. `passed` is None where data is absent, which counts as a breach."""
+    """The outcome of a gate. `passed` is None without data, which counts as a breach."""
 
     gate: Gate
     value: float | None
@@ -53,11 +58,11 @@ def parse(text: str) -> Gate:
 
 
 SLO = (Gate("api_p99", "<", 1.0), Gate("api_list_p99", "<", 30.0))
-"""Limits of Kubernetes' API in seconds: requests of one object, and lists (kubernetes/community, slos/api_call_latency.md)."""
+"""Limits of the Kubernetes API in seconds (kubernetes/community, slos/api_call_latency.md)."""
 
 
 def with_slo(own: Sequence[Gate]) -> list[Gate]:
-    """The limits of the API and the gates given, of which one on the same metric takes a limit's place."""
+    """Return the API limits and the own gates. An own gate replaces a limit on the same metric."""
     metrics = {gate.metric for gate in own}
     return [*(limit for limit in SLO if limit.metric not in metrics), *own]
 

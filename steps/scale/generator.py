@@ -1,7 +1,8 @@
-"""Creates objects on a schedule and keeps, for each, when it was meant to go, when it went and what came back.
+"""Create objects on a schedule and record when they were due, sent and answered.
 
-`parallel` submitters share one connection pool. In an open loop each waits for the next object's time; when all are busy the next
-goes late, which is kept as its lag and reported, never hidden. Times are time.monotonic_ns() of this process.
+`parallel` submitters share one connection pool. In an open loop a submitter waits for the due time
+of the next object. If all are busy, the object is sent late and the lag is reported. Times are
+time.monotonic_ns() of this process.
 """
 
 import asyncio
@@ -24,22 +25,24 @@ from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.templates import Template
 
 HELD = 0.98
-"""An open loop that reaches less than this share of its rate did not hold it, unless nothing was late."""
+"""Share of its rate that an open loop must reach, unless nothing was late."""
 EXTRA_CONNECTIONS = 20
 """Connections for watches, the lock and lists."""
 LATE = 0.1
-"""Seconds: where 99 of 100 objects went at most so late, the schedule was held. Of a single batch this is all that can be said."""
+"""Lag in seconds that 99 of 100 objects may have for the schedule to count as held."""
 
 
 def connections(parallel: int) -> int:
-    """Connections for so many creations in flight and for what goes beside them (all beats on their way among it): a creation that waits for one of
-    ours would count it as the server's time."""
+    """Return the number of connections for `parallel` creations and all other requests.
+
+    A creation that waited for a connection would be measured as slow.
+    """
     return max(100, parallel + clock.IN_FLIGHT + EXTRA_CONNECTIONS)
 
 
 @dataclass(slots=True)
 class Submission:
-    """One object. `started_ns`, `answered_ns` are 0 where it was never sent; `error` is empty where it was created."""
+    """One object. `started_ns` and `answered_ns` are 0 if not sent; `error` is empty if created."""
 
     index: int
     name: str
@@ -61,7 +64,10 @@ class Submitter(Protocol):
     """A way to create the documents of one object, in order."""
 
     async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
-        """Create them; returns the UID of the last (empty where it is not told), and counts retries in `tally` by cause. Raises KubeError."""
+        """Create them and return the UID of the last, or an empty string if it is unknown.
+
+        Counts retries by cause in `tally`. Raises KubeError.
+        """
         ...
 
 
@@ -74,7 +80,7 @@ class ApiSubmitter:
 
     @classmethod
     async def open(cls, kube: Kube, template: Template) -> "ApiSubmitter":
-        """Look up the kinds of the template. Raises KubeError where the cluster does not have one."""
+        """Look up the kinds of the template. Raises KubeError for an unknown kind."""
         return cls(kube, [await kube.resource(document.api_version, document.kind) for document in template.documents])
 
     async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
@@ -102,8 +108,10 @@ def uid_of(data: bytes) -> str:
 
 
 class CommandSubmitter:
-    """kubectl or another program that reads manifests on its standard input; its start is part of the submit time, as
-    in the seed's tool."""
+    """A program that reads manifests on standard input, such as kubectl.
+
+    Its start-up is part of the submission time, as in Run:ai's scale test tool.
+    """
 
     def __init__(self, kube: Kube, argv: Sequence[str], timeout: float = 60.0, reads_input: bool = True) -> None:
         self._kube, self._argv, self._timeout, self._reads = kube, list(argv), timeout, reads_input
@@ -134,7 +142,7 @@ class CommandSubmitter:
 
 
 def without_name(text: str, name: str) -> str:
-    """A message without the object's name and what is made from it, so that equal causes are equal texts."""
+    """Replace the object's name, and names derived from it, so that equal causes have equal texts."""
     return re.sub(rf"\b([a-z0-9]+-)*{re.escape(name)}(-[a-z0-9]+)*\b", "NAME", text)[:300] if name else text[:300]
 
 
@@ -146,7 +154,7 @@ def _fill(word: str, words: dict[str, str]) -> str:
 
 @dataclass
 class Submitted:
-    """What a generator did: the submissions in order of their index, and when it started (wall clock, monotonic)."""
+    """The output of a generator: submissions by index, and the start (wall clock, monotonic)."""
 
     run: str
     submissions: list[Submission]

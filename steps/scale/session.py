@@ -1,4 +1,4 @@
-"""One measured run on a cluster: submissions, waits, deletion and, at the end, the rows. It is begun and left in `opening`."""
+"""One measured run on a cluster: submissions, waits, deletion and rows."""
 
 import asyncio
 import math
@@ -29,7 +29,9 @@ LEFT_BEHIND = 300.0
 
 @dataclass
 class Session:
-    """A run under way; use `opening.open_session`. Times are time.monotonic_ns() unless a name says otherwise."""
+    """A run in progress; use `opening.open_session`. Times are time.monotonic_ns() unless named
+    otherwise.
+    """
 
     kube: Kube
     run: str
@@ -40,10 +42,10 @@ class Session:
     submitter: Submitter
     offset: Offset
     scrapes: list[apimetrics.Scrape]
-    """Of /metrics: the first before anything was made, then at the end of each phase; none where the API server does not tell."""
+    """Scrapes of /metrics, one before the run and one after every phase. Empty if unavailable."""
     expected_pods: int | None = None
     servers: list[Kube] = field(default_factory=list)
-    """Clients of each API server, for /metrics."""
+    """Clients of all API servers, for /metrics."""
     submissions: list[Submission] = field(default_factory=list)
     batches: list[tuple[Submitted, Schedule]] = field(default_factory=list)
     deadline: float = math.inf
@@ -76,7 +78,9 @@ class Session:
             return self.batches[-1][0]
 
     def left_of(self, timeout: float) -> float | None:
-        """`timeout` seconds, or what is left of the sample's own limit where that is less; None without a bound."""
+        """Return `timeout` or the time left for the sample, whichever is less; None without a
+        limit.
+        """
         left = min(timeout, self.deadline - time.monotonic())
         return None if math.isinf(left) else max(0.0, left)
 
@@ -85,11 +89,11 @@ class Session:
         return "at the sample's own time limit" if time.monotonic() >= self.deadline else f"after {timeout:g} s"
 
     def reached(self, kind: str, *stages: str) -> int:
-        """How many objects of a kind have reached one of the stages (an object counts once, however many of them it reached)."""
+        """Count the objects of a kind that reached at least one of the stages."""
         return self.observer.reached(kind, *stages)
 
     async def wait(self, kind: str, count: int, timeout: float, *stages: str) -> bool:
-        """Wait until `count` objects of a kind reached one of the stages; false after `timeout` seconds, or at the sample's limit."""
+        """Wait until `count` objects of a kind reached a stage. Return False at the time limit."""
         counts = self.observer.counts
 
         def enough() -> bool:
@@ -99,7 +103,7 @@ class Session:
         return await self.until(enough, timeout)
 
     def progress(self, goal: str = "ready") -> tuple[int, int]:
-        """How many of all that the accepted workloads bring up reached the goal or failed, and how many shall."""
+        """Return how many pods or VMIs reached the goal or failed, and how many are expected."""
         last, members = self.template.documents[-1], self.expected_pods
         enough = expected_count(self.submissions, members)
         return reached(self.observer, last.api_version, last.kind, members, enough, goal), enough
@@ -122,11 +126,13 @@ class Session:
         return (record for record in self.observer.of(kind) if self._top(record).name not in self._deleted)
 
     async def until(self, done: Callable[[], bool], timeout: float) -> bool:
-        """Wait until `done()` holds; false after `timeout` seconds, or at the sample's limit. Raises KubeError."""
+        """Wait until `done()` holds. Return False at the time limit. Raises KubeError."""
         return await self.observer.until(done, self.left_of(timeout) or 0.0)
 
     async def delete(self, items: Sequence[Submission], parallel: int, timeout: float) -> bool:
-        """Delete workloads, what was created with them, and wait until they and all below them are gone; false after `timeout` seconds."""
+        """Delete workloads and all that belongs to them. Return False if some are left at the time
+        limit.
+        """
         self._measure()
         documents = self.template.documents[::-1]  # the workload first, then what it needed
         resources = [await self.kube.resource(document.api_version, document.kind) for document in documents]
@@ -166,7 +172,9 @@ class Session:
         return float(left)
 
     def left(self, items: Sequence[Submission], namespaces: Sequence[str] | None = None) -> int:
-        """How many objects of these workloads, created with them or owned by them, are still there (in some namespaces; None: all)."""
+        """Count the objects of these workloads that still exist (`namespaces` None: in all of
+        them).
+        """
         return sum(1 for record in self._left(self._names(items)) if namespaces is None or record.namespace in namespaces)
 
     def _names(self, items: Sequence[Submission]) -> set[tuple[str, str, str]]:
@@ -186,7 +194,7 @@ class Session:
                 yield record
 
     async def scrape(self, phase: str) -> None:
-        """Close the books on the API calls of a phase, which began where the one before ended."""
+        """End a phase: count its API calls since the end of the phase before."""
         if not self.scrapes:
             return
         why = "another API server answered than before, or it was restarted"
@@ -204,7 +212,7 @@ class Session:
         self.scrapes.append(after)
 
     def gate_latencies(self) -> dict[str, float | None]:
-        """The API latencies that gates see: the worse of creation and deletion. Without the books of both there is no data."""
+        """Return the API latencies that gates compare, of the worse of creation and deletion."""
         whole = apimetrics.delta(self.scrapes[0], self.scrapes[-1]) if self.scrapes else []
         return apimetrics.gate_latencies(self.phases, whole)
 
@@ -218,8 +226,10 @@ class Session:
         return Clocks(time.time_ns() - time.monotonic_ns(), self.offset.seconds, p99(self.heartbeat.lags))
 
     async def rows(self) -> list[Row]:
-        """A row a workload and stage, as of now. The lag of the watch and the CPU of this process are not measured from here to the next
-        creation or deletion: they would be those of what is made of the rows."""
+        """Return one row per workload and stage.
+
+        Pauses the heartbeat and the self-load measurement until the next creation or deletion.
+        """
         self.heartbeat.pause()
         self.self_load.pause()
         fake, why = await simulated_nodes(self.kube)
@@ -245,7 +255,7 @@ class Session:
         self.self_load.resume()
 
     async def check_clocks(self) -> None:
-        """At the end: look at the clocks again, and note what makes times doubtful. Takes 1 to 2 s."""
+        """Measure the clock offset again and add notes on doubtful times. Takes 1 to 2 s."""
         self.drift, moved = await drift(self.kube, self.offset)
         self.notes += [note for note in (moved, self.heartbeat.note, self.self_load.note) if note]
 
@@ -273,7 +283,7 @@ def p99(lags: Sequence[float]) -> float | None:
 
 
 def new_run() -> str:
-    """A run id: sortable, unique, fit for names of objects, those of Services too, which begin with a letter."""
+    """Return a sortable, unique run id that is valid in object names, those of Services included."""
     import secrets
 
     return time.strftime("r%m%d%H%M%S", time.gmtime()) + "-" + secrets.token_hex(3)

@@ -1,4 +1,7 @@
-"""Several sizes of a burst: a ladder of them, and the search for capacity. What was measured is kept when a later size cannot be."""
+"""Bursts of several sizes: a ladder, and the search for capacity.
+
+Results are kept if a later size fails.
+"""
 
 import asyncio
 import time
@@ -14,9 +17,10 @@ from perfdag.steps.scale.vmi import Spec
 
 
 async def ladder(kube: Kube, spec: Spec, sizes: list[int], cooldown: float) -> list[Result]:
-    """Bursts of rising size with `cooldown` seconds between them; ends early where one leaves objects behind, and at the deadline.
+    """Run bursts of rising size with `cooldown` seconds between them.
 
-    A size after the first that ends in an error is the last one, and has no figures. Raises KubeError, TooDenseError.
+    Ends early if a burst leaves objects behind, and at the deadline. A later size that fails is the
+    last one and has no figures. Raises KubeError, TooDenseError.
     """
     results: list[Result] = []
     await check_nodes(kube, max(sizes) * spec.replicas, spec.per_node)
@@ -40,8 +44,11 @@ async def ladder(kube: Kube, spec: Spec, sizes: list[int], cooldown: float) -> l
 
 @dataclass(frozen=True)
 class Capacity:
-    """The last size that passed (0: none). `stopped` is empty where the next one failed, else why that is not known: then the size is
-    a lower bound. `no_data`: the next one was tried, and a gate had no data."""
+    """The largest size that passed (0: none).
+
+    A non-empty `stopped` is the reason why the size is only a lower bound. `no_data` means that a
+    gate of the next size had no data.
+    """
 
     passed: int
     stopped: str = ""
@@ -49,10 +56,9 @@ class Capacity:
 
 
 async def capacity(kube: Kube, spec: Spec, step: int, limit: int) -> tuple[Capacity, list[Result]]:
-    """Grow by bursts of `step`, 2 `step` ... up to `limit` until the first gate fails or has no data, a VMI does not run or one is left
-    behind.
+    """Grow the burst by `step` up to `limit` until a gate fails, or a VMI fails or is left behind.
 
-    Returns what passed, and all results. Raises TooDenseError where not even the first step has room, KubeError of the first step.
+    Returns the capacity and all results. Raises TooDenseError or KubeError if the first step fails.
     """
     results: list[Result] = []
     passed = 0
@@ -74,7 +80,7 @@ async def capacity(kube: Kube, spec: Spec, step: int, limit: int) -> tuple[Capac
 
 
 def rung(spec: Spec, number: int) -> Spec:
-    """The spec of one size of several: what it makes is told from that of the others, and belongs to the same run."""
+    """Return the spec of one of several sizes, with a run id of its own that belongs to the run."""
     return replace(spec, run=f"{spec.run}-{number + 1}")
 
 

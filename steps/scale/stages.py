@@ -1,8 +1,8 @@
-"""Stages of an object's life, read from its own state, by kind.
+"""Read the stages of an object's life from its state.
 
-An extractor gives the stages that an object's present state shows: (stage, API time in Unix ns or 0 where the API keeps none,
-fresh). `fresh` is false where the state only remembers the stage (an older phase), so that the moment it was received says
-nothing. Sources: Kubernetes API reference (PodCondition, JobCondition, deletionTimestamp), KubeVirt api/core/v1 types.go.
+An extractor yields (stage, API time in Unix ns or 0, fresh). `fresh` is False if the state only
+remembers an older phase, so that the receive time means nothing. Sources: Kubernetes API reference
+(PodCondition, JobCondition, deletionTimestamp), KubeVirt api/core/v1 types.go.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ def _second(text: str) -> int:
 
 
 def unix_ns(text: str | None) -> int:
-    """Unix time in ns of an RFC 3339 text, 0 for none. Nanoseconds are kept. Raises ValueError for another form."""
+    """Convert an RFC 3339 text to Unix time in ns, 0 for none. Raises ValueError."""
     if not text:
         return 0
     second, rest = text[:19], text[19:]
@@ -36,7 +36,7 @@ def unix_ns(text: str | None) -> int:
 
 
 def whole_second(api_ns: int) -> bool:
-    """True where an API time was cut to the second (nearly all of them are)."""
+    """Return whether an API time was truncated to the second, as nearly all are."""
     return api_ns % 1_000_000_000 == 0
 
 
@@ -134,7 +134,9 @@ _VOLCANO = {"Running": "running", "Completed": "succeeded", "Failed": "failed", 
 
 
 def _volcano_job(body: Object) -> Iterator[StageSeen]:
-    """Volcano's Job: the phase is that of its state (volcano-sh/apis, batch/v1alpha1); its conditions have no type."""
+    """Yield the stages of Volcano's Job, whose conditions have no type (volcano-sh/apis,
+    batch/v1alpha1).
+    """
     yield from _life(body)
     state = (body.get("status") or {}).get("state")
     if isinstance(state, dict) and (stage := _VOLCANO.get(state.get("phase", ""))):
@@ -142,7 +144,7 @@ def _volcano_job(body: Object) -> Iterator[StageSeen]:
 
 
 def _status_since(body: Object) -> int:
-    """When the phase was written last, as the API server noted it of who wrote it (metadata.managedFields); 0 where it does not say."""
+    """Return when the status was last written (metadata.managedFields), or 0 if unknown."""
     writes = [
         field for field in body["metadata"].get("managedFields") or [] if "f:phase" in ((field.get("fieldsV1") or {}).get("f:status") or {})
     ]
@@ -179,19 +181,19 @@ _BY_KIND: dict[str, Extractor] = {
 
 
 def is_foreign(api_version: str, kind: str) -> bool:
-    """Whether it is another group's kind with the name of one that is known here: a Job that is not Kubernetes' own."""
+    """Return whether another API group defines a kind with a name known here, such as Job."""
     return kind == "Job" and "." in api_version.rpartition("/")[0]
 
 
 def extractor(api_version: str, kind: str) -> Extractor:
-    """The extractor of a kind; a kind unknown here gets its life, phase and conditions."""
+    """Return the extractor of a kind. An unknown kind gets its life, phase and conditions."""
     if is_foreign(api_version, kind):
         return _volcano_job if api_version.startswith("batch.volcano.sh/") else _other
     return _BY_KIND.get(kind, _other)
 
 
 def failure(body: Object) -> tuple[str, int]:
-    """What an object says of its own failure, one line, empty where it says nothing, and since when (Unix ns, 0 where it does not tell)."""
+    """Return the failure message of an object in one line, and its start (Unix ns, 0 if unknown)."""
     status, conditions = body.get("status") or {}, _conditions(body)
     messages, since = [], 0
     for name, condition in conditions.items():
@@ -206,7 +208,7 @@ def failure(body: Object) -> tuple[str, int]:
 
 
 def last_observed(body: Object) -> int:
-    """When what an Event tells of happened last (Unix ns); 0 where it does not say."""
+    """Return when the Event was last observed (Unix ns, 0 if unknown)."""
     times = (body.get("series") or {}).get("lastObservedTime"), body.get("lastTimestamp"), body.get("eventTime"), body.get("firstTimestamp")
     return max(map(unix_ns, times)) or unix_ns((body.get("metadata") or {}).get("creationTimestamp"))
 

@@ -11,8 +11,11 @@ from perfdag.steps.scale.rows import Row
 
 @dataclass(frozen=True)
 class Summary:
-    """One stage over a run, in seconds. Percentiles are nearest-rank over ok and censored rows; None below the samples they need
-    or where the rank falls among censored rows."""
+    """One stage of a run, in seconds.
+
+    Percentiles are nearest-rank over ok and censored rows. They are None with too few samples, or
+    if the rank falls among censored rows.
+    """
 
     stage: str
     since: str
@@ -35,7 +38,7 @@ class Summary:
 
 
 NEEDED = {0.50: 1, 0.95: 90, 0.99: 459}
-"""Observations below which a percentile is refused (early-stopping rule at 99 % confidence for p99; MLPerf LoadGen)."""
+"""Minimum samples of a percentile (early-stopping rule at 99 % confidence; MLPerf LoadGen)."""
 
 
 def rank(values: Sequence[float], p: float, needed: int | None = None) -> float | None:
@@ -81,7 +84,7 @@ def _summary(stage: str, since: str, rows: Sequence[Row]) -> Summary:
 
 
 def throughput(reached: Sequence[float], window: float = 5.0) -> tuple[float | None, float | None]:
-    """Objects a second: mean from the first to the last of the times (seconds), and the best `window` seconds; None below 2 objects."""
+    """Return objects per second: the mean, and the best `window` seconds; None below 2 objects."""
     times = sorted(reached)
     if len(times) < 2 or times[-1] <= times[0]:
         return None, None

@@ -1,4 +1,4 @@
-"""Rows as a Parquet file, one row a workload and stage, and KubeVirt's audit form of the figures."""
+"""Rows as a Parquet file, and figures in the form of KubeVirt's audit."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -23,7 +23,7 @@ _QUEUES = {"workqueue_adds_per_s": "AddRate", "workqueue_depth_max": "Depth", "w
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Write rows (atomically). Times are Unix seconds, `seconds` seconds; columns are those of Row."""
+    """Write rows (atomically). Times are Unix seconds; the columns are the fields of Row."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -36,8 +36,11 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def audit(results: Sequence[Result]) -> dict[str, Any]:
-    """The audit's `Values` of the last result that was measured, with its keys, thresholds and verdicts (kubevirt/kubevirt, tools/perfscale-audit), and
-    under `Rungs` the same of every size with all its gates. Memory is in MiB there, CPU in cores."""
+    """Return the last measured result in the audit's form (kubevirt/kubevirt,
+    tools/perfscale-audit).
+
+    `Rungs` holds the same for every size with all gates. Memory is in MiB, CPU in cores.
+    """
     if not results:
         return {"Values": {}, "Rungs": []}
     rungs = [

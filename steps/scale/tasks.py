@@ -6,7 +6,7 @@ from contextlib import suppress
 
 
 async def cancel(tasks: "Sequence[asyncio.Task[None]]") -> None:
-    """Cancel tasks and wait until all have ended. Raises what one of them had ended with by itself."""
+    """Cancel tasks and wait for them. Raises the error of a task that failed by itself."""
     for task in tasks:
         task.cancel()
     for task in tasks:

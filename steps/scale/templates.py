@@ -1,8 +1,9 @@
-"""Templates of what is created: built in by name, or any YAML file of the user with any field.
+"""Templates of objects: built in by name, or a YAML file with any field.
 
-Placeholders: `${name}` (unique, of the object), `${index}` (0, 1, ...), `${namespace}`, `${run}`, `${project}`, `${workers}`, `${gpus}`,
-`${image}` and the user's own variables. A file may hold several documents; all are created in order and the last is the
-workload that is measured. Rendering is one byte replacement an object: the YAML is read once.
+Placeholders: `${name}` (unique per object), `${index}`, `${namespace}`, `${run}`, `${project}`,
+`${workers}`, `${gpus}`, `${image}` and user variables. All documents of a file are created in
+order, and the last one is the measured workload. The YAML is parsed once, and rendering replaces
+bytes.
 """
 
 import re
@@ -17,7 +18,7 @@ import orjson
 FOLDER = Path(__file__).parent / "templates"
 RUN_LABEL, INDEX_LABEL, SUBMIT_ANNOTATION = "perfdag/run", "perfdag/index", "perfdag/intended"
 RUNAI_STORAGE = "openebs-lvmpv"
-"""The storage class that Run:ai's scale test tool asks for, of claims of Run:ai's workloads where no other is given."""
+"""Default storage class of claims for Run:ai's kinds, as in Run:ai's scale test tool."""
 HOLD = "perfdag/hold"
 """The scheduling gate of pods that are released together."""
 _NAME, _NAMESPACE, _INDEX, _INTENDED = "perfdag-0name0", "perfdag-0namespace0", 918273645, "perfdag-0intended0"
@@ -40,7 +41,7 @@ class TemplateError(ValueError):
 
 @dataclass(frozen=True)
 class Document:
-    """One document of a template as JSON with marks for name, namespace, index and intended time."""
+    """One document as JSON with placeholders for name, namespace, index and due time."""
 
     api_version: str
     kind: str
@@ -56,7 +57,7 @@ class Document:
         )
 
     def name_of(self, name: str) -> str:
-        """What this document's object is called where the workload's `${name}` is `name`."""
+        """Return the name of this document's object for the workload `name`."""
         return self._name.replace(_NAME, name)
 
     @cached_property
@@ -79,17 +80,17 @@ class Template:
 
     @property
     def members(self) -> int | None:
-        """Pods (of VM kinds: VMIs) that one workload brings up; None where its kind does not tell."""
+        """Pods (or VMIs) of one workload; None if its kind does not show the number."""
         return members_of(orjson.loads(self.documents[-1].body))
 
     @property
     def at_once(self) -> int | None:
-        """How many of the members are made while none of them runs; None where its kind does not tell."""
+        """Members that are created before any of them runs; None if unknown."""
         return _at_once(orjson.loads(self.documents[-1].body))
 
     @property
     def has_pods(self) -> bool:
-        """Whether the workload holds the pods' own spec, which can be gated, given a claim or a priority."""
+        """Whether the workload has a pod spec that can get a gate, a claim or a priority."""
         return bool(_pod_specs(orjson.loads(self.documents[-1].body)))
 
 
@@ -98,7 +99,7 @@ _REPLICAS = {"Deployment", "StatefulSet", "ReplicaSet", "ReplicationController",
 
 
 def members_of(body: Mapping[str, Any]) -> int | None:
-    """Pods (of VM kinds: VMIs) that an object brings up; None where its kind does not tell."""
+    """Return the pods (or VMIs) of an object; None if its kind does not show the number."""
     kind, spec = body["kind"], body.get("spec") or {}
     if kind in _ONE:
         return 1
@@ -140,10 +141,10 @@ def load(
     storage_class: str | None = None,
     gated: bool = False,
 ) -> Template:
-    """Read a template by built-in name or file path, or the text of one (YAML of more than one line).
+    """Read a template by built-in name, file path or YAML text.
 
-    `pvc` adds a small ephemeral claim to each pod (Run:ai kinds: the claim of the workload), `gated` a scheduling gate to each pod.
-    Raises TemplateError, also where there is no pod in it to add one to.
+    `pvc` adds a small ephemeral claim, and `gated` a scheduling gate to every pod. Raises
+    TemplateError.
     """
     path, text = _text_of(source)
     values = {"run": run, "project": "project-0", "workers": 1, "gpus": 1, "image": "gcr.io/run-ai-lab/ubuntu:loop"}
@@ -184,7 +185,7 @@ def _text_of(source: str) -> tuple[str, str]:
 
 
 def inlined(source: str) -> str:
-    """The text of a user's template, so that it can go where its file is not; a built-in one stays a name. Raises TemplateError."""
+    """Return the text of a user's template, or the name of a built-in one. Raises TemplateError."""
     return source if source in built_in() else _text_of(source)[1].rstrip("\n") + "\n"
 
 
@@ -242,7 +243,7 @@ def _pod_specs(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _add_claim(spec: dict[str, Any], storage_class: str | None) -> None:
-    """A generic ephemeral volume of 1 MiB: its claim is owned by the pod, so it joins by UID and goes with it."""
+    """Add a generic ephemeral volume of 1 MiB, whose claim is owned by the pod."""
     claim: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}
     if storage_class:
         claim["storageClassName"] = storage_class

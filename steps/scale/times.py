@@ -1,7 +1,7 @@
-"""times.csv, as Run:ai's scale test tool writes it: what submitted.json, sampled.json and, where it is there, run.json tell of each workload.
+"""times.csv in the form of Run:ai's scale test tool.
 
-Reference stages are the tool's. Differences: a workload that was not scheduled or was refused is a row too; a difference is never clamped;
-the CSV's header has as many columns as its rows.
+Reference stages are those of the tool. Differences: refused and unscheduled workloads have a row,
+differences are never clamped, and the header has as many columns as the rows.
 """
 
 import csv
@@ -50,7 +50,7 @@ _INFO = {
 
 @dataclass
 class WorkloadTimes:
-    """One workload of times.csv: its info and deltas in seconds (None: unobserved), and why it is left out of plots (empty: it is not)."""
+    """One workload: its info, its deltas in seconds (None: unobserved), and why plots exclude it."""
 
     info: dict[str, Any]
     deltas: dict[str, float | None]
@@ -58,12 +58,11 @@ class WorkloadTimes:
 
 
 def read_times(folder: Path) -> list[WorkloadTimes]:
-    """Every workload of submitted.json, with what sampled.json has of it, and those that were refused, where run.json tells of them; in order
-    of submission. Files of the original tool are read too. Raises SettingsError.
+    """Read all submitted workloads with their sampled times, in order of submission.
 
-    A workload's time of submission is of our clock. Where the others are the API's whole seconds, it is put on the API server's clock, whose
-    lead is in the sample's summary.json (without one: none), as are the names of those that it saw and that were not scheduled (without
-    them: all that have no times).
+    Refused workloads come from run.json. Files of the original tool are accepted. If the other
+    times are whole seconds of the API, the submission time is shifted to the API server's clock.
+    Raises SettingsError.
     """
     summary = read_summary(folder)
     ahead, waiting = summary.get("server_clock_ahead_s", 0.0), set(summary["not_scheduled"]) if "not_scheduled" in summary else None
@@ -92,7 +91,7 @@ def _refused(folder: Path) -> list[WorkloadTimes]:
 
 
 def exclusion_counts(times: Sequence[WorkloadTimes]) -> dict[str, int]:
-    """How many workloads are excluded by each reason, most frequent first."""
+    """Count the excluded workloads by reason, most frequent first."""
     return dict(Counter(workload.excluded for workload in times if workload.excluded).most_common())
 
 
@@ -141,14 +140,16 @@ def _times(info: dict[str, Any], ahead: float, waiting: set[str] | None) -> Work
 
 
 def _delta(start: float, end: float) -> float:
-    """Seconds between two times of one clock; where one of them is a whole second, both are cut to it, as the tool does."""
+    """Return the seconds between two times, both truncated if one has whole seconds (as the tool
+    does).
+    """
     if start == int(start) or end == int(end):
         return float(int(end) - int(start))
     return end - start
 
 
 def select(times: Sequence[WorkloadTimes], skip_errors: bool, head: int | None, tail: int | None) -> list[WorkloadTimes]:
-    """What is plotted: without the excluded ones if asked, then the first `head` and of those the last `tail`."""
+    """Select the workloads to plot: without errors if asked for, then `head`, then `tail`."""
     chosen = [workload for workload in times if not (skip_errors and workload.excluded)]
     chosen = chosen[:head] if head else chosen
     return chosen[-tail:] if tail else chosen

@@ -34,7 +34,7 @@ Tell = Callable[[str], None]
 
 @dataclass
 class Spec:
-    """What a scenario does. Durations are in seconds; `timeout` bounds each wait (all Running, all gone)."""
+    """Parameters of a VMI scenario. Durations are in seconds; `timeout` bounds every wait."""
 
     template: str = "vmi"
     namespaces: list[str] = field(default_factory=lambda: ["perfdag-vmi"])
@@ -48,16 +48,16 @@ class Spec:
     gates: list[gating.Gate] = field(default_factory=lambda: [*gating.SLO])
     prometheus: Prometheus | None = None
     deadline: float = math.inf
-    """time.monotonic() from which on nothing is waited for but deletion: what has not come by then is censored."""
+    """time.monotonic() after which only deletion is waited for. Later stages are censored."""
     log: Tell = lambda text: None
     seen: Callable[["Result"], None] = lambda result: None
-    """Gets the result of each size as soon as it is there."""
+    """Callback that gets the result of every size when it is complete."""
     run: str = field(default_factory=new_run)
     """The id that all it makes is labelled with; parts of it add to it (removal.belongs)."""
 
 
 def template_of(spec: Spec, run: str) -> Template:
-    """The scenario's template for one run. Raises TemplateError where it cannot be read or is none of VMIs."""
+    """Return the scenario's template for one run. Raises TemplateError."""
     return load_template(spec.template, run, spec.replicas, spec.variables)
 
 
@@ -76,7 +76,7 @@ def load_template(source: str, run: str, replicas: int, variables: Mapping[str, 
 
 
 async def burst(kube: Kube, spec: Spec, count: int) -> Result:
-    """Create `count`, wait until all run, delete all, wait until all are gone. Raises TooDenseError, TemplateError, KubeError."""
+    """Create `count` objects, wait until all run, then delete them. Raises KubeError, ValueError."""
     nodes = await check_nodes(kube, count * spec.replicas, spec.per_node)
     async with own_namespaces(kube, spec.namespaces, spec.run), _primed(kube, spec) as session:
         spec.log(f"run {spec.run}: creating {count} {session.template.kind}")
@@ -96,7 +96,9 @@ async def burst(kube: Kube, spec: Spec, count: int) -> Result:
 
 
 async def steady(kube: Kube, spec: Spec, count: int, churn: int, pause: float, duration: float) -> Result:
-    """Ramp up to `count`, then for `duration` seconds delete the `churn` oldest and create as many anew each `pause` seconds, ramp down."""
+    """Keep `count` objects for `duration` seconds and replace the `churn` oldest every `pause`
+    seconds.
+    """
     nodes = await check_nodes(kube, count * spec.replicas, spec.per_node)
     async with own_namespaces(kube, spec.namespaces, spec.run), _primed(kube, spec) as session:
         trace, start = [(0.0, 0)], time.monotonic()
@@ -158,9 +160,9 @@ async def _primed(kube: Kube, spec: Spec) -> AsyncIterator[Session]:
 
 
 async def _primer(kube: Kube, spec: Spec) -> list[str]:
-    """One object created, run and deleted, so that first-time costs (image, leader, new metric series) are outside the clock.
+    """Run and delete one object, so that first-time costs are not measured.
 
-    Returns notes: why they may be within it. Raises KubeError.
+    Returns notes if that failed. Raises KubeError.
     """
     run = f"{spec.run}-{removal.PRIMER}"
     short = replace(spec, timeout=min(spec.timeout, PRIMER))

@@ -17,10 +17,10 @@ from perfdag.steps.scale.vmi_params import API_RULES, VmiParams
 
 
 def run_scenario(name: str, params: VmiParams, request: run_vmi.VmiRequest, timeout: float) -> Output:
-    """Measure for benchmark `name` on the cluster we reach. After `timeout` seconds nothing is waited for any more but deletion: what
-    has not come by then is censored.
+    """Measure a scenario for benchmark `name`. Later stages than `timeout` seconds are censored.
 
-    Raises Skip (no cluster, no KubeVirt), Failed (a bad request), Infrastructure."""
+    Raises Skip (no cluster, no KubeVirt), Failed (invalid parameters), Infrastructure.
+    """
     try:
         spec = params.spec()
         spec.deadline, spec.log = time.monotonic() + timeout, run_vmi.log
@@ -44,11 +44,11 @@ async def _measure(spec: vmi.Spec, request: run_vmi.VmiRequest) -> run_vmi.Outco
 
 
 def parse_results(output: Output, headline: str) -> list[Measurement]:
-    """Measurements of all results. Of a search for capacity what ended it is its answer, and no fault, unless nothing passed or a gate
-    had no data.
+    """Convert all results to measurements.
 
-    Raises Invalid where VMIs never ran, objects were left behind, a size was not measured, an open loop was not held or another run was
-    beside this one; what was seen of every size is kept.
+    The size that ended a search for capacity is no failure if a smaller one passed. Raises Invalid,
+    with the measurements, if VMIs failed or were left behind, a size was not measured, the schedule
+    was not held, or another run disturbed this one.
     """
     raw = orjson.loads(output.texts["results"])
     search = raw["capacity"]

@@ -61,7 +61,7 @@ class VmiParams(Params):
         return inlined(template)
 
     def spec(self) -> vmi.Spec:
-        """What these params ask for. Raises ValueError for what cannot be, or has no meaning, together."""
+        """Convert to a spec. Raises ValueError for an invalid combination."""
         vmi.load_template(self.template, "check", self.replicas, self.variables)
         own = [parse_gate(text) for text in self.gates]
         return vmi.Spec(

@@ -25,7 +25,7 @@ from perfdag.steps.scale.templates import HOLD, TemplateError
 __all__ = ["ScenarioUnavailableError", "Spec", "fill", "fragmentation", "gang", "gated", "measure", "preemption", "reclaim", "submit"]
 
 RELEASE_BOUND = 0.8
-"""Where releasing the pods took more than this share of the time, the scheduler was not what was waited for."""
+"""Share of the time above which the release, not the scheduler, was the bottleneck."""
 _PODS = ("fill", "fragmentation", "preemption")
 """Scenarios that make bare pods."""
 _OWN_PODS = dict.fromkeys(_PODS, ("job", "pod")) | dict.fromkeys(("gang", "reclaim"), ("job",))
@@ -33,7 +33,9 @@ Scenario = Literal["submit", "gated", "fill", "fragmentation", "preemption", "ga
 
 
 async def submit(kube: Kube, spec: Spec) -> Result:
-    """Create the workloads on their schedule, wait until all reached the goal, delete them. Raises TemplateError, KubeError."""
+    """Create the workloads, wait until all reach the goal, delete them. Raises TemplateError,
+    KubeError.
+    """
     run = start_run(spec, "submit")
     async with session_of(kube, spec, run, template_of(spec, run)) as session:
         await session.create(spec.count, spec.schedule, spec.parallel)
@@ -50,9 +52,9 @@ async def submit(kube: Kube, spec: Spec) -> Result:
 
 
 async def gated(kube: Kube, spec: Spec) -> Result:
-    """The scheduler alone: pods are created with a scheduling gate, then all released; pods a second from the first release.
+    """Measure the scheduler alone: create gated pods, release them together, count pods per second.
 
-    How fast they were created does not matter. Raises TemplateError (also for a kind without pods of its own), KubeError.
+    Raises TemplateError, KubeError.
     """
     run = start_run(spec, "gated")
     check(spec, "gated")
@@ -81,9 +83,9 @@ async def gated(kube: Kube, spec: Spec) -> Result:
 
 
 async def release(kube: Kube, held: Sequence[Record], parallel: int) -> None:
-    """Remove our gate from pods (others may have theirs), `parallel` at a time. Raises KubeError.
+    """Remove our scheduling gate from pods, `parallel` at a time. Raises KubeError.
 
-    A pod that is gone is no error, and neither is one that was released: an answer was lost, and the request sent again.
+    Deleted pods are ignored, and so are pods that an unanswered request had already released.
     """
     pods, queue = await kube.resource("v1", "Pod"), iter(held)
     patch = {"spec": {"schedulingGates": [{"$patch": "delete", "name": HOLD}]}}
@@ -118,7 +120,7 @@ _EXTRA_FIGURES: dict[Scenario, tuple[str, ...]] = {
 }
 """Figures that have other names as metrics, or are none."""
 _UNPACED = ("fill", "fragmentation", "preemption", "reclaim")
-"""Scenarios that create all at once, whatever schedule is asked for."""
+"""Scenarios that create all objects at once and ignore the schedule."""
 SCENARIOS: dict[Scenario, Callable[[Kube, Spec], Awaitable[Result]]] = {
     "submit": submit,
     "gated": gated,
@@ -131,7 +133,7 @@ SCENARIOS: dict[Scenario, Callable[[Kube, Spec], Awaitable[Result]]] = {
 
 
 def check(spec: Spec, scenario: Scenario) -> None:
-    """Raises ValueError where the template cannot be read, or is not of a kind that the scenario can do something with."""
+    """Raise ValueError if the template does not fit the scenario."""
     template = template_of(spec, "check")
     if scenario == "gated" and (not template.has_pods or template.members is None):
         raise TemplateError(f"scheduler-only mode gates pods, and a {template.kind} does not say which: use template pod or job")
@@ -159,7 +161,10 @@ def check(spec: Spec, scenario: Scenario) -> None:
 
 
 async def exclusive(kube: Kube, spec: Spec, scenario: Scenario, lock_timeout: float) -> Result:
-    """Run one scenario while no other performance run does. Raises NotHereError, TemplateError, LockTimeoutError, KubeError."""
+    """Run one scenario under the performance lock.
+
+    Raises ScenarioUnavailableError, TemplateError, LockTimeoutError, KubeError.
+    """
     check(spec, scenario)
     patience = max(0.0, min(lock_timeout, spec.deadline - time.monotonic()))
     async with ExclusiveRun(kube, spec.run, patience, spec.log) as lock:
