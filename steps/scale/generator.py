@@ -161,7 +161,7 @@ class Submitted:
     started_wall: float
     started_ns: int
     retries: Counter[str] = field(default_factory=Counter)
-    """By cause: an HTTP status (429 ...), timeout, connection; those of objects that failed in the end too."""
+    """Retries by cause (an HTTP status, timeout, connection), those of failed objects included."""
 
     def wall(self, monotonic_ns: int) -> float:
         """Unix time of a monotonic moment of this process."""
@@ -173,10 +173,11 @@ class Submitted:
         return [item for item in self.submissions if item.answered_ns and not item.error]
 
     def summary(self, schedule: Schedule) -> dict[str, Any]:
-        """Rates in objects/s, lags in seconds, failures by message, and whether the schedule was held (None: a closed loop).
+        """Return rates (objects/s), lags (s), failures by message, and whether the schedule was
+        held.
 
-        `rate_share` is of what was sent; it is None too where all of that was due at once, which has no rate. A schedule of which a part was
-        never sent was not held.
+        `held` and `rate_share` are None for a closed loop. `rate_share` is None too if all objects
+        were due at once. A schedule that was only partly sent was not held.
         """
         sent = [item for item in self.submissions if item.started_ns]
         done = self.created
@@ -223,10 +224,11 @@ async def generate(
     on_plan: Callable[[Submitted], None] | None = None,
     on_submit: Callable[[Submission], None] | None = None,
 ) -> Submitted:
-    """Create `count` objects, `parallel` at most in flight, spread over the namespaces in turn.
+    """Create `count` objects with at most `parallel` in flight, spread over the namespaces in turn.
 
-    Names are `<prefix or run>-<index>`, indices from `first`. A refused or timed-out object is kept with its error and the rest go
-    on. `on_plan` gets what is returned before anything is sent: who is interrupted knows then what may be there.
+    Names are `<prefix or run>-<index>`, with indices from `first`. A failed object keeps its error,
+    and the others continue. `on_plan` gets the result before anything is sent, so that an
+    interrupted caller knows what may exist.
     """
     start_wall, start = time.time(), time.monotonic_ns()
     # gaps between Unix time and the monotonic clock are fixed here, so every later stamp is on one clock

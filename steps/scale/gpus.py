@@ -25,7 +25,7 @@ VERDICT = 30.0
 
 
 async def _gpus(kube: Kube) -> tuple[dict[str, int], Counter[str]]:
-    """Allocatable GPUs by node, of nodes that are Ready and take our pods; and how many more have GPUs, by the taints that keep us away."""
+    """Return allocatable GPUs by usable node, and the number of tainted GPU nodes by taint."""
     allocatable: dict[str, int] = {}
     barred: Counter[str] = Counter()
     for node in await kube.list(await kube.resource("v1", "Node")):
@@ -51,7 +51,7 @@ async def _allocated(kube: Kube) -> Counter[str]:
 
 
 async def free_gpus(kube: Kube) -> dict[str, int]:
-    """GPUs that no pod holds, by node, of nodes that take our pods. Raises NotHereError where there are none."""
+    """Return unused GPUs by usable node. Raises ScenarioUnavailableError if there are none."""
     (gpus, barred), held = await _gpus(kube), await _allocated(kube)
     free = {name: max(0, count - held[name]) for name, count in gpus.items()}
     if not sum(free.values()):
@@ -61,9 +61,10 @@ async def free_gpus(kube: Kube) -> dict[str, int]:
 
 
 async def fill(kube: Kube, spec: Spec) -> Result:
-    """Fill every GPU with pods of `gpus` each, and ask for one more: all are placed, no node holds more than it has, the last is refused.
+    """Fill every GPU with pods of `gpus` each, then create one pod too many.
 
-    Raises NotHereError without free GPUs.
+    All must be placed, no node over-committed, and the last pod refused. Raises
+    ScenarioUnavailableError.
     """
     free = await free_gpus(kube)
     size = max(1, spec.gpus)
@@ -95,21 +96,22 @@ def records_of(session: Session, batch: Submitted) -> list[Record]:
 
 
 def count_reaching(session: Session, batch: Submitted, *stages: str) -> int:
-    """How many of what was created at once reached one of the stages; each counts once."""
+    """Count the objects of a batch that reached at least one of the stages."""
     return sum(any(stage in record.stages for stage in stages) for record in records_of(session, batch))
 
 
 def _verdict(session: Session, batch: Submitted) -> float | None:
-    """Seconds from sending a pod to the watch's word that it cannot be placed; None where only a list told of that."""
+    """Return the seconds until the scheduler declared a pod unschedulable; None if not watched."""
     (item,), (record,) = batch.created, records_of(session, batch)
     at = record.times("unschedulable")
     return (at[2] - item.started_ns) / 1e9 if at and at[2] else None
 
 
 async def fragmentation(kube: Kube, spec: Spec) -> Result:
-    """Half of all GPUs taken by one-GPU pods, then whole nodes asked for: how many of the whole nodes that would fit are still there?
+    """Take half of all GPUs with one-GPU pods, then request whole nodes.
 
-    1 means the small pods were packed, 0 that they were spread over all nodes. Raises NotHereError without free GPUs.
+    The figure `packing` is 1 if the small pods were packed, and 0 if they were spread over all
+    nodes. Raises ScenarioUnavailableError.
     """
     free = await free_gpus(kube)
     largest = max(free.values())
@@ -134,9 +136,10 @@ async def fragmentation(kube: Kube, spec: Spec) -> Result:
 
 
 async def preemption(kube: Kube, spec: Spec) -> Result:
-    """All GPUs filled at low priority, then `count` pods at high priority: how long until each is placed, and what was evicted.
+    """Fill all GPUs at low priority, then create `count` pods at high priority.
 
-    Makes two PriorityClasses and deletes them. Raises NotHereError without free GPUs.
+    Measures their wait and the evictions. Creates two PriorityClasses and deletes them. Raises
+    ScenarioUnavailableError.
     """
     free, size, run = await free_gpus(kube), max(1, spec.gpus), start_run(spec, "preemption")
     room = sum(count // size for count in free.values())
@@ -158,15 +161,16 @@ async def preemption(kube: Kube, spec: Spec) -> Result:
 
 
 def waits(name: str, session: Session, batch: Submitted) -> dict[str, float | None]:
-    """Median and maximum of what the workloads of one creation waited for a node, in seconds; None where one that never got one, which
-    waits for ever, is among those that would tell."""
+    """Return median and maximum wait in seconds of a batch; None if the rank falls on an unplaced
+    one.
+    """
     family = Family(session.observer.records)
     ordered = sorted(_waited(family.below(item.uid)["Pod"]) for item in batch.created)
     return {f"{name}_p50": rank(ordered, 0.50), f"{name}_max": rank(ordered, 1.0)}
 
 
 def _waited(pods: Sequence[Record]) -> float:
-    """Seconds on the watch's clock from a workload's first pod to the first that got a node; infinite where that was not seen."""
+    """Return the seconds from a workload's first pod to its first placed pod, else infinity."""
     created = [times[2] for pod in pods if (times := pod.times("created")) and times[2]]
     placed = [times[2] for pod in pods if (times := pod.times("scheduled")) and times[2]]
     return (min(placed) - min(created)) / 1e9 if created and placed else math.inf

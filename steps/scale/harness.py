@@ -9,11 +9,11 @@ from perfdag.steps.scale import tasks
 BUSY = 0.7
 """Share of a core beyond which times may be our own."""
 WINDOW = 5.0
-"""Seconds over which the share is taken: a creation of some seconds is what counts, not the mean of a long run."""
+"""Window of the CPU share in seconds. Short bursts of load count, not the mean of a long run."""
 
 
 class SelfLoad:
-    """CPU of the thread that all requests and watches of this process run in; an async context manager."""
+    """CPU use of the thread that sends all requests and receives all events."""
 
     def __init__(self, interval: float = 1.0) -> None:
         self._interval = interval
@@ -32,7 +32,7 @@ class SelfLoad:
             await tasks.cancel([self._task])
 
     def pause(self) -> None:
-        """Leave out what follows, until `resume`: what this process does with its figures is none of them."""
+        """Exclude the following work from the measurement until `resume`."""
         if self._paused is None:
             self._look()
             self._paused = (time.monotonic(), time.thread_time())
@@ -69,7 +69,7 @@ class SelfLoad:
 
 
 def busiest(seen: Sequence[tuple[float, float]], window: float = WINDOW) -> float | None:
-    """The largest share of CPU, of (time, CPU time) in seconds, over `window` seconds or a little more; None where it took less."""
+    """Return the largest CPU share over `window` seconds of (time, CPU time); None if too short."""
     largest, start = None, 0
     for at, used in seen:
         while start + 1 < len(seen) and at - seen[start + 1][0] >= window:

@@ -1,4 +1,4 @@
-"""The cluster under VMIs: its nodes and how many VMIs they may take, KubeVirt's version, nested virtualisation."""
+"""The cluster under VMIs: node capacity, KubeVirt's version, nested virtualisation."""
 
 from contextlib import suppress
 from typing import Any
@@ -9,14 +9,14 @@ from perfdag.steps.scale.stages import VMI
 
 
 class TooDenseError(ValueError):
-    """More VMIs were asked for than `per_node` allows on the nodes there are."""
+    """More VMIs were requested than `per_node` allows."""
 
 
 async def check_nodes(kube: Kube, count: int, per_node: int) -> dict[str, Any]:
-    """Facts of the nodes that would run VMIs: those that are Ready and take pods.
+    """Return facts about the nodes that can run VMIs.
 
-    `nested_virtualisation` names those that are virtual machines themselves, `nested_unknown` those of which nothing tells.
-    Raises TooDenseError where `count`, with the VMIs already there, is over `per_node` a node; KubeError.
+    `nested_virtualisation` lists nodes that are virtual machines, `nested_unknown` nodes without
+    that information. Raises TooDenseError if all VMIs together exceed `per_node`; KubeError.
     """
     every = await kube.list(await kube.resource("v1", "Node"))
     nodes = [node for node in every if of_nodes.takes_pods(node)]
@@ -38,7 +38,7 @@ async def check_nodes(kube: Kube, count: int, per_node: int) -> dict[str, Any]:
 
 
 def nested_note(facts: dict[str, Any]) -> str | None:
-    """A warning where latencies may not be of bare metal, or None."""
+    """Return a warning if latencies may not be those of bare metal."""
     if facts["nested_virtualisation"]:
         return f"nested virtualisation on {len(facts['nested_virtualisation'])} nodes: latencies are not of bare metal"
     if facts["nested_unknown"]:
@@ -56,7 +56,7 @@ async def kubevirt_version(kube: Kube) -> str | None:
 
 
 async def _running(kube: Kube) -> int:
-    """VMIs of the whole cluster that have not ended; 0 where we may not ask."""
+    """Count the cluster's VMIs that have not ended; 0 without the right to list them."""
     try:
         vmis = await kube.list(await kube.resource("kubevirt.io/v1", VMI))
     except KubeError as error:

@@ -13,7 +13,7 @@ from perfdag.steps.scale.templates import RUN_LABEL
 
 NAME = "perfdag-performance-run"
 LIFE = 30
-"""Seconds after which a Lease that nobody renews is free."""
+"""Seconds without renewal after which a Lease is free."""
 NAMESPACE = "default"
 """Where the Lease is: runs from a laptop and from pods of any namespace must find the same one."""
 
@@ -26,11 +26,11 @@ class LockTimeoutError(KubeError):
 
 
 class ExclusiveRun:
-    """`async with`: hold the Lease; waits up to `timeout` seconds for another run to end or to stop renewing it.
+    """Hold the Lease of performance runs; wait up to `timeout` seconds for another run.
 
-    It is in `namespace`, where we have no rights there (an installation for one namespace) in our own. A holder has stopped where the
-    Lease was not renewed for LIFE seconds while we looked: what its clock says is not compared with ours. Raises LockTimeoutError naming the
-    holder; KubeError. `lost` says afterwards who took the cluster meanwhile, if anybody did.
+    Without rights in `namespace`, our own namespace is used. A holder has stopped if it did not
+    renew the Lease for LIFE seconds by our clock. `lost` describes a run that took the Lease over.
+    Raises LockTimeoutError, KubeError.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ExclusiveRun:
         return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
 
     def _ours(self, lease: dict[str, Any]) -> bool:
-        """Whether we still hold it; told once where another took it."""
+        """Return whether we still hold the Lease, and log its loss once."""
         holder = lease["spec"].get("holderIdentity")
         if holder == self._run:
             return True
@@ -82,7 +82,7 @@ class ExclusiveRun:
         return False
 
     async def _take(self) -> str | None:
-        """None where the lease is ours now, else who holds it."""
+        """Take the Lease and return None, or return its holder."""
         leases = await self._kube.resource("coordination.k8s.io/v1", "Lease")
         try:
             lease = await self._kube.create(
@@ -117,7 +117,7 @@ class ExclusiveRun:
         return None
 
     def _alive(self, holder: Any, renewed: Any) -> bool:
-        """Whether the Lease was renewed in the LIFE seconds before now, by our own clock, or we have not looked for so long."""
+        """Return whether the Lease was renewed in the last LIFE seconds by our own clock."""
         now = time.monotonic()
         if self._seen != (holder, renewed):
             self._seen, self._since = (holder, renewed), now

@@ -41,9 +41,10 @@ _NAMES = {"least": "min", "most": "max"}
 
 
 def sample_error(error: KubeError, benchmark: str, rules: Iterable[Mapping[str, Any]]) -> SampleError:
-    """What a cluster's refusal means for a sample: no cluster, no such kind or no rights are nobody's fault; an outage is retried.
+    """Convert an error of the cluster to the outcome of a sample.
 
-    `rules` are the rights that `install --allow` grants to the benchmark.
+    A missing cluster, kind or right skips the sample, and an outage is retried. `rules` are the
+    rights that `install --allow` grants to the benchmark.
     """
     if error.reason in ("Config", "NoKind"):
         return Skip(str(error))
@@ -60,7 +61,7 @@ def tool(name: str, simulated: bool) -> str:
 
 
 def stage_measurements(stages: Sequence[Summary], coords: dict[str, Any]) -> list[Measurement]:
-    """Percentiles of each stage; those with too few samples are left out."""
+    """Return the percentiles of all stages that have enough samples."""
     measurements = []
     for summary in stages:
         stage_coords = {**coords, "stage": summary.stage, "since": summary.since}
@@ -74,8 +75,7 @@ def stage_measurements(stages: Sequence[Summary], coords: dict[str, Any]) -> lis
 
 
 def object_measurements(rows: Sequence[Row], coords: dict[str, Any]) -> list[Measurement]:
-    """Each object's own times for the stages that it reached or never will: two rows a stage, 32,000 of 2,000 training workloads (0.3 MB in the
-    results)."""
+    """Return the times of single objects, two rows per stage (0.3 MB for 2,000 training workloads)."""
     first = min((row.submitted for row in rows if row.submitted), default=0.0)
     measurements = []
     for row in rows:
@@ -92,8 +92,7 @@ def object_measurements(rows: Sequence[Row], coords: dict[str, Any]) -> list[Mea
 
 
 def figure_measurements(figures: dict[str, float | None], coords: dict[str, Any], count: int, of: str = "vms") -> list[Measurement]:
-    """Named figures of a run of `count` VMs (or what `of` says): rates, ratios, API latency and calls (those of the deletion with coords of
-    their own), components."""
+    """Return the named figures of `count` objects. Those of the deletion have the coord `phase`."""
     deletion = {name: value for key, value in figures.items() if (name := deletion_name(key))}
     figures = {key: value for key, value in figures.items() if not deletion_name(key)}
     measurements = figure_measurements(deletion, {**coords, "phase": DELETION}, count, of) if deletion else []
@@ -118,19 +117,19 @@ def figure_measurements(figures: dict[str, float | None], coords: dict[str, Any]
 
 
 def deletion_name(figure: str) -> str:
-    """The name of a figure of the deletion without what says so; nothing for any other (the call of one may have a slash too)."""
+    """Return a deletion figure's name without its prefix, or an empty string for other figures."""
     return figure.removeprefix(f"{DELETION}/") if figure.startswith(f"{DELETION}/") else ""
 
 
 def call_name(figure: str) -> str:
-    """The kind of request that a figure counts, or nothing: the audit's second names of POST and PUT would be calls of their own."""
+    """Return the kind of request that a figure counts. Audit aliases of POST and PUT give none."""
     if figure.endswith("-phase-count") or not figure.endswith("-count") or figure.startswith(("CREATE-", "UPDATE-")):
         return ""
     return figure.removesuffix("-count")
 
 
 def call_measurements(calls: Sequence[dict[str, Any]], coords: dict[str, Any], most: int = 40) -> list[Measurement]:
-    """p99 by kind of request, the most frequent kinds of each phase."""
+    """Return the p99 by kind of request, for the most frequent kinds of every phase."""
     measurements = []
     for phase in dict.fromkeys(call["phase"] for call in calls):
         phase_coords = {**coords, "phase": phase} if phase == DELETION else coords
@@ -150,13 +149,13 @@ def gate_measurements(verdicts: Sequence[dict[str, Any]], coords: dict[str, Any]
 
 
 def messages(rows: Sequence[Row]) -> Counter[str]:
-    """What is said of objects that were refused or did not get to a stage, without their names: message -> how many objects."""
+    """Count the failed and censored objects by message, without object names."""
     bad = {row.name: row for row in rows if row.error and row.status in ("failed", "censored")}
     return Counter(without_name(row.error or "", row.name) for row in bad.values())
 
 
 def message_measurements(rows: Sequence[Row], coords: dict[str, Any]) -> list[Measurement]:
-    """A row for each distinct message with the number of objects; `perfdag history --failures` searches them."""
+    """Return one row per distinct message; `perfdag history --failures` searches them."""
     return [Measurement("failures", float(count), coords={**coords, "message": text}) for text, count in messages(rows).most_common(MOST)]
 
 

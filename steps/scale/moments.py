@@ -7,9 +7,10 @@ from perfdag.steps.scale.stages import whole_second
 
 @dataclass(frozen=True)
 class Clocks:
-    """What turns a record's times into Unix time of this machine's clock.
+    """Conversion of a record's times to Unix time of this machine's clock.
 
-    `mono_to_unix_ns` is added to a monotonic time; `server_ahead_s` is the server's clock minus ours; `lag_s` the p99 of the watch.
+    `mono_to_unix_ns` is added to a monotonic time. `server_ahead_s` is the server's clock minus
+    ours. `lag_s` is the p99 of the watch lag.
     """
 
     mono_to_unix_ns: int
@@ -24,8 +25,11 @@ class Clocks:
 
 @dataclass(frozen=True)
 class Moment:
-    """When a stage was reached, in Unix ns (0: not known): by receive time, which is of our clock, by the API and by an Event, as they say
-    it; theirs is `ahead` of ours."""
+    """When a stage was reached, in Unix ns (0: unknown).
+
+    `received` is by our clock. `api` and `event` are by the server's clock, which is `ahead` of
+    ours.
+    """
 
     received: int = 0
     api: int = 0
@@ -45,7 +49,7 @@ class Moment:
 
 
 def difference(start: Moment, end: Moment, clocks: Clocks) -> tuple[float, float | None, str] | None:
-    """Seconds from start to end on the best clock both have, its error bar in seconds, and the clock's name; None where there is none."""
+    """Return the difference in seconds, its error bar and its clock, on the best common clock."""
     if start.received and end.received:
         return (end.received - start.received) / 1e9, clocks.lag_s, "receive"
     if start.api and end.api:
@@ -58,7 +62,9 @@ def difference(start: Moment, end: Moment, clocks: Clocks) -> tuple[float, float
 
 
 def _whole_seconds(start: int, end: int) -> float:
-    """Whole seconds between two times of the clock that cut one of them: only one cut would add or take half a second, on the average,
-    and the seconds of another clock would add or take more."""
+    """Return whole seconds between two times of one clock, both truncated.
+
+    Truncating only one of them would bias the difference by half a second.
+    """
     second = 1_000_000_000
     return float(end // second - start // second)

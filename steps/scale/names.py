@@ -1,4 +1,4 @@
-"""The figures that a run can have, by name: a gate on any other would be without data, and that would be told when all is measured."""
+"""Names of the figures of a run. A gate on an unknown figure is refused before the run."""
 
 import difflib
 import re
@@ -24,10 +24,10 @@ _EXAMPLES = ("CREATE-pods-count", "PATCH-virtualmachineinstances-count")
 def check(
     gates: Iterable[Gate], scenario: str, steps: Iterable[Step], extra: Iterable[str], *, paced: bool, components: bool | None = None
 ) -> None:
-    """Raises ValueError for a gate on a figure that no run of a scenario has, with the nearest name of one.
+    """Raise ValueError, with the nearest name, for a gate on a figure that the scenario lacks.
 
-    `steps` are those of what it makes, `extra` the figures of the scenario; `paced` tells whether it creates in an open loop, `components`
-    whether the figures of KubeVirt's components are asked for (None: never here).
+    `extra` are figures of the scenario. `paced` means an open loop. `components` is whether
+    Prometheus is queried (None: never).
     """
     stages = {f"{step.name}_{stat}" for step in steps for stat in ("p50", "p95", "p99")}
     calls = latencies([])

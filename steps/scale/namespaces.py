@@ -1,4 +1,4 @@
-"""Namespaces of a run: made where they are missing, and gone again at the end where we made them."""
+"""Create missing namespaces of a run and delete them at the end."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ DELETION_PATIENCE = 120.0
 
 @asynccontextmanager
 async def own_namespaces(kube: Kube, names: Sequence[str], run: str) -> AsyncIterator[None]:
-    """Create the namespaces that are missing, and delete those again at the end. Raises KubeError."""
+    """Create missing namespaces, and delete these at the end. Raises KubeError."""
     created: list[str] = []
     try:
         for name in names:
@@ -30,9 +30,9 @@ async def own_namespaces(kube: Kube, names: Sequence[str], run: str) -> AsyncIte
 
 
 async def ensure_namespace(kube: Kube, name: str, run: str, patience: float = DELETION_PATIENCE) -> bool:
-    """Create a namespace where it is missing; true where we made it.
+    """Create a namespace if it is missing, and return whether it was created.
 
-    One that is being deleted is waited for, `patience` seconds at most. Raises KubeError.
+    Waits up to `patience` seconds for a namespace that is being deleted. Raises KubeError.
     """
     deadline = time.monotonic() + patience
     while namespace := await namespace_of(kube, name):

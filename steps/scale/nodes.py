@@ -1,4 +1,4 @@
-"""What a node object says of itself."""
+"""Properties of a node object."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ NODE_ANNOTATION = "kwok.x-k8s.io/node"
 TOLERATED = (NODE_ANNOTATION, "nvidia.com/gpu")
 """Keys of the taints that the pods of our templates tolerate: of simulated nodes, and the usual one of nodes with GPUs."""
 _NFD = "feature.node.kubernetes.io/cpu-cpuid."
-"""Labels of Node Feature Discovery: one a CPU feature that the node has; absent for one that it has not (its documentation, "Feature labels")."""
+"""Label prefix of Node Feature Discovery, one label per CPU feature that the node has."""
 
 
 def ready(node: dict[str, Any]) -> bool:
@@ -35,10 +35,11 @@ def simulated(node: dict[str, Any]) -> bool:
 
 
 def virtual(node: dict[str, Any], cpuinfo: Path = Path("/proc/cpuinfo")) -> bool | None:
-    """Whether a node is a virtual machine itself; None where nothing tells.
+    """Return whether a node is a virtual machine; None if unknown.
 
-    Node Feature Discovery tells of amd64 nodes, and the CPU's own flag of the node that this process runs on. KubeVirt's label
-    `cpu-feature.node.kubevirt.io/hypervisor` does not: it is of the CPU that guests get, and is there on bare metal too.
+    Sources are the labels of Node Feature Discovery (amd64), and /proc/cpuinfo for this process's
+    own node. KubeVirt's label `cpu-feature.node.kubevirt.io/hypervisor` describes the guests' CPU
+    instead.
     """
     labels = node["metadata"].get("labels") or {}
     if f"{_NFD}HYPERVISOR" in labels:

@@ -1,8 +1,8 @@
-"""Watches the objects of a run, one watch a kind, and keeps when each reached each stage.
+"""Watch the objects of a run and record when they reach their stages.
 
-Three times a stage: the API's own (the server's clock, mostly whole seconds), the event's (microseconds, where an Event tells of it)
-and the receive time here (time.monotonic_ns()). A stage told by a list was not seen to happen and has no receive time. Objects
-are joined by owner UID, never by name.
+A stage has up to three times: the API's (whole seconds), an Event's (microseconds) and the receive
+time (time.monotonic_ns()). A stage that only a list showed has no receive time. Objects are joined
+by owner UID, never by name.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from perfdag.steps.scale.templates import RUN_LABEL
 
 Kind = tuple[str, str]
 REPLAY = 2.0
-"""Seconds a resumed watch may take to tell what happened meanwhile; the list has told how things stand now."""
+"""Seconds to wait until a resumed watch has replayed the changes since the last sample."""
 PATIENCE = 300.0
-"""Seconds that a watch may find no API server: one that is restarted at the knee is what a run is there to see."""
+"""Seconds that a watch retries without an API server, so that a restart under load is measured."""
 _EVENT_STAGES = {
     "Scheduled": "scheduled",
     "Preempted": "evicted",
@@ -36,12 +36,12 @@ _EVENT_STAGES = {
 
 
 class Observer(RecordStore):
-    """Records of a run. Use as an async context manager; `records` is by UID.
+    """The records of a run, kept up to date by watches. Use as an async context manager.
 
-    `kinds` are watched in `namespaces` (one watch a kind; over several namespaces it is cluster-wide and filtered here). Kinds the
-    cluster does not have are in `absent`. `primary` kinds carry the run's label and are filtered by the server. An object is the
-    run's where it has the label, is of the kind and begins with the name of `named`, or is owned by one that is; others in the
-    same namespaces are neither kept nor counted.
+    `kinds` are watched in `namespaces`, with a cluster-wide watch for several namespaces. `absent`
+    lists kinds that the cluster does not serve. The server filters `primary` kinds by the run's
+    label. An object belongs to the run by its label, by kind and name prefix (`named`), or by its
+    owner.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Observer(RecordStore):
         return self
 
     def _replayed(self) -> bool:
-        """A resumed watch has told of the newest change that the list shows."""
+        """Return whether the resumed watch has reached the newest change in the list."""
         return all(int(self.versions[kind]) >= at for kind, at in self._newest.items())
 
     async def __aexit__(self, *_: object) -> None:
@@ -100,9 +100,10 @@ class Observer(RecordStore):
         gc.unfreeze()
 
     async def _start(self, resource: Resource) -> set[str]:
-        """List what is there, then watch in a task, so that nothing created from now on is missed; returns the UIDs.
+        """List the existing objects, start a watch in a task and return the UIDs.
 
-        A resumed watch replays what happened in between as well: stages that an object's state no longer shows. Raises KubeError.
+        A resumed watch also replays stages that an object's state no longer shows. Raises
+        KubeError.
         """
         namespace = self.namespaces[0] if len(self.namespaces) == 1 else None
         labels = f"{RUN_LABEL}={self.run}" if resource.kind in self.primary else ""
@@ -191,7 +192,7 @@ class Observer(RecordStore):
             self._record_stage(record, "gone", 0, 0, received)
 
     def _new(self, kind: str, metadata: dict[str, Any]) -> Record | None:
-        """A record of an object not seen before: the run's own, or one whose owner may turn out to be; None for anybody else's."""
+        """Return a new record for the run's own object or for a stray, None for unrelated objects."""
         label = (metadata.get("labels") or {}).get(RUN_LABEL)
         if label not in (None, self.run):
             return None
@@ -223,7 +224,7 @@ class Observer(RecordStore):
             self._changed.set()
 
     async def until(self, done: Callable[[], bool], timeout: float) -> bool:
-        """Wait until `done()` holds, asked after changes; false after `timeout` seconds. Raises the KubeError of a broken watch."""
+        """Wait until `done()` holds. Return False after `timeout` seconds. Raises KubeError."""
         deadline = time.monotonic() + timeout
         while not (outcome := _timed(done))[0]:
             if self.failed:
@@ -240,7 +241,7 @@ class Observer(RecordStore):
 
 
 def _timed(done: Callable[[], bool]) -> tuple[bool, float]:
-    """What it says, and the seconds that it took."""
+    """Return the result and the seconds it took."""
     start = time.monotonic()
     return done(), time.monotonic() - start
 

@@ -24,11 +24,11 @@ from perfdag.steps.scale.templates import Template
 IN_FLIGHT = 1.0
 """Seconds in which the server has done or dropped a request whose connection was cut."""
 AGAIN = 2.0
-"""Seconds to wait for what was deleted to be gone, before what has appeared meanwhile is looked for."""
+"""Seconds to wait for deleted objects before new ones are looked for."""
 
 
 class open_session:  # noqa: N801 - reads as a function: async with open_session(...)
-    """Make namespaces that are missing, take the first /metrics scrape, start heartbeat and observer; the reverse on leaving."""
+    """Start a session: namespaces, first /metrics scrape, observer and heartbeat; stop it on exit."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
         await self._close()
 
     async def _close(self) -> None:
-        """Remove what is there and what was opened; then tell what is left, since namespaces that were made here take what is in them along."""
+        """Delete the objects, close everything, then log what is left."""
         session, left, why, doubt = self._session, 0, "", "interrupted"
         if not session:
             await self._stack.aclose()
@@ -144,8 +144,11 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
         return max(len(listed), session.left(session.submissions, stay)), ""
 
     async def _remove(self, session: Session) -> int:
-        """Delete by label: an object may be there whose answer we did not wait for. Then wait for what its owners leave behind, and delete
-        what appears meanwhile. Returns how many objects are left after LEFT_BEHIND seconds of it. Raises KubeError."""
+        """Delete by label, until no object is left or LEFT_BEHIND seconds have passed.
+
+        Labels also match objects whose creation was never answered. Returns how many objects are
+        left. Raises KubeError.
+        """
         kube = self._kube
         resources = [await kube.resource(document.api_version, document.kind) for document in self._template.documents[::-1]]
         if session.in_flight:  # a request that was cut off here may still be carried out there, on a busy server long after

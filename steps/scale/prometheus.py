@@ -1,7 +1,7 @@
-"""CPU, memory, work queues and API requests of KubeVirt's components, and the nodes, from Prometheus (HTTP API /api/v1/query_range).
+"""Figures of KubeVirt's components and the nodes, from Prometheus (/api/v1/query_range).
 
-Direct queries over the run's own window, once a scrape after its end is there. No data is None: it is never taken for 0, and a gate on
-it is a breach.
+Queries cover the run's own window and start after the first scrape behind its end. Missing data is
+None, never 0.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ LONGEST_STEP, POINTS = 15.0, 20
 """Seconds between points, and how many points a short run has at least."""
 RATE_WINDOW = 60.0
 LOOK_BACK = 300
-"""Seconds of samples that tell how often is scraped."""
+"""Seconds of samples from which the scrape interval is derived."""
 LATEST = 150.0
 """Seconds after a run in which its last scrape must come."""
 REQUESTS = "virt_requests"
@@ -43,9 +43,11 @@ _SPREAD = ("_avg", "_min", "_max")
 
 
 def queries() -> dict[str, tuple[str, str]]:
-    """Figure prefix -> (PromQL, how to fold its series: range and rate give avg, min and max of the sum, share those of the part of the
-    growth that has the label `rest` empty, p99 those of the growth of a histogram; growth gives the increase, requests that by verb and
-    resource)."""
+    """Return figure prefix -> (PromQL, how to fold its series).
+
+    range, rate: avg, min and max of the sum. share: part of the growth whose label `rest` is empty.
+    p99: of a histogram's growth. growth: increase. requests: increase by verb and resource.
+    """
     by_prefix: dict[str, tuple[str, str]] = {}
     for component in COMPONENTS:
         name, pods = component.replace("-", "_"), _POD % component
@@ -68,14 +70,15 @@ def names() -> set[str]:
 
 
 def is_count(name: str) -> bool:
-    """Whether it is a figure of requests of KubeVirt's components: `virt_requests/<VERB>-<resource>`."""
+    """Return whether this is a figure `virt_requests/<VERB>-<resource>`."""
     return re.fullmatch(rf"{REQUESTS}/[A-Z]+-[\w./-]+", name) is not None
 
 
 def fold(series: list[list[Point]], how: str, start: float = -math.inf) -> dict[str, float | None]:
-    """Suffix -> figure of a query's series; NaN points are no points. Growth and rates are of each series alone, then summed.
+    """Fold the series of a query to figures by suffix. NaN points are skipped.
 
-    Where there is one at `start`, those that come later are new: they grow from 0.
+    Growth and rates are computed per series and summed. New series start from 0 if another one has
+    a point at `start`.
     """
     series = [[point for point in points if not math.isnan(point[1])] for points in series]
     if how in ("growth", "rate"):
@@ -95,8 +98,10 @@ def fold(series: list[list[Point]], how: str, start: float = -math.inf) -> dict[
 
 
 def with_starts(series: list[list[Point]], start: float) -> list[list[Point]]:
-    """Counters with a point of 0 before their first where that is after `start`; as they are where there is none at `start`: then nothing tells
-    that a counter is new, and not the looking at it."""
+    """Add a point of 0 before counters that begin after `start`.
+
+    Without any point at `start`, new counters cannot be recognised and stay unchanged.
+    """
     moments = sorted({at for points in series for at, _ in points})
     if not moments or moments[0] > start + 0.01:
         return series
@@ -111,7 +116,7 @@ def share(rest: list[list[Point]], every: list[list[Point]]) -> dict[str, float 
 
 
 def p99(buckets: Mapping[float, list[Point]]) -> dict[str, float | None]:
-    """p99 of what cumulative buckets (by their upper bound) grew by, in each window in which they did."""
+    """Return the p99 of the growth of cumulative buckets, in every window with growth."""
     windows = zip(*(rates([points]) for points in buckets.values()), strict=False)
     values = [quantile(dict(zip(buckets, grown, strict=True)), 0.99)[0] for grown in windows]
     return _avg_min_max([value for value in values if value is not None])
@@ -124,14 +129,14 @@ def _avg_min_max(values: list[float]) -> dict[str, float | None]:
 
 
 def growth(points: list[Point]) -> list[Point]:
-    """What a counter grew by up to each point after the first; one that falls was reset and goes on from 0."""
+    """Return the growth of a counter at every point after the first. A falling counter was reset."""
     return [(at, after - before if after >= before else after) for (_, before), (at, after) in pairwise(points)]
 
 
 def rates(series: list[list[Point]]) -> list[float]:
-    """Growth a second of all series together, over windows of RATE_WINDOW (a shorter run: over all of it).
+    """Return the growth per second of all series, over windows of RATE_WINDOW or the whole run.
 
-    PromQL's rate over a fixed range would mix in what was before the run.
+    PromQL's rate over a fixed range would include time before the run.
     """
     moments = sorted({at for points in series for at, _ in points})
     if len(moments) < 2:
@@ -147,14 +152,14 @@ def rates(series: list[list[Point]]) -> list[float]:
 
 @dataclass(frozen=True)
 class Prometheus:
-    """Where to ask: the URL, and, where it wants them, files with a bearer token and with the certificate authority of its TLS."""
+    """The address of a Prometheus, with optional files of a bearer token and a CA certificate."""
 
     url: str
     token_file: str | None = None
     ca_file: str | None = None
 
     async def query(self, queries: Mapping[str, Mapping[str, str]], path: str = "query_range") -> dict[str, Any]:
-        """Name -> the `data` of each query's answer. Raises KubeError where it does not answer or refuses one."""
+        """Return the `data` of the answers by query name. Raises KubeError."""
         import ssl
 
         import aiohttp
@@ -179,14 +184,15 @@ class Prometheus:
         return data
 
     async def probe(self) -> None:
-        """Ask for nothing, so that a wrong URL or token is told before a run and not after it. Raises KubeError."""
+        """Check URL and token with a trivial query. Raises KubeError."""
         await self.query({"a probe": {"query": "vector(1)"}}, "query")
 
 
 async def wait_for_scrape(prometheus: Prometheus, end: float, deadline: float = math.inf) -> tuple[dict[str, float], str]:
-    """Seconds between the scrapes of each of SOURCES that there is, once each series has one after `end` (Unix seconds) or has ended.
+    """Wait for the first scrape after `end` (Unix seconds), and return the scrape intervals.
 
-    Gives up after two intervals, after LATEST at most, and at `deadline` (time.monotonic()), which it notes. Raises KubeError.
+    Gives up after two intervals, after LATEST seconds, or with a note at `deadline`
+    (time.monotonic()). Raises KubeError.
     """
     while True:
         now = time.time()
@@ -214,10 +220,10 @@ def _gap(series: list[list[float]]) -> float | None:
 
 
 async def component_figures(prometheus: Prometheus, start: float, end: float, gaps: Mapping[str, float]) -> dict[str, float | None]:
-    """All figures of a window (Unix seconds), of which `gaps` tells how often was scraped; None where that was not at least twice in it.
+    """Return all figures of a window (Unix seconds); None for less than two scrapes in it.
 
-    A counter's growth is read from the last scrape before the window to the first one after it; what has a level, from scrapes in it.
-    Raises KubeError where Prometheus does not answer.
+    Counters are read from the last scrape before the window to the first one after it. Levels are
+    read from scrapes inside it. Raises KubeError.
     """
     wanted = queries()
     figures: dict[str, float | None] = dict.fromkeys(names())
@@ -246,7 +252,7 @@ def _source(name: str) -> str:
 
 
 def _requests(metrics: list[dict[str, str]], every: list[list[Point]], start: float) -> dict[str, float | None]:
-    """The growth of each verb and resource."""
+    """Return the growth by verb and resource."""
     every = with_starts(every, start)  # of all together: the first request of a kind makes its series
     groups: dict[str, list[list[Point]]] = defaultdict(list)
     for metric, points in zip(metrics, every, strict=True):
@@ -255,6 +261,6 @@ def _requests(metrics: list[dict[str, str]], every: list[list[Point]], start: fl
 
 
 def _series(data: dict[str, Any], label: str = "") -> list[list[Point]]:
-    """The points of each series, of those alone that have the label where one is named."""
+    """Return the points of all series, or of those with the label."""
     chosen = [series for series in data["result"] if not label or series["metric"].get(label)]
     return [[(float(at), float(value)) for at, value in series["values"]] for series in chosen]

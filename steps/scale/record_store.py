@@ -1,4 +1,4 @@
-"""The records of a run: which objects belong to it, what stages they reached, and the state on disk."""
+"""The records of a run: membership of objects, their stages, and the state file."""
 
 import time
 from collections import Counter
@@ -25,12 +25,12 @@ class RecordStore:
         self.strays: dict[str, Record] = {}
         self.counts: Counter[tuple[str, str]] = Counter()
         self.messages: dict[str, str] = {}
-        """The last warning of an Event about each object, by UID."""
+        """The last warning of an Event by object UID."""
         self.versions: dict[str, str] = {}
         """The resource version of the last change taken, by kind."""
         self.warned_at: dict[str, int] = {}
         self.pending_events: dict[str, set[tuple[str, int]]] = {}
-        """Stages that Events told of objects not seen yet, by UID."""
+        """Stages from Events about objects not seen yet, by UID."""
         self.on_stage: Callable[[Record, str, int], None] | None = None
         self._ended, self._ended_after = Counter[str](), Counter[tuple[str, str]]()
         self._owned_by: dict[str, list[Record]] = {}
@@ -40,7 +40,7 @@ class RecordStore:
         return self.records.get(uid) or self.strays.get(uid)
 
     def adopt(self, record: Record) -> None:
-        """Make it, and what it owns, the run's: the watches of different kinds do not wait for each other."""
+        """Add a record and the strays it owns, because watches of different kinds are not ordered."""
         todo = [record]
         while todo:
             each = todo.pop()
@@ -65,7 +65,7 @@ class RecordStore:
         return sum(any(stage in record.stages for stage in stages) for record in self.of(kind))
 
     def reached_or_ended(self, kind: str, goal: str) -> int:
-        """How many objects of a kind reached the goal or ended, each once. Costs no look at them."""
+        """Count the objects of a kind that reached the goal or ended, in constant time."""
         return self.counts[kind, goal] + self._ended[kind] - self._ended_after[kind, goal]
 
     def _count(self, kind: str, stage: str, before: Sequence[str]) -> None:
@@ -91,7 +91,7 @@ class RecordStore:
         return True
 
     def warn(self, uid: str, record: Record | None, text: str, at: int) -> None:
-        """Keep the newest warning of an object, by the Event's time (0: it has none, and is as new as anything)."""
+        """Keep the newest warning of an object. `at` is the Event's time, or 0 if unknown."""
         before, own = self.warned_at.get(uid, 0), record.error_at if record else 0
         if self.messages.get(uid) == text and (not at or at <= before):
             return  # it is listed again
@@ -127,8 +127,10 @@ class RecordStore:
         new.replace(path)
 
     def restore(self, path: Path) -> None:
-        """Take up the state of an earlier observer of the same run (before entering). Raises ValueError for another run's state, and
-        what reading a file of another form raises."""
+        """Load the state of an earlier observer of the same run, before the watches start.
+
+        Raises ValueError for another run's state, and parse errors of the file.
+        """
         with path.open("rb") as lines:
             mark = orjson.loads(next(lines))
             if mark["run"] != self.run:

@@ -5,8 +5,11 @@ from typing import Any
 
 
 class Record:
-    """One object: who it is, who owns it, its node, what it says of a failure (since `error_at`, Unix ns; `error_newer`: since the last Event
-    that warned of it), and three times for each stage reached."""
+    """One object: identity, owner, node, failure message, and three times per stage.
+
+    `error_at` is the start of the failure (Unix ns). `error_newer` means that it is newer than the
+    last warning.
+    """
 
     __slots__ = ("_times", "error", "error_at", "error_newer", "kind", "name", "namespace", "node", "owner", "stages", "uid")
 
@@ -17,7 +20,7 @@ class Record:
         self._times = array("q")
 
     def put(self, stage: str, api_ns: int = 0, event_ns: int = 0, received_ns: int = 0) -> bool:
-        """Note a stage; true where it was not known. A time once known is not replaced, but an unknown one is filled in."""
+        """Note a stage and return whether it is new. Known times are kept, unknown ones filled in."""
         new = stage not in self.stages
         if new:
             self.stages = _shared((*self.stages, stage))
@@ -29,7 +32,10 @@ class Record:
         return new
 
     def times(self, stage: str) -> tuple[int, int, int] | None:
-        """API time and event time (Unix ns), receive time (monotonic ns), 0 where unknown; None where the stage was not seen."""
+        """Return API time and Event time (Unix ns) and receive time (monotonic ns), 0 if unknown.
+
+        None means that the stage was not seen.
+        """
         if stage not in self.stages:
             return None
         at = self.stages.index(stage) * 3
@@ -42,7 +48,7 @@ class Record:
 
     @classmethod
     def read(cls, raw: list[Any], forget_receive: int = 0) -> "Record":
-        """From the state file; `forget_receive` is added to receive times (the monotonic clock of another boot or machine)."""
+        """Read a record from the state file and shift its receive times by `forget_receive`."""
         record = cls(*raw[:5])
         record.node, record.error, record.error_at, record.error_newer = raw[5:9]
         record.stages = _shared(tuple(raw[9]))

@@ -1,4 +1,4 @@
-"""Deleting what carries a run's label, until none of it is left: also what was sent and whose answer never came."""
+"""Delete all objects with a run's label and wait until they are gone."""
 
 import asyncio
 import re
@@ -13,14 +13,14 @@ from perfdag.steps.scale.templates import RUN_LABEL
 PAUSE = 0.3
 """Seconds between two looks."""
 DEFAULT_OBJECTS = {("ConfigMap", "kube-root-ca.crt"), ("ServiceAccount", "default")}
-"""What Kubernetes puts into each namespace."""
+"""Objects that Kubernetes puts into every namespace."""
 QUEUE_NOT_CLOSED, TRIES = "losed", 40
-"""What Volcano's webhook says where a queue is to be closed first, and how often what it refused is tried, a pause between: its scheduler must
-have seen that the queue is empty."""
+"""Part of the message of Volcano's webhook for an open queue, and the number of retries."""
 Object = dict[str, Any]
 Found = tuple[Resource, Object]
 PRIMER, SAMPLE = "primer", "sample"
-"""What labels of a run's parts end with: `<run>-primer`, `<run>-sample`; sizes of a ladder are `<run>-1`, `<run>-2` ..."""
+"""Label suffixes: `<run>-primer` and `<run>-sample`. Sizes of a ladder are `<run>-1`, `<run>-2` ...
+"""
 
 
 def belongs(run: str, metadata: Object) -> bool:
@@ -32,9 +32,9 @@ def belongs(run: str, metadata: Object) -> bool:
 async def objects_of_run(
     kube: Kube, run: str, resources: Sequence[Resource], namespaces: Sequence[str | None], *, also: Callable[[Object], bool] | None = None
 ) -> list[Found]:
-    """What is there of a run and of its parts: kind and metadata of the objects with its label, and of those that `also` holds for.
+    """Return kind and metadata of all objects of a run and its parts.
 
-    Namespace None is the whole cluster. Raises KubeError.
+    `also` selects objects without the label. Namespace None is the whole cluster. Raises KubeError.
     """
     objects = []
     for resource in resources:
@@ -55,11 +55,10 @@ async def remove(
     *,
     also: Callable[[Object], bool] | None = None,
 ) -> int:
-    """Delete the objects of a run and of its parts, of these kinds, and those that `also` holds for, and wait.
+    """Delete the objects of a run and its parts, and return how many are left after `timeout`.
 
-    Returns how many are left after `timeout` seconds. One whose deletion is refused keeps nobody from deleting the others.
-
-    Namespace None is the whole cluster. Raises KubeError; of a refusal when nothing else is left or the time is up, naming the object.
+    `also` selects objects without the label. Namespace None is the whole cluster. A refused
+    deletion does not stop the others and is raised at the end as a KubeError.
     """
     deadline, tries = time.monotonic() + timeout, 0
     refused: dict[str, KubeError] = {}
@@ -85,7 +84,7 @@ async def remove(
 
 
 async def _refusal(kube: Kube, resource: Resource, metadata: Object) -> KubeError | None:
-    """Delete an object; why that was refused, or None. Raises KubeError of what is not about this object."""
+    """Delete an object and return the error of a refusal. Raises other KubeErrors."""
     try:
         await kube.delete(resource, metadata["name"], metadata.get("namespace"))
     except KubeError as error:
@@ -104,7 +103,7 @@ def _named(what: Found, error: KubeError, others: int) -> KubeError:
 
 
 async def close_queue(kube: Kube, resource: Resource, name: str) -> None:
-    """Ask Volcano to close a queue; raises KubeError where that was asked before, or this Volcano has no Commands."""
+    """Ask Volcano to close a queue. Raises KubeError if already asked or not supported."""
     queue = await kube.get(resource, name)
     target = {"apiVersion": resource.api_version, "kind": "Queue", "name": name, "uid": queue["metadata"]["uid"], "controller": True}
     command = {"apiVersion": "bus.volcano.sh/v1alpha1", "kind": "Command", "metadata": {"name": f"close-{name}"}}
@@ -128,10 +127,10 @@ async def deletable_resources(kube: Kube) -> list[Resource]:
 async def remove_run(
     kube: Kube, run: str, namespace: str | None, parallel: int, timeout: float, log: Callable[[str], None] = lambda text: None
 ) -> int:
-    """Delete all that carries the label of a run or of a part of it, of any kind, in one namespace or (None) everywhere, with the namespaces
-    that were made for it (remove_namespaces).
+    """Delete all objects of a run and its parts, of any kind, and the run's own namespaces.
 
-    Kinds that we may not list are left out. Returns how many objects are left after `timeout` seconds. Raises KubeError.
+    Kinds that may not be listed are skipped. Returns how many objects are left after `timeout`
+    seconds. Raises KubeError.
     """
     resources, namespaces, deadline = [], list[str](), time.monotonic() + timeout
     for resource in await deletable_resources(kube):
@@ -154,7 +153,7 @@ async def remove_run(
 async def remove_namespaces(
     kube: Kube, run: str, names: Sequence[str], timeout: float, log: Callable[[str], None] = lambda text: None
 ) -> int:
-    """Delete those of the namespaces that were made for a run and hold nothing of anybody else, and wait; why another stays is told.
+    """Delete the run's own namespaces, except those that hold other objects, and wait.
 
     Returns how many are left after `timeout` seconds. Raises KubeError.
     """
@@ -183,9 +182,9 @@ async def remove_namespaces(
 
 
 async def _other_in(kube: Kube, run: str, namespace: str) -> str:
-    """What in a namespace is not of the run, or why that is not known; nothing where all is. What another run made may have no label.
+    """Describe an object in a namespace that is not the run's, or return an empty string.
 
-    What has owners is judged by those of them that may be listed: it goes when they are gone.
+    Objects with a listed owner are skipped, because they go with it.
     """
     kinds, objects = await deletable_resources(kube), list[tuple[str, Object]]()
     for resource in [resource for resource in kinds if resource.namespaced]:
@@ -205,7 +204,7 @@ async def _other_in(kube: Kube, run: str, namespace: str) -> str:
 
 
 async def namespace_of(kube: Kube, name: str) -> Object | None:
-    """A namespace; None where there is none. Raises KubeError."""
+    """Return a namespace, or None if it does not exist. Raises KubeError."""
     try:
         return await kube.get(await kube.resource("v1", "Namespace"), name)
     except KubeError as error:
@@ -215,7 +214,7 @@ async def namespace_of(kube: Kube, name: str) -> Object | None:
 
 
 async def namespace_stays(kube: Kube, name: str) -> bool:
-    """Whether a namespace is there and not being deleted; one that we may not see stays. Raises KubeError."""
+    """Return whether a namespace exists and is not being deleted. Raises KubeError."""
     try:
         body = await namespace_of(kube, name)
     except KubeError as error:

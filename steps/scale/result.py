@@ -16,8 +16,11 @@ from perfdag.steps.scale.summary import Summary, throughput
 
 @dataclass
 class Result:
-    """One scenario at one size. `figures` are named values in SI units (None: no data), `trace` is (seconds, VMIs Running);
-    `started` and `ended` are Unix seconds."""
+    """One scenario at one size.
+
+    `figures` are in SI units (None: no data), `trace` is (seconds, VMIs Running), `started` and
+    `ended` are Unix seconds.
+    """
 
     scenario: str
     count: int
@@ -32,7 +35,7 @@ class Result:
     started: float = 0.0
     ended: float = 0.0
     error: str = ""
-    """Why this size was not measured, where others were."""
+    """Why this size was not measured."""
     disturbed: str = ""
     """Who else measured on the cluster at the same time."""
 
@@ -43,12 +46,14 @@ class Result:
 
     @property
     def failed(self) -> bool:
-        """Whether a gate was breached, a VMI never ran, one was left behind, or another run was beside it."""
+        """Whether a gate or a VMI failed, an object was left behind, or another run disturbed this
+        one.
+        """
         return bool(self.breached or self.disturbed or self.figures["left_behind"]) or self.figures["success_ratio"] != 1.0
 
     @property
     def undecided(self) -> list[gating.Verdict]:
-        """Gates without data where nothing else is against this size: it may have passed them. Empty where something else is."""
+        """Gates without data if nothing else failed, else empty."""
         known = [verdict for verdict in self.verdicts if verdict.passed is not None]
         return [] if replace(self, verdicts=known).failed else [verdict for verdict in self.verdicts if verdict.passed is None]
 
@@ -65,7 +70,7 @@ def phase_counts(vmis: Iterable[Record]) -> dict[str, float]:
 
 
 def figures_of(session: Session, rows: list[Row], stages: list[Summary]) -> dict[str, float | None]:
-    """Named figures: per stage p50, p95, p99 (seconds), throughput, success, API latency and counts, lag."""
+    """Return stage percentiles (s), throughput, success, API latency and counts, watch lag."""
     figures: dict[str, float | None] = {}
     for summary in stages:
         figures |= {f"{summary.stage}_p50": summary.p50, f"{summary.stage}_p95": summary.p95, f"{summary.stage}_p99": summary.p99}

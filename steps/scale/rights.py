@@ -1,4 +1,4 @@
-"""May we create and delete what a template holds, and watch what comes of it? Asked of the API server before anything is made."""
+"""Check the rights to create, delete and watch objects before a run."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ _FIGURES, _WATCHED = ("create", "delete", "list", "watch"), ("list", "watch")
 
 @dataclass(frozen=True)
 class MissingRight:
-    """Verbs that we may not use on a resource, in one namespace or (empty) over the whole cluster."""
+    """Missing verbs on a resource, in one namespace or (empty) in the whole cluster."""
 
     group: str
     resource: str
@@ -38,7 +38,7 @@ class MissingRight:
 
 
 class MissingRightsError(KubeError):
-    """Rights that we have not; `who` is whom the API server takes us for (empty where it does not tell)."""
+    """Rights are missing; `who` is the user name that the API server reports, or empty."""
 
     def __init__(self, lacking: Sequence[MissingRight], who: str, context: str) -> None:
         self.missing = list(lacking)
@@ -52,8 +52,11 @@ class MissingRightsError(KubeError):
 
 
 async def check(kube: Kube, template: Template, namespaces: Sequence[str], watched: Iterable[tuple[str, str]] = ()) -> None:
-    """Raises LackingError that names the verbs, the kinds and the namespaces. A server that does not tell is no refusal, and a kind of
-    `watched` (apiVersion, kind) that the cluster does not have is none to be watched."""
+    """Raise MissingRightsError for missing verbs, with kinds and namespaces.
+
+    If the server does not answer the review, the right is assumed. Unknown kinds in `watched` are
+    ignored.
+    """
     wanted: dict[tuple[str, str, str], list[str]] = {}
     for document in template.documents:
         resource = await kube.resource(document.api_version, document.kind)

@@ -1,8 +1,8 @@
-"""From records to rows: one row a workload and stage, with the seconds since the stage it follows.
+"""Convert records to rows: one row per workload and stage.
 
-A stage that was not seen has no value: `unobserved` where a later one was seen (or where it may never come), `censored` where the
-object never got there before the observation ended (`seconds` is then how long it had waited, a lower bound), `failed` where the
-object was never created. Percentiles count censored rows as infinitely long.
+`seconds` counts from the stage before. Status `unobserved`: a later stage was seen, or the stage is
+optional. `censored`: the stage was not reached, and `seconds` is a lower bound. `failed`: the
+object was never created. Percentiles treat censored rows as infinite.
 """
 
 import math
@@ -20,14 +20,17 @@ from perfdag.steps.scale.stages import SET, VMI
 Status = Literal["ok", "unobserved", "censored", "failed"]
 _ENDS = ("succeeded", "failed")
 OLDER = 140
-"""Characters of an older message before the newest one, which must not be cut off with a text that is too long."""
+"""Maximum length of an older message, so that the newest one is not cut off."""
 
 
 @dataclass
 class Row:
-    """One workload (of a replica set: one VMI) and stage. Times are Unix seconds, `seconds` since the stage `since`, `resolution_s`
-    the error bar of `seconds`. The stage `submitted` is the time an object was due (`intended`); `submitted` is when it was sent. The API's
-    and the Event's time are the server's own; all others are of this machine's clock, also `reached`, the most precise of the three."""
+    """One workload (of a replica set: one VMI) and stage.
+
+    Times are Unix seconds. `resolution_s` is the error bar of `seconds`. `intended` is when the
+    object was due, `submitted` when it was sent. `api_time` and `event_time` are by the server's
+    clock, all others by ours. `reached` is the most precise of them.
+    """
 
     run: str
     index: int
@@ -84,7 +87,7 @@ def _moment(record: Record, stage: str, clocks: Clocks) -> Moment | None:
 
 
 def _reached(step: Step, family: Mapping[str, list[Record]], expected: int | None, clocks: Clocks) -> Moment | None:
-    """When the step's stage was reached: for `last` only when all of them (`expected`, where it is known) were seen to reach it."""
+    """Return when the stage was reached. `last` needs all (`expected`) objects."""
     records = family.get(step.kind, [])
     if step.kind == VMI and step.stage != "failed":
         records = _without_replaced_vmis(records)
@@ -133,7 +136,7 @@ def rows_of(
 
 @dataclass
 class Workload:
-    """What a set of rows is about: a submission, or one VMI of a submitted set. `below` are its objects by kind."""
+    """The subject of a set of rows: a submission, or one VMI of a submitted set."""
 
     item: Submission
     record: Record | None
@@ -145,7 +148,7 @@ class Workload:
 
 
 def _members(item: Submission, record: Record | None, family: Family, replicas: int) -> list[Workload]:
-    """A workload for each VMI that a set shall have, those that are there by age: a set's time is not that of its VMIs."""
+    """Return one workload for every VMI of a replica set, existing VMIs by age."""
     vmis = _without_replaced_vmis(family.below(record.uid)[VMI]) if record else []
     vmis.sort(key=lambda vmi: (vmi.times("created") or (0, 0, 0))[2] or (vmi.times("created") or (0,))[0])
     workloads = []
@@ -159,12 +162,12 @@ def _members(item: Submission, record: Record | None, family: Family, replicas: 
 
 
 def _without_replaced_vmis(vmis: list[Record]) -> list[Record]:
-    """Without those that ended before they ran and were replaced, as long as there is another."""
+    """Return the VMIs without those that ended before they ran and were replaced."""
     return [vmi for vmi in vmis if "running" in vmi.stages or not {"failed", "gone"} & set(vmi.stages)] or vmis
 
 
 def _without_replaced_pods(pods: list[Record], stage: str, expected: int | None) -> list[Record]:
-    """Without those that ended before the stage, as long as the others make up what was `expected`: they were replaced."""
+    """Return the pods without those that ended before the stage and were replaced."""
     ended = {"gone"} if expected is None else {"gone", "failed"}  # where their number is not known nothing tells what replaces a failed one
     others = [pod for pod in pods if stage in pod.stages or not ended & set(pod.stages)]
     return others if len(others) >= (expected or 1) else pods
@@ -221,7 +224,7 @@ def _rows_of_one(
 
 
 def error_text(record: Record, messages: Mapping[str, str]) -> str:
-    """What an object says of its failure and what Events warned of (`messages` by UID), the newest last; what both say only once."""
+    """Return the object's failure message and its last warning, the newest last."""
     own, warned = record.error, messages.get(record.uid, "")
     if not own or not warned or own.partition(": ")[2] == warned.partition(": ")[2]:
         return own or warned
@@ -230,7 +233,7 @@ def error_text(record: Record, messages: Mapping[str, str]) -> str:
 
 
 def _passed_unseen(step: Step, steps: Sequence[Step], moments: Mapping[str, Moment | None]) -> bool:
-    """True where a later stage was seen, or the workload succeeded, so this one happened unseen."""
+    """Return whether a later stage was seen, so that this one happened unobserved."""
     later = steps[steps.index(step) + 1 :]
     return any(moments[step.name] for step in later if not step.optional or (step.stage == "succeeded" and step.since != "deleting"))
 
@@ -242,9 +245,9 @@ def on_simulated(rows: Iterable[Row]) -> bool | None:
 
 
 def with_deletion(before: Sequence[Row], after: Iterable[Row]) -> list[Row]:
-    """Rows as they were before the deletion began, but for the stages of the deletion itself, which are those of `after`.
+    """Merge rows from before the deletion with the deletion's own stages from `after`.
 
-    What gets its turn only because others go has not reached its stage.
+    Stages reached only because other objects were deleted do not count.
     """
     late = [row for row in after if row.since == "deleting"]
     by_index = {(row.index, row.stage): row for row in late}

@@ -1,4 +1,4 @@
-"""A VMI measurement from the lock to the verdict: one scenario, whichever was asked for."""
+"""Run one VMI scenario, from the lock to the gate verdicts."""
 
 import math
 import sys
@@ -14,13 +14,13 @@ from perfdag.steps.scale.result import Result
 from perfdag.steps.scale.vmi import PRIMER
 
 SLACK = 60.0
-"""Seconds for what nobody waits for: namespaces, scrapes, the clock."""
+"""Seconds for namespaces, scrapes and clock checks."""
 MOST = 1000
 """Creations in flight."""
 
 
 def log(text: str) -> None:
-    """Tell whoever reads the log of a benchmark's pod."""
+    """Print to the log of the benchmark's pod."""
     print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
@@ -38,7 +38,7 @@ class VmiRequest:
     lock_timeout: float = 3600.0
 
     def limit(self, spec: vmi.Spec) -> float:
-        """Seconds it may take where everything that it waits for takes as long as it may."""
+        """Return the maximum duration in seconds, if every wait takes its full time."""
         counts = range(self.step, max(self.counts) + 1, self.step) if self.scenario == "capacity" else self.counts
         burst_limit = (PRIMER + spec.timeout if spec.primer else 0.0) + 2 * spec.timeout + (LATEST if spec.prometheus else 0.0)
         bursts = sum(spec.schedule.span(size) + burst_limit for size in counts)
@@ -55,7 +55,7 @@ class Outcome:
 
 
 def check(spec: vmi.Spec, request: VmiRequest) -> None:
-    """Raises ValueError for what cannot be, or cannot be together: whoever asks is told so before anything is waited for."""
+    """Raise ValueError for invalid values or combinations, before anything is waited for."""
     numbers = {
         "counts": min(request.counts),
         "step": request.step,
@@ -88,7 +88,9 @@ def check(spec: vmi.Spec, request: VmiRequest) -> None:
 
 
 async def measure(kube: Kube, spec: vmi.Spec, request: VmiRequest) -> Outcome:
-    """Wait for the cluster to be ours, measure, hold the gates. Raises ValueError for a bad request, KubeError, LockTimeoutError."""
+    """Take the lock, measure and evaluate the gates. Raises ValueError, KubeError,
+    LockTimeoutError.
+    """
     check(spec, request)
     if spec.prometheus:
         await spec.prometheus.probe()

@@ -1,6 +1,7 @@
-"""The files of Run:ai's scale test tool: settings, submitted.json and sampled.json (run-ai/scale-test-tool, README.md); times.csv is in `times`.
+"""Settings, submitted.json and sampled.json of Run:ai's scale test tool.
 
-Field names are the tool's. Differences: a time that was never seen is null, never another event's time; times keep their fraction.
+Field names are the tool's (run-ai/scale-test-tool, README.md). Differences: an unseen time is null,
+and times keep their fraction.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +39,7 @@ _OF_VMS: dict[str, tuple[str, ...]] = {
 """`scheduled` is a VMI's own phase: what the scheduler decides is about its launcher pod."""
 _OF_PODS = {"firstPodCreatedTimestamp": ("created",), "lastPodCreatedTimestamp": ("created",)}
 _LAST = ("lastPodCreatedTimestamp", "podSchedulingDecisionTimestamp")
-"""Of a set of VMIs the last one's, where all have it; of the others the first one's."""
+"""Times that a set of VMIs takes from its last VMI; all others come from the first."""
 
 
 class SettingsError(ValueError):
@@ -52,7 +53,8 @@ class Settings:
     output_dir: str = "logs"
     project: str = "project-0"
     submitter: str = "api"
-    """api, kubectl, runai-cli, or a plug-in of the entry-point group `perfdag.submitters`: a callable (kube, settings) -> Submitter."""
+    """api, kubectl, runai-cli, or a plug-in of `perfdag.submitters`: (kube, settings) -> Submitter.
+    """
     runai_cli_path: str = "runai"
     kubectl_path: str = "kubectl"
     image: str = "gcr.io/run-ai-lab/ubuntu:loop"
@@ -60,7 +62,7 @@ class Settings:
     scheduler_event_times: bool = True
     """Evictions and PVC times, from Events; they cost one more watch."""
     backend_times: str = ""
-    """Name of a plug-in of the entry-point group `perfdag.backend_times`: a callable (project, namespace) -> {job name: Unix seconds}."""
+    """A plug-in of `perfdag.backend_times`: (project, namespace) -> {job name: Unix seconds}."""
 
 
 def read_settings(path: Path | None) -> Settings:
@@ -125,7 +127,9 @@ def runai_argv(settings: Settings, workload: str, gpus: str, workers: int, pvc: 
 
 
 def submitted_json(done: Submitted, project: str) -> list[dict[str, str]]:
-    """submitted.json: what was accepted, with the moment it was due; that of a closed loop, which is never late, is when it was sent."""
+    """Return the accepted submissions with their due time; in a closed loop, the time they were
+    sent.
+    """
     return [
         {
             "jobName": item.name,
@@ -179,7 +183,7 @@ def _iso(seconds: float | None) -> str | None:
 
 
 def backend_times(settings: Settings, project: str, namespaces: Sequence[str]) -> dict[str, float]:
-    """Unix seconds a job's row appeared in the backend, from the plug-in that the settings name, which is asked for each namespace.
+    """Return when jobs appeared in the backend (Unix seconds), from the plug-in of the settings.
 
     Raises SettingsError.
     """

@@ -1,4 +1,4 @@
-"""What `perfdag scale sample` does, without its arguments' parsing: a run is observed from outside, while it is submitted or afterwards."""
+"""Observe a run from outside, during or after its submission."""
 
 import asyncio
 import time
@@ -44,10 +44,10 @@ class Sample:
 
 @dataclass
 class SampleRequest:
-    """How a sample is taken: of the run of `folder`, or of a `run` that no run.json tells of (looked for in `namespace`; None: everywhere).
+    """How to take a sample: of the run in `folder`, or of the `run` found in `namespace`.
 
-    Without `watch` it is what is there now. With it, it stays for at most that many seconds, until all that was submitted is ready.
-    `check` raises where the run is not the one that was meant, before a file is written.
+    Without `watch` it is a snapshot. With it, the sample lasts until all is ready, at most that
+    many seconds. `check` raises for the wrong run before a file is written.
     """
 
     folder: Path
@@ -74,11 +74,11 @@ async def _reader(kube: Kube, request: SampleRequest, shift: int) -> Callable[[]
 
 
 async def sample(kube: Kube, request: SampleRequest) -> Sample:
-    """Observe a run and write sampled.json, stages.parquet, summary.json and the state to go on from; of a run that was found by its id
-    run.json and submitted.json too.
+    """Observe a run and write sampled.json, stages.parquet, summary.json and the state file.
 
-    Can be run again and again, while the submission goes on, also where it was interrupted. But for submitted.json, what
-    an earlier run left in the folder stays until there are results to take its place. Raises SettingsError, KubeError.
+    A run found by its id also gets run.json and submitted.json. Samples can be repeated, also
+    during the submission or after an interruption. Results of an earlier run stay until new ones
+    exist. Raises SettingsError, KubeError.
     """
     folder, settings, watch = request.folder, request.settings, request.watch
     shift = time.time_ns() - time.monotonic_ns()
@@ -164,7 +164,7 @@ def _restore(observer: Observer, state: Path) -> None:
 
 
 def _keep(folder: Path, file: RunFile, shift: int) -> None:
-    """run.json and submitted.json of a run that was found by its id; those of another are its submission's."""
+    """Write run.json and submitted.json for a run that was found by its id."""
     if file.attached:
         write(folder, file, Submitted(file.run, file.submissions, time.time(), time.time_ns() - shift))
 

@@ -1,4 +1,4 @@
-"""What all scheduling scenarios share: the request, a session on the cluster, and the result with its figures and verdicts."""
+"""The parts that all scheduling scenarios share: the spec, the session and the result."""
 
 import math
 import time
@@ -29,12 +29,12 @@ STAGES: dict[Goal, str] = {"scheduled": "submission_to_scheduled", "ready": "rea
 
 
 class ScenarioUnavailableError(Exception):
-    """The scenario cannot be run on this cluster; the text says what is missing."""
+    """The scenario cannot run on this cluster, with the reason."""
 
 
 @dataclass
 class Spec:
-    """What is submitted. `timeout` in seconds bounds each wait; `expected_pods` is the pods of one workload."""
+    """What to submit. `timeout` bounds every wait in seconds."""
 
     template: str = "job"
     count: int = 100
@@ -50,7 +50,7 @@ class Spec:
     variables: dict[str, Any] = field(default_factory=dict)
     gates: list[gating.Gate] = field(default_factory=list)
     deadline: float = math.inf
-    """time.monotonic() from which on nothing is waited for but deletion: what has not come by then is censored."""
+    """time.monotonic() after which only deletion is waited for. Later stages are censored."""
     log: Callable[[str], None] = lambda text: None
     run: str = field(default_factory=new_run)
     """The id that all it makes is labelled with, the lock of performance runs too."""
@@ -63,14 +63,14 @@ def template_of(spec: Spec, run: str, *, gated: bool = False, name: str | None =
 
 
 def start_run(spec: Spec, scenario: str) -> str:
-    """A run's id, told before anything is made: what a killed process leaves is deleted by it."""
+    """Log and return the run's id, by which the objects of a killed process can be deleted."""
     spec.log(f"run {spec.run}: {scenario}")
     return spec.run
 
 
 @asynccontextmanager
 async def session_of(kube: Kube, spec: Spec, run: str, template: Template) -> AsyncIterator[Session]:
-    """A session in the spec's namespaces, which are made where they are missing and deleted at the end."""
+    """Open a session in the spec's namespaces; missing ones are created and later deleted."""
     async with (
         own_namespaces(kube, spec.namespaces, run),
         open_session(kube, template, spec.namespaces, run, expected_pods=template.members, deadline=spec.deadline, log=spec.log) as session,
@@ -86,9 +86,9 @@ async def finish(
     planned_misses: int = 0,
     among: Container[str] | None = None,
 ) -> Result:
-    """Rows, figures and verdicts, then deletion, which must leave nothing.
+    """Compute rows, figures and verdicts, and delete all objects.
 
-    So many workloads cannot reach the goal where all is well; of those `among` (UIDs) as many as missed it, and no more than that.
+    `planned_misses` workloads cannot reach the goal; with `among` (UIDs), at most as many of those.
     """
     await session.scrape(CREATION)
     rows = await session.rows()

@@ -1,6 +1,6 @@
-"""When each object is to be submitted: offsets in seconds from the start, fixed before the run (open loop).
+"""Due times of objects, in seconds from the start and fixed before the run (open loop).
 
-A late submission does not delay the ones after it; the generator reports how late it was instead.
+A late submission does not delay the next ones. The generator reports its lag.
 """
 
 import random
@@ -17,10 +17,10 @@ ARRIVALS: tuple[Arrival, ...] = ("closed", "constant", "poisson", "burst", "ramp
 class Schedule:
     """How submissions arrive.
 
-    closed: as fast as `parallel` submitters go (no schedule). constant, poisson: `rate` objects/s (Poisson: exponential gaps from
-    `seed`). burst: `burst` at once, `rate` objects/s on average. ramp: from 0 linearly to `rate` over the run. batch: `burst` at
-    once each `delay` seconds. Raises ValueError for a rate, delay or burst that is not positive where one is needed, and for a rate, delay or
-    seed that the arrival has no use for.
+    closed: as fast as `parallel` submitters can. constant, poisson: `rate` objects/s (Poisson:
+    exponential gaps from `seed`). burst: `burst` at once, `rate` objects/s on average. ramp: from 0
+    linearly to `rate`. batch: `burst` at once every `delay` seconds. Raises ValueError for missing,
+    invalid or unused values.
     """
 
     arrival: Arrival = "closed"
@@ -53,7 +53,7 @@ class Schedule:
         return list(islice(self._all(count), count))
 
     def span(self, count: int) -> float:
-        """Seconds from the first to the last of `count` objects; 0 for closed, which takes as long as it takes."""
+        """Return the seconds from the first to the last of `count` objects; 0 for closed."""
         return self.offsets(count)[-1] if count else 0.0
 
     def _all(self, count: int) -> Iterator[float]:
