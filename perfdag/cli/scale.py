@@ -57,7 +57,9 @@ def _lock(parser: argparse.ArgumentParser) -> None:
 
 
 def _variables(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--var", action="append", default=[], metavar="NAME=VALUE", help="a placeholder of the template")
+    parser.add_argument(
+        "--var", action="append", default=[], metavar="NAME=VALUE", help="set a placeholder of the template; repeat for more"
+    )
 
 
 def _arrivals(parser: argparse.ArgumentParser) -> None:
@@ -80,8 +82,8 @@ def _add_submit(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     parser.add_argument("--delay", type=float, default=0.0, help="seconds between batches of -p, on an absolute schedule (default: 0)")
     parser.add_argument("--project", help="project to submit to (default: project-0)")
     parser.add_argument("--pvc", action="store_true", help="add a claim to each workload")
-    parser.add_argument("--namespace", nargs="+", help="instead of runai-<project>; several take turns")
-    parser.add_argument("--create-namespace", action="store_true", help="create the namespace where it is missing")
+    parser.add_argument("--namespace", nargs="+", help="namespaces, used in turn (default: runai-<project>)")
+    parser.add_argument("--create-namespace", action="store_true", help="create missing namespaces")
     parser.add_argument("--submitter", metavar="NAME", help="how to submit: api (default), kubectl, runai-cli or a plug-in")
     _variables(parser)
     _arrivals(parser)
@@ -90,22 +92,22 @@ def _add_submit(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 
 
 def _add_sample(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    about = "See how far the workloads are; writes sampled.json and stages.parquet. Can be repeated, also while submitting."
-    parser = _parser(verbs, "sample", "see how far they are", about)
+    about = "Observe the workloads and write sampled.json and stages.parquet. Can be repeated, also during the submission."
+    parser = _parser(verbs, "sample", "observe workloads", about)
     _folder(parser)
     _cluster(parser)
-    parser.add_argument("-t", "--workload-type", choices=_TYPES, help="checked against what was submitted")
-    parser.add_argument("-p", "--project", help="checked against what was submitted")
+    parser.add_argument("-t", "--workload-type", choices=_TYPES, help="fail if the submission differs")
+    parser.add_argument("-p", "--project", help="fail if the submission differs")
     parser.add_argument(
-        "--watch", type=float, metavar="SECONDS", help="stay until all are ready, at most so long; times below 1 s need this"
+        "--watch", type=float, metavar="SECONDS", help="watch until all are ready, at most SECONDS; needed for times below 1 s"
     )
-    parser.add_argument("--run", dest="run_id", metavar="ID", help="a run that no folder tells of, found by its label on the cluster")
+    parser.add_argument("--run", dest="run_id", metavar="ID", help="find a run without a folder by its label on the cluster")
     parser.add_argument("--namespace", help="with --run: only in this namespace (default: everywhere)")
     parser.set_defaults(run=_with_exit_codes(scale_verbs.sample))
 
 
 def _add_plot(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = _parser(verbs, "plot", "draw it", "Write times.csv and general.png or detailed.png from submitted.json and sampled.json.")
+    parser = _parser(verbs, "plot", "draw a chart", "Write times.csv and general.png or detailed.png from submitted.json and sampled.json.")
     _folder(parser)
     parser.add_argument(
         "--plot",
@@ -125,12 +127,12 @@ def _add_plot(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 
 
 def _add_delete(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    about = "Delete what a run made and wait until none is left: the run of a folder, or of an id where no folder tells of it."
-    parser = _parser(verbs, "delete", "delete the workloads", about)
+    about = "Delete all objects of a run, selected by folder or by id, and wait until they are gone."
+    parser = _parser(verbs, "delete", "delete a run", about)
     _folder(parser)
     _cluster(parser)
     parser.add_argument(
-        "--run", dest="run_id", metavar="ID", help="all that carries this run's label, of any kind (the id is said at the start)"
+        "--run", dest="run_id", metavar="ID", help="delete all objects with this run's label, of any kind (the id is logged at the start)"
     )
     parser.add_argument("--namespace", help="with --run: only in this namespace (default: everywhere)")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help="how long to wait (default: 600)")
@@ -138,7 +140,7 @@ def _add_delete(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 
 
 def _add_nodes(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = _parser(verbs, "nodes", "simulated nodes", "Make simulated nodes with GPUs; needs KWOK on the cluster.")
+    parser = _parser(verbs, "nodes", "simulated nodes", "Create simulated nodes with GPUs; needs KWOK on the cluster.")
     _cluster(parser)
     parser.add_argument("--count", type=int, default=100, help="nodes (default: 100)")
     parser.add_argument("--gpus", type=int, default=8, help="GPUs a node (default: 8)")
@@ -160,7 +162,7 @@ def _add_simulate(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def _add_vmi(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    about = "Create VMIs, wait until they run, delete them, and say what it took. Exit 3 where a gate is breached or has no data."
+    about = "Create VMIs, wait until they run, delete them, and report the times. Exit 3 if a gate is breached or has no data."
     parser = _parser(verbs, "vmi", "VMI bursts, ladders, steady state, capacity", about)
     _folder(parser)
     _cluster(parser)
@@ -168,47 +170,50 @@ def _add_vmi(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     parser.add_argument("--template", default="vmi", metavar="NAME|FILE", help="vmi, vm, vmirs or a YAML file (default: vmi)")
     _variables(parser)
     parser.add_argument("--count", type=int, nargs="+", default=[100], help="VMIs; several for a ladder; the limit for capacity")
-    parser.add_argument("--replicas", type=int, default=1, help="VMIs of one object, with --template vmirs (default: 1)")
-    parser.add_argument("--step", type=int, help="capacity: VMIs more each time (default: 100)")
+    parser.add_argument("--replicas", type=int, default=1, help="VMIs per object, with --template vmirs (default: 1)")
+    parser.add_argument("--step", type=int, help="capacity: VMIs added per step (default: 100)")
     parser.add_argument("--churn", type=int, help="steady: VMIs replaced at a time (default: 5)")
     parser.add_argument("--pause", type=float, help="steady: seconds between replacements (default: 20)")
     parser.add_argument("--duration", type=float, help="steady: seconds (default: 300)")
     parser.add_argument("--cooldown", type=float, help="ladder: seconds between bursts (default: 60)")
     parser.add_argument("--per-node", type=int, default=200, help="VMIs a node at most (default: 200)")
     parser.add_argument("--parallel", type=int, default=20, help="creations in flight (default: 20)")
-    parser.add_argument("--namespace", nargs="+", default=["perfdag-vmi"], help="namespace, or several in turn (default: perfdag-vmi)")
-    parser.add_argument("--timeout", type=float, default=900.0, help="seconds for all to run, and to be gone (default: 900)")
-    about = "beside `api_p99 < 1` and `api_list_p99 < 30`, in the place of one on the same metric; also RATIO * METRIC"
+    parser.add_argument("--namespace", nargs="+", default=["perfdag-vmi"], help="namespaces, used in turn (default: perfdag-vmi)")
+    parser.add_argument("--timeout", type=float, default=900.0, help="seconds to wait for start, and for deletion (default: 900)")
+    about = "add a gate to `api_p99 < 1` and `api_list_p99 < 30`, or replace one of them; also RATIO * METRIC"
     parser.add_argument("--gate", action="append", default=[], metavar="'METRIC < VALUE'", help=about)
-    parser.add_argument("--no-api-gates", action="store_true", help="only the gates of --gate")
-    parser.add_argument("--no-primer", action="store_true", help="no VMI before the clock starts")
-    parser.add_argument("--prometheus", metavar="URL", help="KubeVirt's CPU, memory and work queues from here")
-    parser.add_argument("--prometheus-token-file", metavar="FILE", help="a bearer token for it")
-    parser.add_argument("--prometheus-ca-file", metavar="FILE", help="the certificate authority of its TLS")
+    parser.add_argument("--no-api-gates", action="store_true", help="omit the default API gates")
+    parser.add_argument("--no-primer", action="store_true", help="do not run a VMI before the measurement")
+    parser.add_argument("--prometheus", metavar="URL", help="query CPU, memory and work queues of KubeVirt here")
+    parser.add_argument("--prometheus-token-file", metavar="FILE", help="file with a bearer token for Prometheus")
+    parser.add_argument("--prometheus-ca-file", metavar="FILE", help="file with the CA certificate of Prometheus")
     _lock(parser)
     _arrivals(parser)
     parser.set_defaults(run=_with_exit_codes(scale_scenarios.vmi))
 
 
 _SCENARIOS = {
-    "gated": ("the scheduler alone", "Create pods with a scheduling gate, release them together, and say how many a second are scheduled."),
+    "gated": (
+        "the scheduler alone",
+        "Create pods with a scheduling gate, release them together, and report the pods scheduled per second.",
+    ),
     "fill": (
         "fill every GPU",
-        "Fill every free GPU and ask for one more: all are placed, no node holds more than it has, the last is refused.",
+        "Fill every free GPU, then create one pod too many, which must be refused.",
     ),
-    "fragmentation": ("are GPUs packed?", "Take half of all GPUs one by one, then ask for whole nodes: how many are still there?"),
-    "preemption": ("priority evicts", "Fill all GPUs at low priority, then ask at high priority: how long until placed, what was evicted?"),
+    "fragmentation": ("measure GPU packing", "Take half of all GPUs with one-GPU pods, then count the whole nodes that are still free."),
+    "preemption": ("measure preemption", "Fill all GPUs at low priority, then measure the wait and the evictions of high-priority pods."),
     "gang": (
-        "all or nothing",
-        "More gangs than fit, at once: are those that fit placed whole, and no other in part? Needs Volcano or KAI.",
+        "all-or-nothing placement",
+        "Create more gangs than fit; those that fit must be placed whole. Needs Volcano or KAI.",
     ),
-    "reclaim": ("a queue gets its share back", "One queue takes all GPUs, another asks for its half. Needs Volcano or KAI."),
+    "reclaim": ("reclaim between queues", "Fill all GPUs from one queue, then let another reclaim its half. Needs Volcano or KAI."),
 }
 
 
 def _add_scenario(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, summary: str, about: str) -> None:
     """A scenario of the benchmark `scale`, from a laptop."""
-    parser = _parser(verbs, name, summary, f"{about} Exit 3 where a gate is breached or has no data.")
+    parser = _parser(verbs, name, summary, f"{about} Exit 3 if a gate is breached or has no data.")
     _folder(parser)
     _cluster(parser)
     if name in ("gated", "preemption", "gang"):
@@ -219,7 +224,7 @@ def _add_scenario(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]", 
     if name != "fragmentation":
         parser.add_argument("-g", "--gpus", type=int, default=1, help="GPUs a pod (default: 1)")
     parser.add_argument("--parallel", type=int, default=20, help="creations in flight (default: 20)")
-    parser.add_argument("--namespace", nargs="+", default=["perfdag-scale"], help="namespace, or several in turn (default: perfdag-scale)")
+    parser.add_argument("--namespace", nargs="+", default=["perfdag-scale"], help="namespaces, used in turn (default: perfdag-scale)")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for each wait (default: 900)")
     parser.add_argument("--gate", action="append", default=[], metavar="'METRIC < VALUE'", help="also RATIO * METRIC")
     _lock(parser)
@@ -227,7 +232,7 @@ def _add_scenario(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]", 
 
 
 def _with_exit_codes(work: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    """Errors of the user or of the cluster as one line and the right exit code."""
+    """Print user and cluster errors in one line and return their exit code."""
 
     def run(args: argparse.Namespace) -> int:
         from perfdag.kube import KubeError

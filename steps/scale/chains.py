@@ -152,7 +152,7 @@ def kinds_of(api_version: str, kind: str) -> list[tuple[str, str]]:
     """(apiVersion, kind) of all that the chain of a workload looks at, the workload first."""
     known = kind in CHAINS and not is_foreign(api_version, kind)
     between = _BETWEEN.get(kind, () if known or has_no_pods(api_version, kind) else _ANY)
-    kinds = [(api_version, kind), *(pair for pair in between if pair[1] != kind)]  # kinds are told apart by name alone
+    kinds = [(api_version, kind), *(pair for pair in between if pair[1] != kind)]  # kinds are distinguished by name
     for step in chain(api_version, kind):
         if step.kind == "PodGroup":
             kinds += [(group, "PodGroup") for group in _GROUPS]

@@ -68,7 +68,7 @@ class ExclusiveRun:
     def _body(self) -> dict[str, Any]:
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         spec = {"holderIdentity": self._run, "leaseDurationSeconds": LIFE, "renewTime": now}
-        metadata = {"name": NAME, "labels": {RUN_LABEL: self._run}}  # deleted with all else of a run that was killed
+        metadata = {"name": NAME, "labels": {RUN_LABEL: self._run}}  # so that `scale delete --run` finds it
         return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
 
     def _ours(self, lease: dict[str, Any]) -> bool:
@@ -133,8 +133,8 @@ class ExclusiveRun:
                 except KubeError as error:
                     if error.status != 404:
                         raise
-                    lease = await self._kube.create(self._body(), self._namespace)  # somebody deleted it, and nobody has taken it
-                if not self._ours(lease):  # it had expired and another took it: it is not ours to keep alive
+                    lease = await self._kube.create(self._body(), self._namespace)  # deleted, and still free
+                if not self._ours(lease):  # it expired, and another run took it
                     return
                 lease["spec"]["renewTime"] = self._body()["spec"]["renewTime"]
-                await self._kube.request("PUT", leases.path(self._namespace, NAME), json=lease)  # refused where it changed hands since
+                await self._kube.request("PUT", leases.path(self._namespace, NAME), json=lease)  # refused if the holder changed

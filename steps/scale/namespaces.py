@@ -48,7 +48,7 @@ async def ensure_namespace(kube: Kube, name: str, run: str, patience: float = DE
     except KubeError as error:
         if error.reason != "AlreadyExists":
             raise
-        return False  # somebody else made it just now, and deletes it
+        return False  # another run created it, and deletes it
     accounts = await kube.resource("v1", "ServiceAccount")
     for _ in range(100):  # pods are refused until the controller has made it
         with suppress(KubeError):

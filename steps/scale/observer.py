@@ -80,14 +80,14 @@ class Observer(RecordStore):
         if self._events:
             resources.append(await self.kube.resource("v1", "Event"))
         restored = set(self.records) | set(self.strays)
-        gc.freeze()  # what was imported is not searched again: a full collection would hold the watches up for tens of ms
+        gc.freeze()  # a full collection would delay the watches by tens of ms
         there_now: set[str] = set()
         for resource in resources:
             there_now |= await self._start(resource)
         lost = [self.records[uid] for uid in restored - there_now if uid in self.records and self.records[uid].kind in kinds_served]
-        with suppress(KubeError):  # of a broken watch: who waits for something is told
+        with suppress(KubeError):  # a later wait raises the error of a broken watch
             await self.until(lambda: self._replayed() and all("gone" in record.stages for record in lost), REPLAY)
-        for record in lost:  # deleted while nobody looked, too long ago for the watch to tell
+        for record in lost:  # deleted before the watch could replay it
             self._record_stage(record, "gone", 0, 0, 0)
         return self
 
@@ -144,10 +144,10 @@ class Observer(RecordStore):
                     self._take(kind, read, event)
         except KubeError as error:
             self._broken(error)
-        except Exception as error:  # who waits is told, and what was seen is kept
+        except Exception as error:  # waits raise it; the records stay
             self._broken(_unreadable_object(resource, metadata, error))
         except asyncio.CancelledError:
-            self.failed.append(KubeError(0, "Stopped", "the watch was stopped"))  # nobody waits for what it cannot tell any more
+            self.failed.append(KubeError(0, "Stopped", "the watch was stopped"))  # ends later waits
             raise
 
     def _broken(self, error: KubeError) -> None:

@@ -49,7 +49,7 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
 
     async def __aenter__(self) -> Session:
         kube, template = self._kube, self._template
-        submitter = await ApiSubmitter.open(kube, template)  # an unknown kind is told before anything is made
+        submitter = await ApiSubmitter.open(kube, template)  # an unknown kind fails before anything is created
         last = template.documents[-1]
         watched = kinds_of(last.api_version, last.kind)
         await rights.check(kube, template, self._namespaces, watched)

@@ -168,7 +168,7 @@ def _without_replaced_vmis(vmis: list[Record]) -> list[Record]:
 
 def _without_replaced_pods(pods: list[Record], stage: str, expected: int | None) -> list[Record]:
     """Return the pods without those that ended before the stage and were replaced."""
-    ended = {"gone"} if expected is None else {"gone", "failed"}  # where their number is not known nothing tells what replaces a failed one
+    ended = {"gone"} if expected is None else {"gone", "failed"}  # without a number, replacements of failed pods are unknown
     others = [pod for pod in pods if stage in pod.stages or not ended & set(pod.stages)]
     return others if len(others) >= (expected or 1) else pods
 
