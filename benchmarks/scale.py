@@ -60,7 +60,7 @@ def small(kind: str) -> str:
     return f"apiVersion: {api_version}\nkind: {name}\nmetadata:\n  name: NAME\nspec:\n{spec}"
 
 
-def load_template(kind: str, run: str) -> Template:
+def template(kind: str, run: str) -> Template:
     """The small object as a template."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(small(kind).replace("NAME", "${name}"))
@@ -149,7 +149,7 @@ async def create(rounds: int) -> bool:
     for kind, count in (("vmi", 1000), ("pod", 2000)):
         figures: dict[str, list[tuple[float, float, float]]] = {"perfdag": [], "kube-burner": []}
         for turn in range(rounds):
-            request = ["perfdag", "kube-burner"] if turn % 2 == 0 else ["kube-burner", "perfdag"]
+            order = ["perfdag", "kube-burner"] if turn % 2 == 0 else ["kube-burner", "perfdag"]
             for who in order:
                 if who == "perfdag":
                     figures[who].append(await rate(kind, count, partial(in_process, ours, kind, count)))
