@@ -48,7 +48,7 @@ class SubmitRequest:
     log: Callable[[str], None] = lambda text: None
 
 
-def _submitter(kube: Kube, request: SubmitRequest) -> Submitter | None:
+def submitter_for(kube: Kube, request: SubmitRequest) -> Submitter | None:
     """Return the submitter of the settings, None for the API. Raises TemplateError, SettingsError."""
     settings = request.settings
     if settings.submitter == "kubectl":
@@ -83,7 +83,7 @@ async def submit(kube: Kube, request: SubmitRequest) -> RunFile:
         request.template, run, values | request.variables, pvc=request.pvc, storage_class=request.settings.storage_class or None
     )
     namespaces = request.namespaces or [f"runai-{project}"]
-    submitter = _submitter(kube, request) or await ApiSubmitter.open(kube, template)
+    submitter = submitter_for(kube, request) or await ApiSubmitter.open(kube, template)
     if request.settings.submitter in LABELS:  # Run:ai's own tools may have rights that the user has not
         await rights.check(kube, template, namespaces)
     async with AsyncExitStack() as stack:

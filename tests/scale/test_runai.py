@@ -11,7 +11,7 @@ import pytest
 from perfdag import kubeconfig
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import runai
-from perfdag.steps.scale.commands import SubmitRequest, _submitter
+from perfdag.steps.scale.commands import SubmitRequest, submitter_for
 from perfdag.steps.scale.files import read_run, remove_outputs
 from perfdag.steps.scale.generator import CommandSubmitter
 from perfdag.steps.scale.rows import Row
@@ -115,7 +115,7 @@ class TestSubmitters:
         monkeypatch.syspath_prepend(tmp_path)
         runai.check_submitter("sdk")
         request = SubmitRequest("pod", 1, 1, Schedule(), tmp_path, runai.Settings(submitter="sdk", project="p"))
-        assert _submitter("kube", request) == ("kube", "p")  # type: ignore[arg-type]
+        assert submitter_for("kube", request) == ("kube", "p")  # type: ignore[arg-type]
         with pytest.raises(runai.SettingsError, match="submitter 'sdc'; there are api, kubectl, runai-cli, sdk"):
             runai.check_submitter("sdc")
 
@@ -136,7 +136,7 @@ class TestContext:
 
     def submitter(self, kube: Kube, name: str) -> Any:
         settings = runai.Settings(submitter=name, kubectl_path="/bin/kubectl")
-        return _submitter(kube, SubmitRequest("training", 1, 1, Schedule(), Path(), settings))
+        return submitter_for(kube, SubmitRequest("training", 1, 1, Schedule(), Path(), settings))
 
     @pytest.mark.parametrize(("context", "told"), [(None, "first"), ("second", "second")])
     def test_kubectl_is_told_it(self, context: str | None, told: str) -> None:
