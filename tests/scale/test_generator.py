@@ -21,8 +21,7 @@ from perfdag.steps.scale.generator import BESIDE, ApiSubmitter, Submission, Subm
 from perfdag.steps.scale.rows import Clocks, rows_of
 from perfdag.steps.scale.schedule import ARRIVALS, Schedule
 from perfdag.steps.scale.templates import Document, Template, TemplateError, built_in, load
-
-from .api import served
+from tests.fakes.api_server import served
 
 
 class TestTemplates:
