@@ -117,11 +117,15 @@ class ApiServer:
         for body in objects:
             self._store(self.path(body), copy.deepcopy(body))
 
+    def serve(self, *kinds: tuple[str, str]) -> None:
+        """Serve more kinds, by apiVersion and kind, whose objects have a namespace."""
+        for kind in kinds:
+            self._kinds.setdefault(kind, True)
+
     def path(self, body: Object) -> str:
-        """Return the path at which an object is stored."""
+        """Return the path at which an object is stored; its kind is served from then on."""
         api, kind, meta = body.get("apiVersion", "v1"), body["kind"], body["metadata"]
-        if (api, kind) not in self._kinds:
-            self._kinds[api, kind] = True
+        self.serve((api, kind))
         inside = f"/namespaces/{meta.get('namespace') or self.namespace}" if self._kinds[api, kind] else ""
         return f"{'/apis' if '/' in api else '/api'}/{api}{inside}/{plural(kind)}/{meta['name']}"
 

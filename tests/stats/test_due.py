@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -13,28 +12,24 @@ from perfdag.cli import main
 from perfdag.gate import check, remember
 from perfdag.missed import overdue
 from perfdag.store import Store, open_store
-from tests.apiserver import Answering, serving
+from tests.fakes.api_server import ApiServer, kubeconfig
 from tests.stats.receiver import Receiver
 from tests.stats.synthetic import START, nights, run_id
 
 
-class Server(Answering, BaseHTTPRequestHandler):
-    """An API server whose namespace kube-system has the uid `blue`, or that forbids to read it."""
-
-    allowed = True
-
-    def do_GET(self) -> None:
-        self.answer(200 if self.allowed and self.path == "/api/v1/namespaces/kube-system" else 403, {"metadata": {"uid": "blue"}})
+@pytest.fixture
+def server() -> ApiServer:
+    """An API server whose namespace kube-system has the uid `blue`."""
+    return ApiServer({"kind": "Namespace", "metadata": {"name": "kube-system", "uid": "blue"}})
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, webhook: str) -> Iterator[Store]:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, webhook: str, server: ApiServer) -> Iterator[Store]:
     """The store of a pod of the cluster `blue`."""
-    Server.allowed = True
     monkeypatch.setenv("PERFDAG_WEBHOOK", webhook)
     monkeypatch.setenv("PERFDAG_STORE", "claim://bench")
     monkeypatch.setattr("perfdag.steps.place.STORE", str(tmp_path / "store"))
-    with serving(Server, tmp_path, monkeypatch):
+    with kubeconfig(server, tmp_path, monkeypatch):
         yield open_store(str(tmp_path / "store"))
 
 
@@ -97,8 +92,8 @@ def test_a_webhook_that_is_away_is_tried_again(store: Store) -> None:
     assert len(Receiver.got) == 1
 
 
-def test_where_the_cluster_may_not_be_read_runs_have_no_cluster_either(store: Store) -> None:
-    Server.allowed = False
+def test_where_the_cluster_may_not_be_read_runs_have_no_cluster_either(store: Store, server: ApiServer) -> None:
+    server.fail("kube-system", 403)
     nights(store, 3, lambda n, p: 1e10, cluster=None)
     assert due(age(2) + 1) == 0
     assert due(age(2) - 1) == 3
