@@ -31,7 +31,7 @@ KINDS = {
     "batch/v1": "Job CronJob",
     "autoscaling/v2": "HorizontalPodAutoscaler",
     "apiextensions.k8s.io/v1": "CustomResourceDefinition*",
-    "argoproj.io/v1alpha1": "Workflow WorkflowTemplate ClusterWorkflowTemplate* CronWorkflow",
+    "argoproj.io/v1alpha1": "Workflow WorkflowTemplate ClusterWorkflowTemplate* CronWorkflow WorkflowTaskResult",
     "batch.volcano.sh/v1alpha1": "Job",
     "bus.volcano.sh/v1alpha1": "Command",
     "coordination.k8s.io/v1": "Lease",
@@ -46,7 +46,7 @@ KINDS = {
     "scheduling.run.ai/v2": "Queue*",
     "scheduling.run.ai/v2alpha2": "PodGroup",
     "scheduling.volcano.sh/v1beta1": "PodGroup Queue*",
-    "storage.k8s.io/v1": "StorageClass*",
+    "storage.k8s.io/v1": "StorageClass* CSIDriver*",
 }
 """The kinds that are served, by apiVersion; a star marks those of no namespace."""
 

@@ -6,36 +6,17 @@ from typing import Any
 
 import pytest
 
-from perfdag.kube import KubeError
 from perfdag.steps.queue.deployment import DeploymentTarget
 from perfdag.steps.queue.manifests import manifests
 from perfdag.steps.queue.queues import Queues
 from perfdag.steps.queue_autoscale import QueueAutoscale, _scaled
 from perfdag.steps.queue_scaling import QueueScaling
+from tests.fakes.api_server import ApiServer
 
 NAME = "perfdag-queue-s"
 
 
-class Server:
-    """Objects of one namespace, found by kind and by labels."""
-
-    def __init__(self, *objects: dict[str, Any]) -> None:
-        self.objects = list(objects)
-        self.listed = set[str]()
-
-    async def resource(self, _: str, kind: str) -> str:
-        return kind
-
-    async def get(self, kind: str, name: str, _: str) -> dict[str, Any]:
-        return next(each for each in self.objects if (each["kind"], each["metadata"]["name"]) == (kind, name))
-
-    async def list(self, kind: str, _: str, labels: str = "") -> list[dict[str, Any]]:
-        self.listed.add(kind)
-        if kind == "HorizontalPodAutoscaler":
-            raise KubeError(404, "NotFound", "this cluster has no autoscaling/v2")
-        wanted = dict(each.split("=") for each in labels.split(",") if each)
-        found = [each for each in self.objects if each["kind"] == kind]
-        return [each for each in found if wanted.items() <= each["metadata"].get("labels", {}).items()]
+API = {"Deployment": "apps/v1", "ReplicaSet": "apps/v1", "Job": "batch/v1", "CronJob": "batch/v1", "Pod": "v1"}
 
 
 def named(kind: str, name: str, owner: str = "", labels: dict[str, str] | None = None, phase: str = "Running") -> dict[str, Any]:
@@ -43,7 +24,7 @@ def named(kind: str, name: str, owner: str = "", labels: dict[str, str] | None =
     owners = [{"uid": owner, "controller": True}] if owner else []
     status = {"phase": phase, "conditions": [{"type": "Ready", "status": str(phase == "Running")}]}
     meta = {"name": name, "uid": name, "labels": labels or {}, "ownerReferences": owners}
-    return {"kind": kind, "metadata": meta, "status": status}
+    return {"apiVersion": API[kind], "kind": kind, "metadata": meta, "status": status}
 
 
 def made(by: str) -> list[dict[str, Any]]:
@@ -51,15 +32,16 @@ def made(by: str) -> list[dict[str, Any]]:
     queue = {"name": "s", "command": ["sleep", "1"], "autoscale": {"by": by}}
     found = [each for each in manifests(Queues.model_validate({"queues": [queue]})) if each["kind"] in ("Deployment", "CronJob")]
     for each in found:
-        each["metadata"]["uid"] = f"{each['kind']} {each['metadata']['name']}"
+        each["metadata"] |= {"uid": f"{each['kind']} {each['metadata']['name']}", "namespace": "there"}
     return found
 
 
-async def found(*objects: dict[str, Any]) -> DeploymentTarget:
-    server: Any = Server(*objects)
-    target = DeploymentTarget(server, "there", NAME)
+async def found(*objects: dict[str, Any]) -> tuple[DeploymentTarget, ApiServer]:
+    server = ApiServer(*objects, namespace="there")
+    server.fail("/horizontalpodautoscalers", 404, "this cluster has no autoscaling/v2")
+    target = DeploymentTarget(server.client(), "there", NAME)
     await target.find()
-    return target
+    return target, server
 
 
 async def test_pods_that_a_cron_job_starts_are_backends_too() -> None:
@@ -67,7 +49,7 @@ async def test_pods_that_a_cron_job_starts_are_backends_too() -> None:
         {"app.kubernetes.io/name": NAME},
         {"app.kubernetes.io/name": f"{NAME}-cron", "app.kubernetes.io/part-of": "perfdag-queue"},
     )
-    target = await found(
+    target, server = await found(
         *made("cron"),
         named("ReplicaSet", "set", f"Deployment {NAME}", mine),
         named("Pod", "of-set", "set", mine),
@@ -79,13 +61,13 @@ async def test_pods_that_a_cron_job_starts_are_backends_too() -> None:
     assert await target.scaler() == f"CronJob {NAME}"
     await _scaled(target)
     assert await target.ready() == 2
-    server: Any = target.kube
+    listed = {each.path.rpartition("/")[2] for each in server.requests if "/there/" in each.path and NAME not in each.path}
     allowed = {kind for rule in QueueAutoscale.api for kind in rule["resources"]}
-    assert {f"{kind.lower()}s" for kind in server.listed} <= allowed
+    assert listed <= allowed
     assert {"horizontalpodautoscalers", "cronjobs"} <= {kind for rule in QueueScaling.api for kind in rule["resources"]}
 
 
 async def test_a_deployment_that_neither_an_autoscaler_nor_a_cron_job_scales_is_not_watched() -> None:
     stranger = {**named("CronJob", NAME), "spec": {"jobTemplate": {}}}  # of that name, and none of a queue
     with pytest.raises(ValueError, match="no HorizontalPodAutoscaler, and no CronJob of its name"):
-        await _scaled(await found(*made("none"), stranger))
+        await _scaled((await found(*made("none"), stranger))[0])

@@ -227,9 +227,10 @@ async def test_what_built_in_templates_need_is_granted(name: str) -> None:
     for template in templates:
         document = load(template, "r").documents[-1]
         watched = kinds_of(document.api_version, document.kind)
+        kinds = [(each.api_version, each.kind) for each in load(template, "r").documents]
+        kube = granting(also=[*kinds, *watched])
         with pytest.raises(rights.LackingError) as caught:
-            kinds = [(each.api_version, each.kind) for each in load(template, "r").documents]
-            await rights.check(granting(also=[*kinds, *watched]), load(template, "r"), ["a", "b"], watched)
+            await rights.check(kube, load(template, "r"), ["a", "b"], watched)
         assert [str(each) for each in caught.value.lacking if not each.granted_by(get(name).api)] == [], template
 
 

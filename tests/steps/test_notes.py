@@ -18,6 +18,7 @@ from perfdag.steps.reasons import InStore, hand_over
 from perfdag.steps.sentry import Sentry, _guard
 from perfdag.store import FolderStore, Store
 from perfdag.suite import loads
+from tests.fakes.api_server import ApiServer, Request
 
 from .test_duel import made
 from .test_plan_step import place
@@ -118,7 +119,9 @@ async def test_what_a_sentry_without_a_store_noted_is_over_when_the_gang_stands(
     """The notes of the lead, which has the store, are newer."""
     plan, store = make_plan(loads(SUITE)), FolderStore(str(tmp_path))
     note(store, plan.run_id, "batch-0", "failed", "the peer on node-1 is gone", [0])
-    workflow: dict[str, Any] = {"metadata": {"name": "w", "uid": "u-1"}, "spec": {}, "status": {"startedAt": "2026-01-02T00:00:00Z"}}
+    workflow: dict[str, Any] = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "spec": {}}
+    workflow["metadata"] = {"name": place().workflow, "namespace": place().namespace, "uid": "u-1"}
+    workflow["status"] = {"startedAt": "2026-01-02T00:00:00Z"}
     # of a sentry that was here before, and of this one
     workflow["metadata"]["annotations"] = as_annotations("u-1 2026-01-02T00:00:00Z", (), {0: PENDING, 1: PENDING})
     looks = [["Pending"], ["Pending", "Pending"], ["Running", "Running" if stands else "Pending"]]
@@ -129,25 +132,18 @@ async def test_what_a_sentry_without_a_store_noted_is_over_when_the_gang_stands(
         status = {"phase": phase, "conditions": [full] if phase == "Pending" else []}
         return {"metadata": {"name": f"p{rank}", "uid": f"u{rank}", "labels": labels}, "spec": {"containers": []}, "status": status}
 
-    class Api:
-        async def resource(self, api: str, kind: str) -> str:
-            return kind
+    def pods(_: Request) -> dict[str, Any]:
+        items = [pod(rank, phase) for rank, phase in enumerate(looks.pop(0))]
+        if not looks:
+            server.of("Workflow")[0]["status"]["phase"] = "Failed"
+        return {"metadata": {}, "items": items}
 
-        async def list(self, *told: Any, **more: Any) -> list[Any]:
-            return [pod(rank, phase) for rank, phase in enumerate(looks.pop(0))]
-
-        async def get(self, *told: Any) -> Any:
-            return workflow if looks else {**workflow, "status": {"phase": "Failed"}}
-
-        async def patch(self, kind: str, name: str, body: Any, namespace: str, **more: Any) -> None:
-            for key, value in body["metadata"]["annotations"].items():
-                workflow["metadata"]["annotations"].pop(key, None)
-                workflow["metadata"]["annotations"] |= {} if value is None else {key: value}
-
+    server = ApiServer(workflow)
+    server.on("GET .*/pods", pods)
     monkeypatch.setattr("perfdag.steps.sentry.EVERY", 0.01)
     monkeypatch.setattr("perfdag.steps.sentry.HOPELESS_SECONDS", 0.0)
-    api: Any = Api()
-    await _guard(api, place(), 60.0, None)
+    await _guard(server.client(), place(), 60.0, None)
+    [workflow] = server.of("Workflow")
     assert of_annotations(workflow)[1].keys() == ({1} if stands else {0, 1})
     workflow["metadata"]["annotations"] = as_annotations(
         head(workflow), (), {k: v for k, v in of_annotations(workflow)[1].items() if not k}
