@@ -332,7 +332,7 @@ class _InProcess(Kube):
     """perfdag's client whose requests are answered without a connection."""
 
     def __init__(self, server: ApiServer, **options: Any) -> None:
-        cluster = Cluster("https://fake", "fake", server.namespace, Credentials(), "test")
+        cluster = Cluster("http://fake", "fake", server.namespace, Credentials(), "test")
         super().__init__(cluster, **{key: value for key, value in options.items() if key != "context"})
         self.server = server
 

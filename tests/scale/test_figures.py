@@ -14,8 +14,7 @@ import pytest
 
 from perfdag.benchmark import get
 from perfdag.gate import own_gates
-from perfdag.kube import KubeError
-from perfdag.kubeconfig import Cluster, Credentials
+from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import apimetrics, apiservers, gates, measured, prometheus, run_vmi, table, vmi
 from perfdag.steps.scale.clock import Offset
 from perfdag.steps.scale.generator import Submission, Submitted
@@ -24,6 +23,7 @@ from perfdag.steps.scale.rows import Row
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import Session
 from perfdag.steps.scale.templates import load
+from tests.fakes.api_server import ApiServer, failure
 
 
 class TestGates:
@@ -235,21 +235,14 @@ class TestApiMetrics:
         assert apimetrics.worst(calls, "DELETECOLLECTION", least=1) == pytest.approx(1 + 9 * 0.99)
 
 
-class Control:
-    """A control plane with API servers at these addresses, of which some renew a Lease, and one may be out of reach."""
-
-    def __init__(self, hosts: list[str], renewed: list[str], port: int = 0) -> None:
-        self.cluster = Cluster("http://127.0.0.1:9", "x", "default", Credentials(), "test")
-        slices = [{"ports": [{"port": port}], "endpoints": [{"addresses": [host]} for host in hosts]}] if hosts else []
-        self.lists = {"EndpointSlice": slices, "Lease": [{"spec": {"renewTime": f"2026-01-01T00:{at}Z"}} for at in renewed]}
-
-    async def resource(self, api_version: str, kind: str) -> str:
-        if not self.lists[kind]:
-            raise KubeError(403, "Forbidden", "no")
-        return kind
-
-    async def list(self, kind: str, namespace: str, *, labels: str) -> Any:
-        return self.lists[kind]
+def control(hosts: list[str], renewed: list[str], port: int = 0) -> Kube:
+    """A client of a control plane with API servers at these addresses, of which some renew a Lease, and one may be out of reach."""
+    slices = [{"ports": [{"port": port}], "endpoints": [{"addresses": [host]} for host in hosts]}] if hosts else []
+    leases = [{"spec": {"renewTime": f"2026-01-01T00:{at}Z"}} for at in renewed]
+    server = ApiServer()
+    server.on("/endpointslices", lambda _: {"metadata": {}, "items": slices} if slices else failure(403))
+    server.on("/leases", lambda _: {"metadata": {}, "items": leases} if leases else failure(403))
+    return server.client()
 
 
 class TestApiServers:
@@ -259,9 +252,9 @@ class TestApiServers:
         ids=["nothing tells", "one", "one that was replaced"],
     )
     async def test_the_only_one_is_asked_as_ever(self, hosts: list[str], renewed: list[str]) -> None:
-        control: Any = Control(hosts, renewed)
-        async with apiservers.each_of(control) as servers:
-            assert servers == [control]
+        kube = control(hosts, renewed)
+        async with apiservers.each_of(kube) as servers:
+            assert servers == [kube]
 
     async def test_several_are_asked_each_at_its_own_address_and_added_up(self) -> None:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -277,7 +270,7 @@ class TestApiServers:
             port = free.getsockname()[1]
         server = await asyncio.start_server(serve, ["127.0.0.2", "127.0.0.3"], port)
         try:
-            async with apiservers.each_of(Control(["127.0.0.2", "127.0.0.3"], [], port)) as servers:  # type: ignore[arg-type]
+            async with apiservers.each_of(control(["127.0.0.2", "127.0.0.3"], [], port)) as servers:
                 found = await apimetrics.scrape(servers)
         finally:
             server.close()
@@ -293,7 +286,7 @@ class TestApiServers:
     )
     async def test_where_not_all_can_be_asked_there_is_no_data(self, hosts: list[str], renewed: list[str], told: str) -> None:
         with pytest.raises(KubeError, match=told):
-            async with apiservers.each_of(Control(hosts, renewed, 9)):  # type: ignore[arg-type]
+            async with apiservers.each_of(control(hosts, renewed, 9)):
                 pass
 
 
