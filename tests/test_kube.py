@@ -242,39 +242,22 @@ class TestWatch:
                     break
         assert seen == [("ADDED", "b"), ("DELETED", "a")]
 
-    async def test_410_relists_and_tells_what_vanished(self, fake: Any) -> None:
-        lists = 0
-
-        async def answer(request: web.Request) -> web.StreamResponse:
-            nonlocal lists
-            if "watch" not in request.query:
-                lists += 1
-                items = [pod("a", 1), pod("b", 2)] if lists == 1 else [pod("b", 7), pod("c", 8)]
-                return web.json_response({"metadata": {"resourceVersion": str(2 if lists == 1 else 9)}, "items": items})
-            stream = web.StreamResponse()
-            await stream.prepare(request)
-            if request.query["resourceVersion"] == "2":
-                await stream.write(json.dumps({"type": "MODIFIED", "object": pod("b", 3)}).encode()[:20])
-                await asyncio.sleep(0.05)  # a change may come in two pieces
-                await stream.write(json.dumps({"type": "MODIFIED", "object": pod("b", 3)}).encode()[20:] + b"\n")
-                return stream
-            if request.query["resourceVersion"] == "3":
-                gone = {
-                    "type": "ERROR",
-                    "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "old"},
-                }
-                await stream.write(json.dumps(gone).encode() + b"\n")
-                return stream
-            await stream.write(json.dumps({"type": "BOOKMARK", "object": pod("", 11)}).encode() + b"\n")
-            await stream.write(json.dumps({"type": "DELETED", "object": pod("c", 12)}).encode() + b"\n")
-            await asyncio.sleep(5)
-            return stream
-
+    async def test_410_relists_and_tells_what_vanished(self) -> None:
+        server = ApiServer(pod("a", 1), pod("b", 2))
         seen: list[tuple[str, str, bool]] = []
-        async with Kube(await fake(answer)) as kube:
+        async with client(server) as kube:
             async for event in kube.watch(PODS, "default"):
                 seen.append((event.type, event.object["metadata"]["name"], event.listed))
-                if event.object["metadata"].get("resourceVersion") == "12":
+                if len(seen) == 2:
+                    server.add(pod("b", 3))
+                elif len(seen) == 3:
+                    del server.objects[server.path(pod("a", 1))]
+                    server.add(pod("c", 8))
+                    server.expire()
+                elif len(seen) == 6:
+                    server.bookmark()
+                    await kube.delete(PODS, "c")
+                elif len(seen) == 8:
                     break
             assert kube.counts["relist 410"] == 1
         assert seen == [

@@ -11,7 +11,7 @@ import itertools
 import json
 import re
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -85,10 +85,10 @@ class Answer:
         return self.body if isinstance(self.body, bytes) else json.dumps(self.body).encode()
 
 
-def failure(status: int, message: str = "no", reason: str = "", headers: Mapping[str, str] | None = None) -> Answer:
+def failure(status: int, message: str = "no", reason: str = "") -> Answer:
     """Return an answer with a Status; `status` 0 breaks the connection."""
     body = {"kind": "Status", "code": status, "reason": reason or REASONS.get(status, "Failure"), "message": message}
-    return Answer(status, body, headers or {})
+    return Answer(status, body)
 
 
 Hook = Callable[[Request], "Answer | Object | Awaitable[Answer | Object | None] | None"]
@@ -105,8 +105,7 @@ class ApiServer:
         self.requests: list[Request] = []
         self.namespace, self._absent = namespace, absent
         self._kinds = {(api, kind.rstrip("*")): "*" not in kind for api, kinds in KINDS.items() for kind in kinds.split()}
-        self._versions, self._expired = itertools.count(1), 0
-        self._version = 0
+        self._version = self._expired = 0
         self._events: list[tuple[str, Object, str]] = []
         self._watches: list[tuple[asyncio.AbstractEventLoop, asyncio.Queue[None]]] = []
         self._hooks: list[tuple[re.Pattern[str], Hook]] = []
@@ -149,10 +148,10 @@ class ApiServer:
         """
         self._hooks.insert(0, (re.compile(pattern), hook))
 
-    def fail(self, pattern: str, status: int = 503, message: str = "no", *, times: int = -1, reason: str = "") -> None:
-        """Refuse the next `times` requests that match `pattern` (all of them by default); status 0 breaks the connection."""
+    def fail(self, pattern: str, status: int = 503, message: str = "no", *, times: int = -1) -> None:
+        """Refuse the next `times` requests that match `pattern`, all of them by default; status 0 breaks the connection."""
         left = itertools.count(times, -1)
-        self.on(pattern, lambda _: failure(status, message, reason) if times < 0 or next(left) > 0 else None)
+        self.on(pattern, lambda _: failure(status, message) if times < 0 or next(left) > 0 else None)
 
     def count(self, pattern: str) -> int:
         """Return how many requests matched `pattern`."""
@@ -165,7 +164,7 @@ class ApiServer:
 
     def bookmark(self) -> None:
         """Send a bookmark with a new version to all watches."""
-        self._version = next(self._versions)
+        self._version += 1
         self._events.append(("BOOKMARK", {"metadata": {"name": "", "resourceVersion": str(self._version)}}, ""))
         self._wake()
 
@@ -212,7 +211,7 @@ class ApiServer:
             if namespace:
                 meta["namespace"] = namespace
             if not meta.get("name"):
-                meta["name"] = f"{meta['generateName']}{next(self._versions):05}"
+                meta["name"] = f"{meta['generateName']}{len(self.requests):05}"
             path = f"{request.path}/{meta['name']}"
             if path in self.objects:
                 return failure(409, f'{plural(kind)} "{meta["name"]}" already exists', "AlreadyExists")
@@ -256,7 +255,7 @@ class ApiServer:
 
     def _store(self, path: str, body: Object) -> None:
         old = self.objects.get(path)
-        self._version = next(self._versions)
+        self._version += 1
         meta = body["metadata"] = {**body["metadata"], "resourceVersion": str(self._version)}
         meta.setdefault("uid", old["metadata"]["uid"] if old else f"uid-{self._version}")
         meta.setdefault("creationTimestamp", "2026-01-01T00:00:00Z")
@@ -277,7 +276,7 @@ class ApiServer:
 
     def _drop(self, path: str) -> None:
         body = self.objects.pop(path)
-        self._version = next(self._versions)
+        self._version += 1
         gone = {**body, "metadata": {**body["metadata"], "resourceVersion": str(self._version)}}
         self._events.append(("DELETED", gone, path))
         self._wake()
@@ -287,7 +286,7 @@ class ApiServer:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(queue.put_nowait, None)
 
-    async def watch(self, request: Request) -> AsyncIterator[bytes]:
+    async def watch(self, request: Request) -> AsyncGenerator[bytes, None]:
         """Give the lines of a watch, without end unless it expired."""
         queue: asyncio.Queue[None] = asyncio.Queue()
         entry = asyncio.get_running_loop(), queue
@@ -324,7 +323,9 @@ class ApiServer:
         await stream.prepare(request)
         async with contextlib.aclosing(self.watch(asked)) as lines:
             async for line in lines:
-                await stream.write(line + b"\n")
+                await stream.write(line[:20])
+                await asyncio.sleep(0)  # a change may come in two pieces
+                await stream.write(line[20:] + b"\n")
         return stream
 
 
