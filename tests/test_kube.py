@@ -328,7 +328,6 @@ class TestWatch:
                     pass
         assert caught.value.status == 503
 
-
     async def test_a_refusal_is_raised(self) -> None:
         server = ApiServer()
         server.fail("/pods", 403, 'pods is forbidden: User "x" cannot list resource "pods"')

@@ -223,7 +223,12 @@ VOLCANO = "batch.volcano.sh/v1alpha1"
 def volcano_job(name: str, since: str = "2026-01-01T00:00:02Z") -> dict[str, Any]:
     made = body(name, run="r")
     conditions = [{"status": "Pending", "lastTransitionTime": "2026-01-01T00:00:01Z"}]
-    return {**made, "apiVersion": VOLCANO, "kind": "Job", "status": {"conditions": conditions, "state": {"phase": "Running", "lastTransitionTime": since}}}
+    return {
+        **made,
+        "apiVersion": VOLCANO,
+        "kind": "Job",
+        "status": {"conditions": conditions, "state": {"phase": "Running", "lastTransitionTime": since}},
+    }
 
 
 class TestForms:

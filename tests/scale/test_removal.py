@@ -66,7 +66,9 @@ VOLCANO = "scheduling.volcano.sh/v1beta1"
 def queues(why: str) -> ApiServer:
     """Two queues and a pod of run r; `why` is what deleting queue `a` is refused with (Volcano's: until it was closed)."""
     named = [(VOLCANO, "Queue", "a"), (VOLCANO, "Queue", "b"), ("v1", "Pod", "p")]
-    server = ApiServer(*({"apiVersion": api, "kind": kind, "metadata": {"name": name, "labels": {RUN_LABEL: "r"}}} for api, kind, name in named))
+    server = ApiServer(
+        *({"apiVersion": api, "kind": kind, "metadata": {"name": name, "labels": {RUN_LABEL: "r"}}} for api, kind, name in named)
+    )
     server.on("DELETE .*/queues/a$", lambda _: None if "losed" in why and server.of("Command") else failure(403, why))
     return server
 

@@ -14,7 +14,9 @@ from .test_plan_step import place
 def test_a_step_that_fails_by_itself_says_so_and_one_that_is_ended_does_not(
     code: int | None, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = ApiServer({"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "metadata": {"name": place().workflow, "namespace": "bench"}})
+    server = ApiServer(
+        {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "metadata": {"name": place().workflow, "namespace": "bench"}}
+    )
 
     def work() -> int:
         if code is None:

@@ -93,12 +93,8 @@ GPU, BY_HAND, NET = shape(resources={"nvidia.com/gpu": 1}), shape(volume={"stora
 
 async def test_a_network_is_lacking_without_multus_and_without_its_definition() -> None:
     assert "no Multus" in (await lacking(cluster(), [shape(), NET], "bench"))[1]
-    assert (await lacking(network("other"), [NET], "bench"))[0].endswith(
-        "there is no such NetworkAttachmentDefinition in namespace b"
-    )
-    assert (
-        await lacking(network("net"), [NET, shape(network={"name": "x", "default": True})], "bench") == {}
-    )
+    assert (await lacking(network("other"), [NET], "bench"))[0].endswith("there is no such NetworkAttachmentDefinition in namespace b")
+    assert await lacking(network("net"), [NET, shape(network={"name": "x", "default": True})], "bench") == {}
 
 
 async def test_nodes_that_are_added_on_demand_are_waited_for() -> None:
