@@ -23,6 +23,7 @@ from perfdag.steps.plan import step
 from perfdag.steps.pods import Pod
 from perfdag.store import S3Store, StoreError, open_store
 from perfdag.suite import loads
+from tests.fakes.api_server import ApiServer
 
 from .steps.test_plan_step import place as here
 
@@ -290,23 +291,12 @@ def test_a_gang_of_volcano_has_its_pod_group_until_the_run_is_deleted(place: Pla
         assert kube.run(groups) == []
 
 
-class Client:
-    """A client of nothing."""
-
-    def __init__(self, **options: Any) -> None: ...
-
-    async def __aenter__(self) -> "Client":
-        return self
-
-    async def __aexit__(self, *_: object) -> None: ...
-
-
 async def test_a_refusal_ends_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refused(*told: Any) -> View:
         raise KubeError(403, "Forbidden", "may not get workflows")
 
     monkeypatch.setattr("perfdag.cli.cluster_run.view", refused)
-    monkeypatch.setattr("perfdag.kube.Kube", Client)
+    monkeypatch.setattr("perfdag.kube.Kube", ApiServer().client)
     with pytest.raises(KubeError):  # of which main makes exit code 4
         await follow("w", "bench")
 
@@ -327,7 +317,7 @@ async def test_a_watch_survives_a_connection_that_is_lost_twice(
         return answer
 
     monkeypatch.setattr("perfdag.cli.cluster_run.view", view)
-    monkeypatch.setattr("perfdag.kube.Kube", Client)
+    monkeypatch.setattr("perfdag.kube.Kube", ApiServer().client)
     monkeypatch.setattr("perfdag.cli.submit.EVERY", 0.01)
     assert await follow("w", "bench") == 3
     assert answers == []
@@ -371,7 +361,7 @@ async def test_a_watch_tells_what_a_run_waited_for_when_its_pod_is_gone(
         return views.pop(0)
 
     monkeypatch.setattr("perfdag.cli.cluster_run.view", view)
-    monkeypatch.setattr("perfdag.kube.Kube", Client)
+    monkeypatch.setattr("perfdag.kube.Kube", ApiServer().client)
     monkeypatch.setattr("perfdag.cli.submit.EVERY", 0.01)
     assert await follow("w", "bench") == 1
     assert capsys.readouterr().err == "workflow w Failed: plan: Unschedulable: persistentvolumeclaim nope not found\n"
@@ -421,7 +411,7 @@ async def test_a_watch_of_a_run_of_another_version_says_why_its_end_is_not_known
         return View(ended)
 
     monkeypatch.setattr("perfdag.cli.cluster_run.view", view)
-    monkeypatch.setattr("perfdag.kube.Kube", Client)
+    monkeypatch.setattr("perfdag.kube.Kube", ApiServer().client)
     assert await follow("w", "bench") == 1
     assert said in capsys.readouterr().err
 
@@ -451,12 +441,12 @@ async def test_a_plan_step_that_failed_says_why_before_the_table(
     async def view(*told: Any) -> View:
         return seen
 
-    async def logs(self: Client, pod: str, namespace: str, container: str) -> AsyncIterator[str]:
+    async def logs(self: Kube, pod: str, namespace: str, container: str) -> AsyncIterator[str]:
         yield f"log of {pod}"
 
     monkeypatch.setattr("perfdag.cli.cluster_run.view", view)
-    monkeypatch.setattr("perfdag.kube.Kube", Client)
-    monkeypatch.setattr(Client, "logs", logs, raising=False)
+    monkeypatch.setattr("perfdag.kube.Kube", ApiServer().client)
+    monkeypatch.setattr(Kube, "logs", logs)
     assert await follow("w", "bench") == int(finished if planned == "0" else planned)
     assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("log")] == [
         f"log of w-{each}-pod-{each}1" for each in said

@@ -10,79 +10,66 @@ from perfdag import kube
 from perfdag.cli import claims, doctor_argo, doctor_cluster, doctor_rights
 from perfdag.cli.doctor import Finding
 from perfdag.cli.render import base
-from perfdag.kube import Kube, KubeError, Resource
+from perfdag.kube import Kube
 from perfdag.workflows.templates import Installation
+from tests.fakes.api_server import ApiServer, failure
 
 
-class Cluster:
-    """An API server with these objects by kind; what it is asked of access, it answers with `access` (an HTTP status or a verdict)."""
-
-    def __init__(self, access: int | bool = True, **lists: Any) -> None:
-        self.lists, self.access = lists, access
-
-    async def resource(self, api: str, kind: str) -> Resource:
-        return Resource(api, kind, kind.lower(), True)
-
-    async def list(self, kind: Resource, namespace: str | None = None) -> list[Any]:
-        return list(self.lists.get(kind.kind, []))
-
-    async def get(self, kind: Resource, name: str, namespace: str) -> Any:
-        if name not in self.lists.get(kind.kind, []):
-            raise KubeError(404, "NotFound", f"no {name}")
-
-    async def request(self, method: str, path: str, json: Any) -> Any:
-        if not isinstance(self.access, bool):
-            raise KubeError(self.access, "Forbidden", "no")
-        return {"status": {"allowed": self.access}}
+def account(access: bool | int = True, name: str = "perfdag-run") -> Kube:
+    """A client of an API server with this account, which answers what it is asked of access with a verdict or an HTTP status."""
+    server = ApiServer({"kind": "ServiceAccount", "metadata": {"name": name, "namespace": "bench"}})
+    verdict = {"status": {"allowed": access}} if isinstance(access, bool) else failure(access)
+    server.on("accessreviews", lambda _: verdict)
+    return server.client()
 
 
 def deployment(image: str) -> dict[str, Any]:
-    return {"spec": {"template": {"spec": {"containers": [{"image": image}]}}}}
+    spec = {"template": {"spec": {"containers": [{"image": image}]}}}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "argo", "namespace": "argo"}, "spec": spec}
 
 
 def definition(*fields: str) -> dict[str, Any]:
     templates = {"templates": {"items": {"properties": {each: {} for each in fields}}}}
     spec = {"versions": [{"schema": {"openAPIV3Schema": {"properties": {"spec": {"properties": templates if fields else {}}}}}}]}
-    return {"metadata": {"name": "workflowtemplates.argoproj.io"}, "spec": spec}
+    metadata = {"name": "workflowtemplates.argoproj.io"}
+    return {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": metadata, "spec": spec}
 
 
 @pytest.mark.parametrize(
-    ("lists", "state"),
+    ("objects", "state"),
     [
-        ({"Deployment": [deployment("quay.io/argoproj/workflow-controller:v4.1.2")]}, "ok"),
-        ({"Deployment": [deployment("quay.io/argoproj/workflow-controller:v4.0.5")]}, "missing"),
-        ({"Deployment": [deployment("r/workflow-controller@sha256:00")], "CustomResourceDefinition": [definition("pendingTimeout")]}, "ok"),
-        ({"CustomResourceDefinition": [definition("timeout")]}, "missing"),
-        ({"CustomResourceDefinition": [definition()]}, "warn"),
-        ({}, "warn"),
+        ([deployment("quay.io/argoproj/workflow-controller:v4.1.2")], "ok"),
+        ([deployment("quay.io/argoproj/workflow-controller:v4.0.5")], "missing"),
+        ([deployment("r/workflow-controller@sha256:00"), definition("pendingTimeout")], "ok"),
+        ([definition("timeout")], "missing"),
+        ([definition()], "warn"),
+        ([], "warn"),
     ],
 )
-async def test_argo_has_to_know_pending_timeout(lists: dict[str, Any], state: str) -> None:
-    cluster: Any = Cluster(**lists)
-    *_, last = await doctor_argo.findings(cluster)
+async def test_argo_has_to_know_pending_timeout(objects: list[dict[str, Any]], state: str) -> None:
+    *_, last = await doctor_argo.findings(ApiServer(*objects).client())
     assert last.state == state
     assert "4.1" in last.what + last.do
 
 
 @pytest.mark.parametrize(
-    ("cluster", "state", "words"),
+    ("kube", "state", "words"),
     [
-        (Cluster(ServiceAccount=["perfdag-run"]), "ok", "has its rights"),
-        (Cluster(False, ServiceAccount=["perfdag-run"]), "missing", "may not create podgroups"),
-        (Cluster(403, ServiceAccount=["perfdag-run"]), "warn", "is not known"),
-        (Cluster(), "missing", "there is no service account perfdag-run"),
+        (account(), "ok", "has its rights"),
+        (account(False), "missing", "may not create podgroups"),
+        (account(403), "warn", "is not known"),
+        (account(name="another"), "missing", "there is no service account perfdag-run"),
     ],
 )
-async def test_an_account_is_there_and_has_its_rights_or_nobody_knows(cluster: Any, state: str, words: str) -> None:
-    found: Finding = await doctor_rights.account(cluster, "bench", "perfdag-run", [("x", "podgroups", "create")], "install")
+async def test_an_account_is_there_and_has_its_rights_or_nobody_knows(kube: Kube, state: str, words: str) -> None:
+    found: Finding = await doctor_rights.account(kube, "bench", "perfdag-run", [("x", "podgroups", "create")], "install")
     assert found.state == state
     assert words in found.what
 
 
 @pytest.mark.parametrize(("access", "state", "words"), [(True, "ok", "you may submit"), (False, "missing", "you may not create workflows")])
 async def test_whoever_asks_may_submit_or_is_told_what_is_missing(access: bool, state: str, words: str) -> None:
-    cluster: Any = Cluster(access)
-    [found] = await doctor_rights.own(cluster, "bench")
+    [found] = await doctor_rights.own(account(access), "bench")
     assert (found.state, found.what[: len(words)]) == (state, words)
 
 
@@ -98,13 +85,11 @@ async def test_whoever_asks_may_submit_or_is_told_what_is_missing(access: bool, 
 async def test_a_claim_that_two_nodes_cannot_mount_is_found_where_batches_overlap(
     modes: list[str] | None, parallel: int, words: str | None
 ) -> None:
-    class Claims(Cluster):
-        async def get(self, kind: Resource, name: str, namespace: str) -> Any:
-            if modes is None:
-                raise KubeError(404, "NotFound", "no")
-            return {"spec": {"accessModes": modes}}
-
-    cluster: Any = Claims()
+    server = ApiServer()
+    if modes is not None:
+        metadata = {"name": "results", "namespace": "bench"}
+        server.add({"kind": "PersistentVolumeClaim", "metadata": metadata, "spec": {"accessModes": modes}})
+    cluster = server.client()
     found = await claims.findings(cluster, "bench", "claim://results", parallel)
     assert [each.what[: len(words or "")] for each in found] == ([words] if words else [])
     assert await claims.findings(cluster, "bench", "s3://b/r", parallel) == []

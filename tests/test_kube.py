@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import json
 import os
 import time
@@ -17,6 +18,7 @@ from aiohttp import web
 from perfdag.kube import Event, Kube, KubeError, Resource, run
 from perfdag.kubeconfig import Cluster, Credentials, load
 from perfdag.kuberead import METADATA
+from tests.fakes.api_server import ApiServer, Handle, client, served
 
 PODS = Resource("v1", "Pod", "pods", True)
 PEM = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
@@ -131,32 +133,16 @@ class TestConfig:
             assert load(kubeconfig=kubeconfig(tmp_path / "c", {}, {"server": server})).proxy == proxy
 
 
-Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
 @pytest.fixture
-async def fake() -> AsyncIterator[Callable[[Answer], Awaitable[Cluster]]]:
+async def fake() -> AsyncIterator[Callable[[Handle], Awaitable[Cluster]]]:
     """Serve one handler for every path on loopback; gives the Cluster to reach it."""
-    runners: list[web.AppRunner] = []
-
-    async def serve(answer: Answer) -> Cluster:
-        app = web.Application()
-        app.router.add_route("*", "/{tail:.*}", answer)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        runners.append(runner)
-        port = runner.addresses[0][1]
-        return Cluster(f"http://127.0.0.1:{port}", "fake", "default", Credentials(), "test")
-
-    yield serve
-    for runner in runners:
-        await runner.cleanup()
+    async with contextlib.AsyncExitStack() as stack:
+        yield lambda answer: stack.enter_async_context(served(answer))
 
 
 def pod(name: str, version: int) -> dict[str, Any]:
-    return {"metadata": {"name": name, "namespace": "default", "uid": name, "resourceVersion": str(version)}}
+    metadata = {"name": name, "namespace": "default", "uid": name, "resourceVersion": str(version)}
+    return {"kind": "Pod", "metadata": metadata}
 
 
 class TestRetries:
@@ -244,58 +230,34 @@ class TestRetries:
 
 
 class TestWatch:
-    async def test_410_tells_what_vanished_of_the_objects_that_the_caller_knew(self, fake: Any) -> None:
-        async def answer(request: web.Request) -> web.StreamResponse:
-            if "watch" not in request.query:
-                return web.json_response({"metadata": {"resourceVersion": "9"}, "items": [pod("b", 7)]})
-            stream = web.StreamResponse()
-            await stream.prepare(request)
-            gone = {"kind": "Status", "code": 410, "reason": "Expired", "message": "old"}
-            await stream.write(json.dumps({"type": "ERROR", "object": gone}).encode() + b"\n")
-            return stream
-
+    async def test_410_tells_what_vanished_of_the_objects_that_the_caller_knew(self) -> None:
+        server = ApiServer(pod("b", 7))
+        server.expire()
         known = {pod(name, 1)["metadata"]["uid"]: ("default", name) for name in ("a", "b")}
         seen: list[tuple[str, str]] = []
-        async with Kube(await fake(answer)) as kube:
-            async for event in kube.watch(PODS, "default", resource_version="2", known=known):
+        async with client(server) as kube:
+            async for event in kube.watch(PODS, "default", resource_version="0", known=known):
                 seen.append((event.type, event.object["metadata"]["name"]))
                 if len(seen) == 2:
                     break
         assert seen == [("ADDED", "b"), ("DELETED", "a")]
 
-    async def test_410_relists_and_tells_what_vanished(self, fake: Any) -> None:
-        lists = 0
-
-        async def answer(request: web.Request) -> web.StreamResponse:
-            nonlocal lists
-            if "watch" not in request.query:
-                lists += 1
-                items = [pod("a", 1), pod("b", 2)] if lists == 1 else [pod("b", 7), pod("c", 8)]
-                return web.json_response({"metadata": {"resourceVersion": str(2 if lists == 1 else 9)}, "items": items})
-            stream = web.StreamResponse()
-            await stream.prepare(request)
-            if request.query["resourceVersion"] == "2":
-                await stream.write(json.dumps({"type": "MODIFIED", "object": pod("b", 3)}).encode()[:20])
-                await asyncio.sleep(0.05)  # a change may come in two pieces
-                await stream.write(json.dumps({"type": "MODIFIED", "object": pod("b", 3)}).encode()[20:] + b"\n")
-                return stream
-            if request.query["resourceVersion"] == "3":
-                gone = {
-                    "type": "ERROR",
-                    "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "old"},
-                }
-                await stream.write(json.dumps(gone).encode() + b"\n")
-                return stream
-            await stream.write(json.dumps({"type": "BOOKMARK", "object": pod("", 11)}).encode() + b"\n")
-            await stream.write(json.dumps({"type": "DELETED", "object": pod("c", 12)}).encode() + b"\n")
-            await asyncio.sleep(5)
-            return stream
-
+    async def test_410_relists_and_tells_what_vanished(self) -> None:
+        server = ApiServer(pod("a", 1), pod("b", 2))
         seen: list[tuple[str, str, bool]] = []
-        async with Kube(await fake(answer)) as kube:
+        async with client(server) as kube:
             async for event in kube.watch(PODS, "default"):
                 seen.append((event.type, event.object["metadata"]["name"], event.listed))
-                if event.object["metadata"].get("resourceVersion") == "12":
+                if len(seen) == 2:
+                    server.add(pod("b", 3))
+                elif len(seen) == 3:
+                    del server.objects[server.path(pod("a", 1))]
+                    server.add(pod("c", 8))
+                    server.expire()
+                elif len(seen) == 6:
+                    server.bookmark()
+                    await kube.delete(PODS, "c")
+                elif len(seen) == 8:
                     break
             assert kube.counts["relist 410"] == 1
         assert seen == [
@@ -335,33 +297,21 @@ class TestWatch:
         assert asked == ["1", "2", "3", "4", "5"]
 
     @pytest.mark.parametrize("patience", [30.0, None])
-    async def test_an_api_server_that_is_away_is_waited_for_by_the_clock(self, fake: Any, patience: float | None) -> None:
+    async def test_an_api_server_that_is_away_is_waited_for_by_the_clock(self, patience: float | None) -> None:
         """It expires the watch, refuses the new list and the watch after it more often than a request is tried again, and is back."""
-        refusals = iter(["list", "list", "", "watch", "watch"])
-
-        async def answer(request: web.Request) -> web.StreamResponse:
-            if "watch" not in request.query:
-                if next(refusals, "") == "list":
-                    return web.Response(status=503)
-                return web.json_response({"metadata": {"resourceVersion": "9"}, "items": [pod("b", 7)]})
-            if request.query["resourceVersion"] == "2":
-                return web.Response(status=410)
-            if next(refusals, "") == "watch":
-                return web.Response(status=503)
-            stream = web.StreamResponse()
-            await stream.prepare(request)
-            await stream.write(json.dumps({"type": "ADDED", "object": pod("c", 12)}).encode() + b"\n")
-            return stream
-
-        seen: list[str] = []
+        server, seen = ApiServer(pod("b", 7)), list[str]()
+        server.expire()
+        server.fail("/pods[?]limit", 503, times=2)
+        server.fail("/pods[?]watch.*resourceVersion=1", 503, times=2)
 
         async def follow(kube: Kube) -> None:
-            async for event in kube.watch(PODS, "default", resource_version="2", patience=patience):
+            async for event in kube.watch(PODS, "default", resource_version="0", patience=patience):
                 seen.append(event.object["metadata"]["name"])
                 if seen[-1] == "c":
                     return
+                server.add(pod("c", 12))
 
-        async with Kube(await fake(answer), retries=0) as kube:
+        async with served(server) as cluster, Kube(cluster, retries=0) as kube:
             if patience is None:
                 with pytest.raises(KubeError):
                     await follow(kube)
@@ -369,21 +319,19 @@ class TestWatch:
                 await follow(kube)
         assert seen == ([] if patience is None else ["b", "c"])
 
-    async def test_an_api_server_that_stays_away_is_given_up(self, fake: Any) -> None:
-        async def answer(_: web.Request) -> web.Response:
-            return web.Response(status=503)
-
-        async with Kube(await fake(answer), retries=0) as kube:
-            with pytest.raises(KubeError, match="503"):
+    async def test_an_api_server_that_stays_away_is_given_up(self) -> None:
+        server = ApiServer()
+        server.fail("/pods", 503)
+        async with served(server) as cluster, Kube(cluster, retries=0) as kube:
+            with pytest.raises(KubeError) as caught:
                 async for _ in kube.watch(PODS, "default", resource_version="2", patience=0.3):
                     pass
+        assert caught.value.status == 503
 
-    async def test_a_refusal_is_raised(self, fake: Any) -> None:
-        async def answer(_: web.Request) -> web.Response:
-            message = 'pods is forbidden: User "x" cannot list resource "pods"'
-            return web.json_response({"kind": "Status", "reason": "Forbidden", "message": message}, status=403)
-
-        async with Kube(await fake(answer)) as kube:
+    async def test_a_refusal_is_raised(self) -> None:
+        server = ApiServer()
+        server.fail("/pods", 403, 'pods is forbidden: User "x" cannot list resource "pods"')
+        async with client(server) as kube:
             with pytest.raises(KubeError, match=r"cannot list.*grant it"):
                 async for _ in kube.watch(PODS):
                     pass

@@ -9,11 +9,11 @@ from perfdag.abtest import on_cluster, prepare
 from perfdag.cli import main
 from perfdag.cli.cluster_run import Installed
 from perfdag.confirm import begin
-from perfdag.kube import KubeError
 from perfdag.parts import Part, part_key
 from perfdag.plan import Plan, make_plan
 from perfdag.store import FolderStore, StoreError
 from perfdag.suite import loads
+from tests.fakes.api_server import ApiServer
 
 SUITE = "name: s\npriority: 7\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"
 ID = "20260101T020000Z-0a1b2c3d"
@@ -23,48 +23,29 @@ ROOT = "s3://bench/results"
 def workflow(name: str, run_id: str, at: str, store: str) -> dict[str, Any]:
     labels = {"perfdag/suite": "s", **({"perfdag/run": run_id} if run_id else {})}
     spec = {"priority": 3, "arguments": {"parameters": [{"name": "store", "value": store}]}}
-    return {"metadata": {"name": name, "labels": labels, "creationTimestamp": f"2026-01-01T0{at}:00:00Z"}, "spec": spec}
+    metadata = {"name": name, "labels": labels, "creationTimestamp": f"2026-01-01T0{at}:00:00Z"}
+    return {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "metadata": metadata, "spec": spec}
 
 
-class Cluster:
-    """What `perfdag.kube.Kube` answers, and the runs that were started."""
+class Cluster(ApiServer):
+    """An API server, and the runs that were started."""
 
-    workflows: list[dict[str, Any]]
     started: list[tuple[str, dict[str, str], int]]
-
-    def __init__(self, **options: Any) -> None: ...
-
-    async def __aenter__(self) -> "Cluster":
-        return self
-
-    async def __aexit__(self, *_: object) -> None: ...
-
-    async def resource(self, api: str, kind: str) -> str:
-        return kind
-
-    async def list(self, kind: str, namespace: str) -> list[dict[str, Any]]:
-        return self.workflows
-
-    async def request(self, method: str, path: str) -> dict[str, Any]:
-        if not path.endswith("kube-system"):
-            raise KubeError(404, "NotFound", path)
-        return {"metadata": {"uid": "k8s-1"}}
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> type[Cluster]:
-    class Played(Cluster):
-        workflows: list[dict[str, Any]] = []
-        started: list[tuple[str, dict[str, str], int]] = []
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    played = Cluster({"kind": "Namespace", "metadata": {"name": "kube-system", "uid": "k8s-1"}}, namespace="bench")
+    played.started = []
 
     def start(self: Installed, suite: str, told: dict[str, str], priority: int) -> str:
-        Played.started.append((suite, told, priority))
+        played.started.append((suite, told, priority))
         return "perfdag-s-new"
 
-    monkeypatch.setattr("perfdag.kube.Kube", Played)
+    monkeypatch.setattr("perfdag.kube.Kube", played.client)
     monkeypatch.setattr("perfdag.cli.cluster_run.installed", lambda namespace: Installed(namespace, False, {"store": ROOT}))
     monkeypatch.setattr(Installed, "start", start)
-    return Played
+    return played
 
 
 @pytest.fixture
@@ -98,9 +79,9 @@ def resume(wanted: str, *more: str) -> int:
 
 @pytest.mark.parametrize("wanted", ["last", "perfdag-s-b", ID])
 def test_a_run_is_named_by_last_its_workflow_or_its_id(
-    wanted: str, cluster: type[Cluster], store: FolderStore, capsys: pytest.CaptureFixture[str]
+    wanted: str, cluster: Cluster, store: FolderStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cluster.workflows = [workflow("perfdag-s-b", ID, "3", ROOT), workflow("perfdag-s-a", "20260101T010000Z-00000000", "2", ROOT)]
+    cluster.add(workflow("perfdag-s-b", ID, "3", ROOT), workflow("perfdag-s-a", "20260101T010000Z-00000000", "2", ROOT))
     put(store, ID)
     assert resume(wanted) == 0
     assert cluster.started == [("s", {"run": ID, "store": ROOT}, 7)]
@@ -108,13 +89,13 @@ def test_a_run_is_named_by_last_its_workflow_or_its_id(
 
 
 @pytest.mark.parametrize("wanted", ["last", "perfdag-s-b"])
-def test_on_a_claim_its_workflow_tells_the_run(wanted: str, cluster: type[Cluster]) -> None:
-    cluster.workflows = [workflow("perfdag-s-b", ID, "3", "claim://results")]
+def test_on_a_claim_its_workflow_tells_the_run(wanted: str, cluster: Cluster) -> None:
+    cluster.add(workflow("perfdag-s-b", ID, "3", "claim://results"))
     assert resume(wanted) == 0
     assert cluster.started == [("s", {"run": ID, "store": "claim://results"}, 3)]
 
 
-def test_where_no_workflow_is_left_the_store_knows_the_last_run(cluster: type[Cluster], store: FolderStore) -> None:
+def test_where_no_workflow_is_left_the_store_knows_the_last_run(cluster: Cluster, store: FolderStore) -> None:
     plan = put(store, ID)
     assert resume("last") == 0
     begin(store, plan, {plan.points[0].id})
@@ -129,7 +110,7 @@ def test_where_no_workflow_is_left_the_store_knows_the_last_run(cluster: type[Cl
 @pytest.mark.parametrize("more", [["--store", "claim://results"], []])
 @pytest.mark.usefixtures("unreached")
 def test_what_is_no_run_id_is_refused_where_neither_workflow_nor_store_knows_it(
-    more: list[str], cluster: type[Cluster], capsys: pytest.CaptureFixture[str]
+    more: list[str], cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for wanted in ("last", "perfdag-s-b"):
         assert resume(wanted, *more) == 2
@@ -138,8 +119,8 @@ def test_what_is_no_run_id_is_refused_where_neither_workflow_nor_store_knows_it(
     assert [told["run"] for _, told, _ in cluster.started] == [ID]
 
 
-def test_a_workflow_without_a_plan_has_no_run(cluster: type[Cluster], capsys: pytest.CaptureFixture[str]) -> None:
-    cluster.workflows = [workflow("perfdag-x", "", "3", ROOT)]
+def test_a_workflow_without_a_plan_has_no_run(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.add(workflow("perfdag-x", "", "3", ROOT))
     assert resume("perfdag-x") == 2
     assert capsys.readouterr().err == "perfdag submit: workflow perfdag-x has made no plan, so there is nothing to go on with\n"
     assert cluster.started == []
@@ -153,7 +134,7 @@ def test_a_workflow_without_a_plan_has_no_run(cluster: type[Cluster], capsys: py
     ],
 )
 def test_samples_of_two_places_are_no_run(
-    where: dict[str, Any], said: str, cluster: type[Cluster], store: FolderStore, capsys: pytest.CaptureFixture[str]
+    where: dict[str, Any], said: str, cluster: Cluster, store: FolderStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put(store, ID, where)
     assert resume(ID) == 2

@@ -23,12 +23,12 @@ from perfdag.benchmark import Failed, Gang
 from perfdag.cli import main
 from perfdag.cli.queue import _scaler
 from perfdag.hosts import LocalHost
-from perfdag.kube import KubeError
 from perfdag.shape import Shape
 from perfdag.steps.queue.deployment import DeploymentTarget
 from perfdag.steps.queue.tally import ClientStats
 from perfdag.steps.queue_autoscale import QueueAutoscale, QueueAutoscaleParams
 from perfdag.steps.queue_scaling import QueueScaling, QueueScalingParams
+from tests.fakes.api_server import ApiServer
 
 cluster = pytest.mark.skipif(
     "KUBECONFIG" not in os.environ, reason="KUBECONFIG is not set: no cluster to test against"
@@ -311,14 +311,9 @@ def test_a_deployment_that_nothing_scales_is_not_watched(namespace: str, tmp_pat
 
 
 async def test_rights_that_are_missing_are_said(capsys: pytest.CaptureFixture[str]) -> None:
-    class Blind:
-        async def resource(self, *_: str) -> None:
-            """The kind is served."""
-
-        async def list(self, *_: object) -> None:
-            raise KubeError(403, "Forbidden", "somebody cannot list horizontalpodautoscalers")
-
-    target = DeploymentTarget(Blind(), "there", "fake")  # type: ignore[arg-type]
+    server = ApiServer()
+    server.fail("/horizontalpodautoscalers", 403, "somebody cannot list horizontalpodautoscalers")
+    target = DeploymentTarget(server.client(), "there", "fake")
     assert await _scaler(target) is None
     assert (
         "not known whether anything else scales fake: somebody cannot list"

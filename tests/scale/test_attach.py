@@ -6,55 +6,29 @@ from typing import Any
 import orjson
 import pytest
 
-from perfdag.kube import KubeError, Resource
+from perfdag.kube import KubeError
 from perfdag.steps.scale import runai, sampling
 from perfdag.steps.scale.attach import attach, find, follow
 from perfdag.steps.scale.clock import Offset
 from perfdag.steps.scale.files import RunFile, write_run
 from perfdag.steps.scale.generator import Submitted
 from perfdag.steps.scale.observer import Observer
+from tests.fakes.api_server import ApiServer
 
 from .test_completion import SECOND, record
-
-
-class Cluster:
-    """A cluster with two namespaces and what a run made there."""
-
-    def __init__(self, *bodies: dict[str, Any]) -> None:
-        self.bodies = bodies
-
-    async def request(self, verb: str, path: str) -> dict[str, Any]:
-        if path == "/apis":
-            return {"groups": [{"preferredVersion": {"groupVersion": "batch/v1"}}]}
-        kinds = {"/api/v1": ["ConfigMap", "Pod"], "/apis/batch/v1": ["Job"]}[path]
-        return {
-            "resources": [{"name": f"{kind.lower()}s", "kind": kind, "namespaced": True, "verbs": ["list", "delete"]} for kind in kinds]
-        }
-
-    async def resource(self, api_version: str, kind: str) -> Resource:
-        return Resource(api_version, kind, f"{kind.lower()}s", True)
-
-    async def list(self, resource: Resource, namespace: str | None, *, labels: str) -> list[dict[str, Any]]:
-        run = labels.removeprefix("perfdag/run=").removesuffix(",perfdag/index")
-        return [
-            each
-            for each in self.bodies
-            if each["kind"] == resource.kind
-            and each["metadata"]["labels"].get("perfdag/run") == run
-            and "perfdag/index" in each["metadata"]["labels"]
-        ]
 
 
 def job(index: int, run: str = "r", kind: str = "Job") -> dict[str, Any]:
     labels = {"perfdag/run": run, "perfdag/index": str(index)}
     metadata = {"name": f"j-{index}", "namespace": "runai-p", "uid": f"u{index}", "labels": labels}
     metadata["annotations"] = {"perfdag/intended": f"2026-01-01T00:00:0{index}.500000Z"}
-    return {"kind": kind, "metadata": metadata, "spec": {"parallelism": 2, "completions": 2}}
+    api = "batch/v1" if kind == "Job" else "v1"
+    return {"apiVersion": api, "kind": kind, "metadata": metadata, "spec": {"parallelism": 2, "completions": 2}}
 
 
 class TestAttach:
     async def test_a_run_is_found_by_its_id_with_the_time_each_was_due(self) -> None:
-        cluster: Any = Cluster(job(1), job(0), job(2, "other"), job(0, kind="ConfigMap"))
+        cluster = ApiServer(job(1), job(0), job(2, "other"), job(0, kind="ConfigMap")).client()
         kinds = await find(cluster, "r", None)
         file = await attach(cluster, "r", kinds, None)
         assert (file.api_version, file.kind, file.namespaces, file.project, file.expected_pods) == ("batch/v1", "Job", ["runai-p"], "p", 2)
@@ -64,18 +38,20 @@ class TestAttach:
 
     async def test_a_run_that_is_not_there_and_one_of_two_kinds_are_told(self) -> None:
         with pytest.raises(KubeError, match="nothing of run q is on this cluster"):
-            await find(Cluster(job(0)), "q", None)  # type: ignore[arg-type]
-        both: Any = Cluster(job(0), job(1, kind="Pod"))
+            await find(ApiServer(job(0)).client(), "q", None)
+        both = ApiServer(job(0), job(1, kind="Pod")).client()
         with pytest.raises(runai.SettingsError, match=r"run r created Pod, Job; which is measured is in its run\.json"):
             await attach(both, "r", await find(both, "r", None), None)
 
     async def test_what_is_gone_was_submitted_all_the_same(self, tmp_path: Path) -> None:
         """Jobs with a TTL: of two one goes and a third comes, then all are gone, for a second sample of the folder, too."""
-        cluster: Any = Cluster(job(0), job(1), job(0, kind="ConfigMap"))
+        server = ApiServer(job(0), job(1), job(0, kind="ConfigMap"))
+        cluster = server.client()
         read = await follow(cluster, "r", None, None)
 
         async def names(*there: dict[str, Any]) -> list[str]:
-            cluster.bodies = there
+            server.remove()
+            server.add(*there)
             file = await read()
             write_run(tmp_path / "run.json", file, Submitted("r", file.submissions, 0.0, 0))
             return [each.name for each in file.submissions]
@@ -92,7 +68,7 @@ class TestAttach:
         """KubeVirt's launcher pods."""
         pod = job(0, kind="Pod")
         pod["metadata"] |= {"uid": "p", "ownerReferences": [{"uid": "u0", "kind": "Job", "controller": True}]}
-        cluster: Any = Cluster(job(0), pod)
+        cluster = ApiServer(job(0), pod).client()
         kinds = await find(cluster, "r", None)
         assert [each.kind for each in kinds] == ["Job"]
         assert (await attach(cluster, "r", kinds, None)).others == []
@@ -105,7 +81,8 @@ class TestAttach:
         request = sampling.SampleRequest(tmp_path, runai.Settings(), run="r")
         for name in old:
             (tmp_path / name).write_text('{"run": "q"}')
-        cluster: Any = Cluster(job(0), job(1))
+        server = ApiServer(job(0), job(1))
+        cluster = server.client()
         observers: list[Observer] = []
 
         class Asleep(Observer):
@@ -123,7 +100,8 @@ class TestAttach:
         seen = Observer(None, "r", [], ["runai-p"])  # type: ignore[arg-type]
         seen.adopt(record("Pod", "p", "u0", created=1, scheduled=2))
         seen.save(tmp_path / "observed.jsonl")
-        cluster.bodies = (job(1),)
+        server.remove()
+        server.add(job(1))
 
         async def known(*_: Any) -> Any:
             return Offset(0.0, 0.0)
@@ -150,7 +128,7 @@ class TestAttach:
 
     async def test_a_folder_with_the_state_of_another_run_is_not_written_to(self, tmp_path: Path) -> None:
         Observer(None, "q", [], ["runai-p"]).save(tmp_path / "observed.jsonl")  # type: ignore[arg-type]
-        cluster: Any = Cluster(job(0))
+        cluster = ApiServer(job(0)).client()
         with pytest.raises(runai.SettingsError, match="it is the state of run q, not r; give another folder"):
             await sampling.sample(cluster, sampling.SampleRequest(tmp_path, runai.Settings(), run="r"))
         assert [each.name for each in tmp_path.iterdir()] == ["observed.jsonl"]

@@ -22,8 +22,7 @@ from perfdag.steps.scale.moments import Clocks
 from perfdag.steps.scale.rows import rows_of
 from perfdag.steps.scale.schedule import Arrival, Schedule
 from perfdag.steps.scale.templates import Document, Template, TemplateError, built_in, load
-
-from .api import served
+from tests.fakes.api_server import served
 
 
 class TestTemplates:

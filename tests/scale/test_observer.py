@@ -1,12 +1,10 @@
 """Whose objects the observer keeps and counts, and what becomes of a watch that cannot be read, without a cluster."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from aiohttp import web
 
 from perfdag.kube import Event, KubeError
 from perfdag.steps.scale import measured
@@ -15,8 +13,7 @@ from perfdag.steps.scale.moments import Clocks
 from perfdag.steps.scale.observer import Observer
 from perfdag.steps.scale.rows import error_text, rows_of
 from perfdag.steps.scale.stages import extractor
-
-from .api import client
+from tests.fakes.api_server import ApiServer, client
 
 
 def body(uid: str, owner: str = "", name: str = "", run: str = "", ready: bool = False) -> dict[str, Any]:
@@ -221,49 +218,35 @@ def test_a_state_that_cannot_be_gone_on_from_is_told_with_what_to_do(how: str, t
         sampling._restore(observer(), state)
 
 
-class Watched:
-    """Serves Jobs of Volcano: those that are `there`, then, on the watch, those that are `told`."""
-
-    def __init__(self, there: list[dict[str, Any]], told: list[dict[str, Any]]) -> None:
-        self.there, self.told = there, told
-
-    async def handle(self, request: web.Request) -> web.StreamResponse:
-        if request.path == f"/apis/{VOLCANO}":
-            return web.json_response({"resources": [{"name": "jobs", "kind": "Job", "namespaced": True}]})
-        if "watch" not in request.query:
-            return web.json_response({"metadata": {"resourceVersion": "5"}, "items": self.there})
-        answer = web.StreamResponse()
-        await answer.prepare(request)
-        for each in self.told:
-            await answer.write(orjson.dumps({"type": "ADDED", "object": each}) + b"\n")
-        await asyncio.sleep(30)
-        return answer
-
-
 VOLCANO = "batch.volcano.sh/v1alpha1"
 
 
-def volcano_job(name: str, version: int, since: str = "2026-01-01T00:00:02Z") -> dict[str, Any]:
+def volcano_job(name: str, since: str = "2026-01-01T00:00:02Z") -> dict[str, Any]:
     made = body(name, run="r")
-    made["metadata"]["resourceVersion"] = str(version)
     conditions = [{"status": "Pending", "lastTransitionTime": "2026-01-01T00:00:01Z"}]
-    return {**made, "status": {"conditions": conditions, "state": {"phase": "Running", "lastTransitionTime": since}}}
+    return {
+        **made,
+        "apiVersion": VOLCANO,
+        "kind": "Job",
+        "status": {"conditions": conditions, "state": {"phase": "Running", "lastTransitionTime": since}},
+    }
 
 
 class TestForms:
     async def test_jobs_of_volcano_are_followed(self) -> None:
-        server = Watched([volcano_job("a", 4)], [volcano_job("b", 6)])
-        async with client(server.handle) as kube, Observer(kube, "r", [(VOLCANO, "Job")], ["ns"], events=False) as ours:
+        server = ApiServer(volcano_job("a"))
+        async with client(server) as kube, Observer(kube, "r", [(VOLCANO, "Job")], ["ns"], events=False) as ours:
+            server.add(volcano_job("b"))
             assert await ours.until(lambda: ours.reached("Job", "running") == 2, 5.0)
             assert ours.failed == []
 
     async def test_what_has_not_the_form_of_its_kind_ends_its_watch_with_an_error_that_names_it(self) -> None:
-        server = Watched([], [volcano_job("a", 6), volcano_job("odd", 7, since="yesterday")])
-        async with client(server.handle) as kube, Observer(kube, "r", [(VOLCANO, "Job")], ["ns"], events=False) as ours:
+        server = ApiServer()
+        async with client(server) as kube, Observer(kube, "r", [(VOLCANO, "Job")], ["ns"], events=False) as ours:
+            server.add(volcano_job("a"), volcano_job("odd", since="yesterday"))
             with pytest.raises(KubeError, match=f"Job ns/odd .{VOLCANO}.*yesterday"):
                 await ours.until(lambda: ours.reached("Job", "running") == 2, 5.0)
         assert ours.reached("Job", "running") == 1, "leaving raises nothing, and what was seen is kept"
-        server.there = server.told
-        async with client(server.handle) as kube:
+        async with client(server) as kube:
             with pytest.raises(KubeError, match="Job ns/odd"):
                 await Observer(kube, "r", [(VOLCANO, "Job")], ["ns"], events=False).__aenter__()

@@ -5,62 +5,39 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from perfdag.kube import KubeError
 from perfdag.steps.scale import sizes, vmi
 from perfdag.steps.scale.files import name_prefix
 from perfdag.steps.scale.removal import PRIMER, belongs, remove_namespaces, remove_run
 from perfdag.steps.scale.templates import RUN_LABEL
+from tests.fakes.api_server import ApiServer, failure
 
-from .api import client
-
-KINDS = {"/api/v1": ("Namespace", "Pod", "ConfigMap", "ServiceAccount"), "/apis/batch/v1": ("Job",)}
-AUTOMATIC = {"configmaps": [{"name": "kube-root-ca.crt"}], "serviceaccounts": [{"name": "default"}]}
+AUTOMATIC = {"ConfigMap": [{"name": "kube-root-ca.crt"}], "ServiceAccount": [{"name": "default"}]}
 OWNED = {"ownerReferences": [{"kind": "Job", "name": "gone", "uid": "u"}]}
 BY_NODE = {"ownerReferences": [{"kind": "Node", "name": "n0", "uid": "u"}]}
 
 
-class Server:
-    """One namespace `ns` that was made for run r, with what is put into it: metadata by plural."""
-
-    def __init__(self, there: dict[str, list[dict[str, Any]]], refused: str = "") -> None:
-        self.there, self.refused, self.namespace = AUTOMATIC | there, refused, True
-
-    async def handle(self, request: web.Request) -> web.Response:
-        path, plural = request.path, request.path.rpartition("/")[2]
-        if path == "/apis":
-            return web.json_response({"groups": [{"preferredVersion": {"groupVersion": "batch/v1"}}]})
-        if path in KINDS:
-            verbs = {"verbs": ["list", "delete"]}
-            return web.json_response(
-                {"resources": [{"name": f"{k.lower()}s", "kind": k, "namespaced": k != "Namespace"} | verbs for k in KINDS[path]]}
-            )
-        metadata = {"name": "ns", "labels": {RUN_LABEL: "r"}}
-        if path == "/api/v1/namespaces/ns":
-            self.namespace = self.namespace and request.method != "DELETE"
-            return web.json_response({"metadata": metadata}, status=200 if self.namespace else 404)
-        if plural == self.refused:
-            return web.json_response({"message": "no right"}, status=403)
-        found = self.there.get(plural, [])
-        if plural == "namespaces":
-            found = [metadata] if self.namespace else []
-        if wanted := request.query.get("labelSelector"):
-            found = [each for each in found if wanted in each.get("labels", {})]
-        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": [{"metadata": each} for each in found]})
+def namespace(there: dict[str, list[dict[str, Any]]]) -> ApiServer:
+    """One namespace `ns` that was made for run r, with what is put into it: metadata by kind."""
+    server = ApiServer({"kind": "Namespace", "metadata": {"name": "ns", "labels": {RUN_LABEL: "r"}}})
+    for kind, every in (AUTOMATIC | there).items():
+        api = "batch/v1" if kind == "Job" else "v1"
+        server.add(*({"apiVersion": api, "kind": kind, "metadata": {"namespace": "ns", **each}} for each in every))
+    return server
 
 
 @pytest.mark.parametrize(
     ("there", "refused", "told"),
     [
         ({}, "", ""),
-        ({"jobs": [{"name": "x", "labels": {RUN_LABEL: "q"}}]}, "", "Job x is in it"),
-        ({"jobs": [{"name": "x"}]}, "", "Job x is in it"),
-        ({"configmaps": [*AUTOMATIC["configmaps"], {"name": "results"}]}, "", "ConfigMap results is in it"),
-        ({"pods": [{"name": "p"} | BY_NODE]}, "", "Pod p is in it"),
-        ({"pods": [{"name": "p"} | OWNED]}, "", ""),
-        ({"pods": [{"name": "p", "deletionTimestamp": "2026-01-01T00:00:00Z"}]}, "", ""),
-        ({"configmaps": [{"name": "heartbeat", "labels": {RUN_LABEL: "r-sample"}}]}, "", ""),
+        ({"Job": [{"name": "x", "labels": {RUN_LABEL: "q"}}]}, "", "Job x is in it"),
+        ({"Job": [{"name": "x"}]}, "", "Job x is in it"),
+        ({"ConfigMap": [*AUTOMATIC["ConfigMap"], {"name": "results"}]}, "", "ConfigMap results is in it"),
+        ({"Pod": [{"name": "p"} | BY_NODE]}, "", "Pod p is in it"),
+        ({"Pod": [{"name": "p"} | OWNED]}, "", ""),
+        ({"Pod": [{"name": "p", "deletionTimestamp": "2026-01-01T00:00:00Z"}]}, "", ""),
+        ({"ConfigMap": [{"name": "heartbeat", "labels": {RUN_LABEL: "r-sample"}}]}, "", ""),
         ({}, "jobs", "we may not list jobs in it"),
     ],
 )
@@ -68,68 +45,47 @@ async def test_a_namespace_goes_with_the_run_that_made_it_only_where_nothing_els
     there: dict[str, list[dict[str, Any]]], refused: str, told: str
 ) -> None:
     """Of another kind than the run's, or without a label, as what Run:ai's command line submits."""
-    server, said = Server(there, refused), list[str]()
-    async with client(server.handle) as kube:
-        assert await remove_namespaces(kube, "r", ["ns"], 5.0, said.append) == 0
-    assert server.namespace is bool(told)
+    server, said = namespace(there), list[str]()
+    if refused:
+        server.fail(f"GET .*/{refused}\\b", 403)
+    assert await remove_namespaces(server.client(), "r", ["ns"], 5.0, said.append) == 0
+    assert bool(server.of("Namespace")) is bool(told)
     assert said == ([f"the namespace ns, which was made for this run, stays: {told}"] if told else [])
 
 
 @pytest.mark.parametrize("other", [True, False])
 async def test_deletion_by_id_keeps_such_a_namespace_too(other: bool) -> None:
-    server = Server({"jobs": [{"name": "x"}] if other else []})
-    async with client(server.handle) as kube:
-        assert await remove_run(kube, "r", None, 2, 5.0) == 0
-    assert server.namespace is other
-
-
-class Queues:
-    """Two queues and a pod of run r; `why` is what deleting queue `a` is refused with (Volcano's: until it was closed)."""
-
-    def __init__(self, why: str) -> None:
-        self.there, self.why = {"queues": ["a", "b"], "pods": ["p"], "namespaces": list[str]()}, why
-        self.closed: list[str] = []
-
-    async def handle(self, request: web.Request) -> web.Response:
-        path = request.path
-        if path == "/apis":
-            return web.json_response({"groups": [{"preferredVersion": {"groupVersion": VOLCANO}}]})
-        if path in ("/api/v1", f"/apis/{VOLCANO}", "/apis/bus.volcano.sh/v1alpha1"):
-            kinds = {"v1": ["Namespace", "Pod"], "v1beta1": ["Queue"]}.get(path.rpartition("/")[2], ["Command"])
-            found = [{"name": f"{kind.lower()}s", "kind": kind, "namespaced": kind in ("Pod", "Command")} for kind in kinds]
-            return web.json_response({"resources": [each | {"verbs": ["list", "delete"]} for each in found]})
-        if request.method == "POST":
-            self.closed.append((await request.json())["target"]["name"])
-            return web.json_response({})
-        where, _, name = path.rpartition("/")
-        if name in self.there:
-            metadata = [{"name": each, "uid": each, "labels": {RUN_LABEL: "r"}} for each in self.there[name]]
-            return web.json_response({"metadata": {"resourceVersion": "1"}, "items": [{"metadata": each} for each in metadata]})
-        if request.method == "GET":
-            return web.json_response({"metadata": {"name": name, "uid": name}})
-        if name == "a" and not ("losed" in self.why and self.closed):
-            return web.json_response({"message": self.why}, status=403)
-        self.there[where.rpartition("/")[2]].remove(name)
-        return web.json_response({})
+    server = namespace({"Job": [{"name": "x"}] if other else []})
+    assert await remove_run(server.client(), "r", None, 2, 5.0) == 0
+    assert bool(server.of("Namespace")) is other
 
 
 VOLCANO = "scheduling.volcano.sh/v1beta1"
 
 
+def queues(why: str) -> ApiServer:
+    """Two queues and a pod of run r; `why` is what deleting queue `a` is refused with (Volcano's: until it was closed)."""
+    named = [(VOLCANO, "Queue", "a"), (VOLCANO, "Queue", "b"), ("v1", "Pod", "p")]
+    server = ApiServer(
+        *({"apiVersion": api, "kind": kind, "metadata": {"name": name, "labels": {RUN_LABEL: "r"}}} for api, kind, name in named)
+    )
+    server.on("DELETE .*/queues/a$", lambda _: None if "losed" in why and server.of("Command") else failure(403, why))
+    return server
+
+
 async def test_one_that_may_not_be_deleted_keeps_nobody_from_deleting_the_others() -> None:
-    server = Queues("no such right")
-    async with client(server.handle) as kube:
-        with pytest.raises(KubeError, match=r"Queue a was not deleted: .*no such right"):
-            await remove_run(kube, "r", None, 1, 5.0)
-    assert (server.there, server.closed) == ({"queues": ["a"], "pods": [], "namespaces": []}, [])
+    server = queues("no such right")
+    with pytest.raises(KubeError, match=r"Queue a was not deleted: .*no such right"):
+        await remove_run(server.client(), "r", None, 1, 5.0)
+    assert [server.names(kind) for kind in ("Queue", "Pod", "Command")] == [["a"], [], []]
 
 
 async def test_a_queue_of_volcano_is_closed_where_that_is_asked_for() -> None:
     """One that the run itself had no time to close."""
-    server = Queues("only queue with state `Closed` can be deleted, queue `a` state is `Open`")
-    async with client(server.handle) as kube:
-        assert await remove_run(kube, "r", None, 1, 5.0) == 0
-    assert (server.there, server.closed) == ({"queues": [], "pods": [], "namespaces": []}, ["a"])
+    server = queues("only queue with state `Closed` can be deleted, queue `a` state is `Open`")
+    assert await remove_run(server.client(), "r", None, 1, 5.0) == 0
+    assert (server.names("Queue"), server.names("Pod")) == ([], [])
+    assert [each["target"]["name"] for each in server.of("Command")] == ["a"]
 
 
 def test_names_are_those_of_a_service_too() -> None:

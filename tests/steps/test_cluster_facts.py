@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from perfdag.kube import KubeError
 from perfdag.steps.facts import _images, cluster_facts
+from tests.fakes.api_server import ApiServer
 
 
 def daemon(name: str, *images: str) -> dict[str, Any]:
@@ -45,19 +45,8 @@ def test_all_images_of_a_daemon_are_told_in_order() -> None:
 
 
 async def test_of_each_node_of_a_large_cluster_its_kind_is_known() -> None:
-    class Api:
-        async def request(self, method: str, path: str) -> Any:
-            return {"gitVersion": "v1.34.4", "metadata": {"uid": "u"}}
-
-        async def resource(self, api: str, kind: str) -> str:
-            return kind
-
-        async def list(self, kind: str) -> Any:
-            if kind != "Node":
-                raise KubeError(403, "Forbidden", "may not")
-            info = {"nodeInfo": {"kubeletVersion": "v1.34.4"}}
-            return [{"metadata": {"name": f"node-{number:04}"}, "status": info} for number in range(500)]
-
-    api: Any = Api()
-    nodes = (await cluster_facts(api))["nodes"]
+    info = {"nodeInfo": {"kubeletVersion": "v1.34.4"}}
+    server = ApiServer(*({"kind": "Node", "metadata": {"name": f"node-{number:04}"}, "status": info} for number in range(500)))
+    server.fail("csidrivers|daemonsets|kube-system", 403)
+    nodes = (await cluster_facts(server.client()))["nodes"]
     assert (len(nodes), nodes["node-0300"]["kubelet"]) == (500, "v1.34.4")

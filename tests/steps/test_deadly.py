@@ -20,6 +20,7 @@ from perfdag.steps.gang import Hosts, ProgressReporter
 from perfdag.steps.lead import MeasuringLoop, Site
 from perfdag.store import FolderStore
 from perfdag.suite import loads
+from tests.fakes.api_server import ApiServer
 
 from .test_duel import made
 from .test_plan_step import place
@@ -41,27 +42,18 @@ class Cluster:
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.pods: list[dict[str, Any]] = []
+        server = ApiServer()
+        server.on("GET .*/pods", lambda _: {"metadata": {}, "items": self.pods})
         self.message = tmp_path / "termination-log"
         self.store = FolderStore(str(tmp_path / "store"))
         monkeypatch.setattr(deadly, "MESSAGE", self.message)
-        monkeypatch.setattr(deadly, "Kube", lambda: self)
+        monkeypatch.setattr(deadly, "Kube", server.client)
 
         @contextlib.contextmanager
         def assembled(*_: Any) -> Any:
             yield Hosts([LocalHost()], {})
 
         monkeypatch.setattr(gang, "assembled", assembled)
-
-    async def __aenter__(self) -> "Cluster":
-        return self
-
-    async def __aexit__(self, *_: object) -> None: ...
-
-    async def resource(self, *told: str) -> str:
-        return "pods"
-
-    async def list(self, kind: str, namespace: str, *, labels: str) -> list[dict[str, Any]]:
-        return self.pods
 
     def attempt(self, number: int, measure: Callable[[int], int], **state: Any) -> int | None:
         """The exit code of an attempt, None of one that was killed, whose pod then is in the API with that state."""

@@ -42,26 +42,6 @@ def with_report(output: Output, report: dict[str, Any]) -> Output:
     return dataclasses.replace(output, texts={**output.texts, "client": json.dumps(report)})
 
 
-@pytest.mark.parametrize("name", RECORDED)
-def test_recorded_outputs_have_declared_metrics(name: str) -> None:
-    damage.assert_declared(name)
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_a_cut_output_is_noticed(name: str) -> None:
-    damage.assert_cut_is_noticed(name, roles=("client",))
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_a_garbled_output_is_noticed(name: str) -> None:
-    damage.assert_garbled_is_noticed(name)
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_a_decimal_comma_is_refused(name: str) -> None:
-    damage.assert_decimal_comma_is_noticed(name)
-
-
 def test_values_are_those_of_the_report_in_base_units() -> None:
     _, params, output = load("fio/randread")
     read = report_of(output)["jobs"][0]["read"]

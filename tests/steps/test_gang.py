@@ -21,6 +21,7 @@ from perfdag.steps.peer import REFUSED, RETRYABLE
 from perfdag.steps.pods import Pod
 from perfdag.store import FolderStore
 from perfdag.suite import loads
+from tests.fakes.api_server import ApiServer
 
 from .test_plan_step import place
 
@@ -62,27 +63,15 @@ async def test_kept_pods_of_the_workflow_that_a_resume_continues_are_no_gang_of_
         labels |= {"perfdag/batch": "0", "perfdag/attempt": "0"}
         status = {"phase": phase, "podIP": "10.0.0.1"}
         return {
-            "metadata": {"name": f"{workflow}-{phase}", "labels": labels},
+            "kind": "Pod",
+            "metadata": {"name": f"{workflow}-{phase}", "namespace": here.namespace, "labels": labels},
             "spec": {"nodeName": "n", "containers": []},
             "status": status,
         }
 
-    class Api:
-        async def __aenter__(self) -> "Api":
-            return self
-
-        async def __aexit__(self, *_: object) -> None: ...
-
-        async def resource(self, *told: str) -> str:
-            return "pods"
-
-        async def list(self, kind: str, namespace: str, *, labels: str) -> list[dict[str, Any]]:
-            wanted = dict(each.split("=") for each in labels.split(","))
-            return [each for each in there if wanted.items() <= each["metadata"]["labels"].items()]
-
     here = place()
     there = [of("wf-of-yesterday", "Running"), of("wf-of-yesterday", "Failed"), of(here.workflow, "Running")]
-    monkeypatch.setattr(gang, "Kube", Api)
+    monkeypatch.setattr(gang, "Kube", ApiServer(*there).client)
     assert list(await gang.running(here, here.run_id, 0, 0, 1, 5.0, "ipv4")) == ["wf-Running"]
     with pytest.raises(GangUnavailable, match="1 of 2 pods"):
         await gang.running(here, here.run_id, 0, 0, 2, 0.0, "ipv4")

@@ -15,10 +15,8 @@ from perfdag.shape import Shape, merge
 from perfdag.steps import intelmpi, openmpi
 from perfdag.steps.imb import GIB, Imb, ImbParams, _wrong_placement
 from perfdag.steps.imb_table import KNOWN, buffers
-from tests.recorded import damage
 from tests.recorded.record import load
 
-RECORDED = damage.names("imb")
 IMB = Imb()
 
 
@@ -30,26 +28,6 @@ def replaced(output: Output, pattern: str, new: str) -> Output:
     text, count = re.subn(pattern, new, output.texts["stdout"], flags=re.M)
     assert count
     return dataclasses.replace(output, texts={**output.texts, "stdout": text})
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_recorded_outputs_have_declared_metrics(name: str) -> None:
-    damage.assert_declared(name)
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_a_cut_output_is_noticed(name: str) -> None:
-    damage.assert_cut_is_noticed(name, roles=("stdout",))
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_a_garbled_output_is_noticed(name: str) -> None:
-    damage.assert_garbled_is_noticed(name)
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_a_decimal_comma_is_refused(name: str) -> None:
-    damage.assert_decimal_comma_is_noticed(name)
 
 
 def test_every_size_has_latency_and_bandwidth() -> None:

@@ -18,10 +18,8 @@ from perfdag.hosts import LocalHost
 from perfdag.shape import Shape, merge
 from perfdag.steps import iperf3
 from perfdag.steps.iperf import Iperf, IperfParams, commands
-from tests.recorded import damage
 from tests.recorded.record import load
 
-RECORDED = damage.names("iperf", but=("no-such-congestion",))
 IPERF = Iperf()
 
 
@@ -43,26 +41,6 @@ def changed(name: str, **start_or_end: Any) -> tuple[IperfParams, Output]:
         else:
             node[last] = value
     return params, dataclasses.replace(output, texts={**output.texts, "client": json.dumps(report)})
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_recorded_outputs_have_declared_metrics(name: str) -> None:
-    damage.assert_declared(name)
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_a_cut_output_is_noticed(name: str) -> None:
-    damage.assert_cut_is_noticed(name, roles=() if "iperf2" in name else ("client",))
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_a_garbled_output_is_noticed(name: str) -> None:
-    damage.assert_garbled_is_noticed(name)
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_a_decimal_comma_is_refused(name: str) -> None:
-    damage.assert_decimal_comma_is_noticed(name)
 
 
 def test_tcp_values_are_those_of_the_report() -> None:

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from perfdag.confirm import ROUNDS
-from perfdag.kube import KubeError
 from perfdag.plan import Plan, make_plan
 from perfdag.steps import spent
 from perfdag.suite import loads
 from perfdag.workflows.rights import FINISH
+from tests.fakes.api_server import ApiServer
 
 from .test_plan_step import place
 
@@ -38,7 +38,8 @@ def workflow(phases: dict[int, str]) -> dict[str, Any]:
     """A Workflow whose gangs ended so, by batch."""
     inputs = {number: {"parameters": [{"name": "batch", "value": str(number)}]} for number in phases}
     nodes = {str(number): {"templateName": "gang", "phase": phase, "inputs": inputs[number]} for number, phase in phases.items()}
-    return {"metadata": {"name": "wf"}, "spec": {}, "status": {"nodes": nodes | {"f": {"templateName": "finish", "phase": "Running"}}}}
+    kind = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "metadata": {"name": place().workflow, "namespace": "bench"}}
+    return {**kind, "spec": {}, "status": {"nodes": nodes | {"f": {"templateName": "finish", "phase": "Running"}}}}
 
 
 def test_a_run_that_was_measured_leaves_no_claim_podgroup_or_key_pair() -> None:
@@ -75,37 +76,29 @@ def test_a_run_that_was_resumed_clears_what_its_earlier_workflows_have() -> None
 def test_each_is_deleted_by_its_name_with_the_rights_of_finish(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     plan, entries = made()
     ended = workflow({entries["shared"][0]: "Succeeded", entries["shared"][1]: "Failed"})
-    asked: set[tuple[str, str]] = set()
+    server = ApiServer(ended)
+    monkeypatch.setattr("perfdag.kube.Kube", server.client)
 
-    class Api:
-        async def resource(self, api: str, kind: str) -> tuple[str, str]:
-            return api.rpartition("/")[0], f"{kind.lower()}s"
+    def asked() -> set[tuple[str, str]]:
+        """Kinds and verbs of all requests for objects, each of which FINISH allows."""
+        verbs = set()
+        for request in server.requests:
+            api, namespaced, rest = request.path.partition("/namespaces/")
+            if namespaced:
+                namespace, kind, name = rest.split("/")
+                if request.method == "DELETE":
+                    group = api.removeprefix("/apis/").rpartition("/")[0] if "/apis/" in api else ""
+                    assert any(group in rule["apiGroups"] and kind in rule["resources"] and "delete" in rule["verbs"] for rule in FINISH)
+                    assert (namespace, "uid" in name) == ("bench", True)
+                verbs.add((kind, request.method.lower()))
+        return verbs
 
-        async def get(self, kind: tuple[str, str], name: str, namespace: str) -> Any:
-            asked.add((kind[1], "get"))
-            return ended
-
-        async def delete(self, kind: tuple[str, str], name: str, namespace: str) -> bool:
-            assert any(kind[0] in rule["apiGroups"] and kind[1] in rule["resources"] and "delete" in rule["verbs"] for rule in FINISH)
-            assert (namespace, "uid" in name) == ("bench", True)
-            asked.add((kind[1], "delete"))
-            return True
-
-    def run(work: Any) -> None:
-        import asyncio
-
-        asyncio.run(work(Api()))
-
-    monkeypatch.setattr(spent, "run", run)
     spent.delete(place(), plan, "Failed")
-    assert asked == {("workflows", "get"), ("persistentvolumeclaims", "delete")}
+    assert asked() == {("workflows", "get"), ("persistentvolumeclaims", "delete")}
     spent.delete(place(), plan, "Succeeded")
-    assert asked == {("workflows", "get"), *((kind, "delete") for kind in ("persistentvolumeclaims", "secrets", "podgroups"))}
-    assert {(name, verb) for rule in FINISH for name in rule["resources"] for verb in rule["verbs"] if verb == "delete"} <= asked
+    assert asked() == {("workflows", "get"), *((kind, "delete") for kind in ("persistentvolumeclaims", "secrets", "podgroups"))}
+    assert {(name, verb) for rule in FINISH for name in rule["resources"] for verb in rule["verbs"] if verb == "delete"} <= asked()
 
-    def refused(work: Any) -> None:
-        raise KubeError(403, "Forbidden", "you may not")
-
-    monkeypatch.setattr(spent, "run", refused)
+    server.fail(".", 403, "you may not")
     spent.delete(replace(place(), workflow="w"), plan, "Succeeded")
     assert "you may not" in capsys.readouterr().err

@@ -1,0 +1,1 @@
+"""Servers that tests run in memory in place of the real ones."""
