@@ -100,7 +100,8 @@ def interface_of(gang: Gang) -> str:
         if len(words) > 3 and words[3].split("/")[0] == host.address:
             return words[1].split("@")[0]
     raise Failed(
-        f"no interface of {host.name} has the address {host.address}; name it with network.interface"
+        f"no interface of {host.name} has the address {host.address};"
+        " name it with network.interface"
     )
 
 

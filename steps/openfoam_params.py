@@ -38,7 +38,8 @@ class OpenFoamParams(Params):
     )
     stop: case.Stop = Field(
         "iterations",
-        description="a linear solve ends after a fixed number of iterations, or at a fixed tolerance",
+        description="a linear solve ends after a fixed number of iterations,"
+        " or at a fixed tolerance",
     )
     pressure_iterations: Annotated[int, Field(ge=1, le=5000)] | None = Field(
         None,
@@ -66,7 +67,8 @@ class OpenFoamParams(Params):
     )
     transport: openmpi.Transport = Field(
         "tcp",
-        description="between hosts: tcp, or rdma by UCX without a fallback; within a host shared memory",
+        description="between hosts: tcp, or rdma by UCX without a fallback;"
+        " within a host shared memory",
     )
     bind: Literal["none", "core"] = Field(
         "none", description="core: pin ranks; only where a pod owns its CPUs"

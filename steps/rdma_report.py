@@ -64,7 +64,8 @@ def read_table(text: str, columns: int) -> list[tuple[str, list[float]]]:
                 value != value or abs(value) == float("inf") for value in values
             ):
                 raise Failed(
-                    f"perftest's table has a row of {len(values)} numbers, not {columns}: {line.strip()}"
+                    f"perftest's table has a row of {len(values)} numbers, not {columns}:"
+                    f" {line.strip()}"
                 )
             rows.append((header, values[:columns]))
     return rows

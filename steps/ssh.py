@@ -245,7 +245,8 @@ class SshHost:
         """
         if port is not None and port in self._ports(proto):
             raise Failed(
-                f"{proto} port {port} is in use on {self.name}; end who listens there, or use another port"
+                f"{proto} port {port} is in use on {self.name}; end who listens there,"
+                " or use another port"
             )
         token = secrets.token_hex(8)
         out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - closed when it ends

@@ -330,7 +330,8 @@ def _commit(host: Host, checkout: str) -> str:
     head = host.run(argv, timeout=10) if host.which("git") else None
     if head is None or head.code != 0:
         raise Skip(
-            f"{checkout} on {host.name} does not say which commit of pytorch/benchmark it is: make it a git clone (git must be installed), "
+            f"{checkout} on {host.name} does not say which commit of pytorch/benchmark it is:"
+            " make it a git clone (git must be installed), "
             f"or write the commit to {checkout}/.perfdag-commit"
         )
     return head.stdout.strip()

@@ -58,7 +58,8 @@ class TorchbenchParams(Params):
     precision: Literal["fp32", "tf32", "fp16", "bf16", "amp", "amp_fp16", "amp_bf16"] | None = (
         Field(
             None,
-            description="default as upstream: fp32 on CPU, fp16 for many models' inference on CUDA; the rows and charts say which was used",
+            description="default as upstream: fp32 on CPU,"
+            " fp16 for many models' inference on CUDA; the rows and charts say which was used",
         )
     )
     compile: bool = Field(
@@ -83,12 +84,14 @@ class TorchbenchParams(Params):
     def _known(cls, model: str) -> str:
         if model in _BY_WEIGHTS:
             raise ValueError(
-                f"{model} does as much as its weights find in an image, and weights are random here; use another model"
+                f"{model} does as much as its weights find in an image,"
+                " and weights are random here; use another model"
             )
         if model not in MODELS:
             near = difflib.get_close_matches(model, MODELS, n=3, cutoff=0.4)
             raise ValueError(
-                f"{model!r} is not a model of pytorch/benchmark at {COMMIT[:7]}; near: {', '.join(near) or 'none'}; {len(MODELS)} can be measured"
+                f"{model!r} is not a model of pytorch/benchmark at {COMMIT[:7]}; near:"
+                f" {', '.join(near) or 'none'}; {len(MODELS)} can be measured"
             )
         return model
 
@@ -100,6 +103,7 @@ class TorchbenchParams(Params):
             raise ValueError(f"gpus: {self.gpus}: run.py drives one GPU; the only value is 1")
         if self.precision and self.precision not in _PRECISIONS[self.device]:
             raise ValueError(
-                f"precision {self.precision}: device {self.device} has {', '.join(_PRECISIONS[self.device])}"
+                f"precision {self.precision}:"
+                f" device {self.device} has {', '.join(_PRECISIONS[self.device])}"
             )
         return self

@@ -1,4 +1,4 @@
-"""What a user may set: of one measurement (`Params`), of an overhead comparison, of an interference run."""
+"""Parameters of a measurement (`Workload`), an overhead comparison and an interference run."""
 
 import math
 from typing import Annotated, Any, Literal
@@ -17,21 +17,23 @@ MLPERF_DURATION = 600.0
 """Minimum duration in seconds of MLPerf's own rules (mlperf.conf of mlcommons/inference)."""
 FAST_DURATION = 2.0
 QUERIES = {"offline": 24576, "server": 100, "find-peak": 100, "single-stream": 100, "accuracy": 1}
-"""Fewest queries (Offline: samples) by mlperf.conf; early stopping asks for more where a percentile does."""
+"""Fewest queries (Offline: samples) by mlperf.conf; early stopping may need more."""
 FAST_QUERIES = {"offline": 16, "server": 64, "find-peak": 20, "single-stream": 64, "accuracy": 1}
 FEWEST_BATCHES = 2
 VERDICT_QUERIES = {"server": 459, "single-stream": 64, "find-peak": 662}
-"""Fewest queries with which LoadGen's early stopping can call a run valid: p99 with none late, its estimate of p90, and for a trial of
-find-peak p99 with one late."""
+"""Fewest queries with which LoadGen's early stopping can call a run valid.
+
+They are for p99 with none late, its estimate of p90, and for a trial of find-peak p99 with one
+late."""
 
 
 def _surely(mean: float) -> int:
-    """Fewest queries n of a Poisson schedule that last as long as `mean` of them do on average: n - 3 sqrt(n) >= mean."""
+    """Return the fewest queries of a Poisson schedule that surely last as long as `mean` do."""
     return math.ceil(((3 + math.sqrt(9 + 4 * mean)) / 2) ** 2 - 1e-6)
 
 
 class StubParams(benchmark.Params):
-    """A system of known service time in place of the model: a batch of b takes `base + each * b`."""
+    """A system of known service time: a batch of b takes `base + each * b` seconds."""
 
     base: PositiveDuration = Field(0.01, description="seconds a batch takes")
     each: Duration = Field(0.0, description="seconds a sample adds")
@@ -48,7 +50,8 @@ class Workload(benchmark.Params):
 
     scenario: Scenario = Field(
         "offline",
-        description="offline: samples/s; server: Poisson arrivals at target_rate; single-stream; find-peak; accuracy",
+        description="offline: samples/s; server: Poisson arrivals at target_rate; single-stream;"
+        " find-peak; accuracy",
     )
     batch: int = Field(
         1, ge=1, le=65536, description="samples a batch; in server the most a batch may hold"
@@ -57,7 +60,8 @@ class Workload(benchmark.Params):
         None,
         gt=0,
         allow_inf_nan=False,
-        description="server: queries/s that arrive; find-peak: where the search starts; offline: samples/s expected, unset: as in the warm-up",
+        description="server: queries/s that arrive; find-peak: where the search starts; offline:"
+        " samples/s expected, unset: as in the warm-up",
     )
     latency_bound: PositiveDuration = Field(0.015, description="server: seconds that p99 must hold")
     max_delay: Duration = Field(
@@ -77,7 +81,8 @@ class Workload(benchmark.Params):
     cpus: CpuList | None = Field(None, description="CPUs to run on, as taskset takes them: 0-3")
     weights: Text = Field(
         "random",
-        description="a file of torchvision's state dict, or `random`: a seeded initialisation (as fast, not accurate)",
+        description="a file of torchvision's state dict, or `random`:"
+        " a seeded initialisation (as fast, not accurate)",
     )
     weights_sha256: Sha256 | None = Field(None, description="what the weights file must hash to")
     seed: int = Field(
@@ -107,14 +112,16 @@ class Workload(benchmark.Params):
     )
     search_duration: PositiveDuration = Field(
         10.0,
-        description="find-peak: seconds of a trial before the full ones at the edge, more where 662 queries take longer",
+        description="find-peak: seconds of a trial before the full ones at the edge,"
+        " more where 662 queries take longer",
     )
     check_logits: bool = Field(
         True, description="false: logits are not checked, and every row says so"
     )
     imagenet: Text | None = Field(
         None,
-        description="accuracy: a folder of validation images, one folder a class, or with val_map.txt",
+        description="accuracy: a folder of validation images, one folder a class,"
+        " or with val_map.txt",
     )
     price_per_hour: float | None = Field(
         None,
@@ -129,11 +136,13 @@ class Workload(benchmark.Params):
     wrapper: list[Text] = Field(
         [],
         max_length=64,
-        description="argv put before the program, which passes the three standard streams on: nice -n 5, kubectl exec -i POD --",
+        description="argv put before the program, which passes the three standard streams on:"
+        " nice -n 5, kubectl exec -i POD --",
     )
     wrapper_env: dict[Text, str] = Field(
         {},
-        description="environment of the program, set behind the wrapper: LD_PRELOAD of a vGPU layer; the wrapper's own: [env, NAME=VALUE, ...]",
+        description="environment of the program, set behind the wrapper:"
+        " LD_PRELOAD of a vGPU layer; the wrapper's own: [env, NAME=VALUE, ...]",
     )
     system: Literal["resnet50", "stub"] = Field(
         "resnet50", description="stub: a known service time, to measure the harness itself"
@@ -156,15 +165,18 @@ class Workload(benchmark.Params):
     def _fits(self) -> "Workload":
         if self.scenario == "server" and self.target_rate is None:
             raise ValueError(
-                "scenario server needs target_rate, queries/s that arrive; find-peak finds the highest that holds latency_bound"
+                "scenario server needs target_rate, queries/s that arrive;"
+                " find-peak finds the highest that holds latency_bound"
             )
         if self.target_rate is not None and self.scenario in ("single-stream", "accuracy"):
             raise ValueError(
-                f"target_rate does nothing in scenario {self.scenario}, which sends as fast as it is answered: leave it out"
+                f"target_rate does nothing in scenario {self.scenario},"
+                " which sends as fast as it is answered: leave it out"
             )
         if self.max_queries is not None and self.scenario in ("offline", "accuracy"):
             raise ValueError(
-                f"max_queries does nothing in scenario {self.scenario}, whose one query holds all samples: use min_duration"
+                f"max_queries does nothing in scenario {self.scenario},"
+                " whose one query holds all samples: use min_duration"
             )
         needed = (
             self.queries()
@@ -182,17 +194,21 @@ class Workload(benchmark.Params):
             arrive = _surely(self.target_rate * self.duration())
             if self.max_queries < arrive:
                 raise ValueError(
-                    f"max_queries {self.max_queries} at {self.target_rate:g}/s (Poisson) may end a run before min_duration "
-                    f"({self.duration():g} s), which LoadGen calls INVALID: raise it to {arrive}, three standard deviations over the mean, "
+                    f"max_queries {self.max_queries} at {self.target_rate:g}/s (Poisson) may end"
+                    " a run before min_duration "
+                    f"({self.duration():g} s), which LoadGen calls INVALID: raise it to {arrive},"
+                    " three standard deviations over the mean, "
                     "lower min_duration, or leave it out"
                 )
         if self.precision == "tf32" and self.device != "cuda":
             raise ValueError(
-                "precision tf32 is a mode of NVIDIA GPUs: device: cuda, or precision fp32, bf16 or fp16"
+                "precision tf32 is a mode of NVIDIA GPUs: device: cuda, or precision fp32,"
+                " bf16 or fp16"
             )
         if self.scenario == "accuracy" and self.imagenet is None:
             raise ValueError(
-                "scenario accuracy needs imagenet, a folder of validation images; none is shipped with perfdag"
+                "scenario accuracy needs imagenet, a folder of validation images;"
+                " none is shipped with perfdag"
             )
         if self.scenario == "single-stream" and self.batch != 1:
             raise ValueError(
@@ -205,11 +221,14 @@ class Workload(benchmark.Params):
         return self
 
     def duration(self) -> float:
-        """Shortest LoadGen run in seconds."""
+        """Return the shortest LoadGen run in seconds."""
         return min(FAST_DURATION, self.min_duration) if self.fast else self.min_duration
 
     def queries(self) -> int:
-        """Fewest queries, samples in Offline; in find-peak of a trial, with which early stopping can say yes though one is late."""
+        """Return the fewest queries, in Offline samples.
+
+        In find-peak, early stopping can pass a trial with them although one query is late.
+        """
         least = (
             (FAST_QUERIES if self.fast else QUERIES)[self.scenario]
             if self.min_queries is None
@@ -217,7 +236,7 @@ class Workload(benchmark.Params):
         )
         if self.scenario == "find-peak" and not self.fast:
             return max(least, VERDICT_QUERIES["find-peak"])
-        # an Offline query shorter than a few batches would measure a batch that is never full
+        # A shorter Offline query would measure a batch that is never full.
         return (
             max(least, FEWEST_BATCHES * self.batch)
             if self.scenario == "offline" and self.min_queries is None
@@ -225,15 +244,17 @@ class Workload(benchmark.Params):
         )
 
     def lasts(self, duration: float) -> float:
-        """Seconds of a LoadGen test of at least `duration`: its fewest queries may take longer to arrive at target_rate, in Offline its fewest
-        samples longer to be done at that rate."""
+        """Return the seconds of a LoadGen test of at least `duration`.
+
+        At target_rate its fewest queries may take longer to arrive, or Offline's samples to end.
+        """
         if self.scenario not in ("server", "find-peak", "offline") or self.target_rate is None:
             return duration
         most = math.inf if self.max_queries is None else self.max_queries / self.target_rate
         return min(max(duration, self.queries() / self.target_rate), most)
 
     def spec(self) -> dict[str, Any]:
-        """What the program is told: everything but how it is started."""
+        """Return the program's input: all parameters except those that start it."""
         named = set(Workload.model_fields) - {"python", "wrapper", "price_per_hour", "currency"}
         return {
             **self.model_dump(include=named),
@@ -251,7 +272,8 @@ class OverheadParams(Workload):
     )
     treatment_python: Text | None = Field(
         None,
-        description="interpreter of the treatment where its path differs there, as in the pod that a wrapper enters; unset: python",
+        description="interpreter of the treatment where its path differs there,"
+        " as in the pod that a wrapper enters; unset: python",
     )
 
     @model_validator(mode="after")
@@ -270,11 +292,13 @@ class InterferenceParams(Workload):
         2,
         ge=2,
         le=64,
-        description="copies at once: on the gang's hosts in turn, processes where there is one host",
+        description="copies at once: on the gang's hosts in turn,"
+        " processes where there is one host",
     )
     shared: Literal["device", "node"] | None = Field(
         None,
-        description="what the copies are proven to share; unset: on cuda one GPU, else the node; node: GPUs of one node may differ",
+        description="what the copies are proven to share; unset: on cuda one GPU, else the node;"
+        " node: GPUs of one node may differ",
     )
     memory_share: float | None = Field(
         None,
@@ -295,6 +319,7 @@ class InterferenceParams(Workload):
             raise ValueError("interference runs offline, server or single-stream")
         if self.memory_share is not None and self.device_memory is None:
             raise ValueError(
-                "memory_share needs device_memory, bytes of the whole device: a copy cannot tell what was hidden from it"
+                "memory_share needs device_memory, bytes of the whole device:"
+                " a copy cannot tell what was hidden from it"
             )
         return self

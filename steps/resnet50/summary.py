@@ -1,5 +1,8 @@
-"""LoadGen's logs read: validity with its reasons, rates, percentiles. Format: mlperf_log_summary.txt and the `:::MLLOG` lines of
-mlperf_log_detail.txt as LoadGen 6.0 writes them (mlcommons/inference, loadgen/results.cc)."""
+"""Read LoadGen's logs: validity with its reasons, rates, percentiles.
+
+Source: mlperf_log_summary.txt and the `:::MLLOG` lines of mlperf_log_detail.txt of LoadGen 6.0
+(mlcommons/inference, loadgen/results.cc).
+"""
 
 import json
 import re
@@ -21,7 +24,7 @@ class UnreadableError(ValueError):
 
 @dataclass(frozen=True)
 class Summary:
-    """One test. Latencies in seconds by percentile (0.99 -> s), rates in 1/s; `queries` completed, samples in Offline."""
+    """One test: latencies in s by percentile (0.99), rates in 1/s; in Offline queries are samples."""
 
     scenario: str
     valid: bool
@@ -33,17 +36,17 @@ class Summary:
     percentiles: Mapping[float, float]
     early_stopping: str
     estimate: float | None
-    """SingleStream's early-stopping estimate of p90 in seconds, LoadGen's own result there."""
+    """SingleStream's early-stopping estimate of p90 in seconds, its result."""
     version: str
     keys: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read(summary: str, detail: str) -> Summary:
-    """Read the two logs of one performance test. Raises UnreadableError where one is cut or from a test that never ended."""
+    """Read the two logs of a performance test. Raises UnreadableError if one is cut."""
     keys = mllog(detail)
-    found = re.search(r"^Result is\s*:\s*(VALID|INVALID)\s*$", summary, re.M)
+    verdict = re.search(r"^Result is\s*:\s*(VALID|INVALID)\s*$", summary, re.M)
     scenario = re.search(r"^Scenario\s*:\s*(\S+)", summary, re.M)
-    if found is None or scenario is None:
+    if verdict is None or scenario is None:
         raise UnreadableError(
             "LoadGen's summary has no `Result is` line: the test did not end, or the log is cut"
         )
@@ -54,15 +57,16 @@ def read(summary: str, detail: str) -> Summary:
     }
     if not percentiles:
         raise UnreadableError("LoadGen's detail log has no percentiles: the log is cut")
-    if keys.get("result_validity") != found[1]:
+    if keys.get("result_validity") != verdict[1]:
         raise UnreadableError(
-            f"LoadGen's summary says {found[1]} and its detail log {keys.get('result_validity')}: they are of different tests"
+            f"LoadGen's summary says {verdict[1]} and its detail log"
+            f" {keys.get('result_validity')}: they are of different tests"
         )
     lines = {name.strip(): text.strip() for name, text in _LINE.findall(summary)}
     return Summary(
         scenario=scenario[1],
-        valid=found[1] == "VALID",
-        reasons=_reasons(summary, found[1] == "VALID"),
+        valid=verdict[1] == "VALID",
+        reasons=_reasons(summary, verdict[1] == "VALID"),
         queries=_completed(scenario[1], keys, lines),
         rate=_number(keys, "result_completed_samples_per_sec", "result_samples_per_second"),
         scheduled_rate=_number(keys, "result_scheduled_samples_per_sec"),
@@ -76,7 +80,7 @@ def read(summary: str, detail: str) -> Summary:
 
 
 def mllog(detail: str) -> dict[str, Any]:
-    """Keys and values of the `:::MLLOG` lines; of a key that occurs twice the last. A cut last line is passed over."""
+    """Return the `:::MLLOG` pairs; the last value of a key wins, a cut last line is skipped."""
     keys: dict[str, Any] = {}
     for line in detail.splitlines():
         if line.startswith(":::MLLOG "):
@@ -89,7 +93,7 @@ def mllog(detail: str) -> dict[str, Any]:
 
 
 def _reasons(summary: str, valid: bool) -> tuple[str, ...]:
-    """Why LoadGen says INVALID, in its words: the constraints it names, then its recommendations and early stopping's count."""
+    """Return LoadGen's reasons for INVALID: constraints, recommendations, early stopping."""
     if valid:
         return ()
     reasons = [
@@ -122,6 +126,6 @@ def _scaled(nanoseconds: float | None) -> float | None:
 
 
 def _completed(scenario: str, keys: Mapping[str, Any], lines: Mapping[str, str]) -> int:
-    """Queries completed; in Offline, where one query holds all, its samples."""
+    """Return the completed queries; in Offline, with one query, its samples."""
     queries = int(keys.get("result_query_count") or 0)
     return queries * int(lines.get("samples_per_query", "1")) if scenario == "Offline" else queries

@@ -16,7 +16,7 @@ import pytest
 from perfdag.benchmark import Failed, Gang, Invalid, Output
 from perfdag.hosts import Finished, LocalHost
 from perfdag.shape import Shape
-from perfdag.steps.resnet50.benchmark import said
+from perfdag.steps.resnet50.benchmark import program_facts
 from perfdag.steps.resnet50.overhead import Resnet50Overhead, overhead, student
 from perfdag.steps.resnet50.params import OverheadParams
 
@@ -373,7 +373,7 @@ def test_marks_and_facts_are_those_of_one_measurement() -> None:
         marks.items() <= each.coords.items()
         for each in Resnet50Overhead().parse(Output(texts), params)
     )
-    facts = said(texts)
+    facts = program_facts(texts)
     assert facts["model"]["weights_verified"] is False
     assert facts["logits"].keys() == {"000A", "001B", "002B", "003A"}
 

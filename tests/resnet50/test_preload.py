@@ -65,7 +65,7 @@ def test_a_library_is_in_a_process_whatever_the_file_is_called_to_which_its_name
 ) -> None:
     named = tmp_path / "vgpu.so"
     named.symlink_to(Path(layer).rename(tmp_path / "vgpu-1.2"))
-    code = "import json; from perfdag.steps.resnet50 import preload; print(json.dumps(preload.found({})))"
+    code = "import json; from perfdag.steps.resnet50 import preload; print(json.dumps(preload.inspect({})))"
     ran = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "LD_PRELOAD": str(named)},
