@@ -34,7 +34,7 @@ class CommandParams(Params):
 class Command(Benchmark[CommandParams]):
     """Wall time of any command.
 
-    Clock: it starts just before the process is created. It stops when the process has exited and
+    Clock: starts just before the process is created. It stops when the process has exited and
     its output is read.
     """
 

@@ -126,7 +126,7 @@ def _refuse(
             " set direct: false, or directory to a folder on a disk"
         )
     if device and kind == "block":
-        _allowed(host, device, params.writes)
+        check_access(host, device, params.writes)
     if device and not ours and params.writes and not params.overwrite and _exists(host, device):
         by = params.rw if params.directions != ("read",) else "prefill"
         raise Failed(
@@ -180,7 +180,7 @@ def _sharing(gang: Gang, host: Host, root: str, described: dict[str, Any]) -> in
     return sum(peer.name == host.name for peer in gang.hosts)
 
 
-def _allowed(host: Host, device: str, writes: bool) -> None:
+def check_access(host: Host, device: str, writes: bool) -> None:
     """Raise Skip if this user may not open the device.
 
     The kubelet grants a claim's device to nobody, so it stays root's on most nodes.

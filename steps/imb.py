@@ -182,7 +182,9 @@ class Imb(Benchmark[ImbParams]):
             openmpi.need_rdma(gang.hosts)
         library = openmpi.version(gang.lead) if params.mpi == "openmpi" else None
         argv, env = (
-            self._intel(gang, params) if params.mpi == "intel" else self._openmpi(gang, params)
+            self._intel(gang, params)
+            if params.mpi == "intel"
+            else self.openmpi_command(gang, params)
         )
         finished = gang.lead.run(argv, timeout=gang.timeout, env=env)
         output = self._output(finished, library)
@@ -202,11 +204,12 @@ class Imb(Benchmark[ImbParams]):
         argv = [
             *intelmpi.mpirun(gang, root, params.ranks, rsh),
             f"{root}/bin/IMB-MPI1",
-            *self.arguments(params, _memory(gang, params)),
+            *self.arguments(params, buffer_memory(gang, params)),
         ]
         return argv, intelmpi.environment(gang, root, params.transport, params.oversubscribe)
 
-    def _openmpi(self, gang: Gang, params: ImbParams) -> tuple[list[str], dict[str, str]]:
+    def openmpi_command(self, gang: Gang, params: ImbParams) -> tuple[list[str], dict[str, str]]:
+        """Return mpirun of Open MPI with IMB-MPI1, and its environment."""
         if params.transport == "rdma":
             argv = openmpi.mpirun(
                 gang, params.ranks, "rdma", oversubscribe=params.oversubscribe, tls=openmpi.WIRE
@@ -226,7 +229,7 @@ class Imb(Benchmark[ImbParams]):
         return [
             *argv,
             params.program or "",
-            *self.arguments(params, _memory(gang, params)),
+            *self.arguments(params, buffer_memory(gang, params)),
         ], openmpi.environment()
 
     @staticmethod
@@ -283,7 +286,7 @@ class Imb(Benchmark[ImbParams]):
             )
         else:
             wrong = openmpi.wrong_transport(everything, params.transport)
-        wrong = wrong or _wrong_placement(
+        wrong = wrong or wrong_placement(
             output.facts.get("hosts", []), output.facts.get("ranks_of", {}), params.ranks
         )
         if wrong:
@@ -293,7 +296,7 @@ class Imb(Benchmark[ImbParams]):
         return measured
 
 
-def _wrong_placement(hosts: Sequence[str], ranks_of: Mapping[str, int], ranks: int) -> str | None:
+def wrong_placement(hosts: Sequence[str], ranks_of: Mapping[str, int], ranks: int) -> str | None:
     """Return why the ranks did not run on the nodes of `hosts`, or None.
 
     `ranks_of` counts the ranks of each node as MPI reports them. Pods of one node have different
@@ -311,7 +314,7 @@ def _wrong_placement(hosts: Sequence[str], ranks_of: Mapping[str, int], ranks: i
     )
 
 
-def _memory(gang: Gang, params: ImbParams) -> float | None:
+def buffer_memory(gang: Gang, params: ImbParams) -> float | None:
     """Return the bytes of buffers that a rank may have, or None if unknown.
 
     The free memory of the smallest host and the memory limit of a pod bound it.

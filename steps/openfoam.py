@@ -38,7 +38,7 @@ _VERSION = re.compile(r"^Build\s*:\s*(?:.*\bOPENFOAM=)?(\S+)", re.M)
 class OpenFoam(Benchmark[OpenFoamParams]):
     """Time of icoFoam for a 3-D lid-driven cavity, over one or more hosts by Open MPI.
 
-    Clock: it starts when icoFoam prints that its time loop begins and stops at the end of the
+    Clock: starts when icoFoam prints that its time loop begins and stops at the end of the
     last time step. Mesh, decomposition, MPI start and reading the case are measured apart.
     """
 
@@ -126,7 +126,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
             openmpi.need_cpus(gang.hosts, params.procs)
         if params.transport == "rdma":
             openmpi.need_rdma(gang.hosts)
-        environment = _environment()
+        variables = environment()
         lead = gang.hosts[0]
         for root in filter(None, (str(Path(gang.scratch).parent), gang.volume)):
             leftovers.clear(lead, root)  # a killed run leaves tens of GB
@@ -136,13 +136,13 @@ class OpenFoam(Benchmark[OpenFoamParams]):
             f"{gang.volume or gang.scratch}/{leftovers.PREFIX}openfoam-{secrets.token_hex(4)}"
         )
         try:
-            self._lay_out(gang, params, folder, environment)
+            self._lay_out(gang, params, folder, variables)
         except BaseException:
             lead.remove(folder)
             raise
 
     def _lay_out(
-        self, gang: Gang, params: OpenFoamParams, folder: str, environment: dict[str, str]
+        self, gang: Gang, params: OpenFoamParams, folder: str, variables: dict[str, str]
     ) -> None:
         """Write the case, make its mesh and decompose it; their times go to the notes."""
         lead = gang.hosts[0]
@@ -152,12 +152,12 @@ class OpenFoam(Benchmark[OpenFoamParams]):
         )
         for path, text in case.files(params.cavity()).items():
             lead.put(f"{folder}/{path}", text.encode())
-        mesh = lead.run(
-            ["blockMesh", "-case", folder], timeout=gang.timeout, env=environment
-        ).check("blockMesh")
+        mesh = lead.run(["blockMesh", "-case", folder], timeout=gang.timeout, env=variables).check(
+            "blockMesh"
+        )
         gang.notes |= {"mesh_s": mesh.seconds, "decompose_s": 0.0, "mesh": mesh.stdout}
         if params.procs > 1:
-            cut = lead.run(["decomposePar", "-case", folder], timeout=gang.timeout, env=environment)
+            cut = lead.run(["decomposePar", "-case", folder], timeout=gang.timeout, env=variables)
             if "dummy" in cut.stderr + cut.stdout and "stub library" in cut.stderr + cut.stdout:
                 raise Skip(
                     f"OpenFOAM here is built without {params.decomposition};"
@@ -175,7 +175,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
                 params.transport,
                 bind=params.bind,
                 oversubscribe=params.oversubscribe,
-                export=_environment(),
+                export=environment(),
             )
             # With masterUncollated rank 0 reads for all. The default file handler needs the case
             # on the disk of every host.
@@ -187,7 +187,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
             finished = lead.run(
                 argv_with_clock,
                 timeout=gang.timeout,
-                env={**_environment(), **openmpi.environment()},
+                env={**environment(), **openmpi.environment()},
                 cwd=gang.scratch,
             )
         finally:
@@ -233,7 +233,7 @@ def version(log: str) -> str | None:
     return match[1] if match else None
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Return OpenFOAM's environment. Raises Skip if OpenFOAM is not installed."""
     root = os.environ.get("WM_PROJECT_DIR") or DEBIAN_ROOT
     if not (Path(root) / "etc" / "controlDict").exists():

@@ -107,7 +107,8 @@ mergePatchPairs ();
 
 
 def _control(cavity: Cavity) -> str:
-    # Time::run() ends half a step before endTime, so rounding neither adds nor drops a step; no field is ever written
+    # Time::run() ends half a step before endTime, so rounding neither adds nor drops a step.
+    # The interval is so large that no field is written.
     end = cavity.delta_t * cavity.time_steps
     return f"""application icoFoam;
 startFrom startTime;

@@ -254,8 +254,7 @@ def wrong_transport(log: str, requested: Literal["tcp", "shm", "rdma"]) -> str |
         )
     used = ways(log)
     expected = {"tcp"} if requested == "tcp" else _SHARED_MEMORY
-    return (
-        None
-        if len(used) == 1 and used <= expected
-        else f"{requested} was requested, Open MPI used {', '.join(sorted(used)) or 'it does not say what'}"
-    )
+    if len(used) == 1 and used <= expected:
+        return None
+    actual = ", ".join(sorted(used)) or "it does not say what"
+    return f"{requested} was requested, Open MPI used {actual}"

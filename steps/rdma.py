@@ -19,7 +19,7 @@ from perfdag.steps.rdma_params import RdmaParams
 
 SLOW_LINK = 1.25e9
 """Bytes a second of the slowest link that estimates assume: 10 Gb/s."""
-_NO_DEVICE = (
+NO_DEVICE = (
     "Did not detect devices",
     "Unable to find the Infiniband/RoCE device",
     "No IB devices found",
@@ -178,12 +178,12 @@ class Rdma(Benchmark[R], Generic[R]):
             # With rdma_cm the server listens in RDMA's port space, which no socket table shows.
             with self._serve(server, argv, None if params.rdma_cm else port, env) as serving:
                 if params.rdma_cm:
-                    _await_cm(server, port)
+                    await_cm(server, port)
                 finished = client.run(client_argv, timeout=gang.timeout, env=env)
                 server_end = serving.wait(5.0)
             texts[f"client{number}"] = finished.stdout + finished.stderr
             texts[f"server{number}"] = server_end.stdout + server_end.stderr
-            _check_finished(self.program(params), client, finished, texts)
+            check_finished(self.program(params), client, finished, texts)
             try:
                 texts[f"json{number}"] = client.get(report).decode(errors="replace")
             except Failed:
@@ -205,7 +205,7 @@ class Rdma(Benchmark[R], Generic[R]):
         try:
             return server.serve(argv, port=port, env=env)
         except Failed as error:
-            if any(text in str(error) for text in _NO_DEVICE):
+            if any(text in str(error) for text in NO_DEVICE):
                 raise Skip(
                     f"{argv[0]} finds no RDMA device on {server.name}: {lacks(server) or error}"
                 ) from None
@@ -258,7 +258,7 @@ def lacks(host: Host) -> str | None:
     return None
 
 
-def _await_cm(server: Host, port: int) -> None:
+def await_cm(server: Host, port: int) -> None:
     """Wait until a server listens on a port of RDMA's port space.
 
     The kernel's table of connection identifiers shows it (`rdma`, of iproute2). If `rdma` is
@@ -289,10 +289,10 @@ def memlock(host: Host) -> str:
     return f"{match[1]} {match[2]}" if match else ""
 
 
-def _check_finished(program: str, client: Host, finished: Finished, texts: dict[str, str]) -> None:
+def check_finished(program: str, client: Host, finished: Finished, texts: dict[str, str]) -> None:
     """Raise Skip or Failed if the client did not end well."""
     log = finished.stdout + finished.stderr
-    if any(text in log for text in _NO_DEVICE):
+    if any(text in log for text in NO_DEVICE):
         raise Skip(
             f"{program} finds no RDMA device on {client.name}: {lacks(client) or finished.tail()}",
             texts,

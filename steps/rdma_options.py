@@ -43,7 +43,7 @@ _OPTIONS = {
     "version": ("V", ""),
 }
 """Long option -> its letter and the parameter that sets it; perfdag sets those without one."""
-_BARE = {
+WITHOUT_VALUE = {
     "aes_xts", "client", "connectionless", "cpu_util", "data_validation", "data_validation_debug",
     "disable_dynamic_polling", "disable_numa", "disable_pcie_relaxed", "dont_xchg_versions",
     "encrypt_on_tx", "events", "ipv6", "ipv6-addr", "mac_fwd", "mcg", "mr_per_qp", "noPeak",
@@ -64,7 +64,7 @@ def refused(argument: str, parameters: Collection[str]) -> str | None:
         # getopt_long(3) accepts any prefix of a name.
         prefix, equals, _ = argument[2:].partition("=")
         option = next((name for name in _OPTIONS if name.startswith(prefix)), None)
-        if option is None and not equals and prefix not in _BARE:
+        if option is None and not equals and prefix not in WITHOUT_VALUE:
             return (
                 f"{argument} takes a value and would take the next word for it;"
                 f" write both as one word, such as {argument}=1"

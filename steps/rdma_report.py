@@ -8,7 +8,8 @@ from perfdag.benchmark import Failed, Output
 from perfdag.steps.rdma_params import RdmaParams
 
 _PAIR = re.compile(
-    r"^ ?(Device|Number of qps|Transport type|Connection type|Mtu|Link type|GID index|rdma_cm QPs|TX depth)\s*: (.+?)\s*$"
+    r"^ ?(Device|Number of qps|Transport type|Connection type|Mtu|Link type|GID index|rdma_cm QPs"
+    r"|TX depth)\s*: (.+?)\s*$"
 )
 
 

@@ -55,7 +55,7 @@ class Connection:
         return [*self._ssh(), self.address, line]
 
     def connect(self, patience: float) -> None:
-        """Open the shared connection within `patience` seconds. Raises Infrastructure with the reason."""
+        """Open the shared connection within `patience` seconds. Raises Infrastructure."""
         deadline = time.monotonic() + patience
         pause = 0.05
         while True:

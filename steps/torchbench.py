@@ -230,7 +230,9 @@ class Torchbench(Benchmark[TorchbenchParams]):
         if finished.timed_out:
             raise Failed(f"{params.model} did not end within {gang.timeout:g} s", finished.texts())
         if finished.code != 0:
-            raise _explained(params, finished.stdout + finished.stderr, finished.texts()) or Failed(
+            raise explain_failure(
+                params, finished.stdout + finished.stderr, finished.texts()
+            ) or Failed(
                 f"run.py {params.model} exited {finished.code}: {finished.tail()}", finished.texts()
             )
         report = read_report(finished.stdout)
@@ -395,7 +397,10 @@ def _check_claims(
         raise Invalid(output.facts["against"], output.texts, measurements)
 
 
-def _explained(params: TorchbenchParams, log: str, texts: dict[str, str]) -> Skip | Failed | None:
+def explain_failure(
+    params: TorchbenchParams, log: str, texts: dict[str, str]
+) -> Skip | Failed | None:
+    """Return the exception of a failure that the log explains, or None."""
     if any(word in log for word in _NO_NETWORK):
         return Failed(
             f"{params.model} wants to download weights or data, and measuring has no network;"

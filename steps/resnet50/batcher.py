@@ -53,11 +53,11 @@ class Batcher:
         self._worker.start()
 
     def begin(self, complete: Callable[[Sequence[int], Sequence[int]], None]) -> None:
-        """Begin another test with an empty queue: direct results to `complete`, reset the counts."""
+        """Begin another test with an empty queue: set `complete` and reset the counts."""
         self._complete, self.batches = complete, Batches()
 
     def put(self, samples: Sequence[Any]) -> None:
-        """Queue LoadGen's samples (`id`, `index`) and return at once, for LoadGen's issuing thread."""
+        """Queue LoadGen's samples (`id`, `index`) and return at once, as LoadGen requires."""
         now = time.monotonic()
         with self._changed:
             self._queue.extend((sample.id, sample.index, now) for sample in samples)

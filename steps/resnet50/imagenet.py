@@ -48,10 +48,11 @@ def reached(top1: float, images: int, reference: float) -> bool | None:
 
 
 def labelled(folder: str) -> list[tuple[Path, int]]:
-    """Files and classes, sorted: `val_map.txt` (lines `FILE CLASS`) or one folder a class in sorted order (torchvision's ImageFolder).
+    """Return files and classes, sorted.
 
-    Raises ValueError where there is neither, the folders are not those of all 1000 classes, a line is not of that form, or a listed file is not
-    there.
+    They come from `val_map.txt` (lines `FILE CLASS`), or from one folder a class in sorted order
+    (torchvision's ImageFolder). Raises ValueError if both are absent, a class has no folder, a
+    line has another form, or a listed file does not exist.
     """
     root = Path(folder)
     if not root.is_dir():

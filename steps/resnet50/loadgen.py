@@ -78,7 +78,8 @@ def settings(load: Load) -> Any:
         test_settings.schedule_rng_seed
     ) = load.seed + 1
     if load.scenario == "offline":
-        # one query of ceil(1.1 * expected * duration) samples; min_query_count counts queries there, so the samples are asked for by rate
+        # LoadGen makes one query of ceil(1.1 * expected * duration) samples. min_query_count counts
+        # queries there, so the rate sets the samples.
         test_settings.min_query_count = 1
         test_settings.offline_expected_qps = max(
             load.expected_rate, load.min_queries / 1.1 / (test_settings.min_duration_ms / 1000)
@@ -155,7 +156,8 @@ def measure(
         ended = time.time()
 
     def answer(samples: Sequence[Any]) -> None:
-        # one at a time: LoadGen waits for it anyway, and a hand-over between threads would be most of our share of the latency
+        # LoadGen sends one at a time and waits. A hand-over between threads would be most of the
+        # harness's share of the latency.
         try:
             complete(
                 [sample.id for sample in samples],
@@ -167,7 +169,7 @@ def measure(
     begun: list[bool] = []
 
     def bring(indices: Sequence[int]) -> None:
-        # LoadGen calls this before its clock starts; an exception would end the process without a word
+        # LoadGen calls this before its clock starts. An exception would end the process silently.
         try:
             system.load(indices)
             if (

@@ -16,9 +16,10 @@ It is four times the effect of rounding."""
 
 
 def compare_logits(got: torch.Tensor, wanted: torch.Tensor, precision: str) -> dict[str, Any]:
-    """Relative error of the worst image and agreement of the first classes; `ok` where all are finite, within tolerance and of fp32's class.
+    """Return the relative error of the worst image and the agreement of the first classes.
 
-    A class of which fp32's own logit is as good as the largest (TIE) agrees too: rounding may take either.
+    `ok` needs finite logits within tolerance and fp32's class. Another class also agrees if its
+    fp32 logit ties with the largest (TIE): rounding may choose either.
     """
     finite = bool(torch.isfinite(got).all())
     norms = wanted.norm(dim=1)
@@ -36,7 +37,7 @@ def compare_logits(got: torch.Tensor, wanted: torch.Tensor, precision: str) -> d
 
 
 def worst(comparisons: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
-    """The checks of several batch sizes as one: that of the worst size (`batch`), with the images of all and the error by size."""
+    """Return the check of the worst size (`batch`), with all images and the error by size."""
 
     def badness(size: int) -> tuple[bool, float]:
         error = comparisons[size]["error"]

@@ -18,7 +18,7 @@ from perfdag.steps.resnet50.timing import ClockCheck, check_clock
 
 IMAGE = (224, 224, 3)
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet's channels, as torchvision's weights expect them (torchvision.models.ResNet50_Weights)."""
+"""Mean and deviation of ImageNet's channels (torchvision.models.ResNet50_Weights)."""
 CHECKED = 4
 """Images on which logits are checked; a larger batch repeats them and compares each place."""
 STEPS = 32
@@ -40,7 +40,7 @@ class UnusableError(Exception):
 
 
 def images(seed: int, indices: Sequence[int]) -> np.ndarray:
-    """Seeded images (n, 224, 224, 3), uint8: image i is the same in any set, on any machine (PCG64)."""
+    """Return seeded images (n, 224, 224, 3), uint8; image i is the same on any machine (PCG64)."""
     sample = [
         np.random.Generator(np.random.PCG64([seed, index])).integers(0, 256, IMAGE, dtype=np.uint8)
         for index in indices
@@ -61,12 +61,12 @@ def build(
     torch.manual_seed(seed)
     net = torchvision.models.resnet50(weights=None)
     if weights == "random":
-        # statistics of one seeded batch in place of the untrained 0 and 1, or the activations of 16 blocks overflow fp16
+        # With the untrained statistics 0 and 1, the activations of 16 blocks overflow fp16.
         for module in net.modules():
             if isinstance(module, torch.nn.BatchNorm2d):
                 module.momentum = 1.0
             if isinstance(module, torchvision.models.resnet.Bottleneck):
-                # as in a trained net, a block adds little to what it is given; untrained ones amplify every rounding tenfold
+                # Untrained blocks would amplify every rounding tenfold. Trained ones add little.
                 torch.nn.init.constant_(module.bn3.weight, 0.2)
         with torch.no_grad():
             net.train()(preprocess(images(seed, range(CHECKED))))
@@ -236,10 +236,11 @@ class Resnet50:
         return out, float(start.elapsed_time(end)) / 1e3
 
     def phases(self, count: int, repetitions: int, limit: float = 10.0) -> dict[str, list[float]]:
-        """Seconds of each phase of a batch of `count`, the device idle before and after: preprocess, copy, compute, postprocess.
+        """Return the seconds of preprocess, copy, compute and postprocess of a batch of `count`.
 
-        By the host's clock with a synchronisation at each end; compute on CUDA by events in its stream. At least once, then up to
-        `repetitions` times within `limit` seconds.
+        The device is idle before and after. The host's clock measures, with a synchronisation at
+        each end; on CUDA, events measure compute. It runs at least once, and up to `repetitions`
+        times within `limit` seconds.
         """
         indices = [list(self._row)[at % len(self._row)] for at in range(count)]
         raw = images(self._seed, indices) if self.files is None else self._raw(indices)
@@ -280,9 +281,11 @@ class Resnet50:
 
 
 def sizes(largest: int, scenario: str, few: bool) -> list[int]:
-    """Sizes of the batches of a scenario, up to the largest: in Server (and the search for its peak) any number of queries may wait.
+    """Return the batch sizes of a scenario, up to the largest.
 
-    `few`: powers of two, since each is compiled; else every size up to 32, and of larger ones at most 32, since padding costs time.
+    In Server, and the search for its peak, any number of queries may wait. With `few` the sizes
+    are powers of two, since each is compiled. Else they are every size up to 32, and at most 32
+    of larger batches, since padding costs time.
     """
     if scenario not in ("server", "find-peak"):
         return [largest]

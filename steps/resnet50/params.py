@@ -264,7 +264,7 @@ class Workload(benchmark.Params):
 
 
 class OverheadParams(Workload):
-    """Baseline (plain) against treatment (wrapper, wrapper_env), paired and interleaved in ABBA blocks."""
+    """Baseline (plain) against treatment (wrapper, wrapper_env), in ABBA blocks."""
 
     pairs: int = Field(6, ge=2, le=200, description="pairs of one baseline and one treatment each")
     limit: float = Field(

@@ -248,7 +248,7 @@ class Program:
         return len(self.result["tests"]) - 1
 
     def _find_peak(self, system: System, capacity: float) -> None:
-        """Search with short trials and decide with full ones; `capacity` is a closed loop's rate."""
+        """Search with short trials, decide with full ones; `capacity` is a closed loop's rate."""
         spec = self.spec
         search = min(spec["search_duration"], spec["duration"])
         server = self._load(capacity, scenario="server")

@@ -12,7 +12,7 @@ from typing import Any
 
 _PERCENTILE = re.compile(r"^result_(\d+\.\d+)_percentile_latency_ns$")
 _CONSTRAINT = re.compile(
-    r"^\s*(Performance constraints satisfied|Min duration satisfied|Min queries satisfied|Early stopping satisfied)\s*:\s*(\w+)",
+    r"^\s*((?:Performance constraints|Min duration|Min queries|Early stopping) satisfied)\s*:\s*(\w+)",
     re.M,
 )
 _LINE = re.compile(r"^([A-Za-z0-9_ .]+?)\s*(?:\((?:ns|ms)\)\s*)?:\s*(.+)$", re.M)
@@ -24,7 +24,7 @@ class UnreadableError(ValueError):
 
 @dataclass(frozen=True)
 class Summary:
-    """One test: latencies in s by percentile (0.99), rates in 1/s; in Offline queries are samples."""
+    """One test: latencies by percentile (0.99) in s, rates in 1/s; Offline counts samples."""
 
     scenario: str
     valid: bool

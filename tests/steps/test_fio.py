@@ -796,10 +796,10 @@ def test_a_device_of_somebody_else_is_skipped_with_the_way_to_it(
             return super().run(["false" if argv[:2] == ["test", barred] else "true"], **options)
 
     if word is None:
-        fio_files._allowed(Others(), "/dev/some", writes)
+        fio_files.check_access(Others(), "/dev/some", writes)
         return
     with pytest.raises(
         Skip,
         match=rf"/dev/some on .* may not be {word} by this user; in pods add privileges: \[block\]",
     ):
-        fio_files._allowed(Others(), "/dev/some", writes)
+        fio_files.check_access(Others(), "/dev/some", writes)

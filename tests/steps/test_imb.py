@@ -13,7 +13,7 @@ from perfdag.benchmark import Failed, Gang, Invalid, Measurement, Output, Skip, 
 from perfdag.hosts import LocalHost
 from perfdag.shape import Shape, merge
 from perfdag.steps import intelmpi, openmpi
-from perfdag.steps.imb import Imb, _wrong_placement
+from perfdag.steps.imb import Imb, wrong_placement
 from perfdag.steps.imb_operations import KNOWN, buffers
 from perfdag.steps.imb_params import GIB, ImbParams
 from tests.recorded import damage
@@ -297,7 +297,7 @@ def test_open_mpi_over_rdma_has_no_shared_memory_between_ranks_of_a_host(tmp_pat
     params = ImbParams(
         benchmark="Allreduce", ranks=4, transport="rdma", mpi="openmpi", program="/opt/IMB-MPI1"
     )
-    argv, _ = IMB._openmpi(gang(params, tmp_path), params)
+    argv, _ = IMB.openmpi_command(gang(params, tmp_path), params)
     assert "UCX_TLS=rc,dc,ud,self" in argv
 
 
@@ -399,7 +399,7 @@ def test_a_size_that_does_not_fit_costs_the_larger_ones_and_no_other(
     )
     here = gang(params, tmp_path)
     needs(params, here)
-    monkeypatch.setattr("perfdag.steps.imb._memory", lambda *_: buffers("Alltoall", 2) * 8192)
+    monkeypatch.setattr("perfdag.steps.imb.buffer_memory", lambda *_: buffers("Alltoall", 2) * 8192)
     output = IMB.run(here, params)
     assert output.facts["ranks_of"] == {os.uname().nodename: 2}
     with pytest.raises(
@@ -480,8 +480,8 @@ def test_the_memory_of_a_rank_is_its_part_of_the_host_that_has_the_least(
 
     params = ImbParams(benchmark="Alltoall", ranks=16)
     here = dataclasses.replace(gang(params, tmp_path), hosts=[LocalHost(), Small("10.0.0.2")])
-    assert imb._memory(here, params) == pytest.approx(0.8 * GIB / 8)
-    assert imb._memory(gang(ImbParams(), tmp_path), ImbParams()) is None
+    assert imb.buffer_memory(here, params) == pytest.approx(0.8 * GIB / 8)
+    assert imb.buffer_memory(gang(ImbParams(), tmp_path), ImbParams()) is None
 
 
 def test_the_default_limit_leaves_imb_the_time_that_it_was_given() -> None:
@@ -576,7 +576,7 @@ def test_more_ranks_than_cpus_are_skipped_unless_asked_for(tmp_path: Path) -> No
 def test_ranks_that_did_not_run_where_they_were_asked_are_noticed(
     hosts: list[str], placed: dict[str, int], says: str | None
 ) -> None:
-    assert _wrong_placement(hosts, placed, 4) == says
+    assert wrong_placement(hosts, placed, 4) == says
 
 
 def test_both_libraries_say_where_the_ranks_ran() -> None:

@@ -371,7 +371,7 @@ def test_a_custom_openfoam_reaches_the_ranks_on_other_hosts(
         "FOAM_USER_LIBBIN": "",
     }.items():
         monkeypatch.setenv(name, value)
-    found = openfoam._environment()
+    found = openfoam.environment()
     assert found["WM_PROJECT_DIR"] == str(tmp_path)
     assert (found["WM_OPTIONS"], found["FOAM_LIBBIN"], found["FOAM_SIGFPE"]) == (
         "linux64Gcc",

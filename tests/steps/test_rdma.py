@@ -138,7 +138,7 @@ def test_the_real_tools_take_exactly_the_combinations_that_are_accepted() -> Non
         said = ended.stdout + ended.stderr
         return (
             None
-            if any(words in said for words in rdma._NO_DEVICE) == accepted
+            if any(words in said for words in rdma.NO_DEVICE) == accepted
             else f"{given}: {' '.join(argv)}: {said}"
         )
 
@@ -478,17 +478,17 @@ def test_a_server_with_rdma_cm_is_waited_for_until_the_kernel_lists_it(
     for ready, port, least, most in ((60, 20001, 0, 30), (0.05, 2000, 0.05, 30)):
         monkeypatch.setattr(rdma, "_CM_READY", ready)
         start = time.monotonic()
-        rdma._await_cm(LocalHost(), port)
+        rdma.await_cm(LocalHost(), port)
         assert least <= time.monotonic() - start < most
     (tmp_path / "rdma").write_text(f"#!/bin/sh\necho again >>{tmp_path}/refused\nexit 1\n")
-    rdma._await_cm(LocalHost(), 20001)
+    rdma.await_cm(LocalHost(), 20001)
     assert (
         tmp_path / "refused"
     ).read_text() == "again\n"  # where it may not look there is nothing to ask again
 
 
 def test_the_recorded_error_is_known() -> None:
-    assert any(words in text("no-device.txt") for words in rdma._NO_DEVICE)
+    assert any(words in text("no-device.txt") for words in rdma.NO_DEVICE)
 
 
 def test_buffers_that_cannot_be_locked_say_what_to_do() -> None:
@@ -498,7 +498,7 @@ def test_buffers_that_cannot_be_locked_say_what_to_do() -> None:
         Failed,
         match=r"could not lock its buffers; the limit of locked memory on node-1 is \d+ .* raise LimitMEMLOCK",
     ):
-        rdma._check_finished(
+        rdma.check_finished(
             "ib_read_bw", LocalHost(name="node-1"), finished, {"client0": said, "server0": ""}
         )
 

@@ -84,4 +84,4 @@ def test_the_real_tool_takes_no_value_for_those_that_are_listed_without_one() ->
         return None if unknown else "Version:" not in ended.stdout
 
     assert takes("tclass")
-    assert [name for name in sorted(rdma_options._BARE) if takes(name)] == []
+    assert [name for name in sorted(rdma_options.WITHOUT_VALUE) if takes(name)] == []

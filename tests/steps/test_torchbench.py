@@ -259,12 +259,12 @@ def test_a_missing_checkout_or_torch_is_skipped_with_what_to_do(tmp_path: Path) 
 def test_what_run_py_could_not_do_is_said_in_a_line(
     said: str, kind: type[Exception], says: str
 ) -> None:
-    found = torchbench._explained(
+    found = torchbench.explain_failure(
         TorchbenchParams(), f"Traceback (most recent call last):\n{said}\n", {}
     )
     assert type(found) is kind
     assert says in str(found)
-    assert torchbench._explained(TorchbenchParams(), "RuntimeError: other", {}) is None
+    assert torchbench.explain_failure(TorchbenchParams(), "RuntimeError: other", {}) is None
 
 
 def test_compile_time_is_torchs_own_where_run_py_prints_none() -> None:
