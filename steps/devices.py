@@ -1,4 +1,4 @@
-"""What the extended resources of a shape are for: GPUs, or devices of a network."""
+"""The purpose of a shape's extended resources: GPUs, or devices of a network."""
 
 import re
 from collections.abc import Sequence
@@ -8,28 +8,37 @@ from perfdag.shape import Shape
 
 # nvidia.com/gpu, nvidia.com/gpu.shared, amd.com/gpu, nvidia.com/mig-1g.5gb, gpu.intel.com/i915
 _GPU = re.compile(r"/gpu(\.|$)|/mig-|^gpu\.")
-RDMA_WANTED = "needs an RDMA network: `network.name`, `network.host: true`, or a device resource such as `resources: {rdma/hca: 1}`"
+RDMA_WANTED = (
+    "needs an RDMA network: `network.name`, `network.host: true`,"
+    " or a device resource such as `resources: {rdma/hca: 1}`"
+)
 
 
 def gpus(shape: Shape) -> list[str]:
-    """Resources of the pods that are GPUs, by the names that the device plugins of NVIDIA, AMD and Intel give them."""
+    """Return the pods' GPU resources, by the names of NVIDIA's, AMD's and Intel's plugins."""
     return [name for name in shape.resources if _GPU.search(name)]
 
 
 def without_gpu(plan: Plan, shapes: Sequence[Shape] | None = None) -> dict[str, str]:
-    """Entries that use CUDA in pods which ask for no GPU, where a container sees none, and by which parameter they do."""
-    shapes = shapes or [Shape.model_validate(each) for each in plan.shapes]
-    found = {}
+    """Return the entries that use CUDA although their pods ask for no GPU, and why they do.
+
+    A container without a GPU resource sees no GPU.
+    """
+    shapes = shapes or [Shape.model_validate(shape) for shape in plan.shapes]
+    entries = {}
     for point in plan.points:
         if not gpus(shapes[point.shape]):
             if point.params.get("device") == "cuda":
-                found[point.entry] = "device is cuda"
+                entries[point.entry] = "device is cuda"
             elif point.params.get("cuda") is not None:
-                found[point.entry] = f"cuda is {point.params['cuda']}"
-    return dict(sorted(found.items()))
+                entries[point.entry] = f"cuda is {point.params['cuda']}"
+    return dict(sorted(entries.items()))
 
 
 def has_rdma(shape: Shape) -> bool:
-    """Whether the suite names a network or a device by which RDMA could go; any device but a GPU may be one."""
+    """Whether the suite names a network or a device that RDMA may use.
+
+    Any extended resource except a GPU counts.
+    """
     device = any("/" in name and not _GPU.search(name) for name in shape.resources)
     return bool(shape.network.name or shape.network.host or device)

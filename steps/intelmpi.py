@@ -1,4 +1,4 @@
-"""Intel MPI as the package impi-rt brings it: where it is on a host, how its mpirun is called, what it says of the transport it used."""
+"""Intel MPI of the package impi-rt: its place on a host, its mpirun, and what its log reports."""
 
 import os
 import platform
@@ -21,10 +21,13 @@ _PINS = re.compile(r"MPI startup\(\): (\d+)\s+(\d+)\s+(\S+)\s+\{")
 
 
 def imb(system: str, machine: str) -> Tool:
-    """IMB-MPI1, and how to get it on that operating system and architecture, as `platform` names them."""
+    """Return IMB-MPI1 and how to get it on a system, named as the module platform does."""
     if (system, machine) == ("Linux", "x86_64"):
         return Tool("IMB-MPI1", {"pip": "impi-rt"})
-    advice = f"there is no impi-rt for {system} on {machine}; set mpi: openmpi and name an IMB-MPI1 built for Open MPI with program"
+    advice = (
+        f"there is no impi-rt for {system} on {machine};"
+        " set mpi: openmpi and name an IMB-MPI1 built for Open MPI with program"
+    )
     return Tool("IMB-MPI1", {}, advice)
 
 
@@ -32,40 +35,60 @@ IMB = imb(platform.system(), platform.machine())
 
 
 def root_of(host: Host, program: str = "IMB-MPI1") -> str:
-    """Folder with bin/ and lib/ of Intel MPI on that host: beside this interpreter, in $I_MPI_ROOT, or on PATH. Raises Skip."""
+    """Return the folder with bin/ and lib/ of Intel MPI on that host. Raises Skip.
+
+    It is the prefix of this interpreter, $I_MPI_ROOT, or the prefix on PATH.
+    """
     places = [sys.prefix, *filter(None, [os.environ.get("I_MPI_ROOT")])]
     beside = (str(PurePosixPath(place) / "bin" / program) for place in places)
-    found = next((path for path in beside if host.which(path)), None) or host.which(program)
-    if found is None:
+    path = next((candidate for candidate in beside if host.which(candidate)), None) or host.which(
+        program
+    )
+    if path is None:
         raise Skip(f"{program} is not on {host.name} ({IMB.advice or 'pip install impi-rt'})")
-    return str(PurePosixPath(found).parent.parent)
+    return str(PurePosixPath(path).parent.parent)
 
 
-def environment(gang: Gang, root: str, transport: Transport, oversubscribe: bool = False) -> dict[str, str]:
-    """Environment of mpirun and of every rank. impi-rt has no rpath, so each rank needs LD_LIBRARY_PATH."""
+def environment(
+    gang: Gang, root: str, transport: Transport, oversubscribe: bool = False
+) -> dict[str, str]:
+    """Return the environment of mpirun and of every rank.
+
+    impi-rt has no rpath, so each rank needs LD_LIBRARY_PATH.
+    """
     env = {
         "PATH": f"{root}/bin:/usr/local/bin:/usr/bin:/bin",
-        # the first is impi-rt's layout, the others are those of Intel's own installer
+        # The first entry is impi-rt's layout, the others are those of Intel's own installer.
         "LD_LIBRARY_PATH": f"{root}/lib:{root}/lib/release:{root}/opt/mpi/libfabric/lib",
         "FI_PROVIDER_PATH": f"{root}/lib:{root}/opt/mpi/libfabric/lib/prov",
         "I_MPI_ROOT": root,
-        "I_MPI_DEBUG": "3",  # the least at which it says which provider and interface it took
+        "I_MPI_DEBUG": "3",  # the lowest level that reports provider and interface
         "I_MPI_HYDRA_BOOTSTRAP": "ssh",
     }
     if oversubscribe:
-        env["I_MPI_THREAD_YIELD"] = "3"  # a waiting rank sleeps: a message takes 0.1 ms instead of 20 ms with 4 ranks on 2 cores
+        # A waiting rank sleeps: with 4 ranks on 2 cores a message takes 0.1 ms instead of 20 ms.
+        env["I_MPI_THREAD_YIELD"] = "3"
     if transport == "shm":
         return {**env, "I_MPI_FABRICS": "shm"}
-    # collectives would go through shared memory between ranks of one host, whatever the fabric: 0.3 us for a Barrier "over tcp"
+    # Collectives would use shared memory between ranks of one host, whatever the fabric: 0.3 us
+    # for a Barrier "over tcp".
     env["I_MPI_COLL_INTRANODE"] = "pt2pt"
     if transport == "tcp":
-        # ofi alone: with shm:ofi the ranks of one host would use shared memory and be called tcp
-        return {**env, "I_MPI_FABRICS": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": interface_of(gang)}
+        # With shm:ofi the ranks of one host would use shared memory and be called tcp.
+        return {
+            **env,
+            "I_MPI_FABRICS": "ofi",
+            "FI_PROVIDER": "tcp",
+            "FI_TCP_IFACE": interface_of(gang),
+        }
     return {**env, "I_MPI_FABRICS": "ofi", "I_MPI_OFI_PROVIDER_DUMP": "0"}
 
 
 def interface_of(gang: Gang) -> str:
-    """Name of the interface that holds the first host's measured address; libfabric takes a name, not an address. Raises Failed."""
+    """Return the interface that holds the first host's measured address. Raises Failed.
+
+    libfabric takes a name, not an address.
+    """
     if gang.shape.network.interface:
         return gang.shape.network.interface
     host = gang.hosts[0]
@@ -76,22 +99,35 @@ def interface_of(gang: Gang) -> str:
         words = line.split()
         if len(words) > 3 and words[3].split("/")[0] == host.address:
             return words[1].split("@")[0]
-    raise Failed(f"no interface of {host.name} has the address {host.address}; name it with network.interface")
+    raise Failed(
+        f"no interface of {host.name} has the address {host.address};"
+        " name it with network.interface"
+    )
 
 
 def mpirun(gang: Gang, root: str, ranks: int, rsh: str | None) -> list[str]:
-    """Arguments of mpirun up to the program; ranks are spread evenly over the hosts, those of one host together."""
+    """Return the arguments of mpirun up to the program.
+
+    Ranks are spread evenly over the hosts; those of one host are consecutive.
+    """
     argv = [f"{root}/bin/mpirun", "-n", str(ranks)]
     hosts = list(Counter(host.address for host in gang.hosts))
     if len(hosts) > 1:
-        argv += ["-hosts", ",".join(hosts), "-ppn", str(ranks // len(hosts)), "-iface", interface_of(gang)]
+        argv += [
+            "-hosts",
+            ",".join(hosts),
+            "-ppn",
+            str(ranks // len(hosts)),
+            "-iface",
+            interface_of(gang),
+        ]
         if rsh is not None:
             argv += ["-bootstrap-exec", rsh]
     return argv
 
 
 def used(log: str) -> str | None:
-    """The fabric the ranks used by MPI's own words: `shm`, or a libfabric provider's name; None where it does not say."""
+    """Return the fabric in MPI's log: `shm` or a libfabric provider; None if not reported."""
     provider = _PROVIDER.search(log)
     if provider:
         return provider[1]
@@ -100,36 +136,46 @@ def used(log: str) -> str | None:
 
 
 def interfaces(log: str) -> set[str]:
-    """Interfaces that the ranks were pinned to, from the NIC table of I_MPI_DEBUG=3."""
+    """Return the interfaces that the ranks were pinned to (the NIC table of I_MPI_DEBUG=3)."""
     return set(_NICS.findall(log))
 
 
-def wrong_transport(log: str, asked: Transport, interface: str | None = None) -> str | None:
-    """Why what was measured is not the transport (and interface) asked for, or None."""
+def wrong_transport(log: str, requested: Transport, interface: str | None = None) -> str | None:
+    """Return why the run did not use the requested transport and interface, or None."""
     fabric = used(log)
     if fabric is None:
-        return f"{asked} was asked, and MPI does not say which fabric it used"
-    fits = fabric.startswith("tcp") if asked == "tcp" else fabric == "shm" if asked == "shm" else fabric.startswith(RDMA_PROVIDERS)
+        return f"{requested} was requested, and MPI does not say which fabric it used"
+    fits = (
+        fabric.startswith("tcp")
+        if requested == "tcp"
+        else fabric == "shm"
+        if requested == "shm"
+        else fabric.startswith(RDMA_PROVIDERS)
+    )
     if not fits:
-        return f"{asked} was asked, MPI used {fabric}"
+        return f"{requested} was requested, MPI used {fabric}"
     other = interfaces(log) - {interface}
-    # an interface that is not there is no error to libfabric: it takes another
-    return f"interface {interface} was asked, MPI used {', '.join(sorted(other))}" if interface and other else None
+    # libfabric does not fail for a missing interface: it takes another one.
+    return (
+        f"interface {interface} was requested, MPI used {', '.join(sorted(other))}"
+        if interface and other
+        else None
+    )
 
 
 def version(log: str) -> str:
-    """Version of the library as it says itself; empty where it does not."""
-    found = _VERSION.search(log)
-    return found[1] if found else ""
+    """Return the version of the library from its log, or an empty string."""
+    match = _VERSION.search(log)
+    return match[1] if match else ""
 
 
 def nodes_of_ranks(log: str) -> dict[int, str]:
-    """Rank -> node, from the CPU pinning table that I_MPI_DEBUG=3 prints."""
+    """Return the node of each rank (the CPU pinning table of I_MPI_DEBUG=3)."""
     return {int(rank): node for rank, _, node in _PINS.findall(log)}
 
 
 def rsh_script(gang: Gang) -> str | None:
-    """A program for -bootstrap-exec that calls `perfdag step rsh`; None where all ranks are on one address."""
+    """Write a program for -bootstrap-exec; None if all ranks have one address."""
     if len({host.address for host in gang.hosts}) < 2:
         return None
     path = f"{gang.scratch}/rsh"

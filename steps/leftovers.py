@@ -1,6 +1,6 @@
-"""Folders and files that a killed sample left behind: what marks them, and how the next sample removes them.
+"""Folders and files that a killed sample left behind: their marker, and how they are removed.
 
-`python -m perfdag.steps.leftovers PATH` sweeps a folder on a peer, or a file that a sample may have made.
+`python -m perfdag.steps.leftovers PATH` sweeps a folder on a peer, or a file of a sample.
 """
 
 import json
@@ -17,36 +17,42 @@ MARKER = "made-by-perfdag"
 PREFIX = "perfdag-"
 
 
-def mark(seconds: float, here: bool) -> bytes:
-    """Content of the marker in a sample's folder, or beside its file: until when (epoch s) it may be in use, and with `here` the process that uses it.
+def mark(seconds: float, local: bool) -> bytes:
+    """Return the marker of a sample's folder or file.
 
-    A process is known by its id, its start time and its pid namespace: ids are used again, and pods of one node count them apart.
+    It says until when (epoch s) it may be in use, and with `local` which process uses it. A
+    process is known by id, start time and pid namespace: ids are reused, and the pods of a node
+    count them apart.
     """
-    owner = {"namespace": _namespace(), "pid": os.getpid(), "started": _started(os.getpid())} if here else {}
+    owner = (
+        {"namespace": _namespace(), "pid": os.getpid(), "started": _started(os.getpid())}
+        if local
+        else {}
+    )
     return json.dumps({"until": time.time() + seconds, **owner}).encode()
 
 
 def sweep(folder: Path) -> list[str]:
-    """Remove folders of samples that cannot be under way any more; returns their names. One that may be in use stays.
+    """Remove folders of samples that have ended; return their names.
 
-    They lie in `folder`, or in the scratch folders of samples in it; of these one that is then empty goes too.
+    They lie in `folder`, or in samples' scratch folders within it, which go too once empty.
     """
     removed = []
-    for each in [*folder.glob(f"{PREFIX}*"), *folder.glob(f"{PREFIX}*/{PREFIX}*")]:
+    for entry in [*folder.glob(f"{PREFIX}*"), *folder.glob(f"{PREFIX}*/{PREFIX}*")]:
         try:
-            told = json.loads((each / MARKER).read_bytes())
-            if _over(told):
-                shutil.rmtree(each)
-                removed.append(each.name)
-                if each.parent != folder:
-                    each.parent.rmdir()
+            marker = json.loads((entry / MARKER).read_bytes())
+            if _unused(marker):
+                shutil.rmtree(entry)
+                removed.append(entry.name)
+                if entry.parent != folder:
+                    entry.parent.rmdir()
         except (OSError, ValueError):
-            continue  # not ours, or its owner is faster
+            continue  # not perfdag's, or its owner removed it first
     return removed
 
 
 def clear(host: Host, root: str) -> None:
-    """Sweep a folder that outlives samples, or a file that one may have made, on that host."""
+    """Sweep a folder that outlives samples, or a file that a sample may have created."""
     if isinstance(host, LocalHost):
         sweep(Path(root))
         sweep_file(Path(root))
@@ -55,45 +61,47 @@ def clear(host: Host, root: str) -> None:
 
 
 def beside(target: str) -> str:
-    """The marker of a file that a sample made, and not somebody else."""
+    """Return the path of the marker of a file that a sample creates."""
     return f"{target}.{MARKER}"
 
 
 def sweep_file(target: Path) -> list[str]:
-    """Remove a file that a sample made and can work on no more, and its marker; returns its name if it was there.
+    """Remove a file that a sample created and no longer uses, and its marker.
 
-    One that changed after the time that the marker gives is somebody else's by now: it stays.
+    Return its name if it existed. A file that changed after the time in the marker belongs to
+    another owner, and stays.
     """
     marker = Path(beside(str(target)))
     try:
-        told = json.loads(marker.read_bytes())
-        if not _over(told):
+        marker_content = json.loads(marker.read_bytes())
+        if not _unused(marker_content):
             return []
-        ours = target.exists() and target.stat().st_ctime <= float(told["until"])
+        ours = target.exists() and target.stat().st_ctime <= float(marker_content["until"])
         if ours:
             target.unlink()
         marker.unlink()
     except (OSError, ValueError):
-        return []  # none was made, or its owner is faster
+        return []  # no sample created it, or its owner removed it first
     return [target.name] if ours else []
 
 
-def _over(told: dict[str, Any]) -> bool:
-    if told.get("namespace") and told["namespace"] == _namespace():
-        return _started(int(told["pid"])) != str(told["started"])
-    return time.time() > float(told["until"])
+def _unused(marker: dict[str, Any]) -> bool:
+    if marker.get("namespace") and marker["namespace"] == _namespace():
+        return _started(int(marker["pid"])) != str(marker["started"])
+    return time.time() > float(marker["until"])
 
 
 def _namespace() -> str | None:
-    """This machine's boot and this process's pid namespace; None where /proc does not tell."""
+    """Return this machine's boot and pid namespace; None if /proc has neither."""
     try:
-        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {Path('/proc/self/ns/pid').readlink()}"
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return None
 
 
 def _started(pid: int) -> str | None:
-    """Start time of a process in clock ticks since boot (proc(5), stat field 22); None where it does not run."""
+    """Return a process's start in clock ticks since boot (proc(5), stat field 22), or None."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,10 +1,12 @@
-"""The 3-D lid-driven cavity as an OpenFOAM case: the dictionaries, written from parameters.
+"""The 3-D lid-driven cavity as an OpenFOAM case: its dictionaries, written from parameters.
 
-A cube of 0.1 m with walls at rest but the lid, which moves at 1 m/s along x; nu = 0.01 m2/s, so Re = 10. Sizes, time steps and solvers are
-those of the OpenFOAM HPC committee's benchmark (PRACE white paper WP294, table 1, and the committee's case files): 100, 200 and 400 cells an
-edge for S, M and XL, the time step quartered when the cell is halved. XXL is not in the table: its controlDict has the time step and number of
-steps of XL, its 800 cells continue the doubling. Pressure iterations are those of the cases with fixed iterations; for XXL, where none is
-published, the doubling goes on. The velocity has 5 iterations a step in all of them. XS is ours, for tests.
+The cube has an edge of 0.1 m. Its walls rest, except the lid, which moves at 1 m/s along x; with
+nu = 0.01 m2/s, Re = 10. Sizes, time steps and solvers are those of the OpenFOAM HPC committee's
+benchmark (PRACE white paper WP294, table 1, and the committee's case files). S, M and XL have
+100, 200 and 400 cells an edge; halving the cell quarters the time step. XXL is not in the table:
+its controlDict has the time step and step count of XL, and its 800 cells continue the doubling.
+Pressure iterations are those of the cases with fixed iterations. None is published for XXL, so
+the doubling continues. The velocity has 5 iterations a step. XS is for tests, and not published.
 """
 
 from dataclasses import dataclass
@@ -18,9 +20,11 @@ TIME_STEPS = {"XS": 20, "S": 500, "M": 2000, "XL": 100, "XXL": 100}
 DELTA_T = {"XS": 5e-3, "S": 1e-3, "M": 2.5e-4, "XL": 6.25e-5, "XXL": 6.25e-5}
 PRESSURE_ITERATIONS = {"XS": 250, "S": 250, "M": 650, "XL": 1300, "XXL": 2600}
 GAMG_CYCLES = 10
-"""V-cycles of a pressure solve with stop="iterations": they gain six digits or more (40^3 cells), of which the published tolerance wants four."""
+"""V-cycles of a pressure solve with stop="iterations".
+
+They gain six digits or more (40^3 cells); the published tolerance needs four."""
 MOST_ITERATIONS = 5000
-"""Where a pressure solve with stop="tolerance" gives up."""
+"""Limit of a pressure solve with stop="tolerance"."""
 
 Solver = Literal["PCG", "GAMG"]
 Stop = Literal["iterations", "tolerance"]
@@ -29,7 +33,7 @@ Decomposition = Literal["hierarchical", "simple", "scotch"]
 
 @dataclass(frozen=True)
 class Cavity:
-    """What the case is: `cells` along one edge, `delta_t` in s; `pressure_iterations` is used with stop="iterations" only."""
+    """A case: `cells` along one edge, `delta_t` in s."""
 
     cells: int
     time_steps: int
@@ -43,19 +47,26 @@ class Cavity:
 
 
 def default_delta_t(cells: int) -> float:
-    """Time step in s where no size is named: Courant number 1 up to 100 cells an edge, above it falling with the square of the cell."""
+    """Return the time step in s for a number of cells along an edge.
+
+    The Courant number is 1 up to 100 cells; above, the step falls with the square of the cell.
+    """
     return EDGE / LID_SPEED / cells * min(1.0, 100 / cells)
 
 
 def pressure_iterations(size: str | None, solver: Solver) -> int:
-    """Iterations of a pressure solve where none are given; None: no size is named. What is published is for PCG."""
+    """Return the iterations of a pressure solve by default; published figures are for PCG."""
     return GAMG_CYCLES if solver == "GAMG" else PRESSURE_ITERATIONS[size] if size else 250
 
 
 def split(procs: int) -> tuple[int, int, int]:
-    """(nx, ny, nz) with nx*ny*nz = procs and the least surface between parts: as near to a cube as the factors allow, nx >= ny >= nz."""
+    """Return nx >= ny >= nz with nx*ny*nz = procs and the least surface between parts."""
     triples = [
-        (x, y, procs // x // y) for x in range(1, procs + 1) if procs % x == 0 for y in range(1, procs // x + 1) if procs // x % y == 0
+        (x, y, procs // x // y)
+        for x in range(1, procs + 1)
+        if procs % x == 0
+        for y in range(1, procs // x + 1)
+        if procs // x % y == 0
     ]
     return min((t for t in triples if t[0] >= t[1] >= t[2]), key=sum)
 
@@ -68,7 +79,9 @@ def files(cavity: Cavity) -> dict[str, str]:
         "system/fvSchemes": _dictionary("fvSchemes", _SCHEMES),
         "system/fvSolution": _dictionary("fvSolution", _solution(cavity)),
         "system/decomposeParDict": _dictionary("decomposeParDict", _decompose(cavity)),
-        "constant/transportProperties": _dictionary("transportProperties", f"nu [0 2 -1 0 0 0 0] {VISCOSITY:g};\n"),
+        "constant/transportProperties": _dictionary(
+            "transportProperties", f"nu [0 2 -1 0 0 0 0] {VISCOSITY:g};\n"
+        ),
         "0/U": _dictionary("U", _velocity(), "volVectorField"),
         "0/p": _dictionary("p", _PRESSURE, "volScalarField"),
     }
@@ -94,7 +107,8 @@ mergePatchPairs ();
 
 
 def _control(cavity: Cavity) -> str:
-    # Time::run() ends half a step before endTime, so rounding neither adds nor drops a step; no field is ever written
+    # Time::run() ends half a step before endTime, so rounding neither adds nor drops a step.
+    # The interval is so large that no field is written.
     end = cavity.delta_t * cavity.time_steps
     return f"""application icoFoam;
 startFrom startTime;
@@ -123,7 +137,9 @@ snGradSchemes { default orthogonal; }
 
 def _solution(cavity: Cavity) -> str:
     kind = (
-        "solver PCG; preconditioner DIC;" if cavity.solver == "PCG" else "solver GAMG; smoother DICGaussSeidel; nCellsInCoarsestLevel 100;"
+        "solver PCG; preconditioner DIC;"
+        if cavity.solver == "PCG"
+        else "solver GAMG; smoother DICGaussSeidel; nCellsInCoarsestLevel 100;"
     )
     if cavity.stop == "iterations":
         n = cavity.pressure_iterations

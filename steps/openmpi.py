@@ -1,7 +1,8 @@
-"""How Open MPI is started over the hosts of a gang: mpirun's arguments, and what its log says of the transport used.
+"""Start Open MPI over the hosts of a gang, and read which transport its log reports.
 
-mpirun starts its daemons on the other hosts with `perfdag step rsh HOST COMMAND`, which runs them by Host.run; the daemons stay attached
-to it, so they end with it. Options are those of Open MPI 4.1 (mpirun(1), ompi_info --all).
+mpirun starts its daemons on the other hosts with `perfdag step rsh HOST COMMAND`, which uses
+Host.run. The daemons stay attached to it, so they end with it.
+Source of the options: Open MPI 4.1 (mpirun(1), ompi_info --all).
 """
 
 import os
@@ -17,21 +18,43 @@ from perfdag.quantities import parse_cpu_list, parse_quantity
 from perfdag.shape import Shape
 
 Transport = Literal["tcp", "rdma"]
-MPIRUN = Tool("mpirun", {"apt": "openmpi-bin", "dnf": "openmpi", "zypper": "openmpi4", "pacman": "openmpi", "brew": "open-mpi"})
+MPIRUN = Tool(
+    "mpirun",
+    {
+        "apt": "openmpi-bin",
+        "dnf": "openmpi",
+        "zypper": "openmpi4",
+        "pacman": "openmpi",
+        "brew": "open-mpi",
+    },
+)
 _WAYS = re.compile(r"mca: bml: Using (\w+) btl for send to")
 _NODES = re.compile(r"send to \[\[\d+,1\],(\d+)\] on node (\S+)")
 _VERSION = re.compile(r"\(Open MPI\) (\S+)")
-_SHARED_MEMORY = {"vader", "sm"}  # one way by two names: sm from Open MPI 5.0 on, which still takes the older one on its command line
-_LIMITS = ("/proc/self/status", *(f"/sys/fs/cgroup/{name}" for name in ("cpu.max", "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")))
+_SHARED_MEMORY = {"vader", "sm"}
+"""Two names of one BTL: Open MPI 5.0 prints sm and still accepts vader."""
+_LIMITS = (
+    "/proc/self/status",
+    *(
+        f"/sys/fs/cgroup/{name}"
+        for name in ("cpu.max", "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")
+    ),
+)
 _ALLOWED = re.compile(r"^Cpus_allowed_list:\s*([0-9,-]+)$", re.M)
-_QUOTA = re.compile(r"^(\d+)\s(\d+)$", re.M)  # microseconds of a period, on a line of its own each in version 1
+# Quota and period in microseconds; cgroup version 1 has each in a file of its own.
+_QUOTA = re.compile(r"^(\d+)\s(\d+)$", re.M)
 _SELECTED = re.compile(r"select: component (\w+) selected")
 WIRE = "rc,dc,ud,self"
-"""UCX's transports over the wire. No tcp: with a TCP fallback an `rdma` result could be one over Ethernet."""
+"""UCX's network transports.
+
+tcp is not among them: a fallback would report Ethernet as rdma."""
 
 
 def ranks_by_address(hosts: Sequence[Host], ranks: int) -> dict[str, int]:
-    """Ranks of each address, in order; hosts of one address (this machine several times) are one. `ranks` is a multiple of the hosts."""
+    """Return the ranks of each address, in order; `ranks` is a multiple of the hosts.
+
+    Hosts with one address (this machine several times) count as one.
+    """
     per_host = ranks // len(hosts)
     counted: Counter[str] = Counter()
     for host in hosts:
@@ -40,36 +63,42 @@ def ranks_by_address(hosts: Sequence[Host], ranks: int) -> dict[str, int]:
 
 
 def few_cpus(shape: Shape, ranks: int) -> list[str]:
-    """Why so many ranks in a pod would wait for its CPU quota, empty where they would not: resources are its limits too.
+    """Return why the ranks of a pod would exceed its CPU quota, or an empty list.
 
-    oversubscribe is no way out, though it passes here: a quota throttles ranks that spin, and noise.throttled makes such a sample invalid.
+    Resources are also limits. oversubscribe does not help, although it passes here: a quota
+    throttles spinning ranks, and a throttled sample is invalid.
     """
-    given = shape.resources.get("cpu")
-    if given is None or parse_quantity(given) >= ranks:
+    limit = shape.resources.get("cpu")
+    if limit is None or parse_quantity(limit) >= ranks:
         return []
     return [
-        f"on a cluster {ranks} processes in each pod, and resources.cpu {given}, would be throttled by its CPU quota; raise it to {ranks}, use fewer,"
-        " or leave it out for `perfdag run`, which sets no quota"
+        f"on a cluster {ranks} processes in each pod, and resources.cpu {limit}, would be"
+        f" throttled by its CPU quota; raise it to {ranks}, use fewer, or leave it out for"
+        " `perfdag run`, which sets no quota"
     ]
 
 
 def need_cpus(hosts: Sequence[Host], ranks: int) -> None:
-    """Raise Skip where a pod or a node has fewer CPUs than it gets ranks: spinning ranks that share a CPU measure the scheduler.
+    """Raise Skip if a pod or a node has fewer CPUs than ranks.
 
-    A pod's CPUs may be its own (the kubelet's static CPU manager), so those of a node are asked of each pod on it. Under a quota oversubscribe
-    is no way out, as in few_cpus.
+    Spinning ranks that share a CPU measure the scheduler. The kubelet's static CPU manager gives
+    a pod its own CPUs, so each pod of a node is asked. oversubscribe does not help under a quota.
     """
     per_host = ranks // len(hosts)
     pods: dict[tuple[str, int], tuple[Host, int]] = {}
     for index, host in enumerate(hosts):
-        key = (host.name, -1 if isinstance(host, LocalHost) else index)  # this machine several times is one
+        # This machine may appear several times and counts once.
+        key = (host.name, -1 if isinstance(host, LocalHost) else index)
         pods[key] = (host, per_host + pods.get(key, (host, 0))[1])
     nodes: dict[str, set[int]] = {}
     wanted: Counter[str] = Counter()
     for host, count in pods.values():
         own, quota = _cpus(host)
         if quota is not None and quota < count:
-            raise Skip(f"{host.name} has a CPU quota of {quota:g} for {count} processes, which would throttle them; raise it, or use fewer")
+            raise Skip(
+                f"{host.name} has a CPU quota of {quota:g} for {count} processes,"
+                " which would throttle them; raise it, or use fewer"
+            )
         _enough(f"{'' if isinstance(host, LocalHost) else 'a pod on '}{host.name}", len(own), count)
         nodes[host.name] = nodes.get(host.name, set()) | own
         wanted[host.name] += count
@@ -79,32 +108,44 @@ def need_cpus(hosts: Sequence[Host], ranks: int) -> None:
 
 def _enough(where: str, has: int, wanted: int) -> None:
     if has < wanted:
-        raise Skip(f"{where} has {has} CPUs for {wanted} processes; use fewer, or set oversubscribe: true")
+        raise Skip(
+            f"{where} has {has} CPUs for {wanted} processes; use fewer, or set oversubscribe: true"
+        )
 
 
 def _cpus(host: Host) -> tuple[set[int], float | None]:
-    """The CPUs on which a host's processes may run, and how many of them its cgroup may keep busy (None: no quota). Raises Failed."""
+    """Return the CPUs that a host's processes may use, and its CPU quota or None.
+
+    Raises Failed.
+    """
     if isinstance(host, LocalHost):
-        own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+        own = (
+            os.sched_getaffinity(0)
+            if hasattr(os, "sched_getaffinity")
+            else set(range(os.cpu_count() or 1))
+        )
         return own, cgroups.limits()["cpu_limit"]
-    said = host.run(["cat", *_LIMITS], timeout=10)  # what of them is there
-    allowed, quota = _ALLOWED.search(said.stdout), _QUOTA.search(said.stdout)
+    result = host.run(["cat", *_LIMITS], timeout=10)  # prints those that exist
+    allowed, quota = _ALLOWED.search(result.stdout), _QUOTA.search(result.stdout)
     if allowed is None:
-        raise Failed(f"{host.name} does not say on which CPUs it may run: {said.tail(100)}")
+        raise Failed(f"{host.name} does not say on which CPUs it may run: {result.tail(100)}")
     return parse_cpu_list(allowed[1]), int(quota[1]) / int(quota[2]) if quota else None
 
 
 def version(host: Host) -> str:
-    """`Open MPI 4.1.4`: whose mpirun is found on that host. Raises Skip where it is another MPI's."""
-    said = host.run([MPIRUN.program, "--version"], timeout=10)
-    found = _VERSION.search(said.stdout)
-    if found is None:
-        raise Skip(f"mpirun on {host.name} is not Open MPI's ({said.tail(100) or 'it does not say whose'}); put Open MPI's first on PATH")
-    return f"Open MPI {found[1]}"
+    """Return `Open MPI 4.1.4` for the host's mpirun. Raises Skip if it is another MPI's."""
+    result = host.run([MPIRUN.program, "--version"], timeout=10)
+    match = _VERSION.search(result.stdout)
+    if match is None:
+        raise Skip(
+            f"mpirun on {host.name} is not Open MPI's"
+            f" ({result.tail(100) or 'it does not say whose'}); put Open MPI's first on PATH"
+        )
+    return f"Open MPI {match[1]}"
 
 
 def environment() -> dict[str, str]:
-    """For mpirun itself: it refuses uid 0 without these two, and a container's only user may be uid 0."""
+    """Return what mpirun needs to run as uid 0, which may be a container's only user."""
     return {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
@@ -120,25 +161,49 @@ def mpirun(
     tls: str = f"{WIRE},sm",
     interface: str | None = None,
 ) -> list[str]:
-    """Arguments up to the program. `export` is set in every rank's environment.
+    """Return the arguments up to the program. `export` is set in every rank's environment.
 
-    With tcp `layers` are the ways (BTLs) that messages may take: without vader those between ranks of one host take TCP too; `interface` is
-    the one that TCP uses (default: the shape's, else Open MPI's choice, which leaves out loopback). With rdma `tls` are UCX's transports:
-    with WIRE alone messages between ranks of one host take the device too.
+    With tcp, `layers` are the BTLs that messages may use; without vader, ranks of one host use
+    TCP too. `interface` is the one of TCP; by default the shape's, else Open MPI's choice, which
+    leaves out loopback. With rdma, `tls` are UCX's transports; with WIRE alone, ranks of one host
+    use the device too.
     """
     placed = ranks_by_address(gang.hosts, ranks)
-    # an IPv6 address in --host needs brackets, or its colons read as slot counts
-    hosts = ",".join(f"{f'[{address}]' if ':' in address else address}:{count}" for address, count in placed.items())
+    # An IPv6 address in --host needs brackets, or its colons read as slot counts.
+    hosts = ",".join(
+        f"{f'[{address}]' if ':' in address else address}:{count}"
+        for address, count in placed.items()
+    )
     argv = ["mpirun", "-np", str(ranks), "--host", hosts, "--bind-to", bind, "--wdir", "/"]
     if len(placed) > 1:
-        argv += ["--mca", "plm_rsh_agent", "perfdag step rsh", "--mca", "plm_rsh_no_tree_spawn", "1", "--leave-session-attached"]
+        argv += [
+            "--mca",
+            "plm_rsh_agent",
+            "perfdag step rsh",
+            "--mca",
+            "plm_rsh_no_tree_spawn",
+            "1",
+            "--leave-session-attached",
+        ]
     if oversubscribe:
         argv += ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
     argv += ["--mca", "pml_base_verbose", "10"]
     if transport == "tcp":
-        # vader copies between ranks of one host; its kernel-assisted copy needs ptrace rights that restricted pods lack
-        argv += ["--mca", "pml", "ob1", "--mca", "btl", layers, "--mca", "btl_vader_single_copy_mechanism", "none"]
-        argv += ["--mca", "btl_base_verbose", "1"]  # the least at which it says which way each pair of ranks took
+        # vader copies between ranks of one host. Its kernel-assisted copy needs ptrace rights,
+        # which restricted pods lack.
+        argv += [
+            "--mca",
+            "pml",
+            "ob1",
+            "--mca",
+            "btl",
+            layers,
+            "--mca",
+            "btl_vader_single_copy_mechanism",
+            "none",
+        ]
+        # 1 is the lowest level that reports the BTL of each pair of ranks.
+        argv += ["--mca", "btl_base_verbose", "1"]
         named = interface or gang.shape.network.interface
         if named:
             argv += ["--mca", "btl_tcp_if_include", named, "--mca", "oob_tcp_if_include", named]
@@ -150,38 +215,47 @@ def mpirun(
 
 
 def need_rdma(hosts: Sequence[Host]) -> None:
-    """Raise Skip where a host has no RDMA device (/sys/class/infiniband is empty or absent)."""
+    """Raise Skip if a host has no RDMA device (/sys/class/infiniband is empty or absent)."""
     for host in hosts:
         devices = host.run(["ls", "/sys/class/infiniband"], timeout=10)
         if devices.code != 0 or not devices.stdout.strip():
-            raise Skip(f"{host.name} has no RDMA device: nothing in /sys/class/infiniband (ask for a device resource, or transport: tcp)")
+            raise Skip(
+                f"{host.name} has no RDMA device: nothing in /sys/class/infiniband"
+                " (ask for a device resource, or transport: tcp)"
+            )
 
 
 def selected_layer(log: str) -> str | None:
-    """The point-to-point layer that the ranks chose (`ob1` for TCP and shared memory, `ucx`), from pml_base_verbose; None: not said."""
-    found = set(_SELECTED.findall(log))
-    return "+".join(sorted(found)) if found else None
+    """Return the point-to-point layer that the ranks chose, from pml_base_verbose, or None.
+
+    `ob1` serves TCP and shared memory, `ucx` RDMA.
+    """
+    layers = set(_SELECTED.findall(log))
+    return "+".join(sorted(layers)) if layers else None
 
 
 def ways(log: str) -> set[str]:
-    """The ways (BTLs) that messages between ranks took, from btl_base_verbose; a rank's messages to itself are left out."""
+    """Return the BTLs between ranks, from btl_base_verbose, except for a rank with itself."""
     return set(_WAYS.findall(log)) - {"self"}
 
 
 def nodes_of_ranks(log: str) -> dict[int, str]:
-    """Rank -> node, from btl_base_verbose; empty with transport rdma, of which Open MPI does not say it."""
+    """Return the node of each rank, from btl_base_verbose; empty with transport rdma."""
     return {int(rank): node for rank, node in _NODES.findall(log)}
 
 
-def wrong_transport(log: str, asked: Literal["tcp", "shm", "rdma"]) -> str | None:
-    """Why what was measured is not the transport asked for, or None."""
-    if asked == "rdma":
+def wrong_transport(log: str, requested: Literal["tcp", "shm", "rdma"]) -> str | None:
+    """Return why the run did not use the requested transport, or None."""
+    if requested == "rdma":
         layer = selected_layer(log)
-        return None if layer == "ucx" else f"rdma was asked, Open MPI used {layer or 'it does not say what'}"
+        return (
+            None
+            if layer == "ucx"
+            else f"rdma was requested, Open MPI used {layer or 'it does not say what'}"
+        )
     used = ways(log)
-    expected = {"tcp"} if asked == "tcp" else _SHARED_MEMORY
-    return (
-        None
-        if len(used) == 1 and used <= expected
-        else f"{asked} was asked, Open MPI used {', '.join(sorted(used)) or 'it does not say what'}"
-    )
+    expected = {"tcp"} if requested == "tcp" else _SHARED_MEMORY
+    if len(used) == 1 and used <= expected:
+        return None
+    actual = ", ".join(sorted(used)) or "it does not say what"
+    return f"{requested} was requested, Open MPI used {actual}"

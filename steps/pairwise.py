@@ -1,4 +1,4 @@
-"""Pairs of a gang's hosts: which two hosts a pair is, several pairs at once, and whether they really ran together."""
+"""Pairs of a gang's hosts: the hosts of a pair, concurrent pairs, and whether they overlapped."""
 
 import contextlib
 import os
@@ -12,24 +12,26 @@ from perfdag.pairs import Pair
 from perfdag.parts import Part
 from perfdag.processes import descendants
 
-OVERLAP = 0.5  # least part of a sample's time that each companion shares
+OVERLAP = 0.5
+"""Least share of a sample's time that each companion must overlap."""
 
 
 def two_of(hosts: Sequence[Host], pair: Pair) -> list[Host]:
-    """The two hosts of a pair; hosts are numbered by their node's name, in the order given where nodes are equal."""
+    """Return the two hosts of a pair; hosts are numbered by node name, then in their order."""
     ranked = sorted(hosts, key=lambda host: host.name)
     return [ranked[pair.first], ranked[pair.second]]
 
 
 def at_once(samples: Sequence[Callable[[], Part]], halt: Callable[[], None]) -> list[Part]:
-    """Run samples side by side and return their parts in order; raises what one of them raises, once all have ended.
+    """Run samples concurrently and return their parts in order.
 
-    An interrupt calls `halt` and ends every process below this one, or it would wait for samples that nobody keeps.
+    Raises the exception of a sample after all have ended. An interrupt calls `halt` and kills
+    every child process, as nobody keeps these samples.
     """
     with ThreadPoolExecutor(len(samples)) as pool:
         running = [pool.submit(sample) for sample in samples]
         try:
-            return [each.result() for each in running]
+            return [future.result() for future in running]
         except (KeyboardInterrupt, SystemExit):
             halt()
             for pid in descendants(os.getpid()):
@@ -39,20 +41,21 @@ def at_once(samples: Sequence[Callable[[], Part]], halt: Callable[[], None]) -> 
 
 
 def not_together(parts: Sequence[Part]) -> list[str | None]:
-    """For each sample why it had not the company it claims: a companion was not measured, or hardly at the same time. None: it had."""
-    return [_alone(part, [each for each in parts if each is not part]) for part in parts]
+    """Return for each sample why its companions did not overlap with it; None if they did."""
+    return [_alone(part, [other for other in parts if other is not part]) for part in parts]
 
 
 def _alone(part: Part, others: Sequence[Part]) -> str | None:
-    asked = f"{len(others) + 1} pairs were to be measured at once"
+    claim = f"{len(others) + 1} pairs were to be measured at once"
     start, end = _times(part)
     for other in others:
         if other.status != "ok":
-            return f"{asked}, but another of them was {other.status}: {other.error}"
+            return f"{claim}, but another of them was {other.status}: {other.error}"
         begin, stop = _times(other)
         shared = max(0.0, (min(end, stop) - max(start, begin)).total_seconds())
         if shared < OVERLAP * (end - start).total_seconds():
-            return f"{asked}, but this one shared {shared:.2f} s of its {(end - start).total_seconds():.2f} s with another"
+            total = (end - start).total_seconds()
+            return f"{claim}, but this one shared {shared:.2f} s of its {total:.2f} s with another"
     return None
 
 

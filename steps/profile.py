@@ -1,4 +1,4 @@
-"""Times along a run in few enough parts to be rows: what slows down or has outliers is seen in them and not in a total."""
+"""Durations along a run in bins: they show drift and outliers that a total hides."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -6,9 +6,14 @@ from itertools import pairwise
 from perfdag.benchmark import Measurement
 
 
-def parts(metric: str, coordinate: str, took: Sequence[float], most: int) -> list[Measurement]:
-    """Mean of `took` (s) in at most `most` parts in their order, so each value alone where there are no more; the coordinate is the number of
-    the last value of a part, from 1."""
-    count = min(most, len(took))
-    bounds = [len(took) * number // count for number in range(count + 1)] if count else []
-    return [Measurement(metric, sum(took[a:b]) / (b - a), "mean", {coordinate: b}, n=b - a) for a, b in pairwise(bounds)]
+def bins(metric: str, coordinate: str, durations: Sequence[float], limit: int) -> list[Measurement]:
+    """Return the mean of `durations` (s) in at most `limit` bins, in their order.
+
+    The coordinate is the number of the last value of a bin, from 1.
+    """
+    count = min(limit, len(durations))
+    bounds = [len(durations) * number // count for number in range(count + 1)] if count else []
+    return [
+        Measurement(metric, sum(durations[a:b]) / (b - a), "mean", {coordinate: b}, n=b - a)
+        for a, b in pairwise(bounds)
+    ]

@@ -1,4 +1,4 @@
-"""Bandwidth and message rate between two hosts over RDMA verbs: ib_write_bw, ib_read_bw, ib_send_bw, ib_atomic_bw."""
+"""rdma-bandwidth: bandwidth and message rate over RDMA verbs (ib_{write,read,send,atomic}_bw)."""
 
 import re
 from typing import ClassVar, Self
@@ -7,25 +7,35 @@ from pydantic import Field, model_validator
 
 from perfdag.benchmark import Failed, Measurement, Metric, Output
 from perfdag.steps import rdma, rdma_report
+from perfdag.steps.rdma_params import RdmaParams
 
-# perftest's MB of old and MiB of new are both 2^20 bytes (its --help), Gb is 10^9 bits
+# MB of old versions and MiB of new ones are both 2^20 bytes (perftest's --help); Gb is 10^9 bits.
 _KEYS = ("MsgSize", "n_iterations", "BW_peak", "BW_average", "MsgRate")
-_SHARED_DEPTH = 512  # DEF_RX_SEND of perftest, cut to the iterations
+_SHARED_DEPTH = 512
+"""DEF_RX_SEND of perftest, limited by the iterations."""
 _UNITS = {"MB": 8 * 2**20, "MiB": 8 * 2**20, "Gb": 1e9}
 
 
-class BandwidthParams(rdma.RdmaParams):
-    """One program run (all sizes) or one for each size."""
+class BandwidthParams(RdmaParams):
+    """Options of ib_*_bw: one run for all sizes, or one for each size."""
 
-    qps: int = Field(1, ge=1, le=16384, description="queue pairs; more spread traffic, for example over the ports of a bond")
-    bidirectional: bool = Field(False, description="both sides send; the sum of both directions is reported")
+    qps: int = Field(
+        1,
+        ge=1,
+        le=16384,
+        description="queue pairs; more spread traffic, for example over the ports of a bond",
+    )
+    bidirectional: bool = Field(
+        False, description="both sides send; the sum of both directions is reported"
+    )
 
     @model_validator(mode="after")
     def _shared_queue(self) -> Self:
         depth = _SHARED_DEPTH if self.duration is not None else min(_SHARED_DEPTH, self.iterations)
         if self.mode == "send" and self.connection == "XRC" and self.qps > depth:
             raise ValueError(
-                f"qps {self.qps}: XRC shares one receive queue of {depth} messages here, one at least for each; use {depth} or fewer"
+                f"qps {self.qps}: XRC shares one receive queue of {depth} messages here, and"
+                f" each needs one; use {depth} or fewer"
             )
         return self
 
@@ -33,16 +43,28 @@ class BandwidthParams(rdma.RdmaParams):
 class RdmaBandwidth(rdma.Rdma[BandwidthParams]):
     """RDMA bandwidth by message size, with perftest.
 
-    Clock: perftest's cycle counter on the sending side. It starts when the first message of a size is posted and stops at the completion of
-    its last; with `duration` it is the middle of that time, without a margin at both ends.
+    Clock: perftest's cycle counter on the sending side. It starts when the first message of a
+    size is posted and stops at the completion of the last one. With `duration` it covers the
+    middle of that time, without a margin at both ends.
     """
 
     name: ClassVar[str] = "rdma-bandwidth"
     suffix: ClassVar[str] = "bw"
     Params: ClassVar[type[BandwidthParams]] = BandwidthParams
     metrics: ClassVar[tuple[Metric, ...]] = (
-        Metric("highest_bandwidth", "bit/s", "higher", "highest average bandwidth over all sizes", headline=True),
-        Metric("bandwidth", "bit/s", "higher", "bandwidth by message size: mean, and the peak of single completions (max)"),
+        Metric(
+            "highest_bandwidth",
+            "bit/s",
+            "higher",
+            "highest average bandwidth over all sizes",
+            headline=True,
+        ),
+        Metric(
+            "bandwidth",
+            "bit/s",
+            "higher",
+            "bandwidth by message size: mean, and the peak of single completions (max)",
+        ),
         Metric("message_rate", "1/s", "higher", "messages a second by message size"),
     )
 
@@ -61,25 +83,30 @@ class RdmaBandwidth(rdma.Rdma[BandwidthParams]):
         best = max(_average(header, values) for header, values in rows)
         if best <= 0:
             raise Failed("perftest reports no bandwidth", output.texts)
-        made = [Measurement("highest_bandwidth", best)]
+        measurements = [Measurement("highest_bandwidth", best)]
         for header, (size, iterations, peak, _, rate) in rows:
             coords = {"message_bytes": int(size)}
             average = _average(header, [size, iterations, peak, _, rate])
-            made.append(Measurement("bandwidth", average, "mean", coords, int(iterations)))
-            if peak > 0:  # 0: perftest leaves it out in duration mode and above 20,000 iterations
-                made.append(Measurement("bandwidth", peak * _unit(header), "max", coords, int(iterations)))
-            made.append(Measurement("message_rate", rate * 1e6, "mean", coords, int(iterations)))
-        return self.judged(output, params, made)
+            measurements.append(Measurement("bandwidth", average, "mean", coords, int(iterations)))
+            # 0: perftest omits the peak with `duration` and above 20,000 iterations.
+            if peak > 0:
+                measurements.append(
+                    Measurement("bandwidth", peak * _unit(header), "max", coords, int(iterations))
+                )
+            measurements.append(
+                Measurement("message_rate", rate * 1e6, "mean", coords, int(iterations))
+            )
+        return self.judged(output, params, measurements)
 
 
 def _unit(header: str) -> float:
-    """Factor to bit/s; JSON has no header, and is in Gb/s because of --report_gbits."""
+    """Return the factor to bit/s. JSON has no header and, by --report_gbits, reports Gb/s."""
     if not header:
         return _UNITS["Gb"]
-    found = re.search(r"BW average\[(\w+)/sec\]", header)
-    if found is None or found[1] not in _UNITS:
+    match = re.search(r"BW average\[(\w+)/sec\]", header)
+    if match is None or match[1] not in _UNITS:
         raise Failed(f"perftest's table has no unit of bandwidth that is known: {header.strip()}")
-    return _UNITS[found[1]]
+    return _UNITS[match[1]]
 
 
 def _average(header: str, values: list[float]) -> float:

@@ -1,13 +1,16 @@
-"""What a suite may not give perftest in `extra_args`: options that a parameter gives, and those that change what perfdag starts or reads.
+"""Options that `extra_args` of a suite may not pass to perftest.
 
-Names are those of `long_options` and the string of short ones in perftest's src/perftest_parameters.c, from 4.5-0.17 to 26.04.
+They are options that a parameter sets, and options that change what perfdag starts or reads.
+Source: `long_options` and the short options in src/perftest_parameters.c of perftest, 4.5-0.17 to
+26.04.
 """
 
 import re
 from collections.abc import Collection
 
 EXTRA = r"^--?[A-Za-z0-9]"
-_FLAGS = "aFegzRvhbNVCHUOZP"  # short options without a value: others may follow in the same word
+_FLAGS = "aFegzRvhbNVCHUOZP"
+"""Short options without a value; others may follow in the same word."""
 _OPTIONS = {
     "iters": ("n", "iterations"),
     "duration": ("D", "duration"),
@@ -39,36 +42,47 @@ _OPTIONS = {
     "help": ("h", ""),
     "version": ("V", ""),
 }
-"""Long option -> its letter and the parameter that gives it; without one it is perfdag's own."""
-_BARE = {
-    "aes_xts", "client", "connectionless", "cpu_util", "data_validation", "data_validation_debug", "disable_dynamic_polling",
-    "disable_numa", "disable_pcie_relaxed", "dont_xchg_versions", "encrypt_on_tx", "events", "ipv6", "ipv6-addr", "mac_fwd", "mcg",
-    "mr_per_qp", "noPeak", "no_ddp", "no_enhanced_reorder", "no_lock", "odp", "perform_warm_up", "promiscuous", "raw_ipv6", "raw_mcast",
-    "report-both", "report-per-port", "reversed", "send_with_imm", "server", "sig_before", "sig_offload", "sniffer", "tcp",
-    "unsolicited_write", "use-null-mr", "use-srq", "use_cuda_dmabuf", "use_cuda_pcie_mapping", "use_data_direct", "use_hugepages",
-    "use_mlu_dmabuf", "use_musa_dmabuf", "use_musa_pcie_mapping", "use_neuron_dmabuf", "use_old_post_send", "use_ooo",
-    "use_rocm_dmabuf", "use_rss", "vlan_en", "write_with_imm",
+"""Long option -> its letter and the parameter that sets it; perfdag sets those without one."""
+WITHOUT_VALUE = {
+    "aes_xts", "client", "connectionless", "cpu_util", "data_validation", "data_validation_debug",
+    "disable_dynamic_polling", "disable_numa", "disable_pcie_relaxed", "dont_xchg_versions",
+    "encrypt_on_tx", "events", "ipv6", "ipv6-addr", "mac_fwd", "mcg", "mr_per_qp", "noPeak",
+    "no_ddp", "no_enhanced_reorder", "no_lock", "odp", "perform_warm_up", "promiscuous",
+    "raw_ipv6", "raw_mcast", "report-both", "report-per-port", "reversed", "send_with_imm",
+    "server", "sig_before", "sig_offload", "sniffer", "tcp", "unsolicited_write", "use-null-mr",
+    "use-srq", "use_cuda_dmabuf", "use_cuda_pcie_mapping", "use_data_direct", "use_hugepages",
+    "use_mlu_dmabuf", "use_musa_dmabuf", "use_musa_pcie_mapping", "use_neuron_dmabuf",
+    "use_old_post_send", "use_ooo", "use_rocm_dmabuf", "use_rss", "vlan_en", "write_with_imm",
 }  # fmt: skip
 """Other long options without a value, in any of these versions."""
 _LETTERS = {letter: name for name, (letter, _) in _OPTIONS.items() if letter}
 
 
 def refused(argument: str, parameters: Collection[str]) -> str | None:
-    """Why that word may not be in extra_args, or None; `parameters` are those of the benchmark."""
+    """Return why extra_args may not hold that word, or None; `parameters` are the benchmark's."""
     if argument.startswith("--"):
-        # getopt_long(3) takes any beginning of a name for the whole
-        given, equals, _ = argument[2:].partition("=")
-        named = next((name for name in _OPTIONS if name.startswith(given)), None)
-        if named is None and not equals and given not in _BARE:
-            return f"{argument} takes a value and would take the next word for it; write both as one word, such as {argument}=1"
+        # getopt_long(3) accepts any prefix of a name.
+        prefix, equals, _ = argument[2:].partition("=")
+        option = next((name for name in _OPTIONS if name.startswith(prefix)), None)
+        if option is None and not equals and prefix not in WITHOUT_VALUE:
+            return (
+                f"{argument} takes a value and would take the next word for it;"
+                f" write both as one word, such as {argument}=1"
+            )
     else:
         flags, valued, value = re.findall(f"^([{_FLAGS}]*)(.?)(.*)", argument[1:])[0]
-        named = next((_LETTERS[letter] for letter in flags + valued if letter in _LETTERS), None)
-        if named is None and valued and not value:
-            return f"{argument} takes a value and would take the next word for it; write both as one word, such as {argument}1"
-    if named is None:
+        option = next((_LETTERS[letter] for letter in flags + valued if letter in _LETTERS), None)
+        if option is None and valued and not value:
+            return (
+                f"{argument} takes a value and would take the next word for it;"
+                f" write both as one word, such as {argument}1"
+            )
+    if option is None:
         return None
-    parameter = _OPTIONS[named][1]
+    parameter = _OPTIONS[option][1]
     if parameter in parameters:
-        return f"{argument} is perftest's --{named}: set the parameter {parameter} instead"
-    return f"{argument} is perftest's --{named}, which would change what is measured or read here; leave it out"
+        return f"{argument} is perftest's --{option}: set the parameter {parameter} instead"
+    return (
+        f"{argument} is perftest's --{option}, which would change what is measured or read here;"
+        " leave it out"
+    )

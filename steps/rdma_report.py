@@ -1,43 +1,48 @@
-"""Reading what perftest prints: its JSON where it is JSON, else the tables of its text."""
+"""Read what perftest prints: its JSON if it is valid, else the tables of its text."""
 
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from perfdag.benchmark import Failed, Output
+from perfdag.steps.rdma_params import RdmaParams
 
-if TYPE_CHECKING:
-    from perfdag.steps.rdma import RdmaParams
-
-_PAIR = re.compile(r"^ ?(Device|Number of qps|Transport type|Connection type|Mtu|Link type|GID index|rdma_cm QPs|TX depth)\s*: (.+?)\s*$")
+_PAIR = re.compile(
+    r"^ ?(Device|Number of qps|Transport type|Connection type|Mtu|Link type|GID index|rdma_cm QPs"
+    r"|TX depth)\s*: (.+?)\s*$"
+)
 
 
 def read_info(text: str) -> dict[str, str]:
-    """What the head of a report says of the link: device, transport, connection, mtu, link type."""
-    found = {}
+    """Return what a report's head says of the link: device, transport, connection, MTU, type."""
+    info = {}
     for line in text.splitlines():
         for part in re.split(r"\t{2,}", line):
             pair = _PAIR.match(part)
             if pair:
-                found[pair[1].lower().replace(" ", "_")] = pair[2]
-    return found
+                info[pair[1].lower().replace(" ", "_")] = pair[2]
+    return info
 
 
-def differs(output: Output, asked: Mapping[str, str | None]) -> str | None:
-    """What the head of a run says that is not what was asked for (None: not asked for), or None. perftest lowers an MTU without an error."""
+def differs(output: Output, requested: Mapping[str, str | None]) -> str | None:
+    """Return what the run's head reports other than requested, or None.
+
+    A requested value of None matches anything. perftest lowers an MTU without an error.
+    """
     for name, text in output.texts.items():
-        told = read_info(text) if name.startswith("client") else {}
-        for key, value in asked.items():
-            if value is not None and told.get(key, value) != value:
-                return f"{value} was asked as {key.replace('_', ' ')}, perftest used {told[key]}"
+        info = read_info(text) if name.startswith("client") else {}
+        for key, value in requested.items():
+            if value is not None and info.get(key, value) != value:
+                label = key.replace("_", " ")
+                return f"{value} was requested as {label}, perftest used {info[key]}"
     return None
 
 
 def read_table(text: str, columns: int) -> list[tuple[str, list[float]]]:
-    """Rows of the last table of a report with their header line. `columns` is how many numbers a whole row has (one more: CPU use).
+    """Return the rows of a report's last table, each with its header line.
 
-    Raises Failed where a row is cut or a number is not one.
+    `columns` is how many numbers a whole row has; the CPU use may add one.
+    Raises Failed if a row is cut or not numeric.
     """
     rows: list[tuple[str, list[float]]] = []
     header = ""
@@ -49,19 +54,26 @@ def read_table(text: str, columns: int) -> list[tuple[str, list[float]]]:
         elif header and line.strip():
             words = line.split()
             if not words[0].isdigit():
-                continue  # a warning between the rows
+                continue  # a warning line between the rows
             try:
                 values = [float(word) for word in words]
             except ValueError:
-                raise Failed(f"perftest's table has a row that is not numbers: {line.strip()}") from None
-            if not columns <= len(values) <= columns + 1 or any(value != value or abs(value) == float("inf") for value in values):
-                raise Failed(f"perftest's table has a row of {len(values)} numbers, not {columns}: {line.strip()}")
+                raise Failed(
+                    f"perftest's table has a row that is not numbers: {line.strip()}"
+                ) from None
+            if not columns <= len(values) <= columns + 1 or any(
+                value != value or abs(value) == float("inf") for value in values
+            ):
+                raise Failed(
+                    f"perftest's table has a row of {len(values)} numbers, not {columns}:"
+                    f" {line.strip()}"
+                )
             rows.append((header, values[:columns]))
     return rows
 
 
 def read_json(text: str) -> dict[str, float] | None:
-    """`results` of perftest's JSON; None where it is absent or, as in 4.5, not JSON."""
+    """Return `results` of perftest's JSON; None if absent or, as in 4.5, not JSON."""
     try:
         results = json.loads(text)["results"]
     except (ValueError, KeyError, TypeError):
@@ -69,10 +81,12 @@ def read_json(text: str) -> dict[str, float] | None:
     return {name: float(value) for name, value in results.items() if isinstance(value, int | float)}
 
 
-def rows_of(output: Output, params: "RdmaParams", keys: Sequence[str]) -> list[tuple[str, list[float]]]:
-    """Header and numbers of every row of every run; `keys` are the JSON's names of the columns. A JSON row has an empty header.
+def rows_of(
+    output: Output, params: RdmaParams, keys: Sequence[str]
+) -> list[tuple[str, list[float]]]:
+    """Return header and numbers of every row of every run. A JSON row has an empty header.
 
-    Raises Failed where a row is cut or garbled.
+    `keys` are the JSON's names of the columns. Raises Failed if a row is cut or garbled.
     """
     rows = []
     for number, size in enumerate(params.runs()):
@@ -84,10 +98,14 @@ def rows_of(output: Output, params: "RdmaParams", keys: Sequence[str]) -> list[t
     return rows
 
 
-def check_sizes(params: "RdmaParams", sizes: Sequence[int], texts: dict[str, str]) -> None:
-    """Raise Failed where a size that the params imply is absent or is there twice."""
+def check_sizes(params: RdmaParams, sizes: Sequence[int], texts: dict[str, str]) -> None:
+    """Raise Failed if a size that the params imply is missing or appears twice."""
     absent = sorted(params.expected_sizes() - set(sizes))
     if absent:
-        raise Failed(f"no row for {len(absent)} of {len(params.expected_sizes())} message sizes: {', '.join(map(str, absent[:5]))}", texts)
+        raise Failed(
+            f"no row for {len(absent)} of {len(params.expected_sizes())} message sizes:"
+            f" {', '.join(map(str, absent[:5]))}",
+            texts,
+        )
     if len(set(sizes)) != len(sizes):
         raise Failed("perftest's table has a message size twice", texts)

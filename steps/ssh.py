@@ -1,10 +1,12 @@
-"""A Host that is a peer pod, reached through its OpenSSH server: one connection a peer, shared by all commands.
+"""A Host that is a peer pod, reached by its OpenSSH server over one shared connection.
 
-Every remote command leads a process group whose id it leaves in a file, so that the lead can end it: a local timeout alone would
-leave it running.
+Every remote command leads a process group whose id it writes to a file. The lead can then end
+it: a local timeout alone would leave it running.
 """
 
+import base64
 import contextlib
+import os
 import random
 import secrets
 import shlex
@@ -52,9 +54,11 @@ class SshServer(ServerProcess):
 
 
 class SshHost:
-    """A peer at `address`, where sshd listens on `port`; `name` is its node. `config`: see Connection."""
+    """A peer at `address` with sshd on `port`; `name` is its node, for `config` see Connection."""
 
-    def __init__(self, address: str, name: str, config: Path, port: int = 2222, measured: str | None = None) -> None:
+    def __init__(
+        self, address: str, name: str, config: Path, port: int = 2222, measured: str | None = None
+    ) -> None:
         self._connection = Connection(address, name, config, port)
         self._measured = measured or address
 
@@ -79,11 +83,11 @@ class SshHost:
         return self._connection.port
 
     def measure(self, address: str) -> None:
-        """Measure over another address than the one ssh uses."""
+        """Set the address of the measured network, if it is not the one of ssh."""
         self._measured = address
 
     def connect(self, patience: float) -> None:
-        """Open the shared connection, trying for `patience` seconds. Raises Infrastructure with ssh's reason."""
+        """Open the shared connection within `patience` seconds. Raises Infrastructure."""
         self._connection.connect(patience)
 
     def close(self) -> None:
@@ -91,44 +95,69 @@ class SshHost:
         self._connection.close()
 
     def alive(self) -> bool:
-        """Whether the shared connection stands."""
+        """Whether the shared connection is open."""
         return self._connection.alive()
 
     def clean(self) -> None:
         """Kill what an earlier lead left running."""
-        self._sh(f'for f in {_PIDS}/*; do [ -f "$f" ] && kill -KILL -- "-$(cat "$f")" 2>/dev/null; rm -f "$f"; done; true', 10)
+        self._sh(
+            f'for f in {_PIDS}/*; do [ -f "$f" ] && kill -KILL -- "-$(cat "$f")" 2>/dev/null;'
+            ' rm -f "$f"; done; true',
+            10,
+        )
 
     def dismiss(self, code: int) -> None:
         """Tell the peer to end with that exit code."""
-        with contextlib.suppress(Infrastructure, Failed):  # renamed, since the peer reads it as soon as it is there
+        # Rename the file, since the peer reads it as soon as it exists.
+        with contextlib.suppress(Infrastructure, Failed):
             self._sh(f'cd "$PERFDAG_PEER" && echo {code} >told && mv told done', 10)
 
     def ask(self, order: str, timeout: float) -> str:
-        """Give the program that serves this peer an order and wait up to `timeout` seconds for its answer. Raises Infrastructure."""
+        """Send an order to the program on the peer and return its answer.
+
+        Raises Infrastructure if there is none within `timeout` seconds.
+        """
         line = f'echo {shlex.quote(order)} >"$PERFDAG_PEER/orders" && cat "$PERFDAG_PEER/answers"'
-        said = self._connection.run(line, timeout)
-        if said.timed_out or said.code != 0:
-            raise Infrastructure(f"{self.name} ({self.at}) gave no answer within {timeout:g} s: {said.tail()}")
-        return said.stdout.strip()
+        result = self._connection.run(line, timeout)
+        if result.timed_out or result.code != 0:
+            raise Infrastructure(
+                f"{self.name} ({self.at}) gave no answer within {timeout:g} s: {result.tail()}"
+            )
+        return result.stdout.strip()
 
     def signal(self, token: str, name: str) -> None:
-        """Signal the group of a command started here; one that ended already is fine."""
+        """Signal the process group of a command; one that has ended is ignored."""
         with contextlib.suppress(Infrastructure, Failed):
             file = f'"{_PIDS}/{token}"'
             self._sh(f'[ -f {file} ] && kill -{name} -- "-$(cat {file})" 2>/dev/null; true', 10)
 
-    def _line(self, argv: Argv, env: Mapping[str, str] | None, cwd: str | None, cpus: str | None, token: str) -> str:
-        import os
-
+    def _line(
+        self,
+        argv: Argv,
+        env: Mapping[str, str] | None,
+        cwd: str | None,
+        cpus: str | None,
+        token: str,
+    ) -> str:
         full = ["taskset", "-c", cpus, *argv] if cpus else list(argv)
-        # sshd brings an environment of its own: what a command needs is sent with it
-        ours = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "I_MPI_ROOT") if name in os.environ}
+        # sshd sets its own environment, so the command's environment is sent with it.
+        ours = {
+            name: os.environ[name]
+            for name in ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "I_MPI_ROOT")
+            if name in os.environ
+        }
         environment = {"LC_ALL": "C.UTF-8", **ours, **(env or {})}
-        words = shlex.join(["env", *(f"{name}={value}" for name, value in environment.items()), *full])
+        words = shlex.join(
+            ["env", *(f"{name}={value}" for name, value in environment.items()), *full]
+        )
         inside = f"cd {shlex.quote(cwd)} && {words}" if cwd else words
-        # the shell stays, as leader of the group: an exit by signal would reach us as 255, which is ssh's own failure
+        # The shell stays as leader of the group. Ended by a signal it would exit with 255, which
+        # is also ssh's own failure.
         file = f'"{_PIDS}/{token}"'
-        return f'trap : TERM; mkdir -p "{_PIDS}"; echo $$ >{file}; {inside}; c=$?; rm -f {file}; exit $c'
+        return (
+            f'trap : TERM; mkdir -p "{_PIDS}"; echo $$ >{file}; {inside};'
+            f" c=$?; rm -f {file}; exit $c"
+        )
 
     def _sh(self, line: str, timeout: float) -> str:
         return self._connection.run(line, timeout).stdout
@@ -145,15 +174,17 @@ class SshHost:
     ) -> Finished:
         """Run to the end; on timeout (seconds) its group on the peer is killed.
 
-        Raises Infrastructure where ssh broke, Failed where it is not found.
+        Raises Infrastructure if ssh broke, Failed if the program is not on the peer.
         """
         token = secrets.token_hex(8)
-        said = self._connection.run(self._line(argv, env, cwd, cpus, token), timeout, stdin)
-        if said.timed_out:
+        result = self._connection.run(self._line(argv, env, cwd, cpus, token), timeout, stdin)
+        if result.timed_out:
             self.signal(token, "KILL")
-        elif said.code == 127 and "No such file or directory" in said.stderr:
+        elif result.code == 127 and "No such file or directory" in result.stderr:
             raise Failed(f"{argv[0]}: not found on {self.name}")
-        return Finished(list(argv), said.code, said.stdout, said.stderr, said.seconds, said.timed_out)
+        return Finished(
+            list(argv), result.code, result.stdout, result.stderr, result.seconds, result.timed_out
+        )
 
     def serve(
         self,
@@ -166,9 +197,15 @@ class SshHost:
         cwd: str | None = None,
         cpus: str | None = None,
     ) -> SshServer:
-        """Start a server and wait up to `ready` seconds until `port` is in the peer's socket table. Raises Failed, Infrastructure."""
+        """Start a server and wait up to `ready` seconds until it listens on `port`.
+
+        Raises Failed, Infrastructure.
+        """
         if port is not None and port in self._ports(proto):
-            raise Failed(f"{proto} port {port} is in use on {self.name}; end who listens there, or use another port")
+            raise Failed(
+                f"{proto} port {port} is in use on {self.name}; end who listens there,"
+                " or use another port"
+            )
         token = secrets.token_hex(8)
         out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - closed when it ends
         command = self._connection.argv(self._line(argv, env, cwd, cpus, token))
@@ -182,35 +219,37 @@ class SshHost:
         return listening_ports(self._sh(_TABLES.format(proto=proto), 10), proto)
 
     def free_port(self, proto: Proto = "tcp") -> int:
-        """A port nobody listens on now, below the kernel's range for outgoing connections."""
+        """Return a free port below the kernel's range for outgoing connections."""
         taken = self._ports(proto)
-        return next(port for port in iter(lambda: random.randint(10000, 32000), None) if port not in taken)
+        return next(
+            port for port in iter(lambda: random.randint(10000, 32000), None) if port not in taken
+        )
 
     def which(self, program: str) -> str | None:
-        """Path of a program on the peer, or None."""
-        said = self.run(["sh", "-c", 'command -v "$1"', "sh", program], timeout=15)
-        return said.stdout.strip() or None if said.code == 0 else None
+        """Return the path of a program on the peer, or None."""
+        result = self.run(["sh", "-c", 'command -v "$1"', "sh", program], timeout=15)
+        return result.stdout.strip() or None if result.code == 0 else None
 
     def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Write a file, making its folder. Raises Failed."""
         script = 'mkdir -p "$(dirname "$1")" && cat >"$1" && chmod "$2" "$1"'
-        self.run(["sh", "-c", script, "sh", path, f"{mode:o}"], timeout=120, stdin=data).check(f"writing {path} on {self.name}")
+        self.run(["sh", "-c", script, "sh", path, f"{mode:o}"], timeout=120, stdin=data).check(
+            f"writing {path} on {self.name}"
+        )
 
     def get(self, path: str) -> bytes:
-        """Read a file. Raises Failed where it is not there."""
-        said = self.run(["base64", "-w0", path], timeout=120)
-        if said.code != 0:
-            raise Failed(f"{path} on {self.name}: {said.tail()}")
-        import base64
-
-        return base64.b64decode(said.stdout)
+        """Read a file. Raises Failed if it does not exist."""
+        result = self.run(["base64", "-w0", path], timeout=120)
+        if result.code != 0:
+            raise Failed(f"{path} on {self.name}: {result.tail()}")
+        return base64.b64decode(result.stdout)
 
     def remove(self, path: str) -> None:
-        """Remove a file or a folder with all in it; absent is fine."""
+        """Remove a file or a folder with its content, if it exists."""
         self.run(["rm", "-rf", "--", path], timeout=60)
 
     def facts(self) -> dict[str, Any]:
-        """Provenance of the peer."""
-        said = self.run(["python3", "-m", "perfdag.facts"], timeout=30)
-        facts: dict[str, Any] = orjson.loads(said.stdout) if said.code == 0 else {}
+        """Return the provenance of the peer."""
+        result = self.run(["python3", "-m", "perfdag.facts"], timeout=30)
+        facts: dict[str, Any] = orjson.loads(result.stdout) if result.code == 0 else {}
         return facts

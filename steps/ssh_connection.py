@@ -1,4 +1,4 @@
-"""One shared OpenSSH connection to a peer: opened with patience, used by every command, closed in the end.
+"""One OpenSSH connection to a peer, shared by all commands and opened with retries.
 
 A new connection costs about 200 ms, a command over the shared one about 10 ms.
 """
@@ -17,7 +17,10 @@ CONNECT_SECONDS = 10
 
 
 def config_text(identity: Path, known_hosts: Path, sockets: Path, user: str) -> str:
-    """An ssh_config for all peers: the run's key, a checked host key under one alias, the connection shared, nothing forwarded."""
+    """Return an ssh_config for all peers.
+
+    It has the run's key, one alias for a checked host key, a shared connection, and no forwarding.
+    """
     return f"""Host *
   User {user}
   IdentityFile {identity}
@@ -40,7 +43,7 @@ def config_text(identity: Path, known_hosts: Path, sockets: Path, user: str) -> 
 
 
 class Connection:
-    """The way to the sshd at `address` and `port` on the node `name`; `config` is a file as config_text writes it."""
+    """The connection to the sshd at `address`; `config` is a file of config_text()."""
 
     def __init__(self, address: str, name: str, config: Path, port: int) -> None:
         self.address, self.name, self.port = address, name, port
@@ -52,7 +55,7 @@ class Connection:
         return [*self._ssh(), self.address, line]
 
     def connect(self, patience: float) -> None:
-        """Open the shared connection, trying for `patience` seconds. Raises Infrastructure with ssh's reason."""
+        """Open the shared connection within `patience` seconds. Raises Infrastructure."""
         deadline = time.monotonic() + patience
         pause = 0.05
         while True:
@@ -60,21 +63,31 @@ class Connection:
             if reason is None:
                 return
             if time.monotonic() > deadline:
-                raise Infrastructure(f"no ssh to {self.name} ({self.address} port {self.port}) within {patience:g} s: {reason}")
+                raise Infrastructure(
+                    f"no ssh to {self.name} ({self.address} port {self.port})"
+                    f" within {patience:g} s: {reason}"
+                )
             time.sleep(pause)
             pause = min(pause * 1.5, 1.0)
 
     def _open(self) -> str | None:
         self.close()
-        with tempfile.TemporaryFile() as said:
+        with tempfile.TemporaryFile() as log:
             master = subprocess.Popen(
-                [*self._ssh(), "-M", "-N", self.address], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said
+                [*self._ssh(), "-M", "-N", self.address],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
             )
             for _ in range(int(CONNECT_SECONDS / 0.02) + 100):
                 if master.poll() is not None:
-                    said.seek(0)
-                    lines = said.read().decode(errors="replace").strip().splitlines()
-                    return lines[-1] if lines else f"ssh ended (exit {master.returncode}) and said nothing"
+                    log.seek(0)
+                    lines = log.read().decode(errors="replace").strip().splitlines()
+                    return (
+                        lines[-1]
+                        if lines
+                        else f"ssh ended (exit {master.returncode}) and said nothing"
+                    )
                 if self._checked():
                     self._master = master
                     return None
@@ -84,8 +97,13 @@ class Connection:
             return "no answer"
 
     def _checked(self) -> bool:
-        asked = [*self._ssh(), "-O", "check", self.address]
-        return subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
+        argv = [*self._ssh(), "-O", "check", self.address]
+        return (
+            subprocess.run(
+                argv, stdin=subprocess.DEVNULL, capture_output=True, check=False
+            ).returncode
+            == 0
+        )
 
     def close(self) -> None:
         """Close the shared connection."""
@@ -96,14 +114,17 @@ class Connection:
             self._master = None
 
     def alive(self) -> bool:
-        """Whether the shared connection stands."""
+        """Whether the shared connection is open."""
         return self._master is not None and self._master.poll() is None and self._checked()
 
     def _ssh(self) -> list[str]:
         return ["ssh", "-F", str(self._config), "-p", str(self.port)]
 
     def run(self, line: str, timeout: float, stdin: bytes | None = None) -> Finished:
-        """Run a line of shell on the peer, for at most `timeout` seconds. Raises Infrastructure where the connection broke."""
+        """Run a line of shell on the peer for at most `timeout` seconds.
+
+        Raises Infrastructure if the connection broke.
+        """
         command = self.argv(line)
         start = time.monotonic()
         try:
@@ -116,14 +137,19 @@ class Connection:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            out, err = (error.stdout or b"").decode(errors="replace"), (error.stderr or b"").decode(errors="replace")
+            out, err = (
+                (error.stdout or b"").decode(errors="replace"),
+                (error.stderr or b"").decode(errors="replace"),
+            )
             return Finished(command, -9, out, err, time.monotonic() - start, True)
         out, err = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
         if done.returncode == 255 and not self.alive():
-            raise Infrastructure(f"ssh to {self.name} ({self.address}) broke: {err.strip() or 'no reason given'}")
+            raise Infrastructure(
+                f"ssh to {self.name} ({self.address}) broke: {err.strip() or 'no reason given'}"
+            )
         return Finished(command, exit_code(done.returncode), out, err, time.monotonic() - start)
 
 
 def exit_code(code: int) -> int:
-    """The shell's 128 + n for a command that a signal ended, as the negative number that a local command has."""
+    """Return the negative number of a signal for the shell's 128 + n, as local commands do."""
     return 128 - code if 128 < code <= 192 else code

@@ -1,8 +1,10 @@
-"""Run a command and say when: `lines` puts a clock before every line it prints, `rank` reports the memory it needed.
+"""Run a command and report times: `lines` stamps its output, `rank` reports its memory.
 
-`python -m perfdag.steps.stamp lines ARGV...` prints each line of the command's stdout as `<seconds since its start>\\t<line>`.
-`python -m perfdag.steps.stamp rank ARGV...` adds one line `perfdag-rank max_rss_bytes=<n> user_s=<s> system_s=<s>` after its end
-(getrusage(2) of the child). Both exit with the command's own exit code, 128 + n for signal n.
+`python -m perfdag.steps.stamp lines ARGV...` prints each line of the command's stdout as
+`<seconds since its start>\\t<line>`.
+`python -m perfdag.steps.stamp rank ARGV...` adds a last line
+`perfdag-rank max_rss_bytes=<n> user_s=<s> system_s=<s>` (getrusage(2) of the child).
+Both exit with the command's own exit code, 128 + n for signal n.
 """
 
 import resource
@@ -15,7 +17,7 @@ RANK_LINE = "perfdag-rank max_rss_bytes="
 
 
 def lines(argv: Sequence[str]) -> int:
-    """Exit code of argv; its stdout is copied with a clock (seconds, monotonic, from just before it was started)."""
+    """Run argv, stamp its stdout with monotonic seconds since its start, return its exit code."""
     start = time.monotonic()
     out = sys.stdout.buffer
     with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
@@ -29,17 +31,18 @@ def lines(argv: Sequence[str]) -> int:
 
 
 def rank(argv: Sequence[str]) -> int:
-    """Exit code of argv, which keeps this process's stdin, stdout and stderr."""
+    """Run argv with this process's stdin, stdout and stderr; return its exit code."""
     code = subprocess.call(argv)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    # one write: lines of several ranks share a pipe
-    sys.stdout.write(f"{RANK_LINE}{used.ru_maxrss * 1024} user_s={used.ru_utime:.6f} system_s={used.ru_stime:.6f}\n")
+    # Write once: lines of several ranks share a pipe.
+    memory = f"{RANK_LINE}{used.ru_maxrss * 1024}"
+    sys.stdout.write(f"{memory} user_s={used.ru_utime:.6f} system_s={used.ru_stime:.6f}\n")
     sys.stdout.flush()
     return code if code >= 0 else 128 - code
 
 
 def main(argv: Sequence[str]) -> int:
-    """Raises SystemExit with a usage line where argv names no mode."""
+    """Run the mode that argv names. Raises SystemExit with a usage line if it names none."""
     modes = {"lines": lines, "rank": rank}
     if len(argv) < 2 or argv[0] not in modes:
         raise SystemExit("usage: python -m perfdag.steps.stamp lines|rank ARGV...")

@@ -1,12 +1,13 @@
-"""Runs pytorch/benchmark's own run.py and reports every iteration, not only the median that it prints.
+"""Run pytorch/benchmark's run.py and report every iteration, not only its median.
 
-A program of its own, run by the interpreter that has torch; it imports nothing of perfdag. Usage:
+The interpreter that has torch runs this program, so it imports nothing of perfdag. Usage:
 
     python torchbench_run.py weights FOLDER... MODEL
-        the last line is `perfdag-torchbench FOLDER`: the first that has the weights that torchvision would download for MODEL; where none has,
-        a seeded random state dict is written under their file name in the last. Any will do for a model that is not torchvision's: the first
+        The last line is `perfdag-torchbench FOLDER`: the first folder with the weights that
+        torchvision would download for MODEL. If none has them, a seeded random state dict is
+        written to the last folder. For a model that is not torchvision's it is the first folder.
     python torchbench_run.py run CHECKOUT WARMUP ITERATIONS ARGUMENTS-OF-RUN.PY...
-        the last line is `perfdag-torchbench {json}`: times in s, memory in bytes
+        The last line is `perfdag-torchbench {json}`: times in s, memory in bytes.
 """
 
 import importlib.util
@@ -22,22 +23,28 @@ from typing import Any
 MARK = "perfdag-torchbench "
 SEED = 20240229
 _WITHIN = {"Super_SloMo": "vgg16"}
-"""Models that are not torchvision's, and the one of it whose ImageNet weights their constructor loads."""
+"""Models that load the ImageNet weights of a torchvision model, and which one."""
 
 
 def weights(folders: list[str], model: str) -> str:
-    """The first folder that has the state dict of a model, or of the one within it, of torchvision; where none has, the last, in which it is written."""
+    """Return the folder with the weights of a model, or of the torchvision model within it.
+
+    If no folder has them, write random ones to the last folder.
+    """
     import torch
     import torchvision
 
     model = _WITHIN.get(model, model)
     if model not in torchvision.models.list_models():
         return folders[0]
-    kinds = torchvision.models.get_model_weights(model)
-    kind = getattr(kinds, "IMAGENET1K_V1", None)
+    variants = torchvision.models.get_model_weights(model)
+    kind = getattr(variants, "IMAGENET1K_V1", None)
     if kind is None:
         return folders[0]
-    targets = {folder: Path(folder) / "hub" / "checkpoints" / kind.url.rpartition("/")[2] for folder in folders}
+    targets = {
+        folder: Path(folder) / "hub" / "checkpoints" / kind.url.rpartition("/")[2]
+        for folder in folders
+    }
     there = next((folder for folder, target in targets.items() if target.exists()), None)
     if there is not None:
         return there
@@ -51,7 +58,7 @@ def weights(folders: list[str], model: str) -> str:
 
 
 def run(checkout: str, warmup: int, iterations: int, arguments: list[str]) -> int:
-    """run.py's main() with its measuring function wrapped: the first call is timed apart, and the raw times are kept."""
+    """Run run.py with its measuring function wrapped, to time the first call and keep all times."""
     start = time.monotonic()
     sys.path.insert(0, checkout)
     sys.argv = ["run.py", *arguments]
@@ -77,15 +84,15 @@ def run(checkout: str, warmup: int, iterations: int, arguments: list[str]) -> in
             torch.cuda.synchronize()
         kept["first_call_s"] = time.monotonic() - before
         kept["began"] = time.time()
-        found = measure(func, *args, **{**named, "nwarmup": warmup, "num_iter": iterations})
+        result = measure(func, *args, **{**named, "nwarmup": warmup, "num_iter": iterations})
         kept["ended"] = time.time()
-        return found
+        return result
 
     def summarised(result: Any, model: Any, *args: Any, **named: Any) -> Any:
         column = 0 if module.args.device != "cuda" else 1
-        kept["wall_s"] = [float(each[column]) / 1e3 for each in result]
+        kept["wall_s"] = [float(row[column]) / 1e3 for row in result]
         if module.args.device == "cuda":
-            kept["gpu_s"] = [float(each[0]) / 1e3 for each in result]
+            kept["gpu_s"] = [float(row[0]) / 1e3 for row in result]
         kept["batches"] = model.num_batch
         kept["batch_size"] = model.batch_size
         kept["precision"] = model.dargs.precision
@@ -100,17 +107,17 @@ def run(checkout: str, warmup: int, iterations: int, arguments: list[str]) -> in
 
 @contextmanager
 def _returned_errors_raised(model: Any, test: str) -> Iterator[None]:
-    """Some models return a NotImplementedError from train() instead of raising it, and invoke() drops what train() returns."""
+    """Raise a NotImplementedError that a model's train() returns, as invoke() drops it."""
     own = getattr(model, test, None)
     if own is None:  # trained in stages: forward, backward and optimizer_step
         yield
         return
 
     def checked(*args: Any, **named: Any) -> Any:
-        found = own(*args, **named)
-        if isinstance(found, Exception):
-            raise found
-        return found
+        result = own(*args, **named)
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     setattr(model, test, checked)
     try:
@@ -122,7 +129,7 @@ def _returned_errors_raised(model: Any, test: str) -> Iterator[None]:
 def _after(module: Any) -> dict[str, Any]:
     import torch
 
-    found: dict[str, Any] = {
+    report: dict[str, Any] = {
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "max_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
@@ -131,28 +138,38 @@ def _after(module: Any) -> dict[str, Any]:
         "compile_s": _compiled(),
     }
     if module.args.device == "cuda":
-        peaks = [torch.cuda.max_memory_allocated(index) for index in range(found["gpus_visible"])]
-        found["gpu_peak_bytes"] = peaks
-        found["gpus_used"] = sum(peak > 0 for peak in peaks)
-        uuids = [getattr(torch.cuda.get_device_properties(index), "uuid", None) for index, peak in enumerate(peaks) if peak > 0]
-        found["gpu_uuids"] = [f"GPU-{uuid}" for uuid in uuids if uuid]  # as nvidia-smi writes it; torch before 2.4 does not tell
-        found["cuda"] = torch.version.cuda
-        found["cudnn"] = torch.backends.cudnn.version()
-    return found
+        peaks = [torch.cuda.max_memory_allocated(index) for index in range(report["gpus_visible"])]
+        report["gpu_peak_bytes"] = peaks
+        report["gpus_used"] = sum(peak > 0 for peak in peaks)
+        uuids = [
+            getattr(torch.cuda.get_device_properties(index), "uuid", None)
+            for index, peak in enumerate(peaks)
+            if peak > 0
+        ]
+        report["gpu_uuids"] = [
+            f"GPU-{uuid}" for uuid in uuids if uuid
+        ]  # as nvidia-smi writes it; torch before 2.4 does not tell
+        report["cuda"] = torch.version.cuda
+        report["cudnn"] = torch.backends.cudnn.version()
+    return report
 
 
 def _compiled() -> float | None:
-    """Seconds in torch.compile, None where nothing was compiled. run.py prints them by a name that newer versions of torch no longer use."""
+    """Return the seconds in torch.compile, or None; newer torch no longer names them to run.py."""
     utils = sys.modules.get("torch._dynamo.utils")
     times: dict[str, list[float]] = getattr(utils, "compilation_time_metrics", {})
-    found = [sum(values) for name, values in times.items() if name.endswith("compile_inner")]
-    return sum(found) if found else None
+    seconds = [sum(values) for name, values in times.items() if name.endswith("compile_inner")]
+    return sum(seconds) if seconds else None
 
 
 def main(argv: list[str]) -> int:
-    """Exit code; usage on stderr where argv is none of the two forms."""
-    # this file's folder comes first in sys.path, and its `queue` would hide the standard library's
-    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent]
+    """Run the command line and return the exit code; print the usage if it fits no form."""
+    # This file's folder comes first in sys.path, where `queue` would hide the standard module.
+    sys.path[:] = [
+        entry
+        for entry in sys.path
+        if Path(entry or ".").resolve() != Path(__file__).resolve().parent
+    ]
     if len(argv) >= 3 and argv[0] == "weights":
         sys.stdout.write(f"{MARK}{weights(argv[1:-1], argv[-1])}\n")
         return 0

@@ -1,5 +1,7 @@
-"""ResNet-50 inference under MLCommons LoadGen: Offline, Server, SingleStream, peak rate, accuracy, overhead, interference.
+"""ResNet-50 inference under MLCommons LoadGen.
 
-`benchmark`, `overhead` and `interference` are the three benchmarks; they start `python -m perfdag.steps.resnet50` on a host, a program of
-its own that holds LoadGen and PyTorch, and read the JSON that it prints. Nothing here imports torch or LoadGen at its top.
+It measures Offline, Server, SingleStream, peak rate, accuracy, overhead and interference.
+`benchmark`, `overhead` and `interference` are the three benchmarks. They start
+`python -m perfdag.steps.resnet50` on a host, a program that holds LoadGen and PyTorch, and read
+its JSON. No module here imports torch or LoadGen at its top, except those the program imports.
 """

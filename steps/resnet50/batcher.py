@@ -1,4 +1,4 @@
-"""Dynamic batching: queries wait until a batch is full or the oldest has waited its limit, then one worker runs them together."""
+"""Dynamic batching: run queries together when a batch is full or the oldest has waited."""
 
 import threading
 import time
@@ -10,12 +10,12 @@ from typing import Any
 
 @dataclass
 class Batches:
-    """What was run: batch size -> count."""
+    """Batches by size."""
 
     sizes: Counter[int] = field(default_factory=Counter)
 
     def mean(self) -> float:
-        """Mean batch size; 0 where nothing ran."""
+        """Return the mean batch size; 0 if nothing ran."""
         runs = sum(self.sizes.values())
         return sum(size * count for size, count in self.sizes.items()) / runs if runs else 0.0
 
@@ -23,9 +23,10 @@ class Batches:
 class Batcher:
     """Hands queued (id, index) pairs to `infer` in batches and their results to `complete`.
 
-    `infer(indices, ready)` returns one result an index (`ready`: when the last of them was queued); `complete(ids, results)` is called
-    in the worker's thread right after. `max_batch` is at least 1, `max_delay` in seconds: how long the oldest query may wait for the batch
-    to fill (0: never). `failed(error)` is called once where infer raises; the worker then ends.
+    `infer(indices, ready)` returns one result an index; `ready` is when the last one was queued.
+    `complete(ids, results)` follows in the worker's thread. `max_batch` is at least 1.
+    `max_delay` is how many seconds the oldest query may wait for a full batch; 0 means none.
+    `failed(error)` is called once if infer raises, and the worker ends.
     """
 
     def __init__(
@@ -37,7 +38,9 @@ class Batcher:
         failed: Callable[[BaseException], None],
     ) -> None:
         if max_batch < 1 or max_delay < 0:
-            raise ValueError(f"max_batch {max_batch} is at least 1 and max_delay {max_delay:g} s not negative")
+            raise ValueError(
+                f"max_batch {max_batch} is at least 1 and max_delay {max_delay:g} s not negative"
+            )
         self._infer, self._complete, self._failed = infer, complete, failed
         self._max_batch, self._max_delay = max_batch, max_delay
         self._queue: deque[tuple[int, int, float]] = deque()
@@ -45,23 +48,23 @@ class Batcher:
         self._closed = False
         self._errand: tuple[Callable[[], object], threading.Event] | None = None
         self.batches = Batches()
-        self.warm = False  # set by who warmed the worker's thread
+        self.warm = False  # set by the code that warmed the worker's thread
         self._worker = threading.Thread(target=self._work, name="batcher", daemon=True)
         self._worker.start()
 
     def begin(self, complete: Callable[[Sequence[int], Sequence[int]], None]) -> None:
-        """Begin another test, nothing being queued: results go to `complete`, and batches are counted anew."""
+        """Begin another test with an empty queue: set `complete` and reset the counts."""
         self._complete, self.batches = complete, Batches()
 
     def put(self, samples: Sequence[Any]) -> None:
-        """Queue LoadGen's samples (each has an `id` and an `index`); returns at once, as LoadGen's issuing thread must."""
+        """Queue LoadGen's samples (`id`, `index`) and return at once, as LoadGen requires."""
         now = time.monotonic()
         with self._changed:
             self._queue.extend((sample.id, sample.index, now) for sample in samples)
             self._changed.notify()
 
     def errand(self, call: Callable[[], object]) -> None:
-        """Have the worker's thread call something between batches, and wait until it has."""
+        """Call a function in the worker's thread between batches, and wait for it."""
         done = threading.Event()
         with self._changed:
             self._errand = (call, done)
@@ -69,14 +72,14 @@ class Batcher:
         done.wait()
 
     def close(self) -> None:
-        """Run what is queued, then end the worker."""
+        """Run the queued samples, then end the worker."""
         with self._changed:
             self._closed = True
             self._changed.notify()
         self._worker.join()
 
     def _take(self) -> list[tuple[int, int, float]]:
-        """The next batch; empty where the batcher was closed and nothing is left, or an errand is to be done."""
+        """Return the next batch; empty if the batcher is closed and drained, or has an errand."""
         with self._changed:
             while not (self._queue or self._closed or self._errand):
                 self._changed.wait()
@@ -84,12 +87,16 @@ class Batcher:
                 return []
             if self._max_delay > 0 and self._queue:
                 due = self._queue[0][2] + self._max_delay
-                while len(self._queue) < self._max_batch and not self._closed and (left := due - time.monotonic()) > 0:
+                while (
+                    len(self._queue) < self._max_batch
+                    and not self._closed
+                    and (left := due - time.monotonic()) > 0
+                ):
                     self._changed.wait(left)
             return [self._queue.popleft() for _ in range(min(self._max_batch, len(self._queue)))]
 
     def _run_errand(self) -> bool:
-        """Do what was asked; false where nothing was."""
+        """Run the pending errand; return False if there is none."""
         if self._errand is None:
             return False
         call, done = self._errand

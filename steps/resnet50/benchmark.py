@@ -16,19 +16,24 @@ from perfdag.steps.resnet50.seed import documents, seed_json
 if TYPE_CHECKING:
     import pyarrow
 
-DRIVER = Tool("the NVIDIA driver (nvidia-smi)", {"apt": "nvidia-driver", "dnf": "nvidia-driver", "zypper": "nvidia-driver-G06"})
+DRIVER = Tool(
+    "the NVIDIA driver (nvidia-smi)",
+    {"apt": "nvidia-driver", "dnf": "nvidia-driver", "zypper": "nvidia-driver-G06"},
+)
 
 
 class Resnet50(Benchmark[Workload]):
-    """Inference of ResNet-50 under MLCommons LoadGen: Offline, Server, SingleStream, peak rate, accuracy.
+    """ResNet-50 inference under LoadGen: Offline, Server, SingleStream, peak rate, accuracy.
 
-    LoadGen makes the load and says VALID or INVALID; its logs are kept verbatim. Server is open loop: Poisson arrivals on a schedule,
-    answered by a dynamic batcher. Images are preprocessed before the clock starts (MLPerf's rule); preprocessing, copies and compute are
-    reported apart as `phase_time`. Logits are checked against fp32 eager before and after. A run shorter than MLPerf's 600 s is comparable
-    with runs of its own kind only.
+    LoadGen makes the load and says VALID or INVALID; its logs are kept verbatim. Server is open
+    loop: a dynamic batcher answers Poisson arrivals. Images are preprocessed before the clock
+    starts (MLPerf's rule). Preprocessing, copies and compute are reported apart as `phase_time`.
+    Logits are checked against fp32 eager before and after. A run shorter than MLPerf's 600 s
+    compares only with runs of its kind.
 
-    Clock: LoadGen's own. It starts when a query was scheduled (Server), or issued (SingleStream, Offline), and stops when the classes
-    are in host memory and LoadGen was told; imports, weights, compilation, warm-up and preprocessing are outside.
+    Clock: LoadGen's own. It starts when a query was scheduled (Server) or issued (SingleStream,
+    Offline). It stops when the classes are in host memory and LoadGen has them. Imports, weights,
+    compilation, warm-up and preprocessing are outside.
     """
 
     name: ClassVar[str] = "resnet50"
@@ -54,64 +59,101 @@ class Resnet50(Benchmark[Workload]):
         with start.watched([host], params) as watch:
             finished = host.run(argv, timeout=gang.timeout, stdin=start.spec(params))
             text = watch.ran(host, finished)
-        facts = {**said({"result": text}), **watch.facts}
-        return Output(texts(text, finished.stderr), [argv], versions(text), {**facts, **_read(text, params, facts)})
+        facts = {**program_facts({"result": text}), **watch.facts}
+        return Output(
+            texts(text, finished.stderr),
+            [argv],
+            versions(text),
+            {**facts, **_read(text, params, facts)},
+        )
 
     def parse(self, output: Output, params: Workload) -> list[Measurement]:
-        found = result.read(output.texts.get("result", ""))
-        values = result.measurements(found, params, timed=result.unsteady(found, params, output.facts) is None)
-        reason = result.wrong(found, params) or output.facts.get("against")
+        measured = result.read(output.texts.get("result", ""))
+        values = result.measurements(
+            measured, params, timed=result.unsteady(measured, params, output.facts) is None
+        )
+        reason = result.wrong(measured, params) or output.facts.get("against")
         if reason:
             raise Invalid(reason, output.texts, values)
         return values
 
     def series(self, output: Output) -> str:
-        """PyTorch's and LoadGen's versions: a figure of another is another figure."""
+        """Return PyTorch's and LoadGen's versions, which separate series."""
         return versions(output.texts.get("result", ""))
 
     def exports(self, rows: "pyarrow.Table") -> Mapping[str, bytes]:
-        """resnet50.json, of several devices one file each."""
-        found = documents(rows.select(["env", "phase", "point", "repetition"]).to_pylist())
-        return {name: json.dumps(document, indent=2).encode() + b"\n" for name, document in found.items()}
+        """Return resnet50.json; several devices have one file each."""
+        files = documents(rows.select(["env", "phase", "point", "repetition"]).to_pylist())
+        return {
+            name: json.dumps(document, indent=2).encode() + b"\n"
+            for name, document in files.items()
+        }
 
 
 def check(params: Workload, shape: Shape) -> list[str]:
-    """Why a workload cannot be measured in a shape."""
+    """Return why a workload cannot be measured in a shape."""
     wanted = [name for name in shape.resources if "gpu" in name or "mig" in name]
     if wanted and params.device == "cpu" and params.system == "resnet50":
-        return [f"resources ask for {wanted[0]} but device is cpu: set device: cuda, or leave the resource out"]
+        return [
+            f"resources ask for {wanted[0]} but device is cpu:"
+            " set device: cuda, or leave the resource out"
+        ]
     return []
 
 
 def expected(params: Workload) -> float:
-    """Seconds of one measurement: set-up, warm-up, LoadGen."""
+    """Return the seconds of one measurement: set-up, warm-up, LoadGen."""
     if params.scenario == "find-peak":
         search = min(params.search_duration, params.duration())
         return start.SETUP + 14 * 1.3 * params.lasts(search) + 4 * params.lasts(params.duration())
-    # without target_rate Offline's query is sized by the warm-up's rate and a margin
-    margin = MARGIN if params.scenario == "offline" and params.target_rate is None and not params.fast else 1.0
+    # Without target_rate, Offline's query is sized by the warm-up's rate and a margin.
+    margin = (
+        MARGIN
+        if params.scenario == "offline" and params.target_rate is None and not params.fast
+        else 1.0
+    )
     setup = 5.0 if params.system == "stub" else 60.0 if params.fast else start.SETUP
     return setup + 1.2 * params.lasts(params.duration()) * margin
 
 
 def shortest(params: Workload) -> float:
-    """Seconds that LoadGen runs on any machine, or in Offline has to; 0 where a number of queries may end it."""
-    if params.max_queries is not None or params.scenario == "accuracy" or (params.fast and params.scenario == "offline"):
+    """Return the seconds that LoadGen runs on any machine; 0 if a number of queries may end it."""
+    if (
+        params.max_queries is not None
+        or params.scenario == "accuracy"
+        or (params.fast and params.scenario == "offline")
+    ):
         return 0.0
     if params.scenario == "offline":
         return params.duration()  # a faster device than target_rate is done with its samples sooner
-    # a peak is a rate that a full trial held and one above it that a full trial did not
-    return 2 * params.duration() if params.scenario == "find-peak" else params.lasts(params.duration())
+    # A peak needs a full trial that holds, and one above it that does not.
+    return (
+        2 * params.duration() if params.scenario == "find-peak" else params.lasts(params.duration())
+    )
 
 
 def missing(gang: Gang, params: Workload, wrapped: bool = True) -> list[Tool]:
-    """The wrapper's program, Python packages (behind the wrapper and in its environment, where the program is started `wrapped`) and the
-    driver that are not there."""
-    if params.wrapper and (without := [host.name for host in gang.hosts if host.which(params.wrapper[0]) is None]):
-        return [Tool(params.wrapper[0], {}, f"`wrapper` begins with it: install it on {without[0]}, or mend its path")]
+    """Return what is missing: the wrapper's program, Python packages, the driver.
+
+    Packages are searched behind the wrapper and in its environment if the program is `wrapped`.
+    """
+    if params.wrapper and (
+        without := [host.name for host in gang.hosts if host.which(params.wrapper[0]) is None]
+    ):
+        return [
+            Tool(
+                params.wrapper[0],
+                {},
+                f"`wrapper` begins with it: install it on {without[0]}, or mend its path",
+            )
+        ]
     before = start.before(params) if wrapped else []
     behind = f" behind {params.wrapper[0]}" if wrapped and params.wrapper else ""
-    lacking = {tool.program: tool for host in gang.hosts for tool in start.absent(host, params, behind, wrapped=before)}
+    lacking = {
+        tool.program: tool
+        for host in gang.hosts
+        for tool in start.absent(host, params, behind, wrapped=before)
+    }
     tools = [lacking[name] for name in sorted(lacking)]
     if params.device == "cuda" and any(host.which("nvidia-smi") is None for host in gang.hosts):
         tools.append(DRIVER)
@@ -119,7 +161,7 @@ def missing(gang: Gang, params: Workload, wrapped: bool = True) -> list[Tool]:
 
 
 def texts(result_text: str, stderr: str) -> dict[str, str]:
-    """The parts of a sample that are kept: the program's JSON, and LoadGen's logs of the test that counts as it wrote them."""
+    """Return the texts to keep: the program's JSON, and LoadGen's logs of the deciding test."""
     kept = {"result": result_text, "stderr": stderr[-4000:]}
     try:
         raw = json.loads(result_text)
@@ -130,36 +172,57 @@ def texts(result_text: str, stderr: str) -> dict[str, str]:
     return kept
 
 
-def said(texts: Mapping[str, str]) -> dict[str, Any]:
-    """What programs of one sample found out, without logs: the first's, and of several the logits' check of each."""
-    found = {}
+def program_facts(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the programs of one sample report, without logs.
+
+    It is the first program's report, with the logits' check of each if there are several.
+    """
+    reports = {}
     for name, text in texts.items():
         with contextlib.suppress(ValueError):
             raw = json.loads(text)
             if isinstance(raw, dict):
-                found[name] = {
-                    key: raw[key] for key in ("model", "device", "versions", "logits", "clock", "peak", "accuracy") if key in raw
+                reports[name] = {
+                    key: raw[key]
+                    for key in (
+                        "model",
+                        "device",
+                        "versions",
+                        "logits",
+                        "clock",
+                        "peak",
+                        "accuracy",
+                    )
+                    if key in raw
                 }
-    first: dict[str, Any] = next(iter(found.values()), {})
-    return first if len(found) < 2 else {**first, "logits": {name: each.get("logits") for name, each in found.items()}}
+    first: dict[str, Any] = next(iter(reports.values()), {})
+    return (
+        first
+        if len(reports) < 2
+        else {**first, "logits": {name: report.get("logits") for name, report in reports.items()}}
+    )
 
 
 def _read(text: str, params: Workload, facts: dict[str, Any]) -> dict[str, Any]:
-    """Of a result that can be read: its element of the JSON document, and why times were left out where they were."""
+    """Return the JSON element of a readable result, and why times were left out."""
     try:
-        found = result.read(text)
+        measured = result.read(text)
     except benchmark.SampleError:
         return {}
-    reason = result.unsteady(found, params, facts)
-    return {"seed_json": seed_json(found, params, facts)} | ({"times_left_out": reason} if reason else {})
+    reason = result.unsteady(measured, params, facts)
+    return {"seed_json": seed_json(measured, params, facts)} | (
+        {"times_left_out": reason} if reason else {}
+    )
 
 
 def versions(text: str) -> str:
-    """`torch 2.9.0, LoadGen 6.0.17` of a result; empty where there is none."""
+    """Return `torch 2.9.0, LoadGen 6.0.17` of a result, or an empty string."""
     try:
-        found = result.read(text)
+        measured = result.read(text)
     except benchmark.SampleError:
         return ""
-    torch = found.raw.get("versions", {}).get("torch")
-    loadgen = found.tested.version.split()[0] if found.tested else ""
-    return ", ".join(f"{name} {version}" for name, version in (("torch", torch), ("LoadGen", loadgen)) if version)
+    torch = measured.raw.get("versions", {}).get("torch")
+    loadgen = measured.tested.version.split()[0] if measured.tested else ""
+    return ", ".join(
+        f"{name} {version}" for name, version in (("torch", torch), ("LoadGen", loadgen)) if version
+    )

@@ -1,13 +1,12 @@
-"""One test of MLCommons LoadGen against a system: settings, the callbacks, the logs that it wrote.
+"""Run one test of MLCommons LoadGen against a system: settings, callbacks, logs.
 
-Runs in a process of its own, where mlperf_loadgen can be imported. LoadGen calls issue_query in its own thread with the GIL; the batcher
-takes the samples and returns at once, so that the schedule is never held up.
+It runs in a process that can import mlperf_loadgen. LoadGen calls issue_query in its own thread
+with the GIL. The batcher takes the samples and returns at once, so that the schedule is kept.
 """
 
 import array
 import contextlib
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +18,11 @@ from perfdag.steps.resnet50.batcher import Batcher
 from perfdag.steps.resnet50.system import System
 
 SPARE, MOST_SPARE = 3.0, 100_000
-"""SingleStream's queries over those of the expected rate, and how many of them at most are more than LoadGen makes by itself, which is twice
-as many. A test that runs out of them, as the warm-up was slower, is INVALID; one that reaches its minimum duration leaves the rest unasked. It
-makes all before its clock starts, a million in about a second and 230 MB, so a long test of a fast system has few to spare."""
+"""Factors of SingleStream's queries over those of the expected rate, and the queries they add.
+
+LoadGen itself makes twice as many. A test that runs out of them, after a slow warm-up, is
+INVALID. A test that reaches its minimum duration leaves the rest. LoadGen makes all queries
+before its clock starts, a million in about a second and 230 MB, so their number is limited."""
 LOGS = ("summary", "detail", "accuracy")
 _MODES = {"performance": "PerformanceOnly", "accuracy": "AccuracyOnly"}
 _SCENARIOS = {"offline": "Offline", "server": "Server", "single-stream": "SingleStream"}
@@ -29,10 +30,10 @@ _SCENARIOS = {"offline": "Offline", "server": "Server", "single-stream": "Single
 
 @dataclass(frozen=True)
 class Load:
-    """What LoadGen is asked for. Times in seconds, rates in 1/s.
+    """Settings of one LoadGen test. Times in seconds, rates in 1/s.
 
-    `expected_rate` sizes Offline's one query and SingleStream's schedule; a wrong one makes a run longer or, where Offline's query is done
-    before the minimum duration, INVALID by LoadGen's own word; never wrong.
+    `expected_rate` sizes Offline's one query and SingleStream's schedule. A wrong rate makes a
+    run longer, or INVALID if Offline's query ends before the minimum duration.
     """
 
     scenario: str
@@ -52,8 +53,11 @@ class Load:
 
 @dataclass(frozen=True)
 class Tested:
-    """LoadGen's logs, verbatim, by name, and the batch sizes that were run (size -> count). `span`: from the first query that LoadGen issued to the
-    last answer, in seconds since the epoch; LoadGen's own times of day are in an unnamed time zone."""
+    """LoadGen's logs by name, verbatim, and the batches by size.
+
+    `span` is from the first query that LoadGen issued to the last answer, in seconds since the
+    epoch. LoadGen's own times of day have no time zone.
+    """
 
     logs: Mapping[str, str]
     batches: Mapping[int, int]
@@ -61,43 +65,58 @@ class Tested:
 
 
 def settings(load: Load) -> Any:
-    """LoadGen's TestSettings for a load."""
+    """Return LoadGen's TestSettings for a load."""
     import mlperf_loadgen as lg
 
-    made = lg.TestSettings()
-    made.scenario = getattr(lg.TestScenario, _SCENARIOS[load.scenario])
-    made.mode = getattr(lg.TestMode, _MODES[load.mode])
-    made.min_duration_ms = max(1, math.ceil(load.min_duration * 1000))
-    made.min_query_count = load.min_queries
-    made.max_query_count = load.max_queries
-    made.qsl_rng_seed = made.sample_index_rng_seed = made.schedule_rng_seed = load.seed + 1
+    test_settings = lg.TestSettings()
+    test_settings.scenario = getattr(lg.TestScenario, _SCENARIOS[load.scenario])
+    test_settings.mode = getattr(lg.TestMode, _MODES[load.mode])
+    test_settings.min_duration_ms = max(1, math.ceil(load.min_duration * 1000))
+    test_settings.min_query_count = load.min_queries
+    test_settings.max_query_count = load.max_queries
+    test_settings.qsl_rng_seed = test_settings.sample_index_rng_seed = (
+        test_settings.schedule_rng_seed
+    ) = load.seed + 1
     if load.scenario == "offline":
-        # one query of ceil(1.1 * expected * duration) samples; min_query_count counts queries there, so the samples are asked for by rate
-        made.min_query_count = 1
-        made.offline_expected_qps = max(load.expected_rate, load.min_queries / 1.1 / (made.min_duration_ms / 1000))
+        # LoadGen makes one query of ceil(1.1 * expected * duration) samples. min_query_count counts
+        # queries there, so the rate sets the samples.
+        test_settings.min_query_count = 1
+        test_settings.offline_expected_qps = max(
+            load.expected_rate, load.min_queries / 1.1 / (test_settings.min_duration_ms / 1000)
+        )
     elif load.scenario == "single-stream":
-        made.single_stream_expected_latency_ns = max(1, round(1e9 / (_spare(load) * load.expected_rate)))
-        made.single_stream_target_latency_percentile = 0.9
+        test_settings.single_stream_expected_latency_ns = max(
+            1, round(1e9 / (_spare(load) * load.expected_rate))
+        )
+        test_settings.single_stream_target_latency_percentile = 0.9
     else:
-        made.server_target_qps = load.target_rate
-        made.server_target_latency_ns = round(load.latency_bound * 1e9)
-        made.server_target_latency_percentile = 0.99
-    return made
+        test_settings.server_target_qps = load.target_rate
+        test_settings.server_target_latency_ns = round(load.latency_bound * 1e9)
+        test_settings.server_target_latency_percentile = 0.99
+    return test_settings
 
 
 def _spare(load: Load) -> float:
-    """By what SingleStream's expected rate is raised."""
+    """Return the factor on SingleStream's expected rate."""
     return min(SPARE, 1 + MOST_SPARE / (2 * load.expected_rate * load.min_duration))
 
 
 @contextlib.contextmanager
-def batching(system: System, load: Load, failed: Callable[[BaseException], None]) -> Iterator[Batcher]:
-    """A batcher for tests of one system that differ in their rate and duration only."""
-    made = Batcher(system.infer, lambda ids, results: None, load.batch, load.max_delay if load.scenario == "server" else 0.0, failed)
+def batching(
+    system: System, load: Load, failed: Callable[[BaseException], None]
+) -> Iterator[Batcher]:
+    """Provide a batcher for tests of one system that differ only in rate and duration."""
+    batcher = Batcher(
+        system.infer,
+        lambda ids, results: None,
+        load.batch,
+        load.max_delay if load.scenario == "server" else 0.0,
+        failed,
+    )
     try:
-        yield made
+        yield batcher
     finally:
-        made.close()
+        batcher.close()
 
 
 def measure(
@@ -107,9 +126,13 @@ def measure(
     begin: Callable[[], None] = lambda: None,
     batcher: Batcher | None = None,
 ) -> Tested:
-    """Run one LoadGen test to its end. `failed` is called in another thread where the system raises: LoadGen cannot be
-    stopped from outside, so it must end the process. `begin` is called when samples are loaded and the thread that answers is warm.
-    `batcher`: one of `batching` for several tests in turn, whose thread is warmed by the first of them."""
+    """Run one LoadGen test to its end.
+
+    `failed` is called in another thread if the system raises. It must end the process, as
+    LoadGen cannot be stopped from outside. `begin` is called when samples are loaded and the
+    answering thread is warm. `batcher` comes from `batching` and serves several tests; the first
+    one warms its thread.
+    """
     import mlperf_loadgen as lg
 
     keep: list[Any] = []
@@ -122,27 +145,45 @@ def measure(
             answers = array.array("i", results)
             keep.append(answers)
             address, size = answers.buffer_info()[0], answers.itemsize
-            lg.QuerySamplesComplete([lg.QuerySampleResponse(one, address + at * size, size) for at, one in enumerate(ids)])
+            lg.QuerySamplesComplete(
+                [
+                    lg.QuerySampleResponse(one, address + at * size, size)
+                    for at, one in enumerate(ids)
+                ]
+            )
         else:
             lg.QuerySamplesComplete([lg.QuerySampleResponse(one, 0, 0) for one in ids])
         ended = time.time()
 
     def answer(samples: Sequence[Any]) -> None:
-        # one at a time: LoadGen waits for it anyway, and a hand-over between threads would be most of our share of the latency
+        # LoadGen sends one at a time and waits. A hand-over between threads would be most of the
+        # harness's share of the latency.
         try:
-            complete([sample.id for sample in samples], system.infer([sample.index for sample in samples], time.monotonic()))
+            complete(
+                [sample.id for sample in samples],
+                system.infer([sample.index for sample in samples], time.monotonic()),
+            )
         except BaseException as error:
             failed(error)
 
     begun: list[bool] = []
 
     def bring(indices: Sequence[int]) -> None:
-        # LoadGen calls this before its clock starts; an exception would end the process without a word
+        # LoadGen calls this before its clock starts. An exception would end the process silently.
         try:
             system.load(indices)
-            if not answering.warm and load.scenario != "single-stream":  # a thread's first batch pays for its arena and its handles
+            if (
+                not answering.warm and load.scenario != "single-stream"
+            ):  # a thread's first batch pays for its arena and its handles
                 sizes = system.buckets(load.batch)
-                answering.errand(lambda: [system.infer([indices[at % len(indices)] for at in range(s)], time.monotonic()) for s in sizes])
+                answering.errand(
+                    lambda: [
+                        system.infer(
+                            [indices[at % len(indices)] for at in range(s)], time.monotonic()
+                        )
+                        for s in sizes
+                    ]
+                )
                 answering.warm = True
             if not begun:
                 begin()
@@ -167,14 +208,18 @@ def measure(
         sut = lg.ConstructSUT(issue, lambda: None)
         qsl = lg.ConstructQSL(load.total or load.samples, load.samples, bring, system.unload)
         try:
-            # an audit configuration lying in the working directory would change the test
-            lg.StartTestWithLogSettings(sut, qsl, settings(load), logs, os.path.join(folder, "no-audit.config"))  # noqa: PTH118
+            # An audit configuration in the working directory would change the test.
+            lg.StartTestWithLogSettings(sut, qsl, settings(load), logs, f"{folder}/no-audit.config")
         finally:
             lg.DestroyQSL(qsl)
             lg.DestroySUT(sut)
-        answering.errand(lambda: None)  # it counts a batch after its answers are out
+        answering.errand(lambda: None)  # the batcher counts a batch after its answers
         texts = {
-            name: (Path(folder) / f"mlperf_log_{name}.{'json' if name == 'accuracy' else 'txt'}").read_text(errors="replace")
+            name: (
+                Path(folder) / f"mlperf_log_{name}.{'json' if name == 'accuracy' else 'txt'}"
+            ).read_text(errors="replace")
             for name in LOGS
         }
-        return Tested(texts, dict(answering.batches.sizes), (ended if began is None else began, ended))
+        return Tested(
+            texts, dict(answering.batches.sizes), (ended if began is None else began, ended)
+        )

@@ -1,4 +1,4 @@
-"""Logits of the timed model held against those of fp32 eager. Imports torch: only the program does."""
+"""Compare the timed model's logits with those of fp32 eager. Only the program imports this."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,15 +6,20 @@ from typing import Any
 import torch
 
 TOLERANCE = {"fp32": 1e-3, "tf32": 1e-2, "bf16": 1e-1, "fp16": 2e-2}
-"""Largest ||logits - reference|| / ||reference|| of an image: about ten times what rounding alone gives over 50 layers."""
+"""Largest ||logits - reference|| / ||reference|| of an image.
+
+It is about ten times the effect of rounding over 50 layers."""
 TIE = 0.4
-"""Part of the tolerance, of one logit, within which two classes of fp32's are as good as equal: four times what rounding alone gives."""
+"""Share of the tolerance within which two of fp32's logits count as equal.
+
+It is four times the effect of rounding."""
 
 
 def compare_logits(got: torch.Tensor, wanted: torch.Tensor, precision: str) -> dict[str, Any]:
-    """Relative error of the worst image and agreement of the first classes; `ok` where all are finite, within tolerance and of fp32's class.
+    """Return the relative error of the worst image and the agreement of the first classes.
 
-    A class of which fp32's own logit is as good as the largest (TIE) agrees too: rounding may take either.
+    `ok` needs finite logits within tolerance and fp32's class. Another class also agrees if its
+    fp32 logit ties with the largest (TIE): rounding may choose either.
     """
     finite = bool(torch.isfinite(got).all())
     norms = wanted.norm(dim=1)
@@ -31,18 +36,18 @@ def compare_logits(got: torch.Tensor, wanted: torch.Tensor, precision: str) -> d
     }
 
 
-def worst(found: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
-    """The checks of several batch sizes as one: that of the worst size (`batch`), with the images of all and the error by size."""
+def worst(comparisons: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
+    """Return the check of the worst size (`batch`), with all images and the error by size."""
 
     def badness(size: int) -> tuple[bool, float]:
-        error = found[size]["error"]
-        return not found[size]["ok"], float("inf") if error is None else error
+        error = comparisons[size]["error"]
+        return not comparisons[size]["ok"], float("inf") if error is None else error
 
-    size = max(found, key=badness)
+    size = max(comparisons, key=badness)
     return {
-        **found[size],
+        **comparisons[size],
         "batch": size,
-        "same_class": sum(each["same_class"] for each in found.values()),
-        "images": sum(each["images"] for each in found.values()),
-        "by_size": {size: each["error"] for size, each in found.items()},
+        "same_class": sum(comparison["same_class"] for comparison in comparisons.values()),
+        "images": sum(comparison["images"] for comparison in comparisons.values()),
+        "by_size": {size: comparison["error"] for size, comparison in comparisons.items()},
     }

@@ -1,4 +1,4 @@
-"""ResNet-50 of torchvision as a system under test, on a CPU or a CUDA device. Imports torch: only the program does."""
+"""torchvision's ResNet-50 as a system under test, on CPU or CUDA. Only the program imports it."""
 
 import bisect
 import hashlib
@@ -18,16 +18,21 @@ from perfdag.steps.resnet50.timing import ClockCheck, check_clock
 
 IMAGE = (224, 224, 3)
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet's channels, as torchvision's weights expect them (torchvision.models.ResNet50_Weights)."""
+"""Mean and deviation of ImageNet's channels (torchvision.models.ResNet50_Weights)."""
 CHECKED = 4
-"""Images of the fixed set on which logits are checked; a larger batch repeats them, and each place in it is compared."""
+"""Images on which logits are checked; a larger batch repeats them and compares each place."""
 STEPS = 32
 """Most sizes of an eager batch."""
-_TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_TYPES = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
 
 
 class UnusableError(Exception):
-    """What was asked cannot be had here: `kind` is `device`, `weights`, `memory`, `compiler` or `images`."""
+    """The request is impossible here; `kind` is device, weights, memory, compiler or images."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -35,28 +40,33 @@ class UnusableError(Exception):
 
 
 def images(seed: int, indices: Sequence[int]) -> np.ndarray:
-    """Seeded images (n, 224, 224, 3), uint8: image i is the same in any set, on any machine (PCG64)."""
-    made = [np.random.Generator(np.random.PCG64([seed, index])).integers(0, 256, IMAGE, dtype=np.uint8) for index in indices]
-    return np.stack(made)
+    """Return seeded images (n, 224, 224, 3), uint8; image i is the same on any machine (PCG64)."""
+    sample = [
+        np.random.Generator(np.random.PCG64([seed, index])).integers(0, 256, IMAGE, dtype=np.uint8)
+        for index in indices
+    ]
+    return np.stack(sample)
 
 
 def preprocess(raw: np.ndarray) -> torch.Tensor:
-    """Pixels (n, 224, 224, 3) uint8 to normalised (n, 3, 224, 224) float32."""
+    """Normalise (n, 224, 224, 3) uint8 pixels to (n, 3, 224, 224) float32."""
     pixels = torch.from_numpy(raw).permute(0, 3, 1, 2).to(torch.float32).div_(255)
     return pixels.sub_(torch.tensor(MEAN).view(1, 3, 1, 1)).div_(torch.tensor(STD).view(1, 3, 1, 1))
 
 
-def build(weights: str, seed: int, sha256: str | None = None) -> tuple[torch.nn.Module, dict[str, Any]]:
-    """An fp32 model in eval mode on the CPU, and what its weights are. Raises UnusableError (weights)."""
+def build(
+    weights: str, seed: int, sha256: str | None = None
+) -> tuple[torch.nn.Module, dict[str, Any]]:
+    """Return an fp32 model in eval mode on the CPU, and its weights. Raises UnusableError."""
     torch.manual_seed(seed)
     net = torchvision.models.resnet50(weights=None)
     if weights == "random":
-        # statistics of one seeded batch in place of the untrained 0 and 1, or the activations of 16 blocks overflow fp16
+        # With the untrained statistics 0 and 1, the activations of 16 blocks overflow fp16.
         for module in net.modules():
             if isinstance(module, torch.nn.BatchNorm2d):
                 module.momentum = 1.0
             if isinstance(module, torchvision.models.resnet.Bottleneck):
-                # as in a trained net, a block adds little to what it is given; untrained ones amplify every rounding tenfold
+                # Untrained blocks would amplify every rounding tenfold. Trained ones add little.
                 torch.nn.init.constant_(module.bn3.weight, 0.2)
         with torch.no_grad():
             net.train()(preprocess(images(seed, range(CHECKED))))
@@ -65,7 +75,11 @@ def build(weights: str, seed: int, sha256: str | None = None) -> tuple[torch.nn.
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise UnusableError("weights", f"weights {weights}: {error.strerror}; give a file of torchvision's ResNet-50 or `random`") from None
+        raise UnusableError(
+            "weights",
+            f"weights {weights}: {error.strerror}; give a file of torchvision's ResNet-50 or"
+            " `random`",
+        ) from None
     digest = hashlib.sha256(data).hexdigest()
     named = re.fullmatch(r"resnet50-([0-9a-f]{8,64})\.pth", path.name)
     wanted = sha256 or (named[1] if named else "")
@@ -73,7 +87,8 @@ def build(weights: str, seed: int, sha256: str | None = None) -> tuple[torch.nn.
         mend = "correct weights_sha256" if sha256 else "rename it, or set weights_sha256"
         raise UnusableError(
             "weights",
-            f"weights {weights} are not what they claim: sha256 {digest[:16]}..., {wanted[:16]} expected; get the file again, or {mend}",
+            f"weights {weights} are not what they claim: sha256 {digest[:16]}...,"
+            f" {wanted[:16]} expected; get the file again, or {mend}",
         )
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
@@ -83,22 +98,36 @@ def build(weights: str, seed: int, sha256: str | None = None) -> tuple[torch.nn.
     except Exception as error:
         # the first line of load_state_dict's says only that there are errors
         said = " ".join(" ".join(str(error).splitlines()[:2]).split())
-        raise UnusableError("weights", f"weights {weights} are no state dict of torchvision's ResNet-50: {said[:200]}") from None
+        raise UnusableError(
+            "weights",
+            f"weights {weights} are no state dict of torchvision's ResNet-50: {said[:200]}",
+        ) from None
     verified = bool(wanted) or digest[:8] in KNOWN
-    return net.eval(), {"weights": str(path), "weights_sha256": digest, "weights_verified": verified, "trained": True}
+    return net.eval(), {
+        "weights": str(path),
+        "weights_sha256": digest,
+        "weights_verified": verified,
+        "trained": True,
+    }
 
 
 class Resnet50:
-    """A system (see `system.System`) that runs batches of up to the spec's `batch` on one device."""
+    """A system (see `system.System`) that runs batches of up to `batch` on one device."""
 
     def __init__(self, spec: dict[str, Any], net: torch.nn.Module) -> None:
         self._device = torch.device(spec["device"])
         self._dtype, self._seed = _TYPES[spec["precision"]], spec["seed"]
         self._cuda = self._device.type == "cuda"
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = spec["precision"] == "tf32"
-        self._sizes = sizes(spec["batch"], spec["scenario"], spec["backend"] == "compile" or spec["fast"])
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
+            spec["precision"] == "tf32"
+        )
+        self._sizes = sizes(
+            spec["batch"], spec["scenario"], spec["backend"] == "compile" or spec["fast"]
+        )
         self._plain: Any = net.to(self._device, self._dtype, memory_format=torch.channels_last)
-        self._net: Any = compiled(self._plain, len(self._sizes)) if spec["backend"] == "compile" else self._plain
+        self._net: Any = (
+            compiled(self._plain, len(self._sizes)) if spec["backend"] == "compile" else self._plain
+        )
         self._store, self._row = torch.empty(0), {}  # type: tuple[torch.Tensor, dict[int, int]]
         self._events: list[Any] = []
         self.files: Sequence[Path] | None = None
@@ -106,7 +135,10 @@ class Resnet50:
 
     def load(self, indices: Sequence[int]) -> None:
         """Preprocessed images in host memory."""
-        parts = [preprocess(self._raw(indices[at : at + 64])).to(self._dtype) for at in range(0, len(indices), 64)]
+        parts = [
+            preprocess(self._raw(indices[at : at + 64])).to(self._dtype)
+            for at in range(0, len(indices), 64)
+        ]
         self._store = torch.cat(parts)
         self._row = {index: row for row, index in enumerate(indices)}
 
@@ -116,41 +148,43 @@ class Resnet50:
         return np.stack([decode(self.files[index], self.resize) for index in indices])
 
     def unload(self, indices: Sequence[int]) -> None:
-        """Let the images go."""
+        """Drop the images."""
         self._store, self._row = torch.empty(0), {}
 
     def buckets(self, largest: int) -> Sequence[int]:
-        """Sizes to which a batch is padded; each is warmed and checked, so that no query meets a compilation or the tuning of a shape."""
+        """Return the sizes to which batches are padded; all are warmed and checked beforehand."""
         return [size for size in self._sizes if size <= largest]
 
     def _padded(self, count: int) -> int:
         return self._sizes[bisect.bisect_left(self._sizes, count)]
 
     def gather(self, indices: Sequence[int]) -> torch.Tensor:
-        """A batch in host memory (pinned where the device is CUDA), padded to one of the sizes."""
+        """Return a batch in host memory (pinned for CUDA), padded to one of the sizes."""
         rows = [self._row[index] for index in indices]
         rows += rows[:1] * (self._padded(len(rows)) - len(rows))
         batch = self._store[rows]
         return batch.pin_memory() if self._cuda else batch
 
     def copy(self, batch: torch.Tensor) -> torch.Tensor:
-        """A batch on the device, in the memory order that convolutions want."""
-        return batch.to(self._device, non_blocking=True).contiguous(memory_format=torch.channels_last)
+        """Return a batch on the device, in the memory order of convolutions."""
+        return batch.to(self._device, non_blocking=True).contiguous(
+            memory_format=torch.channels_last
+        )
 
     def wake(self) -> float:
-        """Seconds of one image through the net as it is before compilation: lazy initialisation of the device and its libraries."""
+        """Return the seconds of one image before compilation, for lazy initialisation."""
         start = time.perf_counter()
         self.attempt(1)
         return time.perf_counter() - start
 
     def logits(self, batch: torch.Tensor) -> torch.Tensor:
-        """The network alone, (n, 3, 224, 224) to (n, 1000), on the device; on CUDA it may return before the device is done."""
+        """Run the network, (n, 3, 224, 224) to (n, 1000); on CUDA it may return early."""
         with torch.inference_mode():
             out: torch.Tensor = self._net(batch)
             return out
 
     def infer(self, indices: Sequence[int], ready: float = 0.0) -> Sequence[int]:
-        """Classes of a batch; `tolist` waits for the device."""
+        """Return the classes of a batch; `tolist` waits for the device."""
         self._mark()
         answer = self.logits(self.copy(self.gather(indices))).argmax(1)
         self._mark()
@@ -158,9 +192,11 @@ class Resnet50:
         return classes
 
     def attempt(self, count: int) -> None:
-        """Run a batch of so many images as it is, padded to nothing and not compiled: raises where the memory does not hold it."""
+        """Run a batch of that size unpadded and not compiled. Raises if it does not fit."""
         with torch.inference_mode():
-            self._plain(self.copy(self._store[[at % len(self._store) for at in range(count)]])).argmax(1).tolist()
+            self._plain(
+                self.copy(self._store[[at % len(self._store) for at in range(count)]])
+            ).argmax(1).tolist()
 
     def _mark(self) -> None:
         if self._cuda and len(self._events) < 2:
@@ -169,7 +205,7 @@ class Resnet50:
             self._events.append(event)
 
     def check_clock(self, count: int) -> ClockCheck:
-        """Hold the host's clock of `infer` against CUDA events in the same stream; on a CPU the work is the host's own."""
+        """Compare the host's clock with CUDA events; on a CPU the work is the host's own."""
         indices = list(self._row)[:1] * count
 
         def call() -> None:
@@ -189,7 +225,7 @@ class Resnet50:
             torch.cuda.synchronize(self._device)
 
     def _computed(self, batch: torch.Tensor) -> tuple[torch.Tensor, float | None]:
-        """The logits, the device done, and on CUDA the seconds between events around them in its stream."""
+        """Return the logits, and on CUDA the seconds between events around them."""
         if not self._cuda:
             return self.logits(batch), None
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -200,15 +236,18 @@ class Resnet50:
         return out, float(start.elapsed_time(end)) / 1e3
 
     def phases(self, count: int, repetitions: int, limit: float = 10.0) -> dict[str, list[float]]:
-        """Seconds of each phase of a batch of `count`, the device idle before and after: preprocess, copy, compute, postprocess.
+        """Return the seconds of preprocess, copy, compute and postprocess of a batch of `count`.
 
-        By the host's clock with a synchronisation at each end; compute on CUDA by events in its stream. At least once, then up to
-        `repetitions` times within `limit` seconds.
+        The device is idle before and after. The host's clock measures, with a synchronisation at
+        each end; on CUDA, events measure compute. It runs at least once, and up to `repetitions`
+        times within `limit` seconds.
         """
         indices = [list(self._row)[at % len(self._row)] for at in range(count)]
         raw = images(self._seed, indices) if self.files is None else self._raw(indices)
         begun = time.perf_counter()
-        seconds: dict[str, list[float]] = {name: [] for name in ("preprocess", "copy", "compute", "postprocess")}
+        seconds: dict[str, list[float]] = {
+            name: [] for name in ("preprocess", "copy", "compute", "postprocess")
+        }
         for _ in range(repetitions):
             self._done()
             stamps = [time.perf_counter()]
@@ -222,23 +261,31 @@ class Resnet50:
             out.argmax(1).tolist()
             stamps.append(time.perf_counter())
             for name, (start, end) in zip(seconds, pairwise(stamps), strict=True):
-                seconds[name].append(computing if name == "compute" and computing is not None else end - start)
+                seconds[name].append(
+                    computing if name == "compute" and computing is not None else end - start
+                )
             if time.perf_counter() - begun > limit:
                 break
         return seconds
 
     def fixed_logits(self, size: int) -> torch.Tensor:
-        """Logits of the fixed seeded set in batches of `size`, as the system is timed with: (n, 1000) float32 on the CPU, image i being the
-        i modulo 4th of the set; one batch, or as many as hold the set."""
+        """Return the logits of the fixed images in batches of `size`, (n, 1000) float32 on the CPU.
+
+        Image i is image i modulo 4 of the set. There are as many batches as the set needs.
+        """
         fixed = preprocess(images(self._seed, range(CHECKED))).to(self._dtype)
-        batches = [[at % CHECKED for at in range(start, start + size)] for start in range(0, CHECKED, size)]
+        batches = [
+            [at % CHECKED for at in range(start, start + size)] for start in range(0, CHECKED, size)
+        ]
         return torch.cat([self.logits(self.copy(fixed[rows])).float().cpu() for rows in batches])
 
 
 def sizes(largest: int, scenario: str, few: bool) -> list[int]:
-    """Sizes of the batches of a scenario, up to the largest: in Server (and the search for its peak) any number of queries may wait.
+    """Return the batch sizes of a scenario, up to the largest.
 
-    `few`: powers of two, since each is compiled; else every size up to 32, and of larger ones at most 32, since padding costs time.
+    In Server, and the search for its peak, any number of queries may wait. With `few` the sizes
+    are powers of two, since each is compiled. Else they are every size up to 32, and at most 32
+    of larger batches, since padding costs time.
     """
     if scenario not in ("server", "find-peak"):
         return [largest]
@@ -249,7 +296,10 @@ def sizes(largest: int, scenario: str, few: bool) -> list[int]:
 
 
 def compiled(net: torch.nn.Module, count: int) -> Any:
-    """The net compiled anew for each of `count` sizes. Beyond a limit of its own, torch.compile would run the others eagerly without a word."""
+    """Compile the network anew for each of `count` sizes.
+
+    Beyond its own limit, torch.compile would silently run the other sizes eagerly.
+    """
     from torch._dynamo import config
 
     # their names until PyTorch 2.6 and since
@@ -262,14 +312,17 @@ def compiled(net: torch.nn.Module, count: int) -> Any:
 
 
 def reference(net: torch.nn.Module, seed: int) -> torch.Tensor:
-    """Logits of the fixed seeded set by the fp32 eager model on the CPU."""
+    """Return the logits of the fixed images by the fp32 eager model on the CPU."""
     with torch.inference_mode():
         out: torch.Tensor = net(preprocess(images(seed, range(CHECKED))))
         return out
 
 
 def decode(file: Path, resize: int = 256) -> np.ndarray:
-    """An image file as ImageNet is evaluated: shorter side `resize` pixels, bilinear, the middle 224 x 224, uint8. Raises UnusableError."""
+    """Return an image as ImageNet is evaluated. Raises UnusableError.
+
+    The shorter side has `resize` pixels, bilinear; the middle 224 x 224 is taken, as uint8.
+    """
     from PIL import Image
 
     try:

@@ -1,22 +1,26 @@
-"""The highest rate that holds a latency bound: bracketing and bisection, first with short trials, then with full ones near their answer.
-Pure: a probe says valid or not."""
+"""Find the highest rate that holds a latency bound, by bracketing and bisection.
+
+Short trials search, and full trials near their answer decide. A probe only says valid or not.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 STEP = 1.5
-"""Factor between rates while bracketing: large enough to find the bracket in a few probes, small enough that an overloaded probe
-drains its backlog in half its own duration."""
+"""Factor between rates while bracketing.
+
+It is large enough for few probes, and small enough that an overloaded probe drains its backlog
+in half its own duration."""
 MOST_PROBES = 40
 
 
 class NoPeak(Exception):
-    """No rate could be shown to hold the bound; the text says which were tried."""
+    """No rate held the bound; the text lists the trials."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """One trial: `rate` in 1/s, whether the bound held, and whether it was a validation (full duration) or a search trial."""
+    """A trial at `rate` (1/s): whether the bound held, and whether it had full duration."""
 
     rate: float
     valid: bool
@@ -25,7 +29,7 @@ class Probe:
 
 @dataclass
 class Peak:
-    """The answer: `rate` in 1/s held in a full trial; `above` is the lowest rate that failed in one (None: none did)."""
+    """The `rate` (1/s) that a full trial held, and the lowest that failed in one, if any."""
 
     rate: float
     above: float | None
@@ -43,13 +47,15 @@ def find_peak(
 ) -> Peak:
     """Return the highest rate (1/s) for which `validate` holds, to a relative `precision`.
 
-    `probe(rate)` is a short trial, `validate(rate)` a full one. Short ones find where to look; they err in both directions, so the answer
-    is bracketed again with full ones: it held and a rate at most `precision` above it did not. Raises ValueError for a rate or precision
-    that is not positive, NoPeak where no rate from `start` down to `lowest` holds or the search needs more than 40 trials.
+    `probe(rate)` is a short trial, `validate(rate)` a full one. Short trials narrow the range but
+    err in both directions. The answer is bracketed with full ones: it held, and a rate at most
+    `precision` above did not. Raises ValueError if a rate or precision is not positive. Raises
+    NoPeak if no rate from `start` down to `lowest` holds, or after 40 trials.
     """
     if not (start > 0 and 0 < precision < 1 and 0 < lowest <= highest):
         raise ValueError(
-            f"start {start:g}, lowest {lowest:g} and highest {highest:g} are rates above zero, precision {precision:g} lies in (0, 1)"
+            f"start {start:g}, lowest {lowest:g} and highest {highest:g} are rates above zero,"
+            f" precision {precision:g} lies in (0, 1)"
         )
     trials: list[Probe] = []
 
@@ -59,7 +65,9 @@ def find_peak(
         trials.append(Probe(rate, validate(rate) if full else probe(rate), full))
         return trials[-1].valid
 
-    def edge(held: Callable[[float], bool], start: float, step: float) -> tuple[float, float | None]:
+    def edge(
+        held: Callable[[float], bool], start: float, step: float
+    ) -> tuple[float, float | None]:
         bracket = _bracket(held, min(max(start, lowest), highest), step, lowest, highest)
         if bracket is None:
             raise NoPeak(f"no rate down to {lowest:g}/s holds the bound: {_tried(trials)}")
@@ -73,8 +81,13 @@ def find_peak(
     return Peak(*edge(lambda rate: held(rate, full=True), near, 1 + precision), trials)
 
 
-def _bracket(held: Callable[[float], bool], start: float, step: float, lowest: float, highest: float) -> tuple[float, float | None] | None:
-    """A rate that holds and the next above it that does not (None: `highest` holds), by steps that grow up to STEP; None: none holds."""
+def _bracket(
+    held: Callable[[float], bool], start: float, step: float, lowest: float, highest: float
+) -> tuple[float, float | None] | None:
+    """Return a rate that holds and the next one that does not, by steps that grow up to STEP.
+
+    The second is None if `highest` holds. Return None if no rate holds.
+    """
     rate, up = start, held(start)
     while rate < highest if up else rate > lowest:
         beyond = min(rate * step, highest) if up else max(rate / step, lowest)
@@ -85,4 +98,6 @@ def _bracket(held: Callable[[float], bool], start: float, step: float, lowest: f
 
 
 def _tried(trials: list[Probe]) -> str:
-    return ", ".join(f"{each.rate:.4g}/s {'held' if each.valid else 'failed'}" for each in trials[-6:])
+    return ", ".join(
+        f"{trial.rate:.4g}/s {'held' if trial.valid else 'failed'}" for trial in trials[-6:]
+    )

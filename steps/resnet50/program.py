@@ -1,10 +1,13 @@
-"""The program that measures, in a process of its own: reads what to do as JSON, prints one JSON object with LoadGen's logs verbatim, and
-before it, in a search, each trial as a line of its own when it ends.
+"""The program that measures, in a process of its own.
+
+It reads its input as JSON and prints one JSON object with LoadGen's logs verbatim. A search
+prints each trial before that, as a line of its own.
 
     python -m perfdag.steps.resnet50 [--wait]
 
-What to do is a line of standard input, so that any wrapper which passes the standard streams on can stand before it. With --wait it says on
-standard error that it is ready before LoadGen starts, and waits for another line: copies start together (see `relay`).
+The input is a line of standard input, so any wrapper that passes on the standard streams can
+precede it. With --wait it reports on standard error that it is ready, and waits for another line
+before LoadGen starts. Copies start together that way (see `relay`).
 """
 
 import argparse
@@ -28,20 +31,29 @@ from perfdag.steps.resnet50.timing import STRETCH, Warmup, largest_fitting, warm
 PROGRAM = 1
 WARM_LIMIT, WARM_LIMIT_FAST = 60.0, 2.0
 WARM_LEAST_CUDA = 1.0
-"""Seconds that a GPU is kept busy before its rate is believed: its clocks rise meanwhile."""
+"""Seconds that a GPU stays busy before its rate counts: its clocks rise meanwhile."""
 MARGIN = 1.25
-"""Of Offline's expected rate over the warm-up's: with LoadGen's own tenth on top, a warm-up that was a quarter too slow is long enough."""
+"""Factor of Offline's expected rate over the warm-up's.
+
+With LoadGen's own tenth, it makes up for a warm-up that was a quarter too slow."""
 PHASE_REPETITIONS, PHASE_REPETITIONS_FAST = 7, 2
 _FATAL = 3
-_NO_MEMORY = re.compile("out of memory|can't allocate memory|_STATUS_ALLOC_FAILED|Unable to allocate")
+_NO_MEMORY = re.compile(
+    "out of memory|can't allocate memory|_STATUS_ALLOC_FAILED|Unable to allocate"
+)
 
 
 def main() -> int:
-    """Measure what the spec says. Exit 0: there is a result (LoadGen may call it INVALID); 3: an error, named in the JSON."""
+    """Measure the input. Exit 0 with a result, even if INVALID, or 3 with an error in the JSON."""
     parser = argparse.ArgumentParser(
-        prog="python -m perfdag.steps.resnet50", description="measures one workload; started by the benchmarks"
+        prog="python -m perfdag.steps.resnet50",
+        description="measures one workload; started by the benchmarks",
     )
-    parser.add_argument("--wait", action="store_true", help="say when it is ready, and wait for a line of standard input")
+    parser.add_argument(
+        "--wait",
+        action="store_true",
+        help="say when it is ready, and wait for a line of standard input",
+    )
     args = parser.parse_args()
     spec = json.loads(sys.stdin.readline())
     with _stdout_kept() as out:
@@ -58,7 +70,7 @@ def main() -> int:
 
 @contextlib.contextmanager
 def _stdout_kept() -> Iterator[int]:
-    """A descriptor of standard output; what libraries print there meanwhile goes to standard error."""
+    """Provide a descriptor of stdout; what libraries print goes to standard error meanwhile."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
@@ -73,14 +85,17 @@ def _barrier() -> None:
 
 
 class Program:
-    """One measurement; `result` is what is printed."""
+    """One measurement; `result` is the JSON to print."""
 
     def __init__(self, spec: Mapping[str, Any], out: int) -> None:
         self.spec, self._out = spec, out
         self.barrier: Callable[[], None] = lambda: None
         self.result: dict[str, Any] = {"program": PROGRAM, "spec": dict(spec), "tests": []}
         self._once = threading.Lock()
-        self._doing = "while the model was set up, before any batch: stop what else uses {device}, or raise the memory limit"
+        self._doing = (
+            "while the model was set up, before any batch: stop what else uses {device},"
+            " or raise the memory limit"
+        )
 
     def emit(self) -> None:
         """Print the result, once, as the last line."""
@@ -92,7 +107,10 @@ class Program:
             data = data[os.write(self._out, data) :]
 
     def fail(self, error: BaseException) -> NoReturn:
-        """Print the result with the error in it and end the process, whatever thread this is: LoadGen waits for answers for ever."""
+        """Print the result with the error and end the process, from any thread.
+
+        LoadGen would wait for answers for ever.
+        """
         with self._once:
             kind, text = classify(error)
             if kind == "memory" and not isinstance(error, OutOfMemoryError):
@@ -106,21 +124,32 @@ class Program:
         """Set up, check, warm up, run LoadGen, check again."""
         if self.spec["cpus"]:
             _pin(self.spec["cpus"])
-        self.result |= preload.found(self.spec["wrapper_env"])
-        subject: Any = _StubSubject(self.spec) if self.spec["system"] == "stub" else _model_subject(self.spec)
+        self.result |= preload.inspect(self.spec["wrapper_env"])
+        subject: Any = (
+            _StubSubject(self.spec) if self.spec["system"] == "stub" else _model_subject(self.spec)
+        )
         self.result |= subject.facts
         system: System = subject.system
-        self._doing = "while {samples} samples were loaded for batch {batch}: lower samples, or raise the memory limit"
+        self._doing = (
+            "while {samples} samples were loaded for batch {batch}: lower samples,"
+            " or raise the memory limit"
+        )
         system.load(range(self.spec["samples"]) if self.spec["scenario"] != "accuracy" else [0])
         self._doing = "at batch {batch}: lower batch"
         rate = self._warm(system, subject.wake() if self.spec["backend"] == "compile" else 0.0)
         # it fitted alone: what follows holds as much again, or another program came
-        self._doing = "at the checks of batch {batch}, which fitted in the warm-up: lower batch, or stop what else uses {device}"
+        self._doing = (
+            "at the checks of batch {batch}, which fitted in the warm-up: lower batch,"
+            " or stop what else uses {device}"
+        )
         if self.spec["check_logits"]:
             self.result["logits"] = subject.check_logits()
         self.result |= subject.timing(self.spec["batch"])
         self.barrier()
-        self._doing = "under LoadGen at batch {batch}, which fitted in the warm-up: lower batch or samples, or stop what else uses {device}"
+        self._doing = (
+            "under LoadGen at batch {batch}, which fitted in the warm-up:"
+            " lower batch or samples, or stop what else uses {device}"
+        )
         if self.spec["scenario"] == "accuracy":
             self._accuracy(subject, rate)
         elif self.spec["scenario"] == "find-peak":
@@ -130,41 +159,55 @@ class Program:
             load = self._load(expected if self.spec["scenario"] == "offline" else rate)
             self.result["answer"] = self._test(system, load, begin=subject.arm)
         if self.spec["check_logits"]:
-            # memory that was corrupted while it ran shows only now
+            # Memory that was corrupted during the run shows only now.
             self.result["logits_after"] = subject.check_logits()
 
     def _warm(self, system: System, woken: float) -> float:
-        """Warm every size that may come; the rate (1/s) of the largest batch. `woken`: seconds that a batch before the first took."""
-        largest, found = self.spec["batch"], {}
-        every = sorted({*system.buckets(largest), largest}, reverse=True)
-        for size in every:
-            found[size] = self._warm_size(system, size, settle=size in (every[0], every[-1]))
-        ends = [found[every[0]], found[every[-1]]]
+        """Warm every batch size and return the rate (1/s) of the largest.
+
+        `woken` is the seconds of a batch before the first.
+        """
+        largest, warmups = self.spec["batch"], {}
+        sizes = sorted({*system.buckets(largest), largest}, reverse=True)
+        for size in sizes:
+            warmups[size] = self._warm_size(system, size, settle=size in (sizes[0], sizes[-1]))
+        ends = [warmups[sizes[0]], warmups[sizes[-1]]]
         self.result["warmup"] = {
-            "first": woken + found[largest].first,
-            "steady": found[largest].steady,
-            "stable": all(each.stable for each in ends),
-            "few": any(each.few for each in ends),
-            "batches": sum(each.batches for each in found.values()),
-            "by_size": {size: [each.first, each.steady] for size, each in found.items()},
+            "first": woken + warmups[largest].first,
+            "steady": warmups[largest].steady,
+            "stable": all(warmup.stable for warmup in ends),
+            "few": any(warmup.few for warmup in ends),
+            "batches": sum(warmup.batches for warmup in warmups.values()),
+            "by_size": {size: [warmup.first, warmup.steady] for size, warmup in warmups.items()},
         }
-        return float(largest / max(found[largest].steady, 1e-6))
+        return float(largest / max(warmups[largest].steady, 1e-6))
 
     def _warm_size(self, system: System, size: int, settle: bool) -> Warmup:
-        """Warm one size: until its time is stable, or two batches."""
-        indices = [at % (1 if self.spec["scenario"] == "accuracy" else self.spec["samples"]) for at in range(size)]
+        """Warm one size until its time is stable, or for two batches."""
+        indices = [
+            at % (1 if self.spec["scenario"] == "accuracy" else self.spec["samples"])
+            for at in range(size)
+        ]
         fast = self.spec["fast"]
-        limit, stretch = (WARM_LIMIT_FAST if fast else WARM_LIMIT, 0 if fast else STRETCH) if settle else (0.0, 0)
+        limit, stretch = (
+            (WARM_LIMIT_FAST if fast else WARM_LIMIT, 0 if fast else STRETCH)
+            if settle
+            else (0.0, 0)
+        )
         least = WARM_LEAST_CUDA if settle and not fast and self.spec["device"] == "cuda" else 0.0
         try:
-            return warm_up(lambda: system.infer(indices, time.monotonic()), limit, stretch=stretch, least=least)
+            return warm_up(
+                lambda: system.infer(indices, time.monotonic()), limit, stretch=stretch, least=least
+            )
         except Exception as error:
             if classify(error)[0] != "memory":
                 raise
             text = str(error).splitlines()[0][:200]
         largest = largest_fitting(lambda count: _fits(system, count), size)
         advice = f"the largest that fits is {largest}" if largest else "not even one sample fits"
-        raise OutOfMemoryError(f"batch {size} does not fit in the memory of {self.spec['device']}: {advice} ({text})")
+        raise OutOfMemoryError(
+            f"batch {size} does not fit in the memory of {self.spec['device']}: {advice} ({text})"
+        )
 
     def _load(self, rate: float, **changes: Any) -> loadgen.Load:
         spec = self.spec
@@ -184,16 +227,28 @@ class Program:
         }
         return loadgen.Load(**(base | changes))
 
-    def _test(self, system: System, load: loadgen.Load, begin: Callable[[], None] = lambda: None, batcher: Batcher | None = None) -> int:
-        """Run one LoadGen test; its place in `tests`."""
+    def _test(
+        self,
+        system: System,
+        load: loadgen.Load,
+        begin: Callable[[], None] = lambda: None,
+        batcher: Batcher | None = None,
+    ) -> int:
+        """Run one LoadGen test and return its index in `tests`."""
         tested = loadgen.measure(system, load, self.fail, begin, batcher)
         started, ended = tested.span
-        record = {"started": started, "ended": ended, "rate": load.target_rate, "batches": tested.batches, "logs": dict(tested.logs)}
+        record = {
+            "started": started,
+            "ended": ended,
+            "rate": load.target_rate,
+            "batches": tested.batches,
+            "logs": dict(tested.logs),
+        }
         self.result["tests"].append(record)
         return len(self.result["tests"]) - 1
 
     def _find_peak(self, system: System, capacity: float) -> None:
-        """Short trials to search, full ones around the answer; capacity is what a closed loop reached."""
+        """Search with short trials, decide with full ones; `capacity` is a closed loop's rate."""
         spec = self.spec
         search = min(spec["search_duration"], spec["duration"])
         server = self._load(capacity, scenario="server")
@@ -201,21 +256,26 @@ class Program:
         def held(rate: float, seconds: float) -> bool:
             load = replace(server, target_rate=rate, min_duration=seconds)
             test = self.result["tests"][self._test(system, load, batcher=batcher)]
-            self._print({"test": test})  # at once: a search that is killed leaves those that ended
+            self._print({"test": test})  # at once, to keep the trials of a killed search
             logs = test["logs"]
-            found = summary.read(logs["summary"], logs["detail"])
-            keys, whole = found.keys, found.queries != spec["max_queries"] or found.keys.get("result_min_duration_met") is not False
+            trial = summary.read(logs["summary"], logs["detail"])
+            keys, whole = (
+                trial.keys,
+                trial.queries != spec["max_queries"]
+                or trial.keys.get("result_min_duration_met") is not False,
+            )
             if not (spec["fast"] or whole) and keys.get("result_perf_constraints_met") is not False:
-                # no rate above would hold either, whatever the system: it would be the peak of max_queries
+                # No higher rate would hold either: the answer would be the peak of max_queries.
                 raise peak.NoPeak(
-                    f"max_queries {found.queries} ended a trial at {rate:.4g}/s before it had lasted {seconds:g} s: raise it, or leave it out"
+                    f"max_queries {trial.queries} ended a trial at {rate:.4g}/s before it had"
+                    f" lasted {seconds:g} s: raise it, or leave it out"
                 )
             # a smoke test has too few queries for early stopping to ever say yes; its row says so
-            return found.valid or (spec["fast"] and keys.get("result_perf_constraints_met") is True)
+            return trial.valid or (spec["fast"] and keys.get("result_perf_constraints_met") is True)
 
         try:
             with loadgen.batching(system, server, self.fail) as batcher:
-                found = peak.find_peak(
+                answer = peak.find_peak(
                     lambda rate: held(rate, search),
                     lambda rate: held(rate, spec["duration"]),
                     spec["target_rate"] or 0.7 * capacity,
@@ -227,37 +287,63 @@ class Program:
             self.result["error"] = {"kind": "peak", "text": str(error)}
             return
         # a trial a test: the answer is the full one at that rate
-        self.result["answer"] = next(at for at, p in enumerate(found.probes) if p.validation and p.rate == found.rate)
-        self.result["peak"] = {"rate": found.rate, "above": found.above, "probes": [[p.rate, p.valid, p.validation] for p in found.probes]}
+        self.result["answer"] = next(
+            at for at, p in enumerate(answer.probes) if p.validation and p.rate == answer.rate
+        )
+        self.result["peak"] = {
+            "rate": answer.rate,
+            "above": answer.above,
+            "probes": [[p.rate, p.valid, p.validation] for p in answer.probes],
+        }
 
     def _accuracy(self, subject: Any, rate: float) -> None:
-        found = imagenet.labelled(self.spec["imagenet"])
+        images = imagenet.labelled(self.spec["imagenet"])
         published = imagenet.published(self.result["model"].get("weights_sha256"))
-        subject.system.files, subject.system.resize = [file for file, _ in found], published.resize
-        held = min(len(found), 1024)
-        self._test(subject.system, self._load(rate, scenario="offline", mode="accuracy", samples=held, total=len(found)))
+        subject.system.files, subject.system.resize = [file for file, _ in images], published.resize
+        held = min(len(images), 1024)
+        self._test(
+            subject.system,
+            self._load(rate, scenario="offline", mode="accuracy", samples=held, total=len(images)),
+        )
         log = self.result["tests"][-1]["logs"]["accuracy"]
-        share, count = imagenet.top1(log, [label for _, label in found])
-        self.result["accuracy"] = {"top1": share, "images": count, "reference": published.top1, "resize": published.resize}
+        share, count = imagenet.top1(log, [label for _, label in images])
+        self.result["accuracy"] = {
+            "top1": share,
+            "images": count,
+            "reference": published.top1,
+            "resize": published.resize,
+        }
 
 
 class OutOfMemoryError(Exception):
-    """A batch is too large; the text says which fits."""
+    """A batch is too large; the text names the largest that fits."""
 
 
 def classify(error: BaseException) -> tuple[str, str]:
-    """Kind and one line of an error: device, weights, memory, compiler, images, missing, other."""
+    """Return kind and text of an error; see UNUSABLE for kinds that skip."""
     text = (str(error).strip() or type(error).__name__).splitlines()[0][:400]
     if isinstance(error, OutOfMemoryError | MemoryError) or _NO_MEMORY.search(text):
         return "memory", text
     if isinstance(error, ModuleNotFoundError):
-        return "missing", f"{text}: pip install 'perfdag[torch]' (with uv: uv pip install), or name one that has it with `python`"
+        return (
+            "missing",
+            f"{text}: pip install 'perfdag[torch]' (with uv: uv pip install),"
+            " or name one that has it with `python`",
+        )
     if isinstance(kind := getattr(error, "kind", None), str):
         return kind, text
     if type(error).__name__ in ("FailOnRecompileLimitHit", "FailOnCacheLimitHit"):
-        return "compiler", f"torch.compile gave up compiling and would run eagerly: {text}; lower batch, or backend: eager"
+        return (
+            "compiler",
+            f"torch.compile gave up compiling and would run eagerly: {text}; lower batch,"
+            " or backend: eager",
+        )
     if type(error).__name__ in ("InductorError", "InvalidCxxCompiler", "BackendCompilerFailed"):
-        return "compiler", f"torch.compile failed: {text}; it needs a C++ compiler on a CPU: install g++, or backend: eager"
+        return (
+            "compiler",
+            f"torch.compile failed: {text}; it needs a C++ compiler on a CPU: install g++,"
+            " or backend: eager",
+        )
     return "other", text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
 
 
@@ -272,22 +358,27 @@ def _fits(system: System, count: int) -> bool:
 
 
 def _pin(text: str) -> None:
-    """Run on the CPUs of a list like `0-2,5` only. Raises ValueError where one is not there for this process."""
+    """Run only on the CPUs of a list like `0-2,5`. Raises ValueError if one is missing."""
     from perfdag.quantities import parse_cpu_list
 
     wanted, allowed = parse_cpu_list(text), os.sched_getaffinity(0)
     if not wanted <= allowed:
-        raise ValueError(f"cpus {text}: this process may use {', '.join(map(str, sorted(allowed)))}")
+        raise ValueError(
+            f"cpus {text}: this process may use {', '.join(map(str, sorted(allowed)))}"
+        )
     os.sched_setaffinity(0, wanted)
 
 
 class _StubSubject:
-    """The stub, for the harness's own proofs."""
+    """The stub, to measure the program itself."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
-        made = spec["stub"]
-        self.system = Stub(made["base"], made["each"], made["lock"], made["stalled"], made["stall"])
-        self.facts: dict[str, Any] = {"model": {"system": "stub", "weights": "none"}, "device": {"name": "stub"}}
+        stub = spec["stub"]
+        self.system = Stub(stub["base"], stub["each"], stub["lock"], stub["stalled"], stub["stall"])
+        self.facts: dict[str, Any] = {
+            "model": {"system": "stub", "weights": "none"},
+            "device": {"name": "stub"},
+        }
 
     def arm(self) -> None:
         self.system.arm()

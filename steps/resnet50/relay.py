@@ -1,9 +1,11 @@
-"""Stands before a wrapper that passes nothing on but the standard streams, so that a program behind it can wait for others of its kind.
+"""Run a program behind a wrapper and coordinate its start by files.
 
     python -m perfdag.steps.resnet50.relay FOLDER WRAPPER... PROGRAM...
 
-FOLDER/spec is the program's first line of standard input. When it says READY, FOLDER/ready is made; when FOLDER/go is there, it gets its
-second line. Its standard output is passed through. Exits as it does, with 128 + N where it died by signal N.
+The wrapper need only pass on the standard streams. FOLDER/spec is the program's first line of
+standard input. When the program says READY, the relay creates FOLDER/ready. When FOLDER/go
+exists, the program gets its second line. Standard output is passed through. The exit code is the
+program's, or 128 + N if signal N ended it.
 """
 
 import contextlib
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 READY = "perfdag: ready"
-"""The line of standard error by which a program says that all is warm."""
+"""The line of standard error that says that a program is warm."""
 _POLL = 0.002
 
 
@@ -32,7 +34,9 @@ def main(folder: Path, argv: Sequence[str]) -> int:
         return 127
     assert program.stdin is not None
     assert program.stderr is not None
-    listener = threading.Thread(target=_listen, args=(program.stderr, folder / "ready"), daemon=True)
+    listener = threading.Thread(
+        target=_listen, args=(program.stderr, folder / "ready"), daemon=True
+    )
     listener.start()
     with contextlib.suppress(BrokenPipeError):
         program.stdin.write((folder / "spec").read_bytes())

@@ -1,5 +1,8 @@
-"""LoadGen's logs read: validity with its reasons, rates, percentiles. Format: mlperf_log_summary.txt and the `:::MLLOG` lines of
-mlperf_log_detail.txt as LoadGen 6.0 writes them (mlcommons/inference, loadgen/results.cc)."""
+"""Read LoadGen's logs: validity with its reasons, rates, percentiles.
+
+Source: mlperf_log_summary.txt and the `:::MLLOG` lines of mlperf_log_detail.txt of LoadGen 6.0
+(mlcommons/inference, loadgen/results.cc).
+"""
 
 import json
 import re
@@ -9,7 +12,8 @@ from typing import Any
 
 _PERCENTILE = re.compile(r"^result_(\d+\.\d+)_percentile_latency_ns$")
 _CONSTRAINT = re.compile(
-    r"^\s*(Performance constraints satisfied|Min duration satisfied|Min queries satisfied|Early stopping satisfied)\s*:\s*(\w+)", re.M
+    r"^\s*((?:Performance constraints|Min duration|Min queries|Early stopping) satisfied)\s*:\s*(\w+)",
+    re.M,
 )
 _LINE = re.compile(r"^([A-Za-z0-9_ .]+?)\s*(?:\((?:ns|ms)\)\s*)?:\s*(.+)$", re.M)
 
@@ -20,7 +24,7 @@ class UnreadableError(ValueError):
 
 @dataclass(frozen=True)
 class Summary:
-    """One test. Latencies in seconds by percentile (0.99 -> s), rates in 1/s; `queries` completed, samples in Offline."""
+    """One test: latencies by percentile (0.99) in s, rates in 1/s; Offline counts samples."""
 
     scenario: str
     valid: bool
@@ -31,30 +35,37 @@ class Summary:
     mean: float | None
     percentiles: Mapping[float, float]
     estimate: float | None
-    """SingleStream's early-stopping estimate of p90 in seconds, LoadGen's own result there."""
+    """SingleStream's early-stopping estimate of p90 in seconds, its result."""
     version: str
     keys: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read(summary: str, detail: str) -> Summary:
-    """Read the two logs of one performance test. Raises UnreadableError where one is cut or from a test that never ended."""
+    """Read the two logs of a performance test. Raises UnreadableError if one is cut."""
     keys = mllog(detail)
-    found = re.search(r"^Result is\s*:\s*(VALID|INVALID)\s*$", summary, re.M)
+    verdict = re.search(r"^Result is\s*:\s*(VALID|INVALID)\s*$", summary, re.M)
     scenario = re.search(r"^Scenario\s*:\s*(\S+)", summary, re.M)
-    if found is None or scenario is None:
-        raise UnreadableError("LoadGen's summary has no `Result is` line: the test did not end, or the log is cut")
-    percentiles = {round(float(m[1]) / 100, 6): value / 1e9 for key, value in keys.items() if (m := _PERCENTILE.match(key))}
+    if verdict is None or scenario is None:
+        raise UnreadableError(
+            "LoadGen's summary has no `Result is` line: the test did not end, or the log is cut"
+        )
+    percentiles = {
+        round(float(m[1]) / 100, 6): value / 1e9
+        for key, value in keys.items()
+        if (m := _PERCENTILE.match(key))
+    }
     if not percentiles:
         raise UnreadableError("LoadGen's detail log has no percentiles: the log is cut")
-    if keys.get("result_validity") != found[1]:
+    if keys.get("result_validity") != verdict[1]:
         raise UnreadableError(
-            f"LoadGen's summary says {found[1]} and its detail log {keys.get('result_validity')}: they are of different tests"
+            f"LoadGen's summary says {verdict[1]} and its detail log"
+            f" {keys.get('result_validity')}: they are of different tests"
         )
     lines = {name.strip(): text.strip() for name, text in _LINE.findall(summary)}
     return Summary(
         scenario=scenario[1],
-        valid=found[1] == "VALID",
-        reasons=_reasons(summary, found[1] == "VALID"),
+        valid=verdict[1] == "VALID",
+        reasons=_reasons(summary, verdict[1] == "VALID"),
         queries=_completed(scenario[1], keys, lines),
         rate=_number(keys, "result_completed_samples_per_sec", "result_samples_per_second"),
         scheduled_rate=_number(keys, "result_scheduled_samples_per_sec"),
@@ -67,7 +78,7 @@ def read(summary: str, detail: str) -> Summary:
 
 
 def mllog(detail: str) -> dict[str, Any]:
-    """Keys and values of the `:::MLLOG` lines; of a key that occurs twice the last. A cut last line is passed over."""
+    """Return the `:::MLLOG` pairs; the last value of a key wins, a cut last line is skipped."""
     keys: dict[str, Any] = {}
     for line in detail.splitlines():
         if line.startswith(":::MLLOG "):
@@ -80,11 +91,15 @@ def mllog(detail: str) -> dict[str, Any]:
 
 
 def _reasons(summary: str, valid: bool) -> tuple[str, ...]:
-    """Why LoadGen says INVALID, in its words: the constraints it names, then its recommendations and early stopping's count."""
+    """Return LoadGen's reasons for INVALID: constraints, recommendations, early stopping."""
     if valid:
         return ()
-    reasons = [f"{name}: {word}" for name, word in _CONSTRAINT.findall(summary) if word.lower() != "yes"]
-    recommendations = re.search(r"^Recommendations:\s*\n(.*?)(?=^Early Stopping Result|^=====|\Z)", summary, re.M | re.S)
+    reasons = [
+        f"{name}: {word}" for name, word in _CONSTRAINT.findall(summary) if word.lower() != "yes"
+    ]
+    recommendations = re.search(
+        r"^Recommendations:\s*\n(.*?)(?=^Early Stopping Result|^=====|\Z)", summary, re.M | re.S
+    )
     if recommendations:
         reasons += [line.strip(" *\t") for line in recommendations[1].splitlines() if line.strip()]
     if (early := _early(summary)) and any(reason.startswith("Early") for reason in reasons):
@@ -109,6 +124,6 @@ def _scaled(nanoseconds: float | None) -> float | None:
 
 
 def _completed(scenario: str, keys: Mapping[str, Any], lines: Mapping[str, str]) -> int:
-    """Queries completed; in Offline, where one query holds all, its samples."""
+    """Return the completed queries; in Offline, with one query, its samples."""
     queries = int(keys.get("result_query_count") or 0)
     return queries * int(lines.get("samples_per_query", "1")) if scenario == "Offline" else queries

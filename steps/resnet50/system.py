@@ -1,4 +1,4 @@
-"""Systems under test: what LoadGen's queries are answered by. The stub here has a known service time; the model is in `model`."""
+"""Systems that answer LoadGen's queries. The stub has a known service time; see also `model`."""
 
 import contextlib
 import fcntl
@@ -12,7 +12,7 @@ class System(Protocol):
     """Answers batches of samples by index."""
 
     def load(self, indices: Sequence[int]) -> None:
-        """Bring these samples into host memory, outside every clock."""
+        """Load these samples into host memory, outside every clock."""
         ...
 
     def unload(self, indices: Sequence[int]) -> None: ...
@@ -25,24 +25,35 @@ class System(Protocol):
         ...
 
     def buckets(self, largest: int) -> Sequence[int]:
-        """Batch sizes to warm up so that any batch up to `largest` is warm."""
+        """Return the batch sizes to warm so that any batch up to `largest` is warm."""
         ...
 
     def attempt(self, count: int) -> None:
-        """Run a batch of exactly so many samples, whatever the sizes that are warmed; raises where the memory does not hold it."""
+        """Run a batch of exactly `count` samples, without padding.
+
+        Raises if it does not fit in memory.
+        """
         ...
 
 
 class Stub:
-    """A single server whose batch of b samples takes exactly `base + each * b` seconds, measured end to end over a busy period.
+    """A single server that takes exactly `base + each * b` seconds for a batch of b samples.
 
-    Ends are scheduled, not slept one after the other: an overshoot of the timer delays an answer by tens of microseconds but never the
-    server, so that theory for a deterministic server (M/D/1) holds. `stall` seconds are added to the batch that holds query number
-    `stalled` (1 is the first after `arm`). `lock`: a file; the server holds an exclusive lock on it while it serves, as copies that
+    Ends are scheduled, not slept one after the other. A late timer delays one answer by tens of
+    microseconds but never the server, so the theory of a deterministic server (M/D/1) holds.
+    `stall` seconds are added to the batch with query number `stalled`; 1 is the first after
+    `arm`. The server holds an exclusive lock on the file `lock` while it serves, as copies that
     share a device would.
     """
 
-    def __init__(self, base: float, each: float = 0.0, lock: str | None = None, stalled: int = 0, stall: float = 0.0) -> None:
+    def __init__(
+        self,
+        base: float,
+        each: float = 0.0,
+        lock: str | None = None,
+        stalled: int = 0,
+        stall: float = 0.0,
+    ) -> None:
         self.base, self.each = base, each
         self._lock = lock
         self._stalled, self._stall = stalled, stall
@@ -50,25 +61,25 @@ class Stub:
         self._seen = -1
 
     def arm(self) -> None:
-        """Start counting queries for the stall: the next is number 1. Before this, none is stalled."""
+        """Count queries for the stall from here on; the next is number 1."""
         self._seen = 0
 
     def load(self, indices: Sequence[int]) -> None:
-        """Nothing to load."""
+        """Do nothing: there are no samples to load."""
 
     def unload(self, indices: Sequence[int]) -> None:
-        """Nothing to unload."""
+        """Do nothing: there are no samples to unload."""
 
     def buckets(self, largest: int) -> Sequence[int]:
-        """One: every size is as warm as any."""
+        """Return one size, as every size is equally warm."""
         return (largest,)
 
     def attempt(self, count: int) -> None:
-        """As any batch."""
+        """Run it like any batch."""
         self.infer(range(count), time.monotonic())
 
     def infer(self, indices: Sequence[int], ready: float) -> Sequence[int]:
-        """Wait for the service time; the class of sample i is i modulo 1000."""
+        """Wait for the service time and return the classes: sample i has class i modulo 1000."""
         with self._held():
             start = time.monotonic() if self._lock else max(ready, self._end)
             self._end = start + self.base + self.each * len(indices)
@@ -95,6 +106,6 @@ class Stub:
 
 
 def sleep_until(deadline: float) -> None:
-    """Sleep until time.monotonic() is `deadline`; the timer's overshoot (some 60 us) is all it adds."""
+    """Sleep until time.monotonic() is `deadline`; the timer may be some 60 us late."""
     if (left := deadline - time.monotonic()) > 0:
         time.sleep(left)

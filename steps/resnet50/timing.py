@@ -1,4 +1,4 @@
-"""What surrounds the measured time: warm-up until stable, the self-check of the clock, the largest batch that fits."""
+"""The frame of the measured time: a stable warm-up, a check of the clock, the largest batch."""
 
 import statistics
 import time
@@ -8,18 +8,22 @@ from dataclasses import dataclass
 WINDOW = 5
 WINDOWS = 3
 TOLERANCE = 0.1
-"""Warm when three windows of five batches have medians within 10 % (the rule of perf_analyzer); windows are shorter where five batches
-would not fit three times."""
+"""The warm-up ends when three windows of five batches have medians within 10 %.
+
+The rule is perf_analyzer's. Windows are shorter if five batches would not fit three times."""
 STRETCH = 16
-"""Batches that are waited for where they take longer than the limit: three windows of five, and one."""
+"""Batches to wait for when they exceed the limit: three windows of five, and one."""
 HONEST = 0.95
-"""Part of the device's time that the host's clock must cover; the rest is the resolution of both."""
+"""Share of the device's time that the host's clock must cover; the rest is resolution."""
 
 
 @dataclass(frozen=True)
 class Warmup:
-    """Seconds: `first` batch (lazy initialisation, compilation, tuning), `steady` median of the last window. `few`: there were not three
-    windows to compare."""
+    """A warm-up in seconds: `first` batch, and `steady` median of the last window.
+
+    The first batch includes lazy initialisation, compilation and tuning. `few` means that there
+    were not three windows to compare.
+    """
 
     first: float
     steady: float
@@ -35,8 +39,11 @@ def warm_up(
     stretch: int = STRETCH,
     least: float = 0.0,
 ) -> Warmup:
-    """Call until three windows of five agree within 10 %, at least `least` and at most `limit` seconds after the first call, or `stretch` times
-    what the second took where that is more (then not stable)."""
+    """Call until three windows of five agree within 10 %.
+
+    It takes between `least` and `limit` seconds after the first call. If `stretch` times the
+    second call is more than the limit, that is the limit. At the limit it is not stable.
+    """
 
     def timed() -> float:
         start = clock()
@@ -60,7 +67,7 @@ def warm_up(
 
 @dataclass(frozen=True)
 class ClockCheck:
-    """Host's and device's seconds of the same calls."""
+    """Seconds of the same calls by the clocks of host and device."""
 
     host: float
     device: float
@@ -71,16 +78,22 @@ class ClockCheck:
         return self.host >= HONEST * self.device
 
     def words(self) -> str:
-        """What the check found, for a row's error."""
+        """Return the finding as a text for a row's error."""
         host, device = self.host * 1e3, self.device * 1e3
-        return f"the clock stopped before the device was done: {host:.3g} ms on the host, {device:.3g} ms of work on the device"
+        return (
+            f"the clock stopped before the device was done: {host:.3g} ms on the host,"
+            f" {device:.3g} ms of work on the device"
+        )
 
 
-def check_clock(call: Callable[[], object], busy: Callable[[], float], calls: int = 5) -> ClockCheck:
-    """Time calls as the measurement does and hold that against the device's own time.
+def check_clock(
+    call: Callable[[], object], busy: Callable[[], float], calls: int = 5
+) -> ClockCheck:
+    """Time calls as the measurement does, and compare with the device's own time.
 
-    `busy()` waits for the device and returns its seconds of work for the last call (CUDA: events around the work, synchronised).
-    A call that returns before the device is done, for want of a synchronisation, shows as a host time below the device's.
+    `busy()` waits for the device and returns its seconds of work for the last call (CUDA:
+    synchronised events around the work). A call that returns too early, without synchronisation,
+    shows as a host time below the device's.
     """
     host = device = 0.0
     for _ in range(calls):
@@ -92,7 +105,7 @@ def check_clock(call: Callable[[], object], busy: Callable[[], float], calls: in
 
 
 def largest_fitting(fits: Callable[[int], bool], failing: int) -> int:
-    """The largest batch below `failing` for which `fits` holds, by bisection; 0 where not even 1 does."""
+    """Return the largest batch below `failing` for which `fits` holds, by bisection; 0 if none."""
     low, high = 0, failing
     while high - low > 1:
         middle = (low + high) // 2

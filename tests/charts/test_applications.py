@@ -11,10 +11,12 @@ from perfdag.benchmark import Benchmark, Output
 from perfdag.charts.pick import chart
 from perfdag.ids import canonical
 from perfdag.parts import row
-from perfdag.steps.openfoam import OpenFoam, OpenFoamParams
+from perfdag.steps.openfoam import OpenFoam
+from perfdag.steps.openfoam_params import OpenFoamParams
 from perfdag.steps.rdma_bandwidth import BandwidthParams, RdmaBandwidth
 from perfdag.steps.rdma_latency import LatencyParams, RdmaLatency
-from perfdag.steps.torchbench import Torchbench, TorchbenchParams
+from perfdag.steps.torchbench import Torchbench
+from perfdag.steps.torchbench_params import TorchbenchParams
 from tests.charts.rows import sample, table
 
 RECORDED = Path(__file__).parent.parent / "recorded"
