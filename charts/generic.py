@@ -6,7 +6,16 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from perfdag.charts import dots, lines, style
-from perfdag.charts.series import Cell, Series, band_words, metrics, read, runs_words, sweep, value_words
+from perfdag.charts.series import (
+    Cell,
+    Series,
+    band_words,
+    metrics,
+    read,
+    runs_words,
+    sweep,
+    value_words,
+)
 
 PANELS = 3  # metrics in a figure; the others are in the table
 ROWS = 24  # points in a figure
@@ -36,8 +45,16 @@ def pages(cells: Sequence[Cell], slug: str = "points") -> Iterable[tuple[str, Se
     starts = range(0, len(cells), ROWS)
     for number, start in enumerate(starts[:FIGURES]):
         left = len(cells) - ROWS * FIGURES
-        note = f"first {ROWS * FIGURES:,} of {len(cells):,} points, the others are in the rows" if left > 0 else ""
-        yield slug if len(starts) == 1 else f"{slug}-{number + 1}", cells[start : start + ROWS], note
+        note = (
+            f"first {ROWS * FIGURES:,} of {len(cells):,} points, the others are in the rows"
+            if left > 0
+            else ""
+        )
+        yield (
+            slug if len(starts) == 1 else f"{slug}-{number + 1}",
+            cells[start : start + ROWS],
+            note,
+        )
 
 
 def _of(cells: Iterable[Cell], metric: str) -> list[Series]:
@@ -48,12 +65,18 @@ def _slug(text: str) -> str:
     return "".join(c if c.isalnum() else "-" for c in text.lower())
 
 
-def dot_figure(cells: Sequence[Cell], wanted: Sequence[str], where: str, title: str | None = None) -> Figure:
+def dot_figure(
+    cells: Sequence[Cell], wanted: Sequence[str], where: str, title: str | None = None
+) -> Figure:
     """One panel of dots a metric."""
     names = list(wanted) or [""]
     shown = {name: dots.groups(cells, name) for name in names}
     series = [each for name in names for group in shown[name] for each in group.series if each]
-    said = [band_words(series), "~ and hollow: a sample was disturbed" if any(c.noisy for c in cells) else "", where]
+    said = [
+        band_words(series),
+        "~ and hollow: a sample was disturbed" if any(c.noisy for c in cells) else "",
+        where,
+    ]
     fig, axes = style.figure(
         len(names),
         [dots.height(cells, shown[name]) for name in names],
@@ -91,16 +114,31 @@ def _lines(cells: Sequence[Cell], metric: str, where: str) -> Figure:
     pairs = []
     for cell in cells:
         for each in cell.series(metric):
-            rest = " ".join(f"{key}={value}" for key, value in each.coords.items() if key != coordinate)
+            rest = " ".join(
+                f"{key}={value}" for key, value in each.coords.items() if key != coordinate
+            )
             stat = "" if each.stat == "value" else each.stat
             pairs.append((" ".join(part for part in (cell.label, stat, rest) if part), each))
     made = lines.lines_of(pairs, coordinate)
     unit = "B" if coordinate.endswith(("bytes", "size")) else ""
     title = f"{style.said(metric)} over {coordinate.replace('_', ' ')}"
-    said = [band_words([each for _, each in pairs]).replace("dot", "line").replace("bar", "band"), where]
-    fig, (ax,) = style.figure(title=title, subtitle="; ".join(each for each in said if each), heights=(3.0,))
+    said = [
+        band_words([each for _, each in pairs]).replace("dot", "line").replace("bar", "band"),
+        where,
+    ]
+    fig, (ax,) = style.figure(
+        title=title, subtitle="; ".join(each for each in said if each), heights=(3.0,)
+    )
     values = [each.middle for _, each in pairs if each.values]
     log = bool(values) and min(values) > 0 and max(values) / min(values) > dots.LOG_FROM
     failed = [f"{cell.label}: {(cell.why or '').split(':')[0]}" for cell in cells if cell.why]
-    lines.panel(ax, made[:12], metric=metric, x_label=coordinate.replace("_", " "), x_unit=unit or "1", log_y=log, failed=failed)
+    lines.panel(
+        ax,
+        made[:12],
+        metric=metric,
+        x_label=coordinate.replace("_", " "),
+        x_unit=unit or "1",
+        log_y=log,
+        failed=failed,
+    )
     return fig

@@ -16,7 +16,9 @@ from perfdag.units import short
 TITLES = {"overview": "The last runs at a glance", "noise": "Where the noise is"}
 
 
-def page(trends: Trends, series: Sequence[Series], figures: Mapping[str, Figure], more: str = "") -> str:
+def page(
+    trends: Trends, series: Sequence[Series], figures: Mapping[str, Figure], more: str = ""
+) -> str:
     """The page: every change of level, newest first, then the figures by name. Equal input gives an equal page."""
     first, last = trends.runs[0].run_id, trends.runs[-1].run_id
     head = (
@@ -27,7 +29,9 @@ def page(trends: Trends, series: Sequence[Series], figures: Mapping[str, Figure]
     for number, (name, fig) in enumerate(figures.items(), 1):
         title = TITLES.get(name, "Series over the runs")
         svg, png = to_bytes(fig)
-        shown = f"<h2>{text(title)}</h2>\n{picture(Picture('history', name, title, svg, png), number)}"
+        shown = (
+            f"<h2>{text(title)}</h2>\n{picture(Picture('history', name, title, svg, png), number)}"
+        )
         if len(shown.encode()) > room:
             body.append(f'<p class="muted">{text(title)} ({text(name)}): left out for its size</p>')
             continue
@@ -51,7 +55,23 @@ def _changes(series: Sequence[Series]) -> str:
     for each in found:
         c, unit = each.change, each.info.unit
         size = f"{c.effect:+.3g}" if each.absolute else f"{100 * c.effect:+.1f} %"
-        differs = "; ".join(f"{key} {a} -> {b}" for key, (a, b) in each.environment.items()) or "nothing that is recorded"
+        differs = (
+            "; ".join(f"{key} {a} -> {b}" for key, (a, b) in each.environment.items())
+            or "nothing that is recorded"
+        )
         level = f"{short(c.before, unit)} to {short(c.after, unit)}"
-        rows.append([day_of(each.run), text(each.name), text(f"{size} {each.word}"), text(level), text(differs[:300])])
-    return table(("since", "series", "change", "level", "what else changed"), rows, ("value", "point", "value", "value", "text"), True)
+        rows.append(
+            [
+                day_of(each.run),
+                text(each.name),
+                text(f"{size} {each.word}"),
+                text(level),
+                text(differs[:300]),
+            ]
+        )
+    return table(
+        ("since", "series", "change", "level", "what else changed"),
+        rows,
+        ("value", "point", "value", "value", "text"),
+        True,
+    )

@@ -8,11 +8,27 @@ from matplotlib.figure import Figure
 
 from perfdag.charts import lines, style
 from perfdag.charts.generic import dot_figure
-from perfdag.charts.series import Cell, Series, alike, band_words, hosts_words, nodes_used, read, runs_words, value_words, words_without
+from perfdag.charts.series import (
+    Cell,
+    Series,
+    alike,
+    band_words,
+    hosts_words,
+    nodes_used,
+    read,
+    runs_words,
+    value_words,
+    words_without,
+)
 
 LINES, BARS = 12, 16
 _SCALED = ("procs", "nodes", "procs_per_node")
-_PHASES = (("mesh_time", "mesh"), ("decompose_time", "decompose"), ("startup_time", "MPI start and reading"), ("solve_time", "time loop"))
+_PHASES = (
+    ("mesh_time", "mesh"),
+    ("decompose_time", "decompose"),
+    ("startup_time", "MPI start and reading"),
+    ("solve_time", "time loop"),
+)
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
@@ -20,13 +36,25 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     cells, where = read(rows), runs_words(rows)
     measured = [cell for cell in cells if _time(cell)]
     if not measured:
-        yield "points", dot_figure(cells, ["solve_time"], where, title="OpenFOAM: no sample") if cells else style.no_data()
+        yield (
+            "points",
+            dot_figure(cells, ["solve_time"], where, title="OpenFOAM: no sample")
+            if cells
+            else style.no_data(),
+        )
         return
     used = nodes_used(rows)
-    scaled = [group for group in alike(measured, _SCALED) if len({cell.state.params["procs"] for cell in group}) > 1]
+    scaled = [
+        group
+        for group in alike(measured, _SCALED)
+        if len({cell.state.params["procs"] for cell in group}) > 1
+    ]
     for number, group in enumerate(scaled):
         case = words_without(group[0], (*_SCALED, "hosts.count")) if len(scaled) > 1 else ""
-        yield "scaling" if not number else f"scaling-{number + 1}", _scaling(group, "; ".join(part for part in (case, where) if part), used)
+        yield (
+            "scaling" if not number else f"scaling-{number + 1}",
+            _scaling(group, "; ".join(part for part in (case, where) if part), used),
+        )
     yield "points", dot_figure(cells, ["solve_time"], where)
     yield "phases", _phases(measured, where)
     along = _along(measured, where)
@@ -36,12 +64,19 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
 
 def _along(cells: Sequence[Cell], where: str) -> Figure | None:
     """Mean time of a step by its number: a run that slows down or has outliers is seen here and not in its total."""
-    pairs = [(cell.label or cell.state.entry, each) for cell in cells for each in cell.series("step_time", "mean") if "step" in each.coords]
+    pairs = [
+        (cell.label or cell.state.entry, each)
+        for cell in cells
+        for each in cell.series("step_time", "mean")
+        if "step" in each.coords
+    ]
     made = lines.lines_of(pairs, "step")
     if not made:
         return None
     middles = {line.name: [each.middle for each in line.series.values()] for line in made}
-    slowed = {name: max(found) / min(found) if min(found) > 0 else 1.0 for name, found in middles.items()}
+    slowed = {
+        name: max(found) / min(found) if min(found) > 0 else 1.0 for name, found in middles.items()
+    }
     uneven = sorted(slowed, key=lambda name: -slowed[name])[:LINES]
     worst = slowed[uneven[0]]
     said = band_words([each for _, each in pairs]).replace("dot", "line").replace("bar", "band")
@@ -51,7 +86,13 @@ def _along(cells: Sequence[Cell], where: str) -> Figure | None:
         subtitle="; ".join(each for each in (said, cut, where) if each),
         heights=(3.0,),
     )
-    lines.panel(ax, [line for line in made if line.name in uneven], metric="step_time", x_label="time step", x_unit="1")
+    lines.panel(
+        ax,
+        [line for line in made if line.name in uneven],
+        metric="step_time",
+        x_label="time step",
+        x_unit="1",
+    )
     return fig
 
 
@@ -68,30 +109,56 @@ def _scaling(cells: Sequence[Cell], where: str, used: Mapping[str, int]) -> Figu
             nodes = int(cell.state.params["nodes"])
             by_nodes.setdefault(nodes, []).append((int(cell.state.params["procs"]), time))
             # on fewer nodes than hosts in some sample: then the line is not one of so many nodes
-            names[nodes] = max(names.get(nodes, ""), hosts_words(nodes, used.get(cell.state.point)), key=len)
+            names[nodes] = max(
+                names.get(nodes, ""), hosts_words(nodes, used.get(cell.state.point)), key=len
+            )
     points = sorted((procs, time.middle) for group in by_nodes.values() for procs, time in group)
     base_procs, base = points[0]
     largest = points[-1][0]
-    fastest, on = min((time.middle, nodes) for nodes, group in by_nodes.items() for procs, time in group if procs == largest)
+    fastest, on = min(
+        (time.middle, nodes)
+        for nodes, group in by_nodes.items()
+        for procs, time in group
+        if procs == largest
+    )
     gained = base * base_procs / (fastest * largest)
     placed = f" on {names[on]}" if sum(procs == largest for procs, _ in points) > 1 else ""
     title = f"OpenFOAM: {base / fastest:.3g} times as fast with {largest} processes{placed} as with {base_procs}: {gained * 100:.0f} % efficient"
     said = band_words(time for group in by_nodes.values() for _, time in group)
     close = ", ".join(name for _, name in sorted(names.items()) if " on " in name)
-    subtitle = "; ".join(part for part in (said, f"dashed: ideal from {base_procs}", close, where) if part)
+    subtitle = "; ".join(
+        part for part in (said, f"dashed: ideal from {base_procs}", close, where) if part
+    )
     fig, (above, below) = style.figure(2, [2.6, 1.5], title=title, subtitle=subtitle, sharex=True)
     procs = sorted({p for p, _ in points})
     above.set_xscale("log", base=2)
     above.set_yscale("log")
-    above.plot(procs, [base * base_procs / p for p in procs], color=style.MUTED, linestyle="--", linewidth=1, gid="ideal")
+    above.plot(
+        procs,
+        [base * base_procs / p for p in procs],
+        color=style.MUTED,
+        linestyle="--",
+        linewidth=1,
+        gid="ideal",
+    )
     below.axhline(1, color=style.MUTED, linestyle="--", linewidth=1, gid="ideal efficiency")
     for k, (nodes, group) in enumerate(sorted(by_nodes.items())):
         group.sort(key=lambda pair: pair[0])
         xs, middles = [p for p, _ in group], [t.middle for _, t in group]
-        bars = [[t.middle - t.band.low for _, t in group], [t.band.high - t.middle for _, t in group]]
+        bars = [
+            [t.middle - t.band.low for _, t in group],
+            [t.band.high - t.middle for _, t in group],
+        ]
         name = names[nodes]
-        above.errorbar(xs, middles, yerr=bars, label=name, capsize=3, gid=f"median {name}", **style.look(k))
-        below.plot(xs, [base * base_procs / (p * t) for p, t in zip(xs, middles, strict=True)], gid=f"efficiency {name}", **style.look(k))
+        above.errorbar(
+            xs, middles, yerr=bars, label=name, capsize=3, gid=f"median {name}", **style.look(k)
+        )
+        below.plot(
+            xs,
+            [base * base_procs / (p * t) for p, t in zip(xs, middles, strict=True)],
+            gid=f"efficiency {name}",
+            **style.look(k),
+        )
     unit = style.value_axis(above.yaxis, "s", base, log=True)
     above.set_ylabel(style.axis_label("solve_time", unit, "lower").replace(", ", "\n"))
     below.set_ylabel("efficiency\n(1: ideal)")
@@ -111,13 +178,26 @@ def _phases(cells: Sequence[Cell], where: str) -> Figure:
     time = _time(longest[0])
     title = f"OpenFOAM: time loop {value_words(time)}, the longest" if time else "OpenFOAM: phases"
     cut = f"the {len(shown)} longest of {len(cells)} points" if len(shown) < len(cells) else ""
-    subtitle = "; ".join(part for part in ("median of each phase; spread is in the table", cut, where) if part)
+    subtitle = "; ".join(
+        part for part in ("median of each phase; spread is in the table", cut, where) if part
+    )
     fig, (ax,) = style.figure(heights=(0.4 * len(shown) + 1.2,), title=title, subtitle=subtitle)
     places: list[Any] = list(range(len(shown)))
     left = [0.0] * len(shown)
     for k, (metric, name) in enumerate(_PHASES):
-        lengths = [next((each.middle for each in cell.series(metric) if each.values), 0.0) for cell in shown]
-        ax.barh(places, lengths, left=left, label=name, color=style.look(k)["color"], height=0.6, gid=f"phase {name}")
+        lengths = [
+            next((each.middle for each in cell.series(metric) if each.values), 0.0)
+            for cell in shown
+        ]
+        ax.barh(
+            places,
+            lengths,
+            left=left,
+            label=name,
+            color=style.look(k)["color"],
+            height=0.6,
+            gid=f"phase {name}",
+        )
         left = [a + b for a, b in zip(left, lengths, strict=True)]
     ax.set_yticks(places, [cell.label or cell.state.entry for cell in shown])
     ax.invert_yaxis()

@@ -25,13 +25,17 @@ def overview(table: pa.Table) -> Figure:
     suite = next((each for each in table["suite"].unique().to_pylist() if each), "")
     series = [each for cell in cells for each in cell.state.series if each.headline]
     noisy = "~ and hollow: a sample was disturbed" if any(cell.noisy for cell in cells) else ""
-    machine = "; ".join(each for each in table["env_class"].unique().to_pylist() if each and " x [" not in each)
+    machine = "; ".join(
+        each for each in table["env_class"].unique().to_pylist() if each and " x [" not in each
+    )
     _, ended = words.how_it_ended(cells)
     fig, axes = style.figure(
         len(found),
         [_height(own) for _, own in found],
         title=f"Suite {suite}: {words.plural(len(cells), 'point')} of {words.plural(len(found), 'benchmark')}. {ended}",
-        subtitle="; ".join(part for part in (band_words(series), noisy, machine, runs_words(table)) if part),
+        subtitle="; ".join(
+            part for part in (band_words(series), noisy, machine, runs_words(table)) if part
+        ),
     )
     for ax, (name, own) in zip(axes, found, strict=True):
         _panel(ax, name, own)
@@ -43,7 +47,11 @@ def _swept(cells: Sequence[Cell]) -> str | None:
 
 
 def _height(cells: Sequence[Cell]) -> float:
-    return 2.6 if _swept(cells) else dots.height(cells, dots.groups(cells, (metrics(cells) or [""])[0]))
+    return (
+        2.6
+        if _swept(cells)
+        else dots.height(cells, dots.groups(cells, (metrics(cells) or [""])[0]))
+    )
 
 
 def _panel(ax: Axes, name: str, cells: Sequence[Cell]) -> None:
@@ -55,11 +63,27 @@ def _panel(ax: Axes, name: str, cells: Sequence[Cell]) -> None:
         return
     kind = cells[0].state.params.get("benchmark")
     own = [cell for cell in cells if cell.state.params.get("benchmark") == kind]
-    short = {cell.state.point: " ".join(w for w in cell.label.split(" ") if w != f"benchmark={kind}") for cell in own}
-    pairs = [(short[cell.state.point] + (" ~" if cell.noisy else ""), each) for cell in own for each in cell.series("latency", "mean")]
-    failed = [f"{short[cell.state.point]}: {(cell.why or '').split(':')[0]}" for cell in own if cell.why]
+    short = {
+        cell.state.point: " ".join(w for w in cell.label.split(" ") if w != f"benchmark={kind}")
+        for cell in own
+    }
+    pairs = [
+        (short[cell.state.point] + (" ~" if cell.noisy else ""), each)
+        for cell in own
+        for each in cell.series("latency", "mean")
+    ]
+    failed = [
+        f"{short[cell.state.point]}: {(cell.why or '').split(':')[0]}" for cell in own if cell.why
+    ]
     made = lines.lines_of(pairs, coordinate)
-    lines.panel(ax, made, metric="latency", x_label=f"{name} {kind or ''}: {coordinate.replace('_', ' ')}", log_y=True, failed=failed)
+    lines.panel(
+        ax,
+        made,
+        metric="latency",
+        x_label=f"{name} {kind or ''}: {coordinate.replace('_', ' ')}",
+        log_y=True,
+        failed=failed,
+    )
 
 
 def main(argv: Sequence[str]) -> int:

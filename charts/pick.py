@@ -104,7 +104,10 @@ def put_all(pictures: Iterable[Picture], to: Path | str | Put) -> list[str]:
     put = to if callable(to) else _folder(Path(to))
     names = []
     for picture in pictures:
-        for name, data in ((f"{picture.name}.svg", picture.svg), (f"{picture.name}.png", picture.png)):
+        for name, data in (
+            (f"{picture.name}.svg", picture.svg),
+            (f"{picture.name}.png", picture.png),
+        ):
             put(name, data)
             names.append(name)
     return names

@@ -25,21 +25,35 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         shared = [worked for cell in cells if (worked := where(rows, cell)).places]
         if shared:
             said = "items at the most replicas, all valid repetitions"
-            said += "; failures at any number, of all" if any(each.failed for each in shared) else ""
+            said += (
+                "; failures at any number, of all" if any(each.failed for each in shared) else ""
+            )
             yield "spread", queue.spread(shared, evenness(shared), f"{said}; {runs_words(rows)}")
 
 
 def where(rows: pa.Table, cell: Cell) -> queue.Curve:
     """Items of a point by node and device, summed over its valid repetitions, and failures over all: one that had any is not valid."""
     point = cell.state.point
-    return queue.Curve(cell.label, {}, done=by_subject(rows, point, "items", ("ok",)), failed=by_subject(rows, point, "failures"))
+    return queue.Curve(
+        cell.label,
+        {},
+        done=by_subject(rows, point, "items", ("ok",)),
+        failed=by_subject(rows, point, "failures"),
+    )
 
 
-def by_subject(rows: pa.Table, point: str, metric: str, statuses: Collection[str] = ()) -> dict[str, float]:
+def by_subject(
+    rows: pa.Table, point: str, metric: str, statuses: Collection[str] = ()
+) -> dict[str, float]:
     """A metric of a point by node and device, summed over its repetitions of these statuses (none named: of all)."""
     found: dict[str, float] = {}
-    wanted = pc.and_(pc.and_(pc.equal(rows["metric"], metric), pc.equal(rows["point"], point)), pc.equal(rows["phase"], "measure"))
-    for row in rows.filter(pc.fill_null(wanted, False)).select(["subject", "value", "status"]).to_pylist():
+    wanted = pc.and_(
+        pc.and_(pc.equal(rows["metric"], metric), pc.equal(rows["point"], point)),
+        pc.equal(rows["phase"], "measure"),
+    )
+    for row in (
+        rows.filter(pc.fill_null(wanted, False)).select(["subject", "value", "status"]).to_pylist()
+    ):
         if row["status"] in (statuses or (row["status"],)):
             found[row["subject"]] = found.get(row["subject"], 0.0) + row["value"]
     return found
@@ -63,18 +77,29 @@ def evenness(curves: Iterable[queue.Curve]) -> str:
 
 def curve(cell: Cell) -> queue.Curve:
     """One point's throughput and gains by replicas, and the medians of its fitted laws."""
-    rates = {int(each.coords["replicas"]): list(each.values) for each in cell.series("throughput") if each.values}
-    rate, sigma, kappa, knee, amdahl = (middle(cell, name) for name in ("single_rate", "serial_share", "coherence", "knee", "amdahl_share"))
+    rates = {
+        int(each.coords["replicas"]): list(each.values)
+        for each in cell.series("throughput")
+        if each.values
+    }
+    rate, sigma, kappa, knee, amdahl = (
+        middle(cell, name)
+        for name in ("single_rate", "serial_share", "coherence", "knee", "amdahl_share")
+    )
     law = None if rate is None or sigma is None or kappa is None else (rate, sigma, kappa)
     gains: dict[int, dict[str, float]] = {}
     for each in cell.series("gain"):
         if each.values:
-            gains.setdefault(int(each.coords["replicas"]), {})[each.stat] = float(np.median(each.values))
+            gains.setdefault(int(each.coords["replicas"]), {})[each.stat] = float(
+                np.median(each.values)
+            )
     bands = {n: (at["value"], at["lower"], at["upper"]) for n, at in gains.items() if len(at) == 3}
     latencies: dict[str, dict[int, float]] = {}
     for each in cell.series("latency"):
         if each.values:
-            latencies.setdefault(each.stat, {})[int(each.coords["replicas"])] = float(np.median(each.values))
+            latencies.setdefault(each.stat, {})[int(each.coords["replicas"])] = float(
+                np.median(each.values)
+            )
     return queue.Curve(cell.label, rates, law, knee, amdahl, bands, latencies=latencies)
 
 
@@ -91,5 +116,7 @@ def finding(curves: Iterable[queue.Curve]) -> str:
         if each.rates:
             few, most = min(each.rates), max(each.rates)
             one = float(np.median(each.rates[few])) / few
-            said.append(f"{each.name}: {100 * float(np.median(each.rates[most])) / (most * one):.0f} % of linear at {most} replicas")
+            said.append(
+                f"{each.name}: {100 * float(np.median(each.rates[most])) / (most * one):.0f} % of linear at {most} replicas"
+            )
     return "; ".join(said) or "No throughput was measured"

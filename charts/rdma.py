@@ -52,7 +52,11 @@ def _over_sizes(
     series = [each for made in panels.values() for line in made for each in line.series.values()]
     said = band_words(series).replace("dot", "line").replace("bar", "band")
     what = f"lines: {', '.join(shown)}" if len(shown) > 1 else " or ".join((*shown, *also))
-    cut = f"{LINES} of {len(measured)} points{', the best among them' if best else ''}" if len(measured) > LINES else ""
+    cut = (
+        f"{LINES} of {len(measured)} points{', the best among them' if best else ''}"
+        if len(measured) > LINES
+        else ""
+    )
     fig, axes = style.figure(
         len(panels),
         [2.6] * len(panels),
@@ -65,11 +69,21 @@ def _over_sizes(
     for i, (ax, (name, made)) in enumerate(zip(axes, panels.items(), strict=True)):
         last = i == len(panels) - 1
         log = metric == "latency" or name == second
-        lines.panel(ax, made, metric=name, x_label="message size" if last else "", log_y=log, failed=failed if last else (), sizes=sizes)
+        lines.panel(
+            ax,
+            made,
+            metric=name,
+            x_label="message size" if last else "",
+            log_y=log,
+            failed=failed if last else (),
+            sizes=sizes,
+        )
     yield "sizes", fig
 
 
-def _lines(cells: Sequence[Cell], metric: str, stats: Sequence[str], otherwise: Sequence[str] = ()) -> list[lines.Line]:
+def _lines(
+    cells: Sequence[Cell], metric: str, stats: Sequence[str], otherwise: Sequence[str] = ()
+) -> list[lines.Line]:
     """Lines of the points; of those with none of `stats` by `otherwise`."""
     pairs: list[tuple[str, Series]] = []
     for cell in cells:
@@ -85,7 +99,11 @@ def _lines(cells: Sequence[Cell], metric: str, stats: Sequence[str], otherwise: 
 def _best(cells: Sequence[Cell], headline: str, metric: str) -> tuple[Cell, Series] | None:
     """The point of the lowest latency or the highest bandwidth, and its headline; None where no point has one."""
     found = [(cell, each) for cell in cells for each in cell.series(headline) if each.values]
-    return (min if metric == "latency" else max)(found, key=lambda pair: pair[1].middle) if found else None
+    return (
+        (min if metric == "latency" else max)(found, key=lambda pair: pair[1].middle)
+        if found
+        else None
+    )
 
 
 def _finding(best: tuple[Cell, Series] | None, headline: str, metric: str, *, named: bool) -> str:
@@ -94,4 +112,6 @@ def _finding(best: tuple[Cell, Series] | None, headline: str, metric: str, *, na
     cell, each = best
     size = each.coords.get("message_bytes")
     at = f" at {short(float(size), 'B')}" if isinstance(size, int | float) else ""
-    return f"RDMA {metric}: {headline.split('_')[0]} {value_words(each)}{at}" + (f" ({cell.label})" if named and cell.label else "")
+    return f"RDMA {metric}: {headline.split('_')[0]} {value_words(each)}{at}" + (
+        f" ({cell.label})" if named and cell.label else ""
+    )

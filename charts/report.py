@@ -23,7 +23,11 @@ Plan = Any
 
 
 def write(
-    table: pa.Table, plan: Plan | None, put: Callable[[str, bytes], Any], root: str = DEFAULT_ROOT, beside: Mapping[str, str] | None = None
+    table: pa.Table,
+    plan: Plan | None,
+    put: Callable[[str, bytes], Any],
+    root: str = DEFAULT_ROOT,
+    beside: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Draw all charts of a run and write them and report.html through `put(name, bytes)`; returns the names.
 
@@ -51,7 +55,9 @@ def report(
     run = _first(table["run_id"]) or str(_of(plan, "run_id") or "?")
     head = _summary(table, cells, suite, run, plan, beside or {})
     tail = [_problems(cells), _environment(table), _suite(plan), _reading(table, suite, run, root)]
-    room = LIMIT - sum(len(each.encode("utf-8", "replace")) for each in (head, css(), *tail)) - 20_000
+    room = (
+        LIMIT - sum(len(each.encode("utf-8", "replace")) for each in (head, css(), *tail)) - 20_000
+    )
     body = _benchmarks(table, cells, drawn, room)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -69,13 +75,24 @@ def css() -> str:
 
 def _plain(table: pa.Table) -> pa.Table:
     """Text columns as plain strings, however they were encoded."""
-    return table.cast(pa.schema([pa.field(f.name, f.type.value_type if pa.types.is_dictionary(f.type) else f.type) for f in table.schema]))
+    return table.cast(
+        pa.schema(
+            [
+                pa.field(f.name, f.type.value_type if pa.types.is_dictionary(f.type) else f.type)
+                for f in table.schema
+            ]
+        )
+    )
 
 
 def _cells(table: pa.Table) -> list[Cell]:
     """Points of all benchmarks; labels are unique within a benchmark."""
     states = summarise(table)
-    return [cell for name in dict.fromkeys(s.benchmark for s in states) for cell in labelled([s for s in states if s.benchmark == name])]
+    return [
+        cell
+        for name in dict.fromkeys(s.benchmark for s in states)
+        for cell in labelled([s for s in states if s.benchmark == name])
+    ]
 
 
 def _of(plan: Plan | None, name: str) -> Any:
@@ -86,7 +103,14 @@ def _first(column: Any) -> str | None:
     return next((each for each in column.unique().to_pylist() if each), None)
 
 
-def _summary(table: pa.Table, cells: Sequence[Cell], suite: str, run: str, plan: Plan | None, beside: Mapping[str, str]) -> str:
+def _summary(
+    table: pa.Table,
+    cells: Sequence[Cell],
+    suite: str,
+    run: str,
+    plan: Plan | None,
+    beside: Mapping[str, str],
+) -> str:
     well, ended = words.how_it_ended(cells)
     names = list(dict.fromkeys(cell.state.benchmark for cell in cells))
     links = [("#problems", "What went wrong")] if not well else []
@@ -94,9 +118,15 @@ def _summary(table: pa.Table, cells: Sequence[Cell], suite: str, run: str, plan:
     links += [("#environment", "Environment"), ("#suite", "Suite"), ("#rows", "The rows")]
     links += [(file, name) for name, file in beside.items()]
     nav = "".join(f'<a href="{where}">{text(name)}</a>' for where, name in links)
-    found = "".join(_found(name, [cell for cell in cells if cell.state.benchmark == name]) for name in names)
+    found = "".join(
+        _found(name, [cell for cell in cells if cell.state.benchmark == name]) for name in names
+    )
     merged = _of(plan, "merged")
-    more = f"<p>{words.plural(int(merged), 'equal point')} of the suite {'was' if merged == 1 else 'were'} merged.</p>" if merged else ""
+    more = (
+        f"<p>{words.plural(int(merged), 'equal point')} of the suite {'was' if merged == 1 else 'were'} merged.</p>"
+        if merged
+        else ""
+    )
     return (
         f'<h1>{text(suite)}</h1>\n<p class="muted">run {text(run)}</p>\n<nav>{nav}</nav>\n'
         f"<p>{text(words.what_ran(table, cells, suite))} {text(words.when_where(table))}</p>\n{more}"
@@ -115,7 +145,9 @@ def _found(name: str, cells: Sequence[Cell]) -> str:
 
 def _problems(cells: Sequence[Cell]) -> str:
     bad, skipped = page.problems(cells, words.BAD), page.problems(cells, ("skipped",))
-    made = f'<h2 id="problems">What went wrong</h2>\n<div class="alert">{bad}</div>\n' if bad else ""
+    made = (
+        f'<h2 id="problems">What went wrong</h2>\n<div class="alert">{bad}</div>\n' if bad else ""
+    )
     return made + (f'<h2 id="skipped">Skipped</h2>\n{skipped}\n' if skipped else "")
 
 
@@ -127,8 +159,16 @@ def _benchmarks(table: pa.Table, cells: Sequence[Cell], drawn: Sequence[Picture]
     limit = min(page.ROWS, max(40, ALL_ROWS // max(2 * len(by_name), 1)))
     sections = []
     for i, (name, own) in enumerate(by_name.items()):
-        sections.append((name, f'<h2 id="b{i}">{text(name)}</h2>\n{_about(name)}', _values(own, limit) + _commands(table, name)))
-    room -= sum(len(part.encode("utf-8", "replace")) for section in sections for part in section[1:])
+        sections.append(
+            (
+                name,
+                f'<h2 id="b{i}">{text(name)}</h2>\n{_about(name)}',
+                _values(own, limit) + _commands(table, name),
+            )
+        )
+    room -= sum(
+        len(part.encode("utf-8", "replace")) for section in sections for part in section[1:]
+    )
     made: list[str] = []
     number = 0
     for name, head, tail in sections:
@@ -138,7 +178,10 @@ def _benchmarks(table: pa.Table, cells: Sequence[Cell], drawn: Sequence[Picture]
             shown = page.picture(each, number)
             size = len(shown.encode("utf-8", "replace"))
             if size > room:
-                shown, size = f'<p class="muted">Chart left out for its size: {text(each.name)}.svg beside this file.</p>', 200
+                shown, size = (
+                    f'<p class="muted">Chart left out for its size: {text(each.name)}.svg beside this file.</p>',
+                    200,
+                )
             room -= size
             made.append(shown)
         made.append(tail)
@@ -154,13 +197,17 @@ def _about(name: str) -> str:
     except Exception:
         return ""
     clock = found.clock()
-    return f"<p>{text(found.summary())}</p>\n" + (f'<p class="muted small">Clock: {text(clock)}</p>\n' if clock else "")
+    return f"<p>{text(found.summary())}</p>\n" + (
+        f'<p class="muted small">Clock: {text(clock)}</p>\n' if clock else ""
+    )
 
 
 def _values(cells: Sequence[Cell], limit: int) -> str:
     """Headline metrics in sight, the others folded."""
     pairs = [(cell, each) for cell in cells for each in cell.state.series]
-    headlines = {pair[1].metric for pair in pairs if pair[1].headline} or {pair[1].metric for pair in pairs[:1]}
+    headlines = {pair[1].metric for pair in pairs if pair[1].headline} or {
+        pair[1].metric for pair in pairs[:1]
+    }
     first = [pair for pair in pairs if pair[1].metric in headlines]
     rest = [pair for pair in pairs if pair[1].metric not in headlines]
     made = page.values(first, limit) if first else ""
@@ -174,7 +221,9 @@ def _commands(table: pa.Table, name: str) -> str:
     seen = [each for each in rows["command"].unique().to_pylist() if each]
     if not seen:
         return ""
-    shown = "\n".join(seen[:20]) + (f"\n({len(seen) - 20} more in the rows)" if len(seen) > 20 else "")
+    shown = "\n".join(seen[:20]) + (
+        f"\n({len(seen) - 20} more in the rows)" if len(seen) > 20 else ""
+    )
     return f"<details><summary>Commands that ran</summary><pre><code>{text(shown)}</code></pre></details>\n"
 
 
@@ -183,7 +232,11 @@ def _environment(table: pa.Table) -> str:
     facts = words.environment(table)
     made += page.facts(facts) if facts else "<p>Nothing was recorded.</p>"
     noted = words.sample_facts(table)
-    made += f"<details><summary>Facts of the samples and their tools</summary>{page.facts(noted)}</details>\n" if noted else ""
+    made += (
+        f"<details><summary>Facts of the samples and their tools</summary>{page.facts(noted)}</details>\n"
+        if noted
+        else ""
+    )
     canary = table.filter(pc.equal(table["benchmark"], "canary"))
     if canary.num_rows:
         rows = page.values([(cell, each) for cell in _canary(canary) for each in cell.state.series])
@@ -197,7 +250,11 @@ def _environment(table: pa.Table) -> str:
 def _canary(rows: pa.Table) -> list[Cell]:
     # summarise leaves the canary out, since it is no point of the suite
     at = rows.schema.get_field_index("benchmark")
-    return labelled(summarise(rows.set_column(at, "benchmark", pa.array(["canary rows"] * rows.num_rows, pa.string()))))
+    return labelled(
+        summarise(
+            rows.set_column(at, "benchmark", pa.array(["canary rows"] * rows.num_rows, pa.string()))
+        )
+    )
 
 
 def _suite(plan: Plan | None) -> str:
@@ -205,8 +262,16 @@ def _suite(plan: Plan | None) -> str:
     if not given:
         return '<h2 id="suite">Suite</h2>\n<p class="muted">The suite\'s text was not stored with this run.</p>\n'
     seed = _of(plan, "seed")
-    said = f"<p>As given; points were shuffled in each round from seed {text(seed)}.</p>\n" if seed is not None else ""
-    shown = given if len(given) < 200_000 else given[:200_000] + "\n# ... cut here; plan.json has all of it"
+    said = (
+        f"<p>As given; points were shuffled in each round from seed {text(seed)}.</p>\n"
+        if seed is not None
+        else ""
+    )
+    shown = (
+        given
+        if len(given) < 200_000
+        else given[:200_000] + "\n# ... cut here; plan.json has all of it"
+    )
     return f'<h2 id="suite">Suite</h2>\n{said}<pre><code>{text(shown)}</code></pre>\n'
 
 
@@ -217,7 +282,11 @@ def reading(suite: str, run: str, root: str) -> tuple[str, str]:
     if root.startswith("s3://"):
         endpoint = endpoint_of(root)
         url = urlsplit(endpoint or "")
-        told = f", ENDPOINT '{url.netloc}{url.path}', URL_STYLE 'path', USE_SSL {str(url.scheme == 'https').lower()}" if endpoint else ""
+        told = (
+            f", ENDPOINT '{url.netloc}{url.path}', URL_STYLE 'path', USE_SSL {str(url.scheme == 'https').lower()}"
+            if endpoint
+            else ""
+        )
         secret = f"CREATE SECRET (TYPE s3, PROVIDER credential_chain{told});\n"
         before = f"from pyarrow.fs import S3FileSystem\nbucket = S3FileSystem({f'endpoint_override={endpoint!r}' if endpoint else ''})\n"
         where = f"{key.removeprefix('s3://')!r}, filesystem=bucket"

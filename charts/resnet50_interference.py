@@ -48,8 +48,15 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         if not found:
             yield slug, style.no_data(f"{cell.label}: {cell.why or 'no copy was measured'}")
             continue
-        over_all = {each.metric: each.middle for each in cell.series("fairness") + cell.series("aggregate") if each.values}
-        label, scenario = marked(cell.label, coords[cell.state.point]), str(cell.state.params.get("scenario", "offline"))
+        over_all = {
+            each.metric: each.middle
+            for each in cell.series("fairness") + cell.series("aggregate")
+            if each.values
+        }
+        label, scenario = (
+            marked(cell.label, coords[cell.state.point]),
+            str(cell.state.params.get("scenario", "offline")),
+        )
         yield slug, _matrix(label, scenario, found, over_all, cell.why, where)
 
 
@@ -58,7 +65,9 @@ def _by_copy(
 ) -> tuple[dict[str, dict[str, dict[tuple[str, str | None], float]]], dict[str, dict[str, Any]]]:
     """point -> copy -> (metric, when) -> median over the valid samples (over the others of points `without` a valid one), and point ->
     coordinates of those."""
-    table = rows.select(["point", "subject", "metric", "coords", "value", "phase", "status"]).to_pylist()
+    table = rows.select(
+        ["point", "subject", "metric", "coords", "value", "phase", "status"]
+    ).to_pylist()
     lists: dict[str, dict[str, dict[tuple[str, str | None], list[float]]]] = {}
     coords: dict[str, dict[str, Any]] = {}
     for row in table:
@@ -67,9 +76,14 @@ def _by_copy(
             found = json.loads(row["coords"] or "{}")
             coords.setdefault(row["point"], {}).update(found)
             key = (row["metric"], found.get("when"))
-            lists.setdefault(row["point"], {}).setdefault(row["subject"], {}).setdefault(key, []).append(row["value"])
+            lists.setdefault(row["point"], {}).setdefault(row["subject"], {}).setdefault(
+                key, []
+            ).append(row["value"])
     values = {
-        point: {copy: {key: statistics.median(found) for key, found in keys.items()} for copy, keys in sorted(copies.items())}
+        point: {
+            copy: {key: statistics.median(found) for key, found in keys.items()}
+            for copy, keys in sorted(copies.items())
+        }
         for point, copies in lists.items()
     }
     return values, coords
@@ -102,7 +116,9 @@ def _matrix(
             value = found.get((metric, when))
             shade = _shade(metric, value)
             ax.add_patch(_square(column, row, shade))
-            ax.text(column + 0.5, row + 0.5, short(value, unit), ha="center", va="center", fontsize=9)
+            ax.text(
+                column + 0.5, row + 0.5, short(value, unit), ha="center", va="center", fontsize=9
+            )
     ax.set_xticks([i + 0.5 for i in range(len(shown))], [name for _, _, name, _ in shown])
     ax.set_yticks([i + 0.5 for i in range(len(copies))], list(copies))
     ax.xaxis.tick_top()
@@ -113,11 +129,17 @@ def _matrix(
     return fig
 
 
-def _finding(scenario: str, copies: Mapping[str, Mapping[tuple[str, str | None], float]], together: float | None) -> str:
+def _finding(
+    scenario: str,
+    copies: Mapping[str, Mapping[tuple[str, str | None], float]],
+    together: float | None,
+) -> str:
     metric = "tail_inflation" if scenario == "server" else "rate_kept"
     found = [each[(metric, None)] for each in copies.values() if (metric, None) in each]
     if scenario == "server":  # its rates are those of the schedule, whatever the others cost
-        return f"p99 of each of {len(copies)} copies is {_range(found, 1, '.2f', 'times')} that alone"
+        return (
+            f"p99 of each of {len(copies)} copies is {_range(found, 1, '.2f', 'times')} that alone"
+        )
     said = f"each of {len(copies)} copies keeps {_range(found, 100, '.0f', '%')} of its rate"
     return said if together is None else f"{said}; all together do {together:.2f} times one alone"
 

@@ -40,7 +40,11 @@ class Cell:
 
     def series(self, metric: str, stat: str | None = None) -> list[Series]:
         """Series of that metric (and statistic), in the order of the rows."""
-        return [each for each in self.state.series if each.metric == metric and stat in (None, each.stat)]
+        return [
+            each
+            for each in self.state.series
+            if each.metric == metric and stat in (None, each.stat)
+        ]
 
 
 def read(rows: pa.Table) -> list[Cell]:
@@ -51,7 +55,9 @@ def read(rows: pa.Table) -> list[Cell]:
 def valid(rows: pa.Table, *metrics: str) -> pa.Table:
     """Rows of these metrics of valid samples, warm-up left out; those of single subjects too, which `read` leaves out."""
     wanted = pc.is_in(rows["metric"].cast(pa.string()), pa.array(metrics))
-    wanted = pc.and_(wanted, pc.and_(pc.equal(rows["status"], "ok"), pc.equal(rows["phase"], "measure")))
+    wanted = pc.and_(
+        wanted, pc.and_(pc.equal(rows["status"], "ok"), pc.equal(rows["phase"], "measure"))
+    )
     return rows.filter(pc.fill_null(wanted, False))
 
 
@@ -76,8 +82,14 @@ def labelled(states: Sequence[PointState]) -> list[Cell]:
 
 def _brief(labels: list[str]) -> list[str]:
     """Sizes and rates with units, `reverse=true` as `reverse`; false, null and shape keys that the rest implies are left out."""
-    labels = [_SIZES.sub(lambda found: found[1] + short(float(found[2]), "B").replace(" ", ""), label) for label in labels]
-    labels = [_RATES.sub(lambda found: found[1] + short(float(found[2]), "bit/s").replace(" ", ""), label) for label in labels]
+    labels = [
+        _SIZES.sub(lambda found: found[1] + short(float(found[2]), "B").replace(" ", ""), label)
+        for label in labels
+    ]
+    labels = [
+        _RATES.sub(lambda found: found[1] + short(float(found[2]), "bit/s").replace(" ", ""), label)
+        for label in labels
+    ]
     distinct = len(set(labels))
     for pattern in (_SHAPE_KEY, _UNSET):
         fewer = [" ".join(pattern.sub("", label).split()) for label in labels]
@@ -95,7 +107,9 @@ def _why(state: PointState) -> str | None:
 
 def words_without(cell: Cell, names: Collection[str]) -> str:
     """What a point's label says but for these parameters or shape keys."""
-    return " ".join(word for word in cell.label.split(" ") if word.partition("=")[0] not in names).strip(": ")
+    return " ".join(
+        word for word in cell.label.split(" ") if word.partition("=")[0] not in names
+    ).strip(": ")
 
 
 def alike(cells: Sequence[Cell], but: Collection[str]) -> list[list[Cell]]:
@@ -103,7 +117,10 @@ def alike(cells: Sequence[Cell], but: Collection[str]) -> list[list[Cell]]:
     found: dict[str, list[Cell]] = {}
     for cell in cells:
         params = {name: value for name, value in cell.state.params.items() if name not in but}
-        shape = {**cell.state.shape, "hosts": {k: v for k, v in cell.state.shape.get("hosts", {}).items() if k != "count"}}
+        shape = {
+            **cell.state.shape,
+            "hosts": {k: v for k, v in cell.state.shape.get("hosts", {}).items() if k != "count"},
+        }
         found.setdefault(canonical([params, shape]), []).append(cell)
     return list(found.values())
 
@@ -123,7 +140,11 @@ def band_words(series: Iterable[Series]) -> str:
     for each in series:
         band = each.band
         if band.n:
-            name = "range (min to max)" if band.kind == "range" else "interval of the median (95 % or more)"
+            name = (
+                "range (min to max)"
+                if band.kind == "range"
+                else "interval of the median (95 % or more)"
+            )
             name = "none, one sample," if band.n == 1 else name
             kinds.setdefault(name, []).append(band.n)
     words = []
@@ -167,7 +188,9 @@ def value_words(series: Series) -> str:
     band = series.band
     if band.kind == "none":
         return "no value"
-    middle, low, high = (short(value, series.unit) for value in (series.middle, band.low, band.high))
+    middle, low, high = (
+        short(value, series.unit) for value in (series.middle, band.low, band.high)
+    )
     number, _, unit = middle.rpartition(" ") if " " in middle else (middle, "", "")
     if unit and low.endswith(f" {unit}") and high.endswith(f" {unit}"):
         low, high = low.removesuffix(f" {unit}"), high.removesuffix(f" {unit}")

@@ -36,7 +36,11 @@ def what_ran(table: pa.Table, cells: Sequence[Cell], suite: str) -> str:
     total = sum(counts(cells).values())
     warm = pc.sum(pc.equal(table["phase"], "warmup")).as_py()
     tail = " Warm-up rounds are stored and left out here." if warm else ""
-    what = f"{plural(len(cells), 'point')} of {plural(len(names), 'benchmark')} ({', '.join(names)})" if cells else "no points"
+    what = (
+        f"{plural(len(cells), 'point')} of {plural(len(names), 'benchmark')} ({', '.join(names)})"
+        if cells
+        else "no points"
+    )
     return f"Suite {suite}: {what}, {plural(total, 'sample')}.{tail}"
 
 
@@ -47,21 +51,31 @@ def when_where(table: pa.Table) -> str:
     if start is not None:
         said.append(f"Measured {start:%Y-%m-%d %H:%M:%S} UTC{_for(start, end)}")
     names = _distinct(table["cluster"])
-    nodes = sorted(each for each in pc.unique(pc.list_flatten(table["nodes"].combine_chunks())).to_pylist() if each)
+    nodes = sorted(
+        each
+        for each in pc.unique(pc.list_flatten(table["nodes"].combine_chunks())).to_pylist()
+        if each
+    )
     if names:
         said.append(f"in cluster {', '.join(names)}")
     if nodes:
         shown = ", ".join(nodes[:6]) + (f" and {len(nodes) - 6} more" if len(nodes) > 6 else "")
         said.append(f"on {shown}" if len(nodes) == 1 else f"on {len(nodes)} hosts: {shown}")
     classes = _distinct(table["env_class"])
-    classes = [each for each in classes if " x [" not in each] or classes  # a multiple says no more than the count of hosts
+    classes = [
+        each for each in classes if " x [" not in each
+    ] or classes  # a multiple says no more than the count of hosts
     if classes:
         said.append(f"({'; '.join(classes[:3])})")
     return " ".join(said) + "." if said else ""
 
 
 def _for(start: datetime, end: datetime | None) -> str:
-    return f", {short_seconds((end - start).total_seconds())} from the first sample to the last" if end is not None else ""
+    return (
+        f", {short_seconds((end - start).total_seconds())} from the first sample to the last"
+        if end is not None
+        else ""
+    )
 
 
 def _distinct(column: Any) -> list[str]:
@@ -90,7 +104,11 @@ def noise(cells: Sequence[Cell], table: pa.Table) -> str:
     if not marked.num_rows:
         return "No sample was marked as disturbed (stolen CPU time, load before it)."
     samples = {
-        each for each in zip(*(marked[name].to_pylist() for name in ("point", "repetition", "variant")), strict=True) if each[0] != "canary"
+        each
+        for each in zip(
+            *(marked[name].to_pylist() for name in ("point", "repetition", "variant")), strict=True
+        )
+        if each[0] != "canary"
     }
     noisy = [cell for cell in cells if cell.noisy]
     reasons = Counter(reason.split(" ")[0] for cell in noisy for reason in cell.state.noise)
@@ -111,7 +129,9 @@ def findings(cells: Sequence[Cell]) -> list[str]:
         if any(each.headline for cell in cells for each in cell.series(name))
         and not sweep([s for cell in cells for s in cell.series(name)])
     ]
-    return [finding(cells, name) for name in (names or metrics(cells)[:1])[:FINDINGS]] or [finding(cells, "")]
+    return [finding(cells, name) for name in (names or metrics(cells)[:1])[:FINDINGS]] or [
+        finding(cells, "")
+    ]
 
 
 def environment(table: pa.Table) -> list[tuple[str, str]]:
@@ -120,7 +140,10 @@ def environment(table: pa.Table) -> list[tuple[str, str]]:
     for text in _distinct(table["env"]):
         for name, value in _flat({k: v for k, v in orjson.loads(text).items() if k != "sample"}):
             merged.setdefault(name, {})[value] = None
-    return [(name, " | ".join(list(values)[:4]) + (" | ..." if len(values) > 4 else "")) for name, values in merged.items()]
+    return [
+        (name, " | ".join(list(values)[:4]) + (" | ..." if len(values) > 4 else ""))
+        for name, values in merged.items()
+    ]
 
 
 def sample_facts(table: pa.Table) -> list[tuple[str, str]]:
@@ -132,12 +155,19 @@ def sample_facts(table: pa.Table) -> list[tuple[str, str]]:
             merged.setdefault(f"{benchmark}: tool", {})[tool] = None
         for name, value in _flat((orjson.loads(text) if text else {}).get("sample") or {}):
             merged.setdefault(f"{benchmark}: {name}", {})[value] = None
-    return [(name, " | ".join(list(values)[:4]) + (" | ..." if len(values) > 4 else "")) for name, values in merged.items()]
+    return [
+        (name, " | ".join(list(values)[:4]) + (" | ..." if len(values) > 4 else ""))
+        for name, values in merged.items()
+    ]
 
 
 def _flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:
     if isinstance(value, dict):
-        return [each for key, inner in value.items() for each in _flat(inner, f"{prefix}.{key}" if prefix else str(key))]
+        return [
+            each
+            for key, inner in value.items()
+            for each in _flat(inner, f"{prefix}.{key}" if prefix else str(key))
+        ]
     if isinstance(value, list):
         if all(not isinstance(each, dict | list) for each in value):
             return [(prefix, ", ".join(map(str, value)))] if value else []

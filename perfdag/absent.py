@@ -30,7 +30,14 @@ class Gone:
     accepted: bool
 
 
-def absent(gate: Gate, store: Store, history: Trends, tuning: Tuning, rules: Rules, records: dict[str, Record]) -> list[Gone]:
+def absent(
+    gate: Gate,
+    store: Store,
+    history: Trends,
+    tuning: Tuning,
+    rules: Rules,
+    records: dict[str, Record],
+) -> list[Gone]:
     """Name headline series that earlier runs of the same trigger had and this one lacks, and return them: one alert an entry.
 
     Runs that confirm, and those that somebody started for a part of a suite, are no measure of a scheduled one. A series whose absence
@@ -52,10 +59,19 @@ def absent(gate: Gate, store: Store, history: Trends, tuning: Tuning, rules: Rul
             continue
         told = info.series_id in missed and not finite[i, missed[info.series_id] :].any()
         looked_for = before.sum() >= min(PRESENT, before.size) or told
-        if not looked_for and not any(acknowledged(rules, night, name, info.series_id) for night in _untold(history, finite[i], same)):
+        if not looked_for and not any(
+            acknowledged(rules, night, name, info.series_id)
+            for night in _untold(history, finite[i], same)
+        ):
             continue
         ok, bad, error, _ = history.runs[-1].points.get(info.point, (0, 0, "", ""))
-        why = f"all {bad} samples failed, {error}" if bad and not ok else "not in the run any more" if not ok else "the samples lack it"
+        why = (
+            f"all {bad} samples failed, {error}"
+            if bad and not ok
+            else "not in the run any more"
+            if not ok
+            else "the samples lack it"
+        )
         gone.append(Gone(info, acknowledged(rules, gate.run, name, info.series_id)))
         if gone[-1].accepted:
             gate.cases.append(Case("present", name, "ok", f"{why} (acknowledged)"))
@@ -65,8 +81,18 @@ def absent(gate: Gate, store: Store, history: Trends, tuning: Tuning, rules: Rul
     resume, left = _resume(store, gate.run) if entries else ("", set())
     for entry, lost in entries.items():
         title = f"ABSENT {gate.suite}/{entry}: {len(lost)} series"
-        helps = any(each.info.entry == entry and each.info.point in left and not each.accepted for each in gone)
-        raise_alert(gate, rules, "absent", title, lost, f"{gate.report}   {resume}" if helps else gate.report)
+        helps = any(
+            each.info.entry == entry and each.info.point in left and not each.accepted
+            for each in gone
+        )
+        raise_alert(
+            gate,
+            rules,
+            "absent",
+            title,
+            lost,
+            f"{gate.report}   {resume}" if helps else gate.report,
+        )
     return gone
 
 
@@ -129,8 +155,18 @@ def _resume(store: Store, run_id: str) -> tuple[str, set[str]]:
     except StoreError:
         return "", set()
     stored = stored_parts(store, run_id)
-    samples = [(plan.points[index], repetition, plan.key(at)) for at, (index, repetition) in enumerate(plan.order)]
-    left = {point.id for point, repetition, key in samples if 0 < repetition <= point.repetitions and key not in stored}
+    samples = [
+        (plan.points[index], repetition, plan.key(at))
+        for at, (index, repetition) in enumerate(plan.order)
+    ]
+    left = {
+        point.id
+        for point, repetition, key in samples
+        if 0 < repetition <= point.repetitions and key not in stored
+    }
     if plan.where:
-        return f"perfdag submit --resume {run_id} --namespace {plan.where.get('namespace', 'perfdag')}", left
+        return (
+            f"perfdag submit --resume {run_id} --namespace {plan.where.get('namespace', 'perfdag')}",
+            left,
+        )
     return f"perfdag run --resume {run_id} --store {shlex.quote(store.root)}", left

@@ -17,7 +17,17 @@ from perfdag.ids import digest
 from perfdag.plan import Batch, Plan, make_plan, new_run_id
 from perfdag.plan_order import order
 from perfdag.shape import Shape
-from perfdag.stats.paired import FEWEST_BLOCKS, MOST_BLOCKS, Bound, Judged, Paired, blocks, judge, paired, within
+from perfdag.stats.paired import (
+    FEWEST_BLOCKS,
+    MOST_BLOCKS,
+    Bound,
+    Judged,
+    Paired,
+    blocks,
+    judge,
+    paired,
+    within,
+)
 from perfdag.stats.robust import Array
 from perfdag.store import Store
 from perfdag.suite_model import Loaded
@@ -70,25 +80,54 @@ class Outcome:
     damaged: list[str]
 
 
-def prepare(a: Loaded, b: Loaded, words: tuple[str, str], count: int, only: Sequence[str] = (), limit: float | None = None) -> Duel:
+def prepare(
+    a: Loaded,
+    b: Loaded,
+    words: tuple[str, str],
+    count: int,
+    only: Sequence[str] = (),
+    limit: float | None = None,
+) -> Duel:
     """Plan both variants with two samples of each in every block; `limit` is what B may cost. Raises BadDocument where their points do not
     match.
 
     The order is of the suite's `seed` where it gives one, else of the run id: no two duels share the luck of one order.
     """
     if not FEWEST_BLOCKS <= count <= MOST_BLOCKS:
-        raise BadDocument([Problem("--blocks", 1, str(count), f"{FEWEST_BLOCKS} to {MOST_BLOCKS}; fewer cannot reach p = 1 %")])
+        raise BadDocument(
+            [
+                Problem(
+                    "--blocks",
+                    1,
+                    str(count),
+                    f"{FEWEST_BLOCKS} to {MOST_BLOCKS}; fewer cannot reach p = 1 %",
+                )
+            ]
+        )
     first = new_run_id()
     seed = a.suite.seed if "seed" in a.suite.model_fields_set else int(digest(first)[:8], 16)
     turns = blocks(count, seed)
     plans = []
     for loaded, variant, other in ((a, "A", "b"), (b, "B", "a")):
-        plan = make_plan(loaded, only=only, trigger="ab", variant=variant, run_id=f"{first[:-1]}{variant.lower()}")
+        plan = make_plan(
+            loaded,
+            only=only,
+            trigger="ab",
+            variant=variant,
+            run_id=f"{first[:-1]}{variant.lower()}",
+        )
         points = [replace(point, repetitions=count * A_BLOCK, until=None) for point in plan.points]
-        options = {**plan.options, "words": list(words), "other": f"{first[:-1]}{other}", "blocks": turns}
+        options = {
+            **plan.options,
+            "words": list(words),
+            "other": f"{first[:-1]}{other}",
+            "blocks": turns,
+        }
         options |= {} if limit is None else {"within": limit}
         ordered = order(points, seed, loaded.suite.warmup)
-        plans.append(replace(plan, seed=seed, points=points, order=ordered, batches=[], options=options))
+        plans.append(
+            replace(plan, seed=seed, points=points, order=ordered, batches=[], options=options)
+        )
     _check(plans[0], plans[1])
     return Duel(plans[0], plans[1], plans[0].options["blocks"])
 
@@ -103,12 +142,24 @@ def on_cluster(duel: Duel) -> Duel:
     for side, plan in enumerate((duel.a, duel.b)):
         batches = []
         for pair in pairs:
-            mine = {i for i, each in enumerate(zip(duel.a.points, duel.b.points, strict=True)) if (each[0].shape, each[1].shape) == pair}
+            mine = {
+                i
+                for i, each in enumerate(zip(duel.a.points, duel.b.points, strict=True))
+                if (each[0].shape, each[1].shape) == pair
+            }
             samples = [position for position, (index, _) in enumerate(plan.order) if index in mine]
-            batches.append(Batch(pair[side], samples, sum(plan.points[plan.order[each][0]].seconds for each in samples)))
+            batches.append(
+                Batch(
+                    pair[side],
+                    samples,
+                    sum(plan.points[plan.order[each][0]].seconds for each in samples),
+                )
+            )
         plans.append(replace(plan, batches=batches, options={**plan.options, "cluster": True}))
     for left, right in pairs:
-        text = _apart(Shape.model_validate(duel.a.shapes[left]), Shape.model_validate(duel.b.shapes[right]))
+        text = _apart(
+            Shape.model_validate(duel.a.shapes[left]), Shape.model_validate(duel.b.shapes[right])
+        )
         if text:
             raise BadDocument([Problem("ab", 1, "", text)])
     return replace(duel, a=plans[0], b=plans[1])
@@ -119,27 +170,45 @@ def _apart(a: Shape, b: Shape) -> str | None:
     if a.hosts.count != b.hosts.count:
         return f"A has {a.hosts.count} hosts and B {b.hosts.count}: side by side on the same nodes they need equally many"
     for shape in (a, b):
-        if shape.volume and shape.volume.kind == "claim" and shape.volume.access == "ReadWriteMany" and not shape.volume.claim:
+        if (
+            shape.volume
+            and shape.volume.kind == "claim"
+            and shape.volume.access == "ReadWriteMany"
+            and not shape.volume.claim
+        ):
             return "a ReadWriteMany claim would be shared by both variants; give volume.claim (an existing one for each), or ReadWriteOnce"
     return None
 
 
 def recall(a: Plan, b: Plan) -> Duel:
     """Return the duel of two stored plans."""
-    return Duel(a, b, list(a.options["blocks"])) if a.variant == "A" else Duel(b, a, list(b.options["blocks"]))
+    return (
+        Duel(a, b, list(a.options["blocks"]))
+        if a.variant == "A"
+        else Duel(b, a, list(b.options["blocks"]))
+    )
 
 
 def _check(a: Plan, b: Plan) -> None:
-    left, right = [(p.entry, p.benchmark) for p in a.points], [(p.entry, p.benchmark) for p in b.points]
+    left, right = (
+        [(p.entry, p.benchmark) for p in a.points],
+        [(p.entry, p.benchmark) for p in b.points],
+    )
     if left != right:
         entries = sorted({entry for entry, _ in left} ^ {entry for entry, _ in right})
-        text = f"{len(left)} points in A and {len(right)} in B must answer one another, entry by entry"
+        text = (
+            f"{len(left)} points in A and {len(right)} in B must answer one another, entry by entry"
+        )
         raise BadDocument([Problem("ab", 1, ", ".join(entries), text)])
 
 
 def positions(plan: Plan, repetition: int) -> list[int]:
     """Return the positions in the plan's order of one round; 0 gives the warm-up rounds."""
-    return [i for i, (_, each) in enumerate(plan.order) if (each == repetition if repetition else each < 0)]
+    return [
+        i
+        for i, (_, each) in enumerate(plan.order)
+        if (each == repetition if repetition else each < 0)
+    ]
 
 
 def analyse(store: Store, duel: Duel, tuning: Tuning, *, everything: bool = False) -> Outcome:
@@ -148,7 +217,9 @@ def analyse(store: Store, duel: Duel, tuning: Tuning, *, everything: bool = Fals
     sides = []
     damaged: list[str] = []
     for plan in (duel.a, duel.b):
-        table = results.load(store, suites=[plan.suite], runs=[plan.run_id], columns=list(COLUMNS), damaged=damaged)
+        table = results.load(
+            store, suites=[plan.suite], runs=[plan.run_id], columns=list(COLUMNS), damaged=damaged
+        )
         rows = table.filter(measured(table))
         sides.append(_series(rows, plan, len(duel.blocks)))
     limit = duel.a.options.get("within")
@@ -165,17 +236,27 @@ def analyse(store: Store, duel: Duel, tuning: Tuning, *, everything: bool = Fals
             continue
         absent += [name] if info.headline and info.better in ("higher", "lower") else []
         alone = f"{'A' if key in sides[0] else 'B'} alone has values of it"
-        unpaired.append(f"{name}: {alone if len(has) == 1 else 'no block in which both have values of it'}")
-    for i in sorted(set(range(len(duel.a.points))) - {key[0] for side in sides for key, (info, _) in side.items() if info.headline}):
+        unpaired.append(
+            f"{name}: {alone if len(has) == 1 else 'no block in which both have values of it'}"
+        )
+    for i in sorted(
+        set(range(len(duel.a.points)))
+        - {key[0] for side in sides for key, (info, _) in side.items() if info.headline}
+    ):
         name = " ".join(filter(None, (duel.a.points[i].entry, _label(duel, i))))
         absent.append(name)
         unpaired.append(f"{name}: neither has a headline value")
     judged = judge([each[2] for each in found])
-    lines = [Line(info, _label(duel, key[0]), verdict, bound) for (key, info, _, bound), verdict in zip(found, judged, strict=True)]
+    lines = [
+        Line(info, _label(duel, key[0]), verdict, bound)
+        for (key, info, _, bound), verdict in zip(found, judged, strict=True)
+    ]
     return Outcome(lines, unpaired, absent, damaged)
 
 
-def _held(info: SeriesInfo, a: Array, b: Array, tuning: Tuning, limit: float | None) -> tuple[Paired, Bound | None]:
+def _held(
+    info: SeriesInfo, a: Array, b: Array, tuning: Tuning, limit: float | None
+) -> tuple[Paired, Bound | None]:
     """Compare one series, and hold it against the limit where it is a headline."""
     both = np.concatenate([a, b])
     both = both[np.isfinite(both)]
@@ -227,7 +308,13 @@ def data(duel: Duel, outcome: Outcome) -> dict[str, Any]:
         "suite": duel.a.suite,
         "blocks": duel.blocks,
         "series": [
-            {**asdict(each.info), "label": each.label, "word": each.judged.word, "why": each.judged.why, **asdict(each.judged.result)}
+            {
+                **asdict(each.info),
+                "label": each.label,
+                "word": each.judged.word,
+                "why": each.judged.why,
+                **asdict(each.judged.result),
+            }
             | ({"within": asdict(each.bound)} if each.bound else {})
             for each in outcome.lines
         ],

@@ -76,7 +76,9 @@ def read_records(store: Store, suite: str, newest: int = 120) -> dict[str, Recor
     return found
 
 
-def mark_known(trends: Trends, run_id: str, alerts: Sequence[Alert], records: dict[str, Record]) -> None:
+def mark_known(
+    trends: Trends, run_id: str, alerts: Sequence[Alert], records: dict[str, Record]
+) -> None:
     """Mark as not fresh what was told before: at this run, near the same change, or open at the run before of these trends.
 
     The trends are those of one cluster: another one that uses the same store has its own run before.
@@ -113,7 +115,11 @@ def causes(findings: Sequence[Finding], runs: int) -> list[list[Finding]]:
         if each.word != "worse" or each.index < runs - RECENT:
             continue
         last = groups[-1][-1] if groups else None
-        if last is not None and last.info.benchmark == each.info.benchmark and each.index - last.index <= 1:
+        if (
+            last is not None
+            and last.info.benchmark == each.info.benchmark
+            and each.index - last.index <= 1
+        ):
             groups[-1].append(each)
         else:
             groups.append([each])
@@ -140,7 +146,11 @@ def explaining(moves: Mapping[str, Change], benchmark: str, change: Change) -> l
     Sizes are compared on the log scale, where a throughput halved and a latency doubled are alike.
     """
     wanted = _leans_on(benchmark)
-    return [metric for metric, moved in moves.items() if metric in wanted and _size(moved) >= EXPLAINS * _size(change)]
+    return [
+        metric
+        for metric, moved in moves.items()
+        if metric in wanted and _size(moved) >= EXPLAINS * _size(change)
+    ]
 
 
 def _leans_on(name: str) -> tuple[str, ...]:
@@ -153,7 +163,11 @@ def _leans_on(name: str) -> tuple[str, ...]:
 
 def _size(change: Change) -> float:
     """Return the size of a change as |log(after / before)|; of a level at or below zero it has none that a canary could explain."""
-    return abs(math.log(change.after / change.before)) if change.before > 0 and change.after > 0 else math.inf
+    return (
+        abs(math.log(change.after / change.before))
+        if change.before > 0 and change.after > 0
+        else math.inf
+    )
 
 
 def percent(effect: float) -> str:
@@ -161,7 +175,13 @@ def percent(effect: float) -> str:
     return f"{100 * effect:+.1f} %"
 
 
-def regression(trends: Trends, group: Sequence[Finding], related: Sequence[Finding], pages: bool, links: dict[str, str]) -> Alert:
+def regression(
+    trends: Trends,
+    group: Sequence[Finding],
+    related: Sequence[Finding],
+    pages: bool,
+    links: dict[str, str],
+) -> Alert:
     """Word the alert of one cause. `related` are changes at the same time that do not page; `links`: report, run, acks, store."""
     worst = max(group, key=lambda each: abs(each.change.effect))
     c, info = worst.change, worst.info
@@ -171,9 +191,15 @@ def regression(trends: Trends, group: Sequence[Finding], related: Sequence[Findi
     title = f"{kind.upper()} {trends.suite}/{info.entry} {info.name} {size}"
     others = [each for each in group if each is not worst]
     peers = sum(1 for each in trends.series if each.benchmark == info.benchmark)
-    same_time = len(others) + sum(1 for each in related if each.info.benchmark == info.benchmark and abs(each.index - worst.index) <= 1)
+    same_time = len(others) + sum(
+        1
+        for each in related
+        if each.info.benchmark == info.benchmark and abs(each.index - worst.index) <= 1
+    )
     recent = " ".join(short(value, info.unit).partition(" ")[0] for value in worst.recent)
-    gate = f"{worst.min_effect:g} {info.unit}" if worst.absolute else f"{100 * worst.min_effect:g} %"
+    gate = (
+        f"{worst.min_effect:g} {info.unit}" if worst.absolute else f"{100 * worst.min_effect:g} %"
+    )
     low, high = sorted((c.low, c.high))
     band = f"{low:+.3g} to {high:+.3g}" if worst.absolute else f"{percent(low)} to {percent(high)}"
     moved = ", ".join(f"{metric} {percent(each.effect)}" for metric, each in moves.items())
@@ -188,10 +214,23 @@ def regression(trends: Trends, group: Sequence[Finding], related: Sequence[Findi
         f"changed {_shorten('; '.join(differs)) if differs else 'nothing that is recorded of kernel, images, tools and nodes'}",
     ]
     if others:
-        lines.append(f"also    {_shorten('; '.join(f'{each.name} {percent(each.change.effect)}' for each in others))}")
-    lines.append(f"do      {links['report']}   perfdag compare {worst.run_before} {links['run']} --store {shlex.quote(links['store'])}")
-    lines.append(f"accept  in {links['acks']}: {{series: '{worst.name}', run: {worst.run}, reason: ...}}")
-    return Alert(kind, title, "\n".join(lines), [each.info.series_id for each in group], worst.run, gates=pages and kind == "regression")
+        lines.append(
+            f"also    {_shorten('; '.join(f'{each.name} {percent(each.change.effect)}' for each in others))}"
+        )
+    lines.append(
+        f"do      {links['report']}   perfdag compare {worst.run_before} {links['run']} --store {shlex.quote(links['store'])}"
+    )
+    lines.append(
+        f"accept  in {links['acks']}: {{series: '{worst.name}', run: {worst.run}, reason: ...}}"
+    )
+    return Alert(
+        kind,
+        title,
+        "\n".join(lines),
+        [each.info.series_id for each in group],
+        worst.run,
+        gates=pages and kind == "regression",
+    )
 
 
 def _wish(better: str) -> str:

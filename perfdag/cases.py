@@ -43,7 +43,9 @@ class Gate:
     @property
     def failed(self) -> bool:
         """Whether the gate is shut: a regression nobody accepted, a threshold, or absent data."""
-        return any(each.gates for each in self.alerts) or any(each.state in ("failed", "absent") for each in self.cases)
+        return any(each.gates for each in self.alerts) or any(
+            each.state in ("failed", "absent") for each in self.cases
+        )
 
 
 @dataclass(frozen=True)
@@ -63,17 +65,30 @@ Lost = tuple[str, str, str]
 """What an alert about several series says of each: its name, the key it is known by, what is wrong."""
 
 
-def raise_alert(gate: Gate, rules: Rules, kind: Kind, title: str, lost: Sequence[Lost], do: str, rule: str = "") -> None:
+def raise_alert(
+    gate: Gate, rules: Rules, kind: Kind, title: str, lost: Sequence[Lost], do: str, rule: str = ""
+) -> None:
     """Word one alert about several series, the first six by name."""
-    shown = [f"{name}: {why}"[:300] for name, _, why in lost[:6]] + ([f"and {len(lost) - 6} more"] if len(lost) > 6 else [])
-    lines = [title, *(f"what    {each}" for each in shown), *([f"rule    {rule}"] if rule else []), f"do      {do}"]
-    lines.append(f"accept  in {rules.acks_file}: {{series: '{lost[0][0]}', run: {gate.run}, reason: ...}}")
+    shown = [f"{name}: {why}"[:300] for name, _, why in lost[:6]] + (
+        [f"and {len(lost) - 6} more"] if len(lost) > 6 else []
+    )
+    lines = [
+        title,
+        *(f"what    {each}" for each in shown),
+        *([f"rule    {rule}"] if rule else []),
+        f"do      {do}",
+    ]
+    lines.append(
+        f"accept  in {rules.acks_file}: {{series: '{lost[0][0]}', run: {gate.run}, reason: ...}}"
+    )
     gate.alerts.append(Alert(kind, title, "\n".join(lines), [key for _, key, _ in lost], gate.run))
 
 
 def acknowledged(rules: Rules, run: str, name: str, series_id: str) -> bool:
     """Say whether somebody acknowledged that a series, or a rule, is off since a run no later than this one."""
-    return any(each.holds(name, series_id, day_of(run)) and each.run <= run for each in rules.accepted)
+    return any(
+        each.holds(name, series_id, day_of(run)) and each.run <= run for each in rules.accepted
+    )
 
 
 def worst(alerts: Sequence[Alert]) -> list[Alert]:

@@ -16,7 +16,15 @@ import pyarrow.parquet as pq
 from perfdag.allocation import uncollected
 from perfdag.ids import canonical, digest, digests
 from perfdag.missing_reason import reason_for, stored_reasons
-from perfdag.parts import Part, headline, part_key, read_part, relative_precision, run_folder, stored_parts
+from perfdag.parts import (
+    Part,
+    headline,
+    part_key,
+    read_part,
+    relative_precision,
+    run_folder,
+    stored_parts,
+)
 from perfdag.plan import Plan
 from perfdag.results import ID_COLUMNS, SAMPLES, SCHEMA_VERSION
 from perfdag.rollup import forget, month_of
@@ -52,7 +60,15 @@ def collect(store: Store, plan: Plan) -> Collected:
     # without the Arrow schema in it a reader gets plain strings, however the columns were encoded here;
     # a dictionary of values that are all distinct is only larger
     encoded = [name for name in table.column_names if name not in ID_COLUMNS]
-    pq.write_table(table, sink, compression="zstd", store_schema=False, version="2.6", data_page_version="1.0", use_dictionary=encoded)
+    pq.write_table(
+        table,
+        sink,
+        compression="zstd",
+        store_schema=False,
+        version="2.6",
+        data_page_version="1.0",
+        use_dictionary=encoded,
+    )
     store.put(collected.key, sink.getvalue().to_pybytes())
     forget(store, plan.suite, month_of(plan.run_id))
     return collected
@@ -70,7 +86,11 @@ def _gather(store: Store, plan: Plan) -> tuple[pa.Table, Collected]:
     collected = builder.collected
     order = sorted(
         range(len(plan.order)),
-        key=lambda pos: (plan.points[plan.order[pos][0]].benchmark, plan.order[pos][0], plan.order[pos][1]),
+        key=lambda pos: (
+            plan.points[plan.order[pos][0]].benchmark,
+            plan.order[pos][0],
+            plan.order[pos][1],
+        ),
     )
     names = [(pos, plan.key(pos)) for pos in order]
     present = [(pos, name) for pos, name in names if name in stored]
@@ -84,7 +104,9 @@ def _gather(store: Store, plan: Plan) -> tuple[pa.Table, Collected]:
             absent.append(pos)
     builder.add_absent(absent + [pos for pos, name in names if name not in stored])
     canaries = sorted(name for name in stored if name.startswith("canary-"))
-    for name, (_, data) in zip(canaries, store.get_many([part_key(plan.run_id, name) for name in canaries]), strict=True):
+    for name, (_, data) in zip(
+        canaries, store.get_many([part_key(plan.run_id, name) for name in canaries]), strict=True
+    ):
         try:
             builder.add_canary(read_part(data))
         except ValueError:
@@ -133,11 +155,20 @@ class _Builder:
         self.samples.append(sample)
         self._rows(sample, point.id, part.rows)
         self._count(part.status, repetition)
-        if point.until is not None and part.status == "ok" and repetition > 0 and (value := headline(part.rows)) is not None:
+        if (
+            point.until is not None
+            and part.status == "ok"
+            and repetition > 0
+            and (value := headline(part.rows)) is not None
+        ):
             self._values.setdefault(index, []).append(value)
 
     def _canonical_env(self, part: Part) -> str:
-        merged = {**part.env, **({"sample": part.facts} if part.facts else {}), **self._cluster_of(part)}
+        merged = {
+            **part.env,
+            **({"sample": part.facts} if part.facts else {}),
+            **self._cluster_of(part),
+        }
         key = orjson.dumps(merged, option=orjson.OPT_SORT_KEYS)
         if key not in self._env:
             self._env[key] = canonical(merged)
@@ -149,9 +180,21 @@ class _Builder:
         where = where.get("before", {}).get(part.where.get("workflow_uid"), where)
         if "kubernetes" not in where:
             return {}
-        nodes = {canonical(where["nodes"][name]) for name in part.nodes if name in (where.get("nodes") or {})}
+        nodes = {
+            canonical(where["nodes"][name])
+            for name in part.nodes
+            if name in (where.get("nodes") or {})
+        }
         kinds = [orjson.loads(each) for each in sorted(nodes)]
-        return {"cluster": {**{name: where.get(name) for name in ("kubernetes", "csi", "daemons", "network_policy")}, "nodes": kinds}}
+        return {
+            "cluster": {
+                **{
+                    name: where.get(name)
+                    for name in ("kubernetes", "csi", "daemons", "network_policy")
+                },
+                "nodes": kinds,
+            }
+        }
 
     def _constants(self, index: int, repetition: int, position: int) -> dict[str, Any]:
         point = self.plan.points[index]
@@ -173,22 +216,39 @@ class _Builder:
     def _rows(self, sample: dict[str, Any], point: str, rows: list[dict[str, Any]]) -> None:
         rows = rows or [{}]
         self._pending += rows
-        texts = [orjson.dumps(each["coords"], option=orjson.OPT_SORT_KEYS).decode() if "coords" in each else "{}" for each in rows]
+        texts = [
+            orjson.dumps(each["coords"], option=orjson.OPT_SORT_KEYS).decode()
+            if "coords" in each
+            else "{}"
+            for each in rows
+        ]
         self.columns["coords"] += [self._texts.setdefault(text, text) for text in texts]
-        named = [f"{text}\x1f{each.get('metric') or ''}\x1f{each.get('stat') or ''}" for text, each in zip(texts, rows, strict=True)]
+        named = [
+            f"{text}\x1f{each.get('metric') or ''}\x1f{each.get('stat') or ''}"
+            for text, each in zip(texts, rows, strict=True)
+        ]
         series = digests((self.plan.suite, point, sample["benchmark_version"] or ""), named)
-        of_run = (self.plan.run_id, sample["variant"] or "", str(sample["repetition"]), sample["phase"])
+        of_run = (
+            self.plan.run_id,
+            sample["variant"] or "",
+            str(sample["repetition"]),
+            sample["phase"],
+        )
         subjects = [each.get("subject") or "" for each in rows]
         samples = {subject: digest(*of_run, subject) for subject in set(subjects)}
         self.columns["series_id"] += series
-        self.columns["sample_id"] += [one + samples[subject] for one, subject in zip(series, subjects, strict=True)]
+        self.columns["sample_id"] += [
+            one + samples[subject] for one, subject in zip(series, subjects, strict=True)
+        ]
         self.counts.append(len(rows))
         if len(self._pending) >= CHUNK_ROWS:
             self._flush()
 
     def _flush(self) -> None:
         """Python objects become Arrow arrays, which hold a million rows in a tenth of the memory."""
-        for name, values in zip(_AS_STORED, pa.array(self._pending, _STORED_TYPE).flatten(), strict=True):
+        for name, values in zip(
+            _AS_STORED, pa.array(self._pending, _STORED_TYPE).flatten(), strict=True
+        ):
             self._chunks[name].append(values)
         self._pending.clear()
         for name, made in self.columns.items():
@@ -197,9 +257,14 @@ class _Builder:
 
     def add_absent(self, positions: Iterable[int]) -> None:
         """Samples without a part. Those an `until` point did not need any more are no rows."""
-        batch_of = {pos: number for number, batch in enumerate(self.plan.batches) for pos in batch.samples}
+        batch_of = {
+            pos: number for number, batch in enumerate(self.plan.batches) for pos in batch.samples
+        }
         for index, values in self._values.items():
-            self.collected.reached[self.plan.points[index].id] = (len(values), relative_precision(values))
+            self.collected.reached[self.plan.points[index].id] = (
+                len(values),
+                relative_precision(values),
+            )
         for position in sorted(positions):
             index, repetition = self.plan.order[position]
             point = self.plan.points[index]
@@ -208,7 +273,12 @@ class _Builder:
             batch = batch_of.get(position)
             reason = reason_for(self._reasons, batch)
             sample = self._constants(index, repetition, position)
-            sample |= {"status": reason.status, "error": reason.text, "benchmark_version": None, "batch": batch}
+            sample |= {
+                "status": reason.status,
+                "error": reason.text,
+                "benchmark_version": None,
+                "batch": batch,
+            }
             self.samples.append(sample)
             self._rows(sample, point.id, [])
             self._count(reason.status, repetition)
@@ -229,7 +299,9 @@ class _Builder:
             "phase": "measure",
             **self._run,
         }
-        sample |= _of_part(part, self._canonical_env(part), self.raw, f"canary-b{part.batch}n{part.repetition}")
+        sample |= _of_part(
+            part, self._canonical_env(part), self.raw, f"canary-b{part.batch}n{part.repetition}"
+        )
         self.samples.append(sample)
         self._rows(sample, "canary", part.rows)
 
@@ -242,7 +314,9 @@ class _Builder:
             if column.name in self._chunks:
                 arrays.append(pa.chunked_array(self._chunks.pop(column.name), column.type))
             elif column.name == "schema_version":
-                arrays.append(pa.array(np.full(self.collected.rows, SCHEMA_VERSION, dtype=np.int16)))
+                arrays.append(
+                    pa.array(np.full(self.collected.rows, SCHEMA_VERSION, dtype=np.int16))
+                )
             else:
                 values = pa.array([sample.get(column.name) for sample in self.samples], column.type)
                 arrays.append(_spread(values, spread_over))

@@ -65,7 +65,13 @@ class _Side:
     failed: dict[str, tuple[int, int, str, str]]
 
 
-def compare_selections(a: tuple[Store, Selection], b: tuple[Store, Selection], tuning: Tuning, *, everything: bool = True) -> Comparison:
+def compare_selections(
+    a: tuple[Store, Selection],
+    b: tuple[Store, Selection],
+    tuning: Tuning,
+    *,
+    everything: bool = True,
+) -> Comparison:
     """Compare two selections, which may lie in different stores. `everything` includes series that are not headlines.
 
     Raises SelectionError where a side has no rows; StoreError.
@@ -76,7 +82,11 @@ def compare_selections(a: tuple[Store, Selection], b: tuple[Store, Selection], t
     asked = {run for _, side in (a, b) if len(side.runs) == 1 for run in side.runs}
     past = _past(b[0], b[1], asked, damaged)
     made = Comparison(a[1], b[1], damaged=damaged)
-    made.simulated = [letter for letter, side in (("A", left), ("B", right)) if SIMULATED in side.environment.get("tool", "")]
+    made.simulated = [
+        letter
+        for letter, side in (("A", left), ("B", right))
+        if SIMULATED in side.environment.get("tool", "")
+    ]
     made.environment = {
         key: (left.environment.get(key, "-"), right.environment.get(key, "-"))
         for key in sorted({*left.environment, *right.environment})
@@ -84,17 +94,26 @@ def compare_selections(a: tuple[Store, Selection], b: tuple[Store, Selection], t
     }
     answers, made.parameters = match(left.series.values(), right.series.values())
     was = _renamed(left, answers)
-    names = labels([*right.series.values(), *(info for info in left.series.values() if info.point not in answers)])
+    names = labels(
+        [
+            *right.series.values(),
+            *(info for info in left.series.values() if info.point not in answers),
+        ]
+    )
     names |= {before: names[after] for before, after in answers.items()}
     for key, info in right.series.items():
         if key not in left.series:
             made.only_b.append(full_name(info, names))
         elif everything or info.headline:
             _compare(made, left, right, key, _earlier(past, key, was.get(key, key)), tuning, names)
-    made.only_a = [full_name(info, names) for key, info in left.series.items() if key not in right.series]
+    made.only_a = [
+        full_name(info, names) for key, info in left.series.items() if key not in right.series
+    ]
     for letter, side in (("A", left), ("B", right)):
         for point, (ok, bad, error, entry) in side.failed.items():
-            made.failed.append(f"{letter}: {entry} {names.get(point, point)}: {bad} of {ok + bad} samples, {error}")
+            made.failed.append(
+                f"{letter}: {entry} {names.get(point, point)}: {bad} of {ok + bad} samples, {error}"
+            )
     made.rows.sort(key=_order)
     return made
 
@@ -162,7 +181,11 @@ def level_removed(values: Array, series_id: str, absolute: bool = False) -> Arra
     x = scale.apply(kept)
     if robust_sigma(x) <= 1.25 * robust_sigma(np.diff(x)) / np.sqrt(2):
         return kept
-    edges = [0, *(change.index for change in change_points(kept, series_id, absolute=absolute)), x.size]
+    edges = [
+        0,
+        *(change.index for change in change_points(kept, series_id, absolute=absolute)),
+        x.size,
+    ]
     typical = middle(x)
     for start, end in pairwise(edges):
         x[start:end] += typical - middle(x[start:end])
@@ -172,7 +195,13 @@ def level_removed(values: Array, series_id: str, absolute: bool = False) -> Arra
 
 def _side(store: Store, selection: Selection, damaged: list[str]) -> _Side:
     """Read the rows of a side: repetitions of a single run, run medians of several."""
-    table = results.load(store, suites=[selection.suite], runs=list(selection.runs), columns=list(COLUMNS), damaged=damaged)
+    table = results.load(
+        store,
+        suites=[selection.suite],
+        runs=list(selection.runs),
+        columns=list(COLUMNS),
+        damaged=damaged,
+    )
     if not table.num_rows:
         why = f"damaged: {', '.join(damaged)}" if damaged else "no rows"
         raise SelectionError(f"{selection.words}: {why}")
@@ -204,12 +233,22 @@ def _past(store: Store, selection: Selection, without: set[str], damaged: list[s
     everything = trends(store, selection.suite)
     damaged.extend(key for key in everything.damaged if key not in damaged)
     cluster = next((run.cluster for run in everything.runs if run.run_id in selection.runs), "")
-    kept = [i for i, run in enumerate(everything.runs) if run.run_id not in without and run.cluster == cluster]
+    kept = [
+        i
+        for i, run in enumerate(everything.runs)
+        if run.run_id not in without and run.cluster == cluster
+    ]
     return everything.keep(kept)
 
 
 def _order(row: Row) -> tuple[Any, ...]:
-    return (not row.info.headline, _RANK[row.verdict.word], -abs(row.verdict.effect), row.info.entry, row.label)
+    return (
+        not row.info.headline,
+        _RANK[row.verdict.word],
+        -abs(row.verdict.effect),
+        row.info.entry,
+        row.label,
+    )
 
 
 def count(rows: list[Row]) -> str:

@@ -29,9 +29,13 @@ def again(plan: Plan, points: set[str]) -> list[Plan]:
     batches = []
     for shape in sorted({point.shape for point in chosen}):
         mine = [position for position, (i, _) in enumerate(order) if chosen[i].shape == shape]
-        batches.append(Batch(shape, mine, sum(chosen[order[position][0]].seconds for position in mine)))
+        batches.append(
+            Batch(shape, mine, sum(chosen[order[position][0]].seconds for position in mine))
+        )
     options = {**plan.options, "confirms": plan.run_id}
-    one = replace(plan, points=chosen, order=order, batches=batches, trigger="confirm", options=options)
+    one = replace(
+        plan, points=chosen, order=order, batches=batches, trigger="confirm", options=options
+    )
     return [replace(one, run_id=run_id) for run_id in sorted(new_run_id() for _ in range(ROUNDS))]
 
 
@@ -77,12 +81,20 @@ def night(store: Store, suite: str, run_id: str, rules: Rules) -> Gate:
 
     gate = check(store, suite, _confirms(store, run_id), rules)
     stored = {key.rpartition("/")[2] for key in store.list(f"results/suite={suite}")}
-    runs = [each for each in _options(store, gate.run).get("confirmed", []) if f"{each}.parquet" in stored]
+    runs = [
+        each
+        for each in _options(store, gate.run).get("confirmed", [])
+        if f"{each}.parquet" in stored
+    ]
     if not runs:
         return gate
     found = check(store, suite, max(runs), rules, report=gate.report)
-    gate.cases = [each for each in gate.cases if each.group != "change"] + [each for each in found.cases if each.group == "change"]
-    gate.alerts = [each for each in gate.alerts if each.kind not in CHANGES] + [each for each in found.alerts if each.kind in CHANGES]
+    gate.cases = [each for each in gate.cases if each.group != "change"] + [
+        each for each in found.cases if each.group == "change"
+    ]
+    gate.alerts = [each for each in gate.alerts if each.kind not in CHANGES] + [
+        each for each in found.alerts if each.kind in CHANGES
+    ]
     gate.findings, gate.confirmed, gate.runs = found.findings, runs, found.runs
     return gate
 

@@ -28,7 +28,9 @@ def environment(table: pa.Table) -> dict[str, str]:
     digests, texts = codes(table["image_digest"])
     for i in np.unique(digests, return_index=True)[1]:
         if digests[i] >= 0:
-            found.setdefault(f"image {table['benchmark'][int(i)].as_py()}", set()).add(texts[digests[i]])
+            found.setdefault(f"image {table['benchmark'][int(i)].as_py()}", set()).add(
+                texts[digests[i]]
+            )
     nodes = set(_distinct(table["nodes"].combine_chunks().flatten()))
     if nodes:
         found["nodes"] = nodes
@@ -45,7 +47,11 @@ def flatten(value: Any, prefix: str = "") -> Iterable[tuple[str, str]]:
         for key, each in value.items():
             if key not in _VOLATILE:
                 yield from flatten(each, f"{prefix}.{key}" if prefix else str(key))
-    elif isinstance(value, list) and value and all(isinstance(each, dict) and "name" in each for each in value):
+    elif (
+        isinstance(value, list)
+        and value
+        and all(isinstance(each, dict) and "name" in each for each in value)
+    ):
         for each in value:
             rest = {key: inner for key, inner in each.items() if key != "name"}
             yield from flatten(rest, f"{prefix}.{each['name']}")

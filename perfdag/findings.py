@@ -29,7 +29,9 @@ class Accepted:
 
     def holds(self, name: str, series_id: str, day: str) -> bool:
         """Whether it is about that series, on that day (YYYY-MM-DD)."""
-        return (not self.until or day <= self.until) and (self.series == series_id or fnmatch.fnmatchcase(name, self.series))
+        return (not self.until or day <= self.until) and (
+            self.series == series_id or fnmatch.fnmatchcase(name, self.series)
+        )
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,10 @@ def day_of(run_id: str) -> str:
 def names(trends: Trends) -> list[str]:
     """Name of each series for people, in the order of the trends."""
     tell = labels(trends.series)
-    return [" ".join(filter(None, (info.entry, tell.get(info.point, ""), info.name))) for info in trends.series]
+    return [
+        " ".join(filter(None, (info.entry, tell.get(info.point, ""), info.name)))
+        for info in trends.series
+    ]
 
 
 def accepted_from(trends: Trends, name: str, series_id: str, accepted: Sequence[Accepted]) -> int:
@@ -76,7 +81,13 @@ def accepted_from(trends: Trends, name: str, series_id: str, accepted: Sequence[
     return bisect.bisect_left(trends.runs, max(starts), key=lambda run: run.run_id) if starts else 0
 
 
-def find(trends: Trends, tuning: Tuning, accepted: Sequence[Accepted] = (), *, headline_only: bool = False) -> list[Finding]:
+def find(
+    trends: Trends,
+    tuning: Tuning,
+    accepted: Sequence[Accepted] = (),
+    *,
+    headline_only: bool = False,
+) -> list[Finding]:
     """Return every change of level of every series but the canary's, oldest first."""
     found = []
     for i, name in enumerate(names(trends)):
@@ -86,13 +97,22 @@ def find(trends: Trends, tuning: Tuning, accepted: Sequence[Accepted] = (), *, h
         start = accepted_from(trends, name, info.series_id, accepted)
         values = trends.value[i, start:]
         min_effect, absolute = tuning.effect(info, values[np.isfinite(values)])
-        for change in change_points(values, info.series_id, min_effect=min_effect, absolute=absolute):
+        for change in change_points(
+            values, info.series_id, min_effect=min_effect, absolute=absolute
+        ):
             found.append(_finding(trends, info, name, values, change, start, min_effect, absolute))
     return sorted(found, key=lambda each: each.index)
 
 
 def _finding(
-    trends: Trends, info: SeriesInfo, name: str, values: Array, change: Change, start: int, min_effect: float, absolute: bool
+    trends: Trends,
+    info: SeriesInfo,
+    name: str,
+    values: Array,
+    change: Change,
+    start: int,
+    min_effect: float,
+    absolute: bool,
 ) -> Finding:
     present = np.flatnonzero(np.isfinite(values))
     at = int(np.searchsorted(present, change.index))
@@ -122,13 +142,17 @@ def changed(trends: Trends, before: int, after: int) -> dict[str, tuple[str, str
     for i, j in ((before, after), (max(before - 1, 0), min(after + 1, len(trends.runs) - 1))):
         a, b = trends.runs[i].env, trends.runs[j].env
         keys = [*sorted({*a, *b} - {"nodes"}), "nodes"]
-        differs = {key: (a.get(key, "-"), b.get(key, "-")) for key in keys if a.get(key) != b.get(key)}
+        differs = {
+            key: (a.get(key, "-"), b.get(key, "-")) for key in keys if a.get(key) != b.get(key)
+        }
         if differs:
             return differs
     return {}
 
 
-def suspicions(trends: Trends, tuning: Tuning, accepted: Sequence[Accepted] = ()) -> list[Suspicion]:
+def suspicions(
+    trends: Trends, tuning: Tuning, accepted: Sequence[Accepted] = ()
+) -> list[Suspicion]:
     """Name the points whose headline is worse tonight (the last run) by more than 15 % and six noise floors of its level."""
     found: dict[str, Suspicion] = {}
     for i, name in enumerate(names(trends)):
@@ -146,6 +170,9 @@ def suspicions(trends: Trends, tuning: Tuning, accepted: Sequence[Accepted] = ()
         level = scale.apply(values[changes[-1].index if changes else 0 :])
         off = float(scale.apply([tonight])[0] - np.median(level))
         floor = robust_sigma(level) if level.size >= HEAD else robust_sigma(scale.apply(values))
-        if abs(off) > max(scale.gate(SUSPICIOUS), SUSPICIOUS_FLOORS * floor) and side(off, info.better) == "worse":
+        if (
+            abs(off) > max(scale.gate(SUSPICIOUS), SUSPICIOUS_FLOORS * floor)
+            and side(off, info.better) == "worse"
+        ):
             found.setdefault(info.point, Suspicion(info.point, name, scale.effect(off)))
     return list(found.values())

@@ -35,11 +35,21 @@ def check(store: Store, suite: str, run_id: str, rules: Rules, report: str | Non
     Raises StoreError, SelectionError where it has no rows.
     """
     history = until(trends(store, suite), run_id)
-    gate = Gate(run_id, suite, report or store.url(f"runs/{run_id}/report.html"), damaged=list(history.damaged), runs=len(history.runs))
+    gate = Gate(
+        run_id,
+        suite,
+        report or store.url(f"runs/{run_id}/report.html"),
+        damaged=list(history.damaged),
+        runs=len(history.runs),
+    )
     gate.store = store.root
-    table = results.load(store, suites=[suite], runs=[run_id], columns=list(COLUMNS), damaged=gate.damaged)
+    table = results.load(
+        store, suites=[suite], runs=[run_id], columns=list(COLUMNS), damaged=gate.damaged
+    )
     if not table.num_rows:
-        raise SelectionError(f"run {run_id} has no readable rows{': ' + ', '.join(gate.damaged) if gate.damaged else ''}")
+        raise SelectionError(
+            f"run {run_id} has no readable rows{': ' + ', '.join(gate.damaged) if gate.damaged else ''}"
+        )
     tuning = Tuning(rules.checks)
     gate.findings = find(history, tuning, rules.accepted)
     _regressions(gate, history, tuning, rules)
@@ -68,7 +78,15 @@ def _cases_of_own(table: pa.Table) -> list[tuple[str, Case]]:
         key = row["entry"], f"{row['entry']} {name}".strip(), str(coords.get("gate", ""))
         worst[key] = max(worst.get(key, 0.0), row["value"] if row["value"] is not None else 1.0)
     return [
-        (entry, Case("gate", f"{where}: {said}", "failed" if value else "ok", "was breached or had no data" if value else "held"))
+        (
+            entry,
+            Case(
+                "gate",
+                f"{where}: {said}",
+                "failed" if value else "ok",
+                "was breached or had no data" if value else "held",
+            ),
+        )
         for (entry, where, said), value in worst.items()
     ]
 
@@ -76,7 +94,9 @@ def _cases_of_own(table: pa.Table) -> list[tuple[str, Case]]:
 def until(history: Trends, run_id: str) -> Trends:
     """Return the history up to a run, of that run's cluster: what was known that night, also when it is looked at later."""
     cluster = next((run.cluster for run in history.runs if run.run_id == run_id), None)
-    return history.keep([i for i, run in enumerate(history.runs) if run.run_id <= run_id and run.cluster == cluster])
+    return history.keep(
+        [i for i, run in enumerate(history.runs) if run.run_id <= run_id and run.cluster == cluster]
+    )
 
 
 def remember(store: Store, gate: Gate) -> None:
@@ -86,8 +106,14 @@ def remember(store: Store, gate: Gate) -> None:
 
 def _regressions(gate: Gate, history: Trends, tuning: Tuning, rules: Rules) -> None:
     # A series whose runs differ by more than 10 % informs and pages nobody until its noise is fixed.
-    paging = [each for each in gate.findings if tuning.pages(each.info) and each.change.noise <= INFORMATIONAL]
-    others = [each for each in gate.findings if each.word == "worse" and not tuning.pages(each.info)]
+    paging = [
+        each
+        for each in gate.findings
+        if tuning.pages(each.info) and each.change.noise <= INFORMATIONAL
+    ]
+    others = [
+        each for each in gate.findings if each.word == "worse" and not tuning.pages(each.info)
+    ]
     links = {"report": gate.report, "run": gate.run, "acks": rules.acks_file, "store": gate.store}
     groups = causes(paging, len(history.runs))
     for group in groups:
@@ -102,9 +128,16 @@ def _regressions(gate: Gate, history: Trends, tuning: Tuning, rules: Rules) -> N
         open_ones = [each for each in mine if id(each) in told]
         if open_ones:
             c = open_ones[-1]
-            state: Literal["ok", "failed"] = "failed" if kinds[info.series_id] == "regression" else "ok"
+            state: Literal["ok", "failed"] = (
+                "failed" if kinds[info.series_id] == "regression" else "ok"
+            )
             gate.cases.append(
-                Case("change", name, state, f"{100 * c.change.effect:+.1f} % since {day_of(c.run)} ({kinds[info.series_id]})")
+                Case(
+                    "change",
+                    name,
+                    state,
+                    f"{100 * c.change.effect:+.1f} % since {day_of(c.run)} ({kinds[info.series_id]})",
+                )
             )
             continue
         n = int(np.isfinite(history.value[i]).sum())
@@ -128,32 +161,59 @@ def _own_gates(gate: Gate, table: pa.Table, rules: Rules) -> None:
         if case.state == "failed":
             broken.setdefault(entry, []).append((case.name, case.name, case.text))
     for entry, lost in broken.items():
-        raise_alert(gate, rules, "gate", f"GATE {gate.suite}/{entry}: {len(lost)} of its own gates", lost, gate.report)
+        raise_alert(
+            gate,
+            rules,
+            "gate",
+            f"GATE {gate.suite}/{entry}: {len(lost)} of its own gates",
+            lost,
+            gate.report,
+        )
 
 
-def _thresholds(gate: Gate, past: Past, table: pa.Table, rules: Rules, gone: Sequence[Gone]) -> None:
+def _thresholds(
+    gate: Gate, past: Past, table: pa.Table, rules: Rules, gone: Sequence[Gone]
+) -> None:
     """Hold the run against thresholds: one alert for each rule and entry, and none for data whose absence is told already."""
     broken: dict[tuple[str, str], list[Lost]] = {}
     for each in judge(past, table, rules.checks):
         told = why_no_data(past.history, each.rule, gone) if each.info is None else []
         name = f"{each.name}: {each.rule.words()}" if each.info else each.name
         bad = each.state in ("failed", "absent")
-        accepted = acknowledged(rules, gate.run, each.name, each.info.series_id if each.info else each.name)
+        accepted = acknowledged(
+            rules, gate.run, each.name, each.info.series_id if each.info else each.name
+        )
         if bad and (accepted or (told and all(lost.accepted for lost in told))):
             gate.cases.append(Case("threshold", name, "ok", f"{each.text} (acknowledged)"))
             continue
         gate.cases.append(Case("threshold", name, each.state, each.text))
         if bad and not told:
             entry = each.info.entry if each.info else each.rule.entry or ""
-            broken.setdefault((each.rule.words(), entry), []).append((each.name, each.key, each.text))
+            broken.setdefault((each.rule.words(), entry), []).append(
+                (each.name, each.key, each.text)
+            )
     for (words, entry), lost in broken.items():
         about = lost[0][0] if len(lost) == 1 else f"{entry}: {len(lost)} series"
-        raise_alert(gate, rules, "threshold", f"THRESHOLD {gate.suite}/{about}", lost, gate.report, rule=words)
+        raise_alert(
+            gate,
+            rules,
+            "threshold",
+            f"THRESHOLD {gate.suite}/{about}",
+            lost,
+            gate.report,
+            rule=words,
+        )
 
 
 def _unread(gate: Gate, rules: Rules) -> Alert:
     """Say that acknowledgements are not used, so that what they accept is told as if nobody had: no failure by itself."""
     title = f"ACKS {gate.suite}: {rules.acks_file} cannot be read and accepts nothing"
     wrong = [f"what    {line}"[:300] for line in rules.acks_wrong.splitlines()[:6]]
-    text = "\n".join([title, *wrong, f"do      mend the file, then: perfdag acks set FILE --store {shlex.quote(gate.store)}"])
+    text = "\n".join(
+        [
+            title,
+            *wrong,
+            f"do      mend the file, then: perfdag acks set FILE --store {shlex.quote(gate.store)}",
+        ]
+    )
     return Alert("acks", title, text, [rules.acks_wrong], gate.run, gates=False)

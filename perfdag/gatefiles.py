@@ -23,7 +23,10 @@ def junit(gate: Gate) -> bytes:
 
     Format: https://github.com/testmoapp/junitxml, which CI systems read.
     """
-    counts = {state: sum(each.state == state for each in gate.cases) for state in ("ok", "failed", "absent", "unsure", "skipped")}
+    counts = {
+        state: sum(each.state == state for each in gate.cases)
+        for state in ("ok", "failed", "absent", "unsure", "skipped")
+    }
     root = ElementTree.Element("testsuites", name="perfdag")
     suite = ElementTree.SubElement(
         root,
@@ -39,7 +42,9 @@ def junit(gate: Gate) -> bytes:
         ElementTree.SubElement(properties, "property", name=name, value=value)
     tags = {"failed": "failure", "absent": "error", "unsure": "skipped", "skipped": "skipped"}
     for each in gate.cases:
-        case = ElementTree.SubElement(suite, "testcase", classname=f"{gate.suite}.{each.group}", name=_xml_text(each.name))
+        case = ElementTree.SubElement(
+            suite, "testcase", classname=f"{gate.suite}.{each.group}", name=_xml_text(each.name)
+        )
         if each.state in tags:
             ElementTree.SubElement(case, tags[each.state], message=_xml_text(each.text))
         else:
@@ -51,23 +56,38 @@ def junit(gate: Gate) -> bytes:
 
 def _xml_text(text: str) -> str:
     """Replace characters that XML 1.0 does not allow, such as the terminal codes in a tool's error."""
-    return "".join(c if c in "\t\n\r" or " " <= c <= "\ud7ff" or "\ue000" <= c <= "\ufffd" or c > "\uffff" else "?" for c in text)
+    return "".join(
+        c
+        if c in "\t\n\r" or " " <= c <= "\ud7ff" or "\ue000" <= c <= "\ufffd" or c > "\uffff"
+        else "?"
+        for c in text
+    )
 
 
 def markdown(gate: Gate) -> str:
     """Say in Markdown how the gate stands: the alerts, then what did not pass, then counts."""
     head = "FAILED" if gate.failed else "passed"
-    lines = [f"## {gate.suite}: gate {head}", "", f"run `{gate.run}`, {gate.runs} runs of history, [report]({gate.report})", ""]
+    lines = [
+        f"## {gate.suite}: gate {head}",
+        "",
+        f"run `{gate.run}`, {gate.runs} runs of history, [report]({gate.report})",
+        "",
+    ]
     for alert in worst(gate.alerts):
         known = "" if alert.fresh else " (told before)"
         lines += [f"**{alert.title}**{known}", "", "```", alert.text, "```", ""]
     bad = [each for each in gate.cases if each.state in ("failed", "absent")]
     if bad:
         lines += ["| check | series | state |", "|---|---|---|"]
-        lines += [f"| {each.group} | {_cell(each.name)} | {each.state}: {_cell(each.text)} |" for each in bad] + [""]
+        lines += [
+            f"| {each.group} | {_cell(each.name)} | {each.state}: {_cell(each.text)} |"
+            for each in bad
+        ] + [""]
     lines.append(counts(gate))
     if gate.confirm and not gate.confirmed:
-        lines.append(f"suspicious tonight, worth measuring again: {', '.join(each.name for each in gate.confirm)}")
+        lines.append(
+            f"suspicious tonight, worth measuring again: {', '.join(each.name for each in gate.confirm)}"
+        )
     if gate.confirmed:
         lines.append(f"measured again the same night: {', '.join(gate.confirmed)}")
     if gate.damaged:
@@ -81,8 +101,18 @@ def _cell(text: str) -> str:
 
 def counts(gate: Gate) -> str:
     """Say how many checks stand how: `41 ok, 1 failed, 3 with too little history`."""
-    words = {"ok": "ok", "failed": "failed", "absent": "without data", "unsure": "with too little history", "skipped": "skipped"}
-    said = [f"{n} {text}" for state, text in words.items() if (n := sum(each.state == state for each in gate.cases))]
+    words = {
+        "ok": "ok",
+        "failed": "failed",
+        "absent": "without data",
+        "unsure": "with too little history",
+        "skipped": "skipped",
+    }
+    said = [
+        f"{n} {text}"
+        for state, text in words.items()
+        if (n := sum(each.state == state for each in gate.cases))
+    ]
     return ", ".join(said) or "nothing to check"
 
 
@@ -101,14 +131,18 @@ def send(url: str, gate: Gate, alerts: Sequence[Alert]) -> None:
         if alert.sent:
             continue
         body = orjson.dumps(as_json(alert, gate.suite, gate.run))
-        request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json"}, method="POST")
+        request = urllib.request.Request(
+            url, data=body, headers={"Content-Type": "application/json"}, method="POST"
+        )
         try:
             with urllib.request.urlopen(request, timeout=WEBHOOK_TIMEOUT):
                 alert.sent = True
         except http.client.InvalidURL:  # its text quotes the address
             raise WebhookError(f"webhook {_host(url)}: the address is not a valid one") from None
         except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
-            raise WebhookError(f"webhook {_host(url)}: {getattr(error, 'reason', error)}; the next check sends it again") from None
+            raise WebhookError(
+                f"webhook {_host(url)}: {getattr(error, 'reason', error)}; the next check sends it again"
+            ) from None
 
 
 def _host(url: str) -> str:

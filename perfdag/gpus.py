@@ -48,7 +48,9 @@ def gpus() -> list[dict[str, Any]] | None:
     else:
         return None
     found = [
-        {"name": "unknown GPU"} | {name: row.get(name) for name in fields if name in row or name != "name"} for row in parse(said, fields)
+        {"name": "unknown GPU"}
+        | {name: row.get(name) for name in fields if name in row or name != "name"}
+        for row in parse(said, fields)
     ]
     if any(each.get("mig") == "Enabled" for each in found):
         code, listing = _asked(program, "-L") or (1, "")
@@ -59,7 +61,10 @@ def gpus() -> list[dict[str, Any]] | None:
 
 def kinds(found: Sequence[Mapping[str, Any]]) -> list[str]:
     """The hardware alone, a kind an element: `2 x NVIDIA A100-SXM4-40GB`, `NVIDIA A100-SXM4-40GB (MIG 1g.5gb)`."""
-    named = Counter(f"{each['name']} (MIG {', '.join(each['slices'])})" if each.get("slices") else each["name"] for each in found)
+    named = Counter(
+        f"{each['name']} (MIG {', '.join(each['slices'])})" if each.get("slices") else each["name"]
+        for each in found
+    )
     return [kind if count == 1 else f"{count} x {kind}" for kind, count in sorted(named.items())]
 
 
@@ -83,14 +88,20 @@ def _asked(program: str, *options: str) -> tuple[int, str] | None:
     finally:
         if asking.poll() is None:
             asking.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # a process that waits in the driver (state D) outlives SIGKILL
+            with contextlib.suppress(
+                subprocess.TimeoutExpired
+            ):  # a process that waits in the driver (state D) outlives SIGKILL
                 asking.wait(0.2)
     return asking.returncode, said
 
 
 def query(fields: dict[str, str]) -> list[str]:
     """Return the argv of nvidia-smi for these fields: nvidia-smi's name of each of ours."""
-    return ["nvidia-smi", f"--query-gpu={','.join(fields.values())}", "--format=csv,noheader,nounits"]
+    return [
+        "nvidia-smi",
+        f"--query-gpu={','.join(fields.values())}",
+        "--format=csv,noheader,nounits",
+    ]
 
 
 def parse(text: str, fields: dict[str, str]) -> list[dict[str, Any]]:
@@ -101,7 +112,9 @@ def parse(text: str, fields: dict[str, str]) -> list[dict[str, Any]]:
     found = []
     for cells in csv.reader(io.StringIO(text), skipinitialspace=True):
         if len(cells) == len(fields):
-            values = {name: _value(name, cell.strip()) for name, cell in zip(fields, cells, strict=True)}
+            values = {
+                name: _value(name, cell.strip()) for name, cell in zip(fields, cells, strict=True)
+            }
             found.append({name: value for name, value in values.items() if value is not None})
     return found
 
@@ -120,7 +133,11 @@ def _value(name: str, cell: str) -> Any:
     except ValueError:
         return None
     factor = 1e6 if name in _MEGA else 2**20 if name in _MIB else 0.01 if name in _PERCENT else 1
-    return int(number * factor) if factor == 2**20 or name in ("index", "ecc_corrected", "ecc_uncorrected") else number * factor
+    return (
+        int(number * factor)
+        if factor == 2**20 or name in ("index", "ecc_corrected", "ecc_uncorrected")
+        else number * factor
+    )
 
 
 def _slices(listing: str) -> list[list[str]]:

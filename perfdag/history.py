@@ -32,7 +32,17 @@ NEAR_RUNS = 6
 """Runs whose median is the level near a run: it finds its own side of a step, and adds an eighth to the noise of a value."""
 OBJECT_FAILURES = "failures"
 """The metric of benchmarks of many objects: how many failed with one message (coords: message)."""
-_COLUMNS = ["series_id", "run_id", "status", "phase", "subject", "value", "variant", "nodes", "repetition"]
+_COLUMNS = [
+    "series_id",
+    "run_id",
+    "status",
+    "phase",
+    "subject",
+    "value",
+    "variant",
+    "nodes",
+    "repetition",
+]
 
 
 @dataclass(frozen=True)
@@ -91,7 +101,9 @@ def series_of(trends: Trends, tuning: Tuning, accepted: Sequence[Accepted] = ())
             continue
         found = by_series.get(info.series_id, [])
         levels = _levels(trends.value[i], [each.index for each in found])
-        made.append(Series(info, name, trends.value[i], trends.low[i], trends.high[i], levels, tuple(found)))
+        made.append(
+            Series(info, name, trends.value[i], trends.low[i], trends.high[i], levels, tuple(found))
+        )
     return made
 
 
@@ -157,7 +169,11 @@ def node_outliers(trends: Trends, table: pa.Table, tuning: Tuning) -> list[NodeO
     for point, one in found:
         off.setdefault((one.outlier.node, one.word), set()).add(point)
     enough, sure = confirming(len(points), len(nodes)) if found else 0, lone_gate(len(points))
-    kept = [one for _, one in found if len(off[one.outlier.node, one.word]) >= enough or one.outlier.sigmas >= sure]
+    kept = [
+        one
+        for _, one in found
+        if len(off[one.outlier.node, one.word]) >= enough or one.outlier.sigmas >= sure
+    ]
     return sorted(kept, key=lambda each: (each.word != "worse", -abs(each.outlier.effect)))
 
 
@@ -179,13 +195,18 @@ def _split(table: pa.Table) -> dict[str, _Rows]:
     return made
 
 
-def _by_node(values: Array, runs: NDArray[np.int64], nodes: list[tuple[str, ...]]) -> dict[str, dict[int, float]]:
+def _by_node(
+    values: Array, runs: NDArray[np.int64], nodes: list[tuple[str, ...]]
+) -> dict[str, dict[int, float]]:
     """Return for each node one value a run, the median of the samples it took part in: a run's own luck counts once."""
     samples: dict[str, dict[int, list[float]]] = {}
     for value, run, names_ in zip(values, runs, nodes, strict=True):
         for node in names_:
             samples.setdefault(node, {}).setdefault(int(run), []).append(float(value))
-    return {node: {run: median(by_run[run]) for run in sorted(by_run)} for node, by_run in samples.items()}
+    return {
+        node: {run: median(by_run[run]) for run in sorted(by_run)}
+        for node, by_run in samples.items()
+    }
 
 
 def _comparable(by_node: dict[str, dict[int, float]], newest: int) -> dict[str, list[float]]:
@@ -195,7 +216,11 @@ def _comparable(by_node: dict[str, dict[int, float]], newest: int) -> dict[str, 
     back, every value is taken against the level of the others near its run, so that nobody is blamed for a level that all had then.
     """
     first = newest - NEWEST + 1
-    recent = {node: dict(list(by_run.items())[-NEWEST:]) for node, by_run in by_node.items() if max(by_run) >= first}
+    recent = {
+        node: dict(list(by_run.items())[-NEWEST:])
+        for node, by_run in by_node.items()
+        if max(by_run) >= first
+    }
     if all(min(by_run) >= first for by_run in recent.values()):
         return {node: list(by_run.values()) for node, by_run in recent.items()}
     at: dict[int, dict[str, float]] = {}
@@ -208,11 +233,17 @@ def _comparable(by_node: dict[str, dict[int, float]], newest: int) -> dict[str, 
     made: dict[str, list[float]] = {}
     for node, by_run in recent.items():
         # of a run that the node took no part in all are others; one of its alone has none, and no level (NaN)
-        without = {run: median([value for other, value in at[run].items() if other != node]) for run in by_node[node]}
+        without = {
+            run: median([value for other, value in at[run].items() if other != node])
+            for run in by_node[node]
+        }
         others = {run: value for run, value in (level | without).items() if not math.isnan(value)}
         runs, levels = np.array(list(others)), np.array(list(others.values()))
         near = {run: _near(runs, levels, run) for run in by_run}
-        made[node] = [value * typical / near[run] if ratios else value + typical - near[run] for run, value in by_run.items()]
+        made[node] = [
+            value * typical / near[run] if ratios else value + typical - near[run]
+            for run, value in by_run.items()
+        ]
     return made
 
 
@@ -239,13 +270,22 @@ def told(store: Store, shown: Trends, text: str) -> list[Failure]:
     `text` is looked for in the message, any case. Raises StoreError.
     """
     runs = [run.run_id for run in shown.runs]
-    table = results.load(store, suites=[shown.suite], runs=runs, columns=["run_id", "entry", "point", "metric", "coords", "value"])
+    table = results.load(
+        store,
+        suites=[shown.suite],
+        runs=runs,
+        columns=["run_id", "entry", "point", "metric", "coords", "value"],
+    )
     wanted = table.filter(pc.fill_null(pc.equal(table["metric"], OBJECT_FAILURES), False))
     found = []
     for row in wanted.to_pylist():
         message = orjson.loads(row["coords"] or "{}").get("message")
         if message is not None and text.lower() in message.lower() and row["value"]:
-            found.append(Failure(row["run_id"], row["entry"], row["point"], round(row["value"]), None, message))
+            found.append(
+                Failure(
+                    row["run_id"], row["entry"], row["point"], round(row["value"]), None, message
+                )
+            )
     return sorted(found, key=lambda each: each.run, reverse=True)
 
 
@@ -254,7 +294,10 @@ def runs_for_nodes(trends: Trends) -> int:
 
     A node that none of the newest NEWEST runs used is in use no more, and no reason to read on.
     """
-    used = [set(run.env.get("nodes", "").split(" | ")) - {""} for run in reversed(trends.runs[-NODE_RUNS:])]
+    used = [
+        set(run.env.get("nodes", "").split(" | ")) - {""}
+        for run in reversed(trends.runs[-NODE_RUNS:])
+    ]
     wanted = dict.fromkeys(set[str]().union(*used[:NEWEST]), NODE_VALUES)
     if len(wanted) < FEWEST_NODES:
         return 0

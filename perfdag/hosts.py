@@ -38,7 +38,9 @@ class Finished:
     def check(self, what: str) -> "Finished":
         """Itself, or Failed with the exit code and the tail of what it said."""
         if self.timed_out:
-            raise Failed(f"{what} did not end within {self.seconds:.1f} s: {self.tail()}", self.texts())
+            raise Failed(
+                f"{what} did not end within {self.seconds:.1f} s: {self.tail()}", self.texts()
+            )
         if self.code != 0:
             raise Failed(f"{what} exited {self.code}: {self.tail()}", self.texts())
         return self
@@ -136,7 +138,9 @@ class ServerProcess:
     A kind of host says how its processes are signalled.
     """
 
-    def __init__(self, argv: list[str], popen: "subprocess.Popen[bytes]", out: IO[bytes], err: IO[bytes]) -> None:
+    def __init__(
+        self, argv: list[str], popen: "subprocess.Popen[bytes]", out: IO[bytes], err: IO[bytes]
+    ) -> None:
         self.argv, self._popen, self._out, self._err = argv, popen, out, err
         self._start = time.monotonic()
         self._finished: Finished | None = None
@@ -183,7 +187,9 @@ class ServerProcess:
                 stream.seek(0)
                 texts.append(stream.read().decode(errors="replace"))
                 stream.close()
-            self._finished = Finished(self.argv, code, texts[0], texts[1], time.monotonic() - self._start, timed_out)
+            self._finished = Finished(
+                self.argv, code, texts[0], texts[1], time.monotonic() - self._start, timed_out
+            )
         return self._finished
 
     def wait(self, timeout: float, grace: float = 2.0) -> Finished:
@@ -201,14 +207,20 @@ class ServerProcess:
         try:
             while True:
                 somebody = listens()
-                if not self.alive():  # asked after the table: who listens may be another, who was faster
+                if (
+                    not self.alive()
+                ):  # asked after the table: who listens may be another, who was faster
                     finished = self.stop(0)
                     self._check_connection(finished)
-                    raise Failed(f"{self.argv[0]} ended (exit {finished.code}) before it listened on {where}: {finished.tail()}")
+                    raise Failed(
+                        f"{self.argv[0]} ended (exit {finished.code}) before it listened on {where}: {finished.tail()}"
+                    )
                 if somebody:
                     return
                 if time.monotonic() > deadline:
-                    raise Failed(f"{self.argv[0]} did not listen on {where} within {ready:g} s: {self.stop(0).tail()}")
+                    raise Failed(
+                        f"{self.argv[0]} did not listen on {where} within {ready:g} s: {self.stop(0).tail()}"
+                    )
                 time.sleep(pause)
                 pause = min(pause * 1.5, 0.05)
         except BaseException:
@@ -243,7 +255,9 @@ def _rest(popen: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
                     os.kill(pid, signal.SIGKILL)
     try:
         return popen.communicate(timeout=2.0)
-    except subprocess.TimeoutExpired as error:  # another user's process has them: what came so far is what there is
+    except (
+        subprocess.TimeoutExpired
+    ) as error:  # another user's process has them: what came so far is what there is
         return error.output or b"", error.stderr or b""
 
 
@@ -272,19 +286,34 @@ class LocalHost:
         err: Any,
     ) -> "subprocess.Popen[bytes]":
         path = (env or {}).get("PATH")
-        program, pin = shutil.which(argv[0], path=path), shutil.which("taskset", path=path) if cpus else None
+        program, pin = (
+            shutil.which(argv[0], path=path),
+            shutil.which("taskset", path=path) if cpus else None,
+        )
         if program is None:
             raise Failed(f"{argv[0]}: not found on {self.name}")
         if cpus and pin is None:
-            raise Failed(f"taskset: not found on {self.name}, and hosts.cpus is set; install util-linux, or leave hosts.cpus out")
+            raise Failed(
+                f"taskset: not found on {self.name}, and hosts.cpus is set; install util-linux, or leave hosts.cpus out"
+            )
         full = [*([pin, "-c", cpus] if pin and cpus else []), program, *argv[1:]]
         # LC_ALL: tools print numbers and words by locale, parsers read one form
         environment = {**os.environ, "LC_ALL": "C.UTF-8", **(env or {})}
         try:
             environment |= marked()
-            return subprocess.Popen(full, env=environment, cwd=cwd, stdin=stdin, stdout=out, stderr=err, start_new_session=True)
+            return subprocess.Popen(
+                full,
+                env=environment,
+                cwd=cwd,
+                stdin=stdin,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
         except OSError as error:
-            raise Failed(f"{argv[0]}: cannot be started on {self.name}: {error.strerror}") from error
+            raise Failed(
+                f"{argv[0]}: cannot be started on {self.name}: {error.strerror}"
+            ) from error
 
     def run(
         self,
@@ -319,7 +348,14 @@ class LocalHost:
             popen.wait()
             raise
         seconds = time.monotonic() - start
-        return Finished(list(argv), popen.returncode, out.decode(errors="replace"), err.decode(errors="replace"), seconds, timed_out)
+        return Finished(
+            list(argv),
+            popen.returncode,
+            out.decode(errors="replace"),
+            err.decode(errors="replace"),
+            seconds,
+            timed_out,
+        )
 
     def serve(
         self,
@@ -333,16 +369,22 @@ class LocalHost:
         cpus: str | None = None,
     ) -> LocalProcess:
         if port is not None and listening(port, proto):
-            raise Failed(f"{proto} port {port} is in use on {self.name}; end who listens there, or use another port")
+            raise Failed(
+                f"{proto} port {port} is in use on {self.name}; end who listens there, or use another port"
+            )
         # files, not pipes: a server that talks a lot must not block on a full pipe nobody reads
         out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - closed when it ends
-        server = LocalProcess(list(argv), self._start(argv, env, cwd, cpus, subprocess.DEVNULL, out, err), out, err)
+        server = LocalProcess(
+            list(argv), self._start(argv, env, cwd, cpus, subprocess.DEVNULL, out, err), out, err
+        )
         if port is not None:
             server.await_listening(lambda: listening(port, proto), f"{proto} port {port}", ready)
         return server
 
     def free_port(self, proto: Proto = "tcp") -> int:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM if proto == "tcp" else socket.SOCK_DGRAM) as probe:
+        with socket.socket(
+            socket.AF_INET, socket.SOCK_STREAM if proto == "tcp" else socket.SOCK_DGRAM
+        ) as probe:
             probe.bind(("", 0))
             return int(probe.getsockname()[1])
 

@@ -9,22 +9,32 @@ from perfdag.trends import SeriesInfo, settings
 _Settings = dict[str, str]
 
 
-def match(left: Iterable[SeriesInfo], right: Iterable[SeriesInfo]) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
+def match(
+    left: Iterable[SeriesInfo], right: Iterable[SeriesInfo]
+) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
     """Return (point of A -> its point of B, what was changed: `entry.name` -> (in A, in B)) over the points that one side alone has.
 
     A parameter was changed where all points of an entry have one value of it in A and another one in B; points that then agree
     in all else answer one another. A value among several that one side lacks is a point that is gone, or new.
     """
     a, b = _by_entry(left), _by_entry(right)
-    shared = {point for points in a.values() for point in points} & {point for points in b.values() for point in points}
+    shared = {point for points in a.values() for point in points} & {
+        point for points in b.values() for point in points
+    }
     pairs: dict[str, str] = {}
     differs: dict[str, tuple[str, str]] = {}
     for entry in a.keys() & b.keys():
         changed = _changed(list(a[entry].values()), list(b[entry].values()))
         if not changed:
             continue
-        known = {_rest(flat, changed): point for point, flat in b[entry].items() if point not in shared}
-        found = {point: known[rest] for point, flat in a[entry].items() if point not in shared and (rest := _rest(flat, changed)) in known}
+        known = {
+            _rest(flat, changed): point for point, flat in b[entry].items() if point not in shared
+        }
+        found = {
+            point: known[rest]
+            for point, flat in a[entry].items()
+            if point not in shared and (rest := _rest(flat, changed)) in known
+        }
         if found:
             pairs |= found
             differs |= {f"{entry}.{name}": values for name, values in changed.items()}

@@ -77,7 +77,9 @@ def write(store: Store, run_id: str, reason: MissingReason) -> None:
     """Write a reason into the store. Raises StoreError."""
     batches = None if reason.batch is None else [reason.batch]
     note = {"status": reason.status, "reason": reason.text, "batches": batches}
-    store.put(f"{_folder(run_id)}/{reason.name}.json", orjson.dumps(note, option=orjson.OPT_SORT_KEYS))
+    store.put(
+        f"{_folder(run_id)}/{reason.name}.json", orjson.dumps(note, option=orjson.OPT_SORT_KEYS)
+    )
 
 
 def forget_batch(store: Store, run_id: str, batch: int) -> None:
@@ -148,7 +150,9 @@ def from_termination_messages(messages: Iterable[str]) -> list[str]:
     return sorted({point for message in messages for point in _POINT_ID.findall(message)})
 
 
-def write_crash(store: Store, run_id: str, batch: str, attempt: str, points: Sequence[str], how: str) -> None:
+def write_crash(
+    store: Store, run_id: str, batch: str, attempt: str, points: Sequence[str], how: str
+) -> None:
     """Keep what the termination messages of an attempt told: Kubernetes deletes them with the pods.
 
     `batch` names the batch and its Workflow. Raises StoreError.

@@ -105,7 +105,9 @@ def part_key(run_id: str, name: str) -> str:
 
 def stored_parts(store: Store, run_id: str) -> set[str]:
     """Names of the parts of a run that are stored."""
-    return {key.rpartition("/")[2].removesuffix(".json") for key in store.list(f"runs/{run_id}/parts")}
+    return {
+        key.rpartition("/")[2].removesuffix(".json") for key in store.list(f"runs/{run_id}/parts")
+    }
 
 
 def forget_damaged(store: Store, run_id: str) -> list[str]:

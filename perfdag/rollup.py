@@ -38,7 +38,13 @@ def forget(store: Store, suite: str, month: str) -> None:
 
 def suites(store: Store) -> list[str]:
     """Suites that have results."""
-    return sorted({key.split("/")[1].removeprefix("suite=") for key in store.list("results") if key.count("/") == 3})
+    return sorted(
+        {
+            key.split("/")[1].removeprefix("suite=")
+            for key in store.list("results")
+            if key.count("/") == 3
+        }
+    )
 
 
 def trends(store: Store, suite: str, *, write_back: bool = True) -> Trends:
@@ -63,7 +69,12 @@ def trends(store: Store, suite: str, *, write_back: bool = True) -> Trends:
         if _complete(store, months[month], runs, damaged) and write_back:
             with contextlib.suppress(StoreError):
                 store.put(key_of(suite, month), _write(months[month]))
-    return matrix(suite, [months[month] for month in sorted(months)], {r for runs in stored.values() for r in runs}, damaged)
+    return matrix(
+        suite,
+        [months[month] for month in sorted(months)],
+        {r for runs in stored.values() for r in runs},
+        damaged,
+    )
 
 
 def _complete(store: Store, month: Month, stored: dict[str, str], damaged: list[str]) -> bool:
@@ -87,10 +98,19 @@ def _write(month: Month) -> bytes:
     points: dict[tuple[str, str], int] = {}
     runs = []
     for run in month.runs.values():
-        counts = [(points.setdefault((key, p[3]), len(points)), p[0], p[1], p[2]) for key, p in run.points.items()]
-        alike = sorted({count[1:] for count in counts})  # most points of a run stand alike: one list of numbers for all of them
-        grouped = [[*state, [count[0] for count in counts if count[1:] == state]] for state in alike]
-        runs.append([run.run_id, run.started_at, run.trigger, run.cluster, number[repr(run.env)], grouped])
+        counts = [
+            (points.setdefault((key, p[3]), len(points)), p[0], p[1], p[2])
+            for key, p in run.points.items()
+        ]
+        alike = sorted(
+            {count[1:] for count in counts}
+        )  # most points of a run stand alike: one list of numbers for all of them
+        grouped = [
+            [*state, [count[0] for count in counts if count[1:] == state]] for state in alike
+        ]
+        runs.append(
+            [run.run_id, run.started_at, run.trigger, run.cluster, number[repr(run.env)], grouped]
+        )
     about = {
         "version": VERSION,
         "points": list(points),
@@ -125,7 +145,9 @@ def _read(data: bytes) -> Month:
         points = alike.setdefault(orjson.dumps(states), {})
         if not points:
             for ok, bad, error, which in states:
-                points.update({about["points"][i][0]: (ok, bad, error, about["points"][i][1]) for i in which})
+                points.update(
+                    {about["points"][i][0]: (ok, bad, error, about["points"][i][1]) for i in which}
+                )
         runs[run_id] = RunInfo(run_id, started, trigger, cluster, about["envs"][env], points)
     series = {each[0]: SeriesInfo(*each) for each in about["series"]}
     return Month(runs, series, [table.replace_schema_metadata(None)])

@@ -55,19 +55,30 @@ class Past:
 def judge(past: Past, table: pa.Table, rules: Sequence[Check]) -> Iterator[Outcome]:
     """Yield how each threshold stands for each series of the run's rows that it covers. Raises StoreError."""
     tonight = of_table(table, past.history.suite)
-    tell = labels([*past.history.series, *tonight.series])  # the names that changes and absences of the same series go by
+    tell = labels(
+        [*past.history.series, *tonight.series]
+    )  # the names that changes and absences of the same series go by
     for rule in rules:
         if rule.op is None:
             continue
         covered = [(i, info) for i, info in enumerate(tonight.series) if rule.covers(info)]
         if not covered:
             why = _skipped(table, rule)
-            yield Outcome(rule, None, rule.words(), "skipped" if why else "absent", why or "the run has no value of it")
+            yield Outcome(
+                rule,
+                None,
+                rule.words(),
+                "skipped" if why else "absent",
+                why or "the run has no value of it",
+            )
             continue
         try:
             reference = _reference(past, rule)
         except SelectionError as error:
-            yield from (Outcome(rule, info, full_name(info, tell), "absent", str(error)) for _, info in covered)
+            yield from (
+                Outcome(rule, info, full_name(info, tell), "absent", str(error))
+                for _, info in covered
+            )
             continue
         for i, info in covered:
             name = full_name(info, tell)
@@ -85,8 +96,16 @@ def judge(past: Past, table: pa.Table, rules: Sequence[Check]) -> Iterator[Outco
 
 def _skipped(table: pa.Table, rule: Check) -> str | None:
     """Say why all samples of the entries that a rule names were skipped: the place cannot run them, which is no fault."""
-    named = [row for row in table.select(["entry", "status", "error"]).to_pylist() if fnmatch.fnmatchcase(row["entry"], rule.entry or "")]
-    return str(named[0]["error"]) if named and all(row["status"] == "skipped" for row in named) else None
+    named = [
+        row
+        for row in table.select(["entry", "status", "error"]).to_pylist()
+        if fnmatch.fnmatchcase(row["entry"], rule.entry or "")
+    ]
+    return (
+        str(named[0]["error"])
+        if named and all(row["status"] == "skipped" for row in named)
+        else None
+    )
 
 
 def _measured(table: pa.Table, rule: Check, info: SeriesInfo, middle: float) -> float:
@@ -104,7 +123,9 @@ def _measured(table: pa.Table, rule: Check, info: SeriesInfo, middle: float) -> 
     # pods or devices have a value each, whatever statistic of them the series is
     each = pc.is_valid(rows["subject"])
     wanted = (pc.and_(each, of_stat), pc.and_(each, pc.equal(rows["stat"], "value")), of_stat)
-    chosen = next((found for mask in wanted if (found := rows.filter(mask)).num_rows), rows.slice(0, 0))
+    chosen = next(
+        (found for mask in wanted if (found := rows.filter(mask)).num_rows), rows.slice(0, 0)
+    )
     values: Array = chosen["value"].to_numpy().astype(np.float64)
     return percentile(values, rule.percentile / 100).value
 
@@ -115,10 +136,18 @@ def _reference(past: Past, rule: Check) -> Trends | None:
         return None
     chosen = baseline(past.store, rule.baseline, past.history.suite)
     damaged: list[str] = []
-    rows = results.load(past.store, suites=[chosen.suite], runs=list(chosen.runs), columns=list(COLUMNS), damaged=damaged)
+    rows = results.load(
+        past.store,
+        suites=[chosen.suite],
+        runs=list(chosen.runs),
+        columns=list(COLUMNS),
+        damaged=damaged,
+    )
     past.damaged.extend(key for key in damaged if key not in past.damaged)
     if not rows.num_rows:
-        raise SelectionError(f"baseline {rule.baseline} has no readable rows{': ' + ', '.join(damaged) if damaged else ''}")
+        raise SelectionError(
+            f"baseline {rule.baseline} has no readable rows{': ' + ', '.join(damaged) if damaged else ''}"
+        )
     return of_table(rows, chosen.suite)
 
 
@@ -133,7 +162,9 @@ def _limit(past: Past, reference: Trends | None, rule: Check, info: SeriesInfo, 
             raise SelectionError(f"baseline {rule.baseline} has no value of it")
         return ratio * median(reference.value[found[0]])
     history = past.history
-    at = next((i for i, each in enumerate(history.series) if each.series_id == info.series_id), None)
+    at = next(
+        (i for i, each in enumerate(history.series) if each.series_id == info.series_id), None
+    )
     values = history.value[at, :-1] if at is not None else np.array([])
     values = values[accepted_from(history, name, info.series_id, past.accepted) :]
     values = values[np.isfinite(values)]

@@ -66,7 +66,11 @@ def killed(pods: Iterable[Object]) -> tuple[list[str], str] | None:
     present = [pod for pod in gang if not pod["metadata"].get("deletionTimestamp")]
     troubles = (explain(pod)[0] for pod in present)
     how = next((trouble for trouble in troubles if trouble and trouble.startswith(_KILLED)), None)
-    statuses = [status for pod in gang for status in (pod.get("status") or {}).get("containerStatuses") or []]
+    statuses = [
+        status
+        for pod in gang
+        for status in (pod.get("status") or {}).get("containerStatuses") or []
+    ]
     ends = [status.get("state", {}).get("terminated") or {} for status in statuses]
     points = missing_reason.from_termination_messages(end.get("message") or "" for end in ends)
     return (points, how) if how and points else None
@@ -95,7 +99,9 @@ def known(here: PodContext, store: Store, number: int, attempt: int) -> CrashHis
     return missing_reason.stored_crashes(store, here.run_id, batch)
 
 
-def suspects_last(plan: Plan, samples: Sequence[int], left: Collection[int], attempt: int, crashes: CrashHistory) -> list[int]:
+def suspects_last(
+    plan: Plan, samples: Sequence[int], left: Collection[int], attempt: int, crashes: CrashHistory
+) -> list[int]:
     """Return the samples of a batch in the order to measure them: those that may crash come last.
 
     All repetitions of a point go together. A retry without a crash history (the pods were deleted)
@@ -118,7 +124,9 @@ def suspects_last(plan: Plan, samples: Sequence[int], left: Collection[int], att
     return [position for group in groups for position in group]
 
 
-def skip_crashers(here: PodContext, store: Store, plan: Plan, index: int, crashes: CrashHistory) -> dict[int, Part]:
+def skip_crashers(
+    here: PodContext, store: Store, plan: Plan, index: int, crashes: CrashHistory
+) -> dict[int, Part]:
     """Store the samples of points with CRASHES crashes as failed; return them by position.
 
     `index` is the batch's place in the plan. Raises StoreError.

@@ -42,7 +42,11 @@ IDLE_LIMIT = 0.1
 """CPUs that a pod may use while it should be idle: reading its counters and an idle sshd need less than 0.05."""
 ORDERS, ANSWERS = "orders", "answers"
 SLACK = 120.0  # seconds beyond the longest that a round's samples may take
-_COUNTERS = ["sh", "-c", "cat /sys/fs/cgroup/cpu.stat /sys/fs/cgroup/cpuacct/cpuacct.usage 2>/dev/null; true"]
+_COUNTERS = [
+    "sh",
+    "-c",
+    "cat /sys/fs/cgroup/cpu.stat /sys/fs/cgroup/cpuacct/cpuacct.usage 2>/dev/null; true",
+]
 
 
 def recalled(store: Store, plan: Plan) -> Duel:
@@ -74,7 +78,10 @@ class Idle:
     def most(self) -> float | None:
         """Of the pod that used most, from the start until now; None where one cannot be read."""
         seconds = time.monotonic() - self._start
-        used = [None if a is None or b is None else (b - a) / seconds for a, b in zip(self._before, self._read(), strict=True)]
+        used = [
+            None if a is None or b is None else (b - a) / seconds
+            for a, b in zip(self._before, self._read(), strict=True)
+        ]
         known = [each for each in used if each is not None]
         return max(known) if len(known) == len(used) else None
 
@@ -87,7 +94,10 @@ def mark(store: Store, plan: Plan, samples: Sequence[int], idle: float | None) -
         part.facts["idle_cpus"] = None if idle is None else round(idle, 4)
         if part.status == "ok" and (idle is None or idle > IDLE_LIMIT):
             used = "could not be read" if idle is None else f"was {idle:.2f}, over {IDLE_LIMIT:g}"
-            part.status, part.error = "invalid", f"the CPU use of the other variant's pods {used}: they are not proven idle"
+            part.status, part.error = (
+                "invalid",
+                f"the CPU use of the other variant's pods {used}: they are not proven idle",
+            )
         store.put(key, part.dump())
 
 
@@ -138,7 +148,9 @@ def lead(here: PodContext, store: Store, plan: Plan, number: int, attempt: int, 
         _drive(here, store, duel, number, attempt)
         return 0
     except (GangUnavailable, GangLost, Infrastructure, KubeError) as error:
-        return fell_apart(store, [duel.a, duel.b], number, f"batch {number}, attempt {attempt}", last, error)
+        return fell_apart(
+            store, [duel.a, duel.b], number, f"batch {number}, attempt {attempt}", last, error
+        )
 
 
 def _drive(here: PodContext, store: Store, duel: Duel, number: int, attempt: int) -> None:
@@ -149,7 +161,9 @@ def _drive(here: PodContext, store: Store, duel: Duel, number: int, attempt: int
     by_rank = {pod.rank or 0: pod for pod in pods.values()}
     for rank in range(n):
         if by_rank[rank].node != by_rank[n + rank].node:
-            raise GangUnavailable(f"host {rank} of A is on {by_rank[rank].node} and of B on {by_rank[n + rank].node}: not side by side")
+            raise GangUnavailable(
+                f"host {rank} of A is on {by_rank[rank].node} and of B on {by_rank[n + rank].node}: not side by side"
+            )
     config = ssh_config()
     mine = Hosts([own_host(here, pods, shapes["A"])], pods)
     others = Hosts([], pods)
@@ -166,7 +180,9 @@ def _drive(here: PodContext, store: Store, duel: Duel, number: int, attempt: int
         mine.dismiss(measured)
 
 
-def _rounds(here: PodContext, store: Store, duel: Duel, number: int, mine: Hosts, others: Hosts) -> None:
+def _rounds(
+    here: PodContext, store: Store, duel: Duel, number: int, mine: Hosts, others: Hosts
+) -> None:
     plans = {"A": duel.a, "B": duel.b}
     samples = {letter: set(plan.batches[number].samples) for letter, plan in plans.items()}
     said = ProgressReporter(sum(len(each) for each in samples.values()))
@@ -176,7 +192,11 @@ def _rounds(here: PodContext, store: Store, duel: Duel, number: int, mine: Hosts
     for letter, repetition in [("A", 0), ("B", 0), *duel.rounds()]:
         plan = plans[letter]
         stored = stored_parts(store, plan.run_id)
-        asked = [each for each in positions(plan, repetition) if each in samples[letter] and plan.key(each) not in stored]
+        asked = [
+            each
+            for each in positions(plan, repetition)
+            if each in samples[letter] and plan.key(each) not in stored
+        ]
         if not asked:
             continue
         if until is not None and time.monotonic() >= until:
@@ -200,7 +220,9 @@ def patience(plan: Plan, samples: Sequence[int]) -> float:
     seconds = SLACK
     for point in (plan.points[plan.order[each][0]] for each in samples):
         benchmark = registry.get(point.benchmark)
-        seconds += (1 + point.retries) * benchmark.longest(benchmark.Params.model_validate(point.params), point.timeout)
+        seconds += (1 + point.retries) * benchmark.longest(
+            benchmark.Params.model_validate(point.params), point.timeout
+        )
     return seconds
 
 
@@ -221,9 +243,13 @@ def _obey(here: PodContext, plan: Plan, number: int, attempt: int, home: Path) -
             if measuring is None:
                 measuring = _second(here, plan, number, attempt)
             wanted = set(plan.batches[number].samples)
-            measuring.measure([each for each in positions(plan, int(order)) if each in wanted], batch=number)
+            measuring.measure(
+                [each for each in positions(plan, int(order)) if each in wanted], batch=number
+            )
             answer = "measured"
-        except Exception as error:  # it has to reach the pod that gives the orders: nobody else asks
+        except (
+            Exception
+        ) as error:  # it has to reach the pod that gives the orders: nobody else asks
             answer = " ".join(f"{type(error).__name__}: {error}".split())
         (home / ANSWERS).write_text(f"{answer}\n")
 
@@ -232,8 +258,17 @@ def _second(here: PodContext, plan: Plan, number: int, attempt: int) -> Measurin
     shape = plan.shape_of(number)
     n = shape.hosts.count
     limit = float(plan.options.get("pending_limit", 600))
-    pods = signals.run(running(here, here.run_id, number, attempt, 2 * n, limit, shape.network.family))
+    pods = signals.run(
+        running(here, here.run_id, number, attempt, 2 * n, limit, shape.network.family)
+    )
     gang = Hosts([own_host(here, pods, shape)], pods)
     by_rank = {pod.rank or 0: pod for pod in pods.values()}
-    add_peers(gang, [by_rank[rank] for rank in range(n + 1, 2 * n)], ssh_config(), shape, here.run_id)
-    return MeasuringLoop(plan, here.open(), place_for(here, shape, gang), ProgressReporter(len(plan.batches[number].samples)))
+    add_peers(
+        gang, [by_rank[rank] for rank in range(n + 1, 2 * n)], ssh_config(), shape, here.run_id
+    )
+    return MeasuringLoop(
+        plan,
+        here.open(),
+        place_for(here, shape, gang),
+        ProgressReporter(len(plan.batches[number].samples)),
+    )

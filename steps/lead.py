@@ -17,7 +17,16 @@ from perfdag import noise
 from perfdag.benchmark import Benchmark, Failed, Gang, Infrastructure, Output, SampleError, Skip
 from perfdag.facts import env_class
 from perfdag.hosts import Host
-from perfdag.parts import Part, headline, now, part_key, read_part, relative_precision, row, stored_parts
+from perfdag.parts import (
+    Part,
+    headline,
+    now,
+    part_key,
+    read_part,
+    relative_precision,
+    row,
+    stored_parts,
+)
 from perfdag.plan import Plan
 from perfdag.plan_order import concurrent_groups
 from perfdag.point import Point
@@ -73,9 +82,20 @@ class MeasuringLoop:
     """
 
     def __init__(
-        self, plan: Plan, store: Store, place: Site, watcher: ProgressListener, clock: Callable[[], float] = time.monotonic
+        self,
+        plan: Plan,
+        store: Store,
+        place: Site,
+        watcher: ProgressListener,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.plan, self.store, self.place, self.watcher, self._clock = plan, store, place, watcher, clock
+        self.plan, self.store, self.place, self.watcher, self._clock = (
+            plan,
+            store,
+            place,
+            watcher,
+            clock,
+        )
         self._stored = stored_parts(store, plan.run_id)
         self._shapes = [Shape.model_validate(shape) for shape in plan.shapes]
         self._headlines: dict[int, list[float]] = {}
@@ -84,7 +104,9 @@ class MeasuringLoop:
         self._halted = threading.Event()
         self.counts: dict[str, int] = {}
 
-    def measure(self, positions: Sequence[int], batch: int = 0, deadline: float | None = None) -> bool:
+    def measure(
+        self, positions: Sequence[int], batch: int = 0, deadline: float | None = None
+    ) -> bool:
         """Measure samples, by position in the plan's order; return False where `deadline` ended it.
 
         `deadline` is on the loop's clock. A canary frames every round. Concurrent pairs run together
@@ -138,7 +160,10 @@ class MeasuringLoop:
         """Return the samples of a group, measured at once; one that ran alone is invalid."""
         if len(group) == 1:
             return [self._sample(group[0], batch)]
-        parts = at_once([lambda position=position: self._sample(position, batch) for position in group], self._halted.set)  # type: ignore[misc]
+        parts = at_once(
+            [lambda position=position: self._sample(position, batch) for position in group],
+            self._halted.set,
+        )  # type: ignore[misc]
         for part in parts:
             part.facts["pairs_at_once"] = len(group)
         for part, wrong in zip(parts, not_together(parts), strict=True):
@@ -190,7 +215,14 @@ class MeasuringLoop:
 
     def _attempt(self, point: Point, repetition: int) -> Part:
         shape = self._shapes[point.shape]
-        part = Part(point.id, repetition, "ok", started_at=now(), where=dict(self.place.where), facts=dict(self.place.facts))
+        part = Part(
+            point.id,
+            repetition,
+            "ok",
+            started_at=now(),
+            where=dict(self.place.where),
+            facts=dict(self.place.facts),
+        )
         benchmark: Benchmark[Any] = registry.get(point.benchmark)
         part.benchmark_version = str(benchmark.version)
         guard = noise.Guard()
@@ -208,9 +240,17 @@ class MeasuringLoop:
             if wrong:
                 part.status, part.error = "invalid", wrong
         except Infrastructure as error:
-            part.status, part.error, part.texts = "infrastructure", str(error), {**part.texts, **error.texts}
+            part.status, part.error, part.texts = (
+                "infrastructure",
+                str(error),
+                {**part.texts, **error.texts},
+            )
         except SampleError as error:
-            part.status, part.error, part.texts = error.status, str(error), {**part.texts, **error.texts}
+            part.status, part.error, part.texts = (
+                error.status,
+                str(error),
+                {**part.texts, **error.texts},
+            )
             _keep_values(part, benchmark, error)
         except NoScratch:
             raise
@@ -219,21 +259,36 @@ class MeasuringLoop:
             part.status, part.error, part.rows = "failed", f"{type(error).__name__}: {error}", []
         part.noise = guard.disturbed(part.env.get("cpu_threads") or 1)
         if part.error:
-            part.error = "; ".join(each for each in (part.error, guard.starved(), self.place.advice(shape, part.error)) if each)
+            part.error = "; ".join(
+                each
+                for each in (part.error, guard.starved(), self.place.advice(shape, part.error))
+                if each
+            )
         if part.error:
             part.error = " ".join(part.error.split())
         part.finished_at = now()
         return part
 
     def _measure(
-        self, part: Part, benchmark: Benchmark[Any], point: Point, shape: Shape, hosts: Sequence[Host], starter: Host | None
+        self,
+        part: Part,
+        benchmark: Benchmark[Any],
+        point: Point,
+        shape: Shape,
+        hosts: Sequence[Host],
+        starter: Host | None,
     ) -> None:
         params = benchmark.Params.model_validate(point.params)
         with _scratch() as scratch:
             gang = Gang(hosts, shape, point.timeout, scratch, self.place.volume, starter=starter)
             absent = benchmark.missing(gang, params)
             if absent:
-                raise Skip("; ".join(f"{tool.program} is not installed ({tool.advice or how_to_get(tool.packages)})" for tool in absent))
+                raise Skip(
+                    "; ".join(
+                        f"{tool.program} is not installed ({tool.advice or how_to_get(tool.packages)})"
+                        for tool in absent
+                    )
+                )
             benchmark.prepare(gang, params)
             part.facts |= benchmark.provenance(gang, params)
             part.started_at = now()
@@ -266,11 +321,21 @@ class MeasuringLoop:
 
     def _canary(self, batch: int) -> None:
         before = noise.moment()
-        part = Part("canary", 0, "ok", started_at=now(), batch=batch, benchmark_version="1", where=dict(self.place.where))
+        part = Part(
+            "canary",
+            0,
+            "ok",
+            started_at=now(),
+            batch=batch,
+            benchmark_version="1",
+            where=dict(self.place.where),
+        )
         values = noise.canary()
         part.rows = noise.canary_rows(values, 0.0)
         refused = [name for name, value in values.items() if value is None]
-        part.noise = f"no canary of {', '.join(refused)}: the system refused it" if refused else None
+        part.noise = (
+            f"no canary of {', '.join(refused)}: the system refused it" if refused else None
+        )
         part.rows[-1]["value"] = noise.steal(before, noise.moment())
         local = self.place.hosts_for(Shape())[:1]
         self._provenance(part, local)
@@ -295,7 +360,9 @@ def _scratch() -> "tempfile.TemporaryDirectory[str]":
     try:
         return tempfile.TemporaryDirectory(prefix="perfdag-", ignore_cleanup_errors=True)
     except OSError as error:
-        raise NoScratch(f"no temporary folder can be made: {error}; free some space, or name another folder with TMPDIR") from error
+        raise NoScratch(
+            f"no temporary folder can be made: {error}; free some space, or name another folder with TMPDIR"
+        ) from error
 
 
 def how_to_get(packages: Any) -> str:
@@ -310,9 +377,17 @@ def how_to_get(packages: Any) -> str:
         "zypper": ("zypper", "zypper install"),
         "pacman": ("pacman", "pacman -S"),
         "brew": ("brew", "brew install"),
-        "pip": ("", f"{sys.executable} -m pip install" if find_spec("pip") else f"uv pip install --python {sys.executable}"),
+        "pip": (
+            "",
+            f"{sys.executable} -m pip install"
+            if find_spec("pip")
+            else f"uv pip install --python {sys.executable}",
+        ),
     }
     for manager, (program, command) in commands.items():
         if manager in packages and (not program or shutil.which(program)):
             return f"{command} {packages[manager]}"
-    return ", ".join(f"{commands.get(m, ('', m))[1]} {p}" for m, p in packages.items()) or "not packaged"
+    return (
+        ", ".join(f"{commands.get(m, ('', m))[1]} {p}" for m, p in packages.items())
+        or "not packaged"
+    )

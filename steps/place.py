@@ -14,9 +14,7 @@ from perfdag.units import seconds
 
 PATIENCE = 300.0
 """Seconds for which a write is repeated while the store is out of reach."""
-PENDING_GRACE = (
-    10  # seconds that Argo lets pods be Pending beyond the suite's pending_limit, which the watchdog keeps and gives a reason for
-)
+PENDING_GRACE = 10  # seconds that Argo lets pods be Pending beyond the suite's pending_limit, which the watchdog keeps and gives a reason for
 KEYS = Path("/perfdag/keys")
 
 
@@ -62,7 +60,11 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> PodContext:
     def of(name: str) -> str:
         return environment.get(f"PERFDAG_{name}", "")
 
-    created = datetime.fromisoformat(of("WORKFLOW_CREATED").replace("Z", "+00:00")) if of("WORKFLOW_CREATED") else datetime.now(UTC)
+    created = (
+        datetime.fromisoformat(of("WORKFLOW_CREATED").replace("Z", "+00:00"))
+        if of("WORKFLOW_CREATED")
+        else datetime.now(UTC)
+    )
     run_id = of("RUN") or new_run_id(created, of("WORKFLOW_UID") or None)
     return PodContext(
         store=of("STORE"),

@@ -83,7 +83,9 @@ class Watchdog:
             elif self._ended_by_trouble(pod, pod.batch, pod.trouble, now):
                 doomed.add((pod.batch, pod.attempt))
         self._given_up |= doomed
-        gangs = [pod for pod in pods if pod.batch is not None and (pod.batch, pod.attempt) in doomed]
+        gangs = [
+            pod for pod in pods if pod.batch is not None and (pod.batch, pod.attempt) in doomed
+        ]
         return [pod for pod in gangs if pod.phase in ("Pending", "Running")]
 
     def _is_over_time(self, pod: Pod, batch: int, now: float) -> bool:
@@ -125,7 +127,9 @@ class Watchdog:
                 self._newest[pod.batch] = max(pod.attempt, self._newest.get(pod.batch, 0))
                 gangs.setdefault((pod.batch, pod.attempt), []).append(pod)
         running = {
-            attempt for attempt, gang in gangs.items() if all(pod.phase in ("Running", "Succeeded") and not pod.trouble for pod in gang)
+            attempt
+            for attempt, gang in gangs.items()
+            if all(pod.phase in ("Running", "Succeeded") and not pod.trouble for pod in gang)
         }
         complete = running - self._unmade
         self.complete = {batch for batch, attempt in complete if attempt == self._newest[batch]}
@@ -285,7 +289,9 @@ async def watch_run(here: PodContext, pending: str) -> bool:
         return any(results)
 
 
-async def _watch(kube: Kube, here: PodContext, limit: float, write: Callable[[int, str], None] | None) -> bool:
+async def _watch(
+    kube: Kube, here: PodContext, limit: float, write: Callable[[int, str], None] | None
+) -> bool:
     """Look until the last batch is over; return whether none failed.
 
     Without `write` the reasons become an annotation of the Workflow, for the last step.

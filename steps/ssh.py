@@ -30,7 +30,15 @@ _PIDS = "${PERFDAG_PEER:-/tmp}/pids"
 class SshServer(ServerProcess):
     """A server on a peer; its process here is the ssh session. `token` names its process group on the peer."""
 
-    def __init__(self, host: "SshHost", argv: list[str], popen: "subprocess.Popen[bytes]", token: str, out: Any, err: Any) -> None:
+    def __init__(
+        self,
+        host: "SshHost",
+        argv: list[str],
+        popen: "subprocess.Popen[bytes]",
+        token: str,
+        out: Any,
+        err: Any,
+    ) -> None:
         super().__init__(argv, popen, out, err)
         self._host, self._token = host, token
 
@@ -212,7 +220,9 @@ class SshHost:
         popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
         server = SshServer(self, list(argv), popen, token, out, err)
         if port is not None:
-            server.await_listening(lambda: port in self._ports(proto), f"{proto} port {port}", ready)
+            server.await_listening(
+                lambda: port in self._ports(proto), f"{proto} port {port}", ready
+            )
         return server
 
     def _ports(self, proto: Proto) -> set[int]:

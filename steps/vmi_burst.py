@@ -15,7 +15,9 @@ class VmiBurstParams(VmiParams):
     """A burst, several of rising size, or growth until a gate fails."""
 
     scenario: Literal["burst", "ladder", "capacity"] = "burst"
-    counts: list[int] = Field([100], min_length=1, description="VMIs; several for a ladder; the limit for capacity")
+    counts: list[int] = Field(
+        [100], min_length=1, description="VMIs; several for a ladder; the limit for capacity"
+    )
     cooldown: Duration = Field(60.0, description="seconds between the bursts of a ladder")
     step: int = Field(100, ge=1, description="capacity: VMIs more each time")
 
@@ -35,16 +37,28 @@ class VmiBurst(Benchmark[VmiBurstParams]):
     api = API_RULES
     Params: ClassVar[type[Params]] = VmiBurstParams
     metrics = (
-        Metric("creation_to_running", "s", "lower", "VMI created to Running (p50, p95, p99 where enough)", headline=True),
+        Metric(
+            "creation_to_running",
+            "s",
+            "lower",
+            "VMI created to Running (p50, p95, p99 where enough)",
+            headline=True,
+        ),
         Metric("capacity", "1", "higher", "VMIs of the largest burst that passed every gate"),
         *measured.METRICS,
     )
 
     def check(self, params: VmiBurstParams, shape: Any) -> list[str]:
         """See Benchmark."""
-        if params.scenario != "ladder" and params.cooldown != VmiBurstParams.model_fields["cooldown"].default:
+        if (
+            params.scenario != "ladder"
+            and params.cooldown != VmiBurstParams.model_fields["cooldown"].default
+        ):
             return [f"{params.scenario} has no cooldown; it goes with scenario: ladder"]
-        if params.scenario != "capacity" and params.step != VmiBurstParams.model_fields["step"].default:
+        if (
+            params.scenario != "capacity"
+            and params.step != VmiBurstParams.model_fields["step"].default
+        ):
             return [f"{params.scenario} has no step; it goes with scenario: capacity"]
         return params.problems(_request(params))
 
@@ -66,4 +80,10 @@ class VmiBurst(Benchmark[VmiBurstParams]):
 
 
 def _request(params: VmiBurstParams) -> run_vmi.VmiRequest:
-    return run_vmi.VmiRequest(params.scenario, params.counts, step=params.step, cooldown=params.cooldown, lock_timeout=params.lock_timeout)
+    return run_vmi.VmiRequest(
+        params.scenario,
+        params.counts,
+        step=params.step,
+        cooldown=params.cooldown,
+        lock_timeout=params.lock_timeout,
+    )

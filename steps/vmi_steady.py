@@ -32,7 +32,13 @@ class VmiSteady(Benchmark[VmiSteadyParams]):
     api = API_RULES
     Params: ClassVar[type[Params]] = VmiSteadyParams
     metrics = (
-        Metric("creation_to_running", "s", "lower", "VMI created to Running (p50, p95, p99 where enough)", headline=True),
+        Metric(
+            "creation_to_running",
+            "s",
+            "lower",
+            "VMI created to Running (p50, p95, p99 where enough)",
+            headline=True,
+        ),
         Metric("churn_cycles", "1", "none", "replacements made"),
         Metric("running", "1", "none", "VMIs Running at a moment (coords: seconds from the start)"),
         *measured.METRICS,
@@ -63,11 +69,19 @@ class VmiSteady(Benchmark[VmiSteadyParams]):
         measurements = parse_results(output, "creation_to_running")
         for run in orjson.loads(output.texts["results"])["results"]:
             measurements.append(Measurement("churn_cycles", run["figures"]["churn_cycles"]))
-            measurements += [Measurement("running", float(running), coords={"seconds": round(at, 3)}) for at, running in run["trace"]]
+            measurements += [
+                Measurement("running", float(running), coords={"seconds": round(at, 3)})
+                for at, running in run["trace"]
+            ]
         return measurements
 
 
 def _request(params: VmiSteadyParams) -> run_vmi.VmiRequest:
     return run_vmi.VmiRequest(
-        "steady", [params.count], churn=params.churn, pause=params.pause, duration=params.duration, lock_timeout=params.lock_timeout
+        "steady",
+        [params.count],
+        churn=params.churn,
+        pause=params.pause,
+        duration=params.duration,
+        lock_timeout=params.lock_timeout,
     )

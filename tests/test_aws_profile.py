@@ -11,9 +11,7 @@ import pytest
 
 from perfdag.store import StoreError, open_store
 
-CREDENTIALS = (
-    "[default]\naws_access_key_id = STANDARD\naws_secret_access_key = 100%s\n[lab]\naws_access_key_id = LAB\naws_secret_access_key = x\n"
-)
+CREDENTIALS = "[default]\naws_access_key_id = STANDARD\naws_secret_access_key = 100%s\n[lab]\naws_access_key_id = LAB\naws_secret_access_key = x\n"
 
 
 @pytest.fixture
@@ -35,7 +33,11 @@ def server() -> Iterator[HTTPServer]:
             self.server.signed = self.headers["Authorization"]  # type: ignore[attr-defined]
             self.server.token = self.headers["x-amz-security-token"]  # type: ignore[attr-defined]
             self.send_response(200)
-            for name, value in (("Content-Length", "1"), ("ETag", '"1"'), ("Last-Modified", "Sun, 22 Nov 2026 03:00:00 GMT")):
+            for name, value in (
+                ("Content-Length", "1"),
+                ("ETag", '"1"'),
+                ("Last-Modified", "Sun, 22 Nov 2026 03:00:00 GMT"),
+            ):
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(b"1")
@@ -57,7 +59,9 @@ def signed(server: HTTPServer) -> tuple[str, str, str | None]:
     return key, region, server.token  # type: ignore[attr-defined]
 
 
-def test_the_default_profile_and_a_named_one_are_read(files: Path, server: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_profile_and_a_named_one_are_read(
+    files: Path, server: HTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = f"http://127.0.0.1:{server.server_port}"
     (files / "credentials").write_text(f"{CREDENTIALS}aws_session_token = T\n")
     (files / "config").write_text(
@@ -80,7 +84,11 @@ def test_the_default_profile_and_a_named_one_are_read(files: Path, server: HTTPS
     [
         ("nowhere", "", "AWS profile nowhere: The config profile (nowhere) could not be found"),
         ("lab", "SECRET\n", "AWS profile lab: Unable to parse config file"),
-        ("half", "[profile half]\naws_access_key_id = A\n", "AWS profile half: Partial credentials found in config-file"),
+        (
+            "half",
+            "[profile half]\naws_access_key_id = A\n",
+            "AWS profile half: Partial credentials found in config-file",
+        ),
     ],
 )
 def test_a_profile_that_cannot_be_used_is_a_clear_line(
@@ -99,7 +107,10 @@ def test_without_the_extra_a_profile_names_it(files: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "botocore.session", None)
     open_store("s3://bench/x")
     (files / "config").write_text("[default]\nregion = eu-west-1\n")
-    with pytest.raises(StoreError, match=r"an AWS profile needs boto3; pip install 'perfdag\[aws\]', or set AWS_ACCESS_KEY_ID"):
+    with pytest.raises(
+        StoreError,
+        match=r"an AWS profile needs boto3; pip install 'perfdag\[aws\]', or set AWS_ACCESS_KEY_ID",
+    ):
         open_store("s3://bench/x")
     monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "/var/run/token")
     monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/x")

@@ -25,14 +25,34 @@ def account(access: bool | int = True, name: str = "perfdag-run") -> Kube:
 
 def deployment(image: str) -> dict[str, Any]:
     spec = {"template": {"spec": {"containers": [{"image": image}]}}}
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "argo", "namespace": "argo"}, "spec": spec}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "argo", "namespace": "argo"},
+        "spec": spec,
+    }
 
 
 def definition(*fields: str) -> dict[str, Any]:
     templates = {"templates": {"items": {"properties": {each: {} for each in fields}}}}
-    spec = {"versions": [{"schema": {"openAPIV3Schema": {"properties": {"spec": {"properties": templates if fields else {}}}}}}]}
+    spec = {
+        "versions": [
+            {
+                "schema": {
+                    "openAPIV3Schema": {
+                        "properties": {"spec": {"properties": templates if fields else {}}}
+                    }
+                }
+            }
+        ]
+    }
     metadata = {"name": "workflowtemplates.argoproj.io"}
-    return {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": metadata, "spec": spec}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": metadata,
+        "spec": spec,
+    }
 
 
 @pytest.mark.parametrize(
@@ -61,14 +81,23 @@ async def test_argo_has_to_know_pending_timeout(objects: list[dict[str, Any]], s
         (account(name="another"), "missing", "there is no service account perfdag-run"),
     ],
 )
-async def test_an_account_is_there_and_has_its_rights_or_nobody_knows(kube: Kube, state: str, words: str) -> None:
-    found: Finding = await doctor_rights.account(kube, "bench", "perfdag-run", [("x", "podgroups", "create")], "install")
+async def test_an_account_is_there_and_has_its_rights_or_nobody_knows(
+    kube: Kube, state: str, words: str
+) -> None:
+    found: Finding = await doctor_rights.account(
+        kube, "bench", "perfdag-run", [("x", "podgroups", "create")], "install"
+    )
     assert found.state == state
     assert words in found.what
 
 
-@pytest.mark.parametrize(("access", "state", "words"), [(True, "ok", "you may submit"), (False, "missing", "you may not create workflows")])
-async def test_whoever_asks_may_submit_or_is_told_what_is_missing(access: bool, state: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("access", "state", "words"),
+    [(True, "ok", "you may submit"), (False, "missing", "you may not create workflows")],
+)
+async def test_whoever_asks_may_submit_or_is_told_what_is_missing(
+    access: bool, state: str, words: str
+) -> None:
     [found] = await doctor_rights.own(account(access), "bench")
     assert (found.state, found.what[: len(words)]) == (state, words)
 
@@ -88,7 +117,9 @@ async def test_a_claim_that_two_nodes_cannot_mount_is_found_where_batches_overla
     server = ApiServer()
     if modes is not None:
         metadata = {"name": "results", "namespace": "bench"}
-        server.add({"kind": "PersistentVolumeClaim", "metadata": metadata, "spec": {"accessModes": modes}})
+        server.add(
+            {"kind": "PersistentVolumeClaim", "metadata": metadata, "spec": {"accessModes": modes}}
+        )
     cluster = server.client()
     found = await claims.findings(cluster, "bench", "claim://results", parallel)
     assert [each.what[: len(words or "")] for each in found] == ([words] if words else [])
@@ -96,7 +127,11 @@ async def test_a_claim_that_two_nodes_cannot_mount_is_found_where_batches_overla
 
 
 def test_every_right_that_a_role_grants_is_asked_for() -> None:
-    roles = {each["metadata"]["name"]: each["rules"] for each in base(Installation(store="s3://b/r")) if each["kind"] == "Role"}
+    roles = {
+        each["metadata"]["name"]: each["rules"]
+        for each in base(Installation(store="s3://b/r"))
+        if each["kind"] == "Role"
+    }
     granted = {
         name: {
             (group, resource, verb)
@@ -121,7 +156,11 @@ def test_an_installation_on_a_real_api_server(s3_root: str) -> None:
     async def make(client: Kube) -> None:
         await client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         images = "localhost/nowhere-{name}:1"
-        for each in base(Installation(namespace=name, store=s3_root, namespaced=True, images=images, pull_policy="Never")):
+        for each in base(
+            Installation(
+                namespace=name, store=s3_root, namespaced=True, images=images, pull_policy="Never"
+            )
+        ):
             await client.apply(each)
         await client.delete(await client.resource("v1", "ServiceAccount"), "perfdag-finish", name)
 
@@ -138,4 +177,6 @@ def test_an_installation_on_a_real_api_server(s3_root: str) -> None:
     assert found[f"there is no service account perfdag-finish in {name}"].state == "missing"
     assert found["Argo's CRDs are of 4.1 or newer (they know pendingTimeout)"].state == "ok"
     [pod] = [each for what, each in found.items() if "did not start" in what]
-    assert "ErrImageNeverPull" in pod.what, "its pod is made of the installation's image, and was admitted"
+    assert "ErrImageNeverPull" in pod.what, (
+        "its pod is made of the installation's image, and was admitted"
+    )

@@ -24,7 +24,10 @@ from perfdag.missing_reason import (
 from perfdag.store import FolderStore
 
 BUDGET, BATCH = budget_spent(100, 0), MissingReason("batch", "failed", "no node", 0)
-PLAN, WORKFLOW = MissingReason("plan", "failed", "forbidden"), MissingReason("workflow", "missing", "stopped")
+PLAN, WORKFLOW = (
+    MissingReason("plan", "failed", "forbidden"),
+    MissingReason("workflow", "missing", "stopped"),
+)
 
 
 @pytest.mark.parametrize(

@@ -23,20 +23,37 @@ def template(made: Installation) -> Object:
     with kind(
         name=NAME,
         **where,
-        labels={"app.kubernetes.io/name": "perfdag", "app.kubernetes.io/managed-by": "perfdag", **made.labels},
-        annotations={"workflows.argoproj.io/description": "Fails if the newest run of a suite is too old."},
+        labels={
+            "app.kubernetes.io/name": "perfdag",
+            "app.kubernetes.io/managed-by": "perfdag",
+            **made.labels,
+        },
+        annotations={
+            "workflows.argoproj.io/description": "Fails if the newest run of a suite is too old."
+        },
         entrypoint="age-pod",
         service_account_name="perfdag-measure",
         arguments=[
             Parameter(name="suitename", description="name of the suite"),
-            Parameter(name="maxage", description="age above which the newest run is too old, for example 26h"),
-            Parameter(name="store", value=made.store, description="s3://bucket/prefix or claim://NAME"),
-            *(Parameter(name=name, value="", description="not used") for name in ("run", "trigger")),
+            Parameter(
+                name="maxage",
+                description="age above which the newest run is too old, for example 26h",
+            ),
+            Parameter(
+                name="store", value=made.store, description="s3://bucket/prefix or claim://NAME"
+            ),
+            *(
+                Parameter(name=name, value="", description="not used")
+                for name in ("run", "trigger")
+            ),
         ],
         ttl_strategy=m.TTLStrategy(seconds_after_completion=made.keep),
         pod_gc=m.PodGC(strategy="OnPodCompletion", delete_delay_duration=f"{made.keep_pods}s"),
-        pod_metadata=m.Metadata(annotations={"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}),
-        image_pull_secrets=[m.LocalObjectReference(name=name) for name in made.pull_secrets] or None,
+        pod_metadata=m.Metadata(
+            annotations={"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}
+        ),
+        image_pull_secrets=[m.LocalObjectReference(name=name) for name in made.pull_secrets]
+        or None,
     ) as w:
         suite, max_age = "{{workflow.parameters.suitename}}", "{{workflow.parameters.maxage}}"
         container(
@@ -54,7 +71,9 @@ def template(made: Installation) -> Object:
     return document
 
 
-def cron(namespace: str, suite: str, max_age: int, store: str = "", cluster_scope: bool = False) -> Object:
+def cron(
+    namespace: str, suite: str, max_age: int, store: str = "", cluster_scope: bool = False
+) -> Object:
     """Return the CronWorkflow that fails once a day while the newest run is older than `max_age` seconds."""
     parameters = {"suitename": suite, "maxage": f"{max_age}s"} | ({"store": store} if store else {})
     workflow = CronWorkflow(

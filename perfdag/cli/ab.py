@@ -39,15 +39,38 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("suite", nargs="?", metavar="SUITE", help="suite file (variant A where a second is given)")
-    parser.add_argument("other", nargs="?", metavar="SUITE_B", help="suite file of variant B")
-    parser.add_argument("--a", metavar="ENTRY.PARAM=V", action="append", default=[], help="setting of variant A, as --set of `perfdag run`")
-    parser.add_argument("--b", metavar="ENTRY.PARAM=V", action="append", default=[], help="setting of variant B")
-    parser.add_argument("--set", metavar="ENTRY.PARAM=V", action="append", default=[], dest="settings", help="setting of both")
     parser.add_argument(
-        "--only", metavar="GLOB", action="append", default=[], help="only points whose entry, `entry/label` or id matches; again: or this"
+        "suite", nargs="?", metavar="SUITE", help="suite file (variant A where a second is given)"
     )
-    parser.add_argument("--blocks", metavar="N", type=int, default=10, help="blocks of ABBA, 8 to 40 (default 10)")
+    parser.add_argument("other", nargs="?", metavar="SUITE_B", help="suite file of variant B")
+    parser.add_argument(
+        "--a",
+        metavar="ENTRY.PARAM=V",
+        action="append",
+        default=[],
+        help="setting of variant A, as --set of `perfdag run`",
+    )
+    parser.add_argument(
+        "--b", metavar="ENTRY.PARAM=V", action="append", default=[], help="setting of variant B"
+    )
+    parser.add_argument(
+        "--set",
+        metavar="ENTRY.PARAM=V",
+        action="append",
+        default=[],
+        dest="settings",
+        help="setting of both",
+    )
+    parser.add_argument(
+        "--only",
+        metavar="GLOB",
+        action="append",
+        default=[],
+        help="only points whose entry, `entry/label` or id matches; again: or this",
+    )
+    parser.add_argument(
+        "--blocks", metavar="N", type=int, default=10, help="blocks of ABBA, 8 to 40 (default 10)"
+    )
     parser.add_argument(
         "--within",
         metavar="SHARE",
@@ -58,13 +81,28 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         metavar="ROOT",
         help="folder or s3://bucket/prefix (default: the suite's, else ./perfdag-results; with --submit the installation's)",
     )
-    parser.add_argument("--resume", metavar="RUN", help="continue an interrupted one, or show a finished one again")
-    parser.add_argument("--submit", action="store_true", help="on the cluster of the current context, where `perfdag install` was done")
-    parser.add_argument("--namespace", "-n", default="perfdag", help="with --submit: namespace of the installation (default: perfdag)")
     parser.add_argument(
-        "--watch", action="store_true", help="with --submit: follow the run, then print the outcome and end with its exit code"
+        "--resume", metavar="RUN", help="continue an interrupted one, or show a finished one again"
     )
-    parser.add_argument("--all", action="store_true", help="every series, not the headline ones only")
+    parser.add_argument(
+        "--submit",
+        action="store_true",
+        help="on the cluster of the current context, where `perfdag install` was done",
+    )
+    parser.add_argument(
+        "--namespace",
+        "-n",
+        default="perfdag",
+        help="with --submit: namespace of the installation (default: perfdag)",
+    )
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="with --submit: follow the run, then print the outcome and end with its exit code",
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="every series, not the headline ones only"
+    )
     parser.add_argument("--chart", metavar="FILE", help="forest plot, .svg or .png")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="the outcome as JSON on stdout")
@@ -103,7 +141,9 @@ def run(args: argparse.Namespace) -> int:
             restore(store, plan)
     end_once()
     again = f"perfdag ab --resume {duel.a.run_id}" + (f" --store {root}" if root else "")
-    again += f" --within {shlex.quote(args.within)}" if args.resume and args.within else ""  # a limit given at the start is in the plan
+    again += (
+        f" --within {shlex.quote(args.within)}" if args.resume and args.within else ""
+    )  # a limit given at the start is in the plan
     try:
         _measure(duel, store)
     except KeyboardInterrupt:
@@ -166,7 +206,11 @@ def prepared(args: argparse.Namespace) -> "tuple[Duel, str | None] | str":
         if plan.trigger != "ab":
             return f"run {args.resume} is not one of `perfdag ab`"
         duel = recall(*variants(store, plan))
-        return (duel if limit is None else replace(duel, a=replace(duel.a, options={**duel.a.options, "within": limit}))), args.store
+        return (
+            duel
+            if limit is None
+            else replace(duel, a=replace(duel.a, options={**duel.a.options, "within": limit}))
+        ), args.store
     if args.suite is None:
         return "name a suite file, or --resume RUN"
     if args.other is None and not args.a and not args.b:
@@ -209,14 +253,24 @@ def _measure(duel: "Duel", store: "Store") -> None:
     watcher = _Lines(len(duel.a.order) + len(duel.b.order))
     plans = {"A": duel.a, "B": duel.b}
     leads = {
-        letter: MeasuringLoop(plan, Rescuing(store, plan.run_id), Site(hosts_for=local_hosts, refuses=needs_cluster), watcher)
+        letter: MeasuringLoop(
+            plan,
+            Rescuing(store, plan.run_id),
+            Site(hosts_for=local_hosts, refuses=needs_cluster),
+            watcher,
+        )
         for letter, plan in plans.items()
     }
     expected = short_seconds(duel.a.seconds() + duel.b.seconds())
-    print(f"ab {duel.a.run_id} and {duel.b.run_id}: {len(duel.blocks)} blocks, {watcher.total} samples, about {expected}", file=sys.stderr)
+    print(
+        f"ab {duel.a.run_id} and {duel.b.run_id}: {len(duel.blocks)} blocks, {watcher.total} samples, about {expected}",
+        file=sys.stderr,
+    )
     budget = duel.a.budget
     deadline = time.monotonic() + budget if budget else None
-    for i, (letter, repetition) in enumerate([("A", 0), ("B", 0), *duel.rounds()], -2):  # warm-up rounds first
+    for i, (letter, repetition) in enumerate(
+        [("A", 0), ("B", 0), *duel.rounds()], -2
+    ):  # warm-up rounds first
         if i >= 0 and i % 4 == 0:
             print(
                 f"block {i // 4 + 1} of {len(duel.blocks)}  {duel.blocks[i // 4]}  {watcher.done} of {watcher.total} samples",
@@ -224,5 +278,7 @@ def _measure(duel: "Duel", store: "Store") -> None:
             )
         if not leads[letter].measure(positions(plans[letter], repetition), deadline=deadline):
             for lead in leads.values():
-                missing_reason.write(lead.store, lead.plan.run_id, missing_reason.budget_spent(budget or 0))
+                missing_reason.write(
+                    lead.store, lead.plan.run_id, missing_reason.budget_spent(budget or 0)
+                )
             break

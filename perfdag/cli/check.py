@@ -38,8 +38,16 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     )
     parser.add_argument("run_id", metavar="RUN", help="run id, the beginning of it, or `last`")
     add_store(parser)
-    parser.add_argument("--suite-file", metavar="FILE", help="take `checks` from this suite file (default: as the run had them)")
-    parser.add_argument("--acks", metavar="FILE", help="acknowledgements (default ./acks.yaml, else acks.yaml in the store)")
+    parser.add_argument(
+        "--suite-file",
+        metavar="FILE",
+        help="take `checks` from this suite file (default: as the run had them)",
+    )
+    parser.add_argument(
+        "--acks",
+        metavar="FILE",
+        help="acknowledgements (default ./acks.yaml, else acks.yaml in the store)",
+    )
     parser.add_argument(
         "--max-age",
         metavar="DURATION",
@@ -49,9 +57,16 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser.add_argument("--junit", metavar="FILE", help="write JUnit XML")
     parser.add_argument("--markdown", metavar="FILE", help="write a Markdown summary (`-`: stdout)")
     parser.add_argument(
-        "--webhook", metavar="URL", default=os.environ.get("PERFDAG_WEBHOOK"), help="post one JSON message a cause (PERFDAG_WEBHOOK)"
+        "--webhook",
+        metavar="URL",
+        default=os.environ.get("PERFDAG_WEBHOOK"),
+        help="post one JSON message a cause (PERFDAG_WEBHOOK)",
     )
-    parser.add_argument("--confirm", action="store_true", help="measure suspicious points twice more on this machine, then check again")
+    parser.add_argument(
+        "--confirm",
+        action="store_true",
+        help="measure suspicious points twice more on this machine, then check again",
+    )
     parser.add_argument("--json", action="store_true", help="the gate as JSON on stdout")
     parser.set_defaults(run=run)
 
@@ -73,7 +88,9 @@ def run(args: argparse.Namespace) -> int:
         here = measured_here(store, run_id)
         if args.confirm and not here:
             there = "a scheduled run measures its suspicious points again there by itself; any other: perfdag submit SUITE --only ENTRY"
-            raise SelectionError(f"run {run_id} was measured on a cluster, and samples of this machine are not its; {there}")
+            raise SelectionError(
+                f"run {run_id} was measured on a cluster, and samples of this machine are not its; {there}"
+            )
         accepted, file = read_acks(args.acks, store)
         rules = Rules(read_checks(store, run_id, args.suite_file), accepted, file)
         gate = night(store, suite, run_id, rules)
@@ -219,6 +236,8 @@ def measure_again(store: "Store", gate: "Gate") -> None:
     from perfdag.runs import load_plan
 
     for each in begin(store, load_plan(store, gate.run), {one.point for one in gate.confirm}):
-        print(f"confirm {each.run_id}: {', '.join(one.name for one in gate.confirm)}", file=sys.stderr)
+        print(
+            f"confirm {each.run_id}: {', '.join(one.name for one in gate.confirm)}", file=sys.stderr
+        )
         _measure(each, store)
         collect(store, each)

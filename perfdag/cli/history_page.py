@@ -49,7 +49,9 @@ def worth_drawing(series: "list[Series]") -> "list[Series]":
     return sorted(chosen, key=lambda each: -each.findings[-1].index if each.findings else 1)
 
 
-def draw(trends: "Trends", shown: "list[Series]", noise: "list[tuple[str, Noise]]") -> "dict[str, Figure]":
+def draw(
+    trends: "Trends", shown: "list[Series]", noise: "list[tuple[str, Noise]]"
+) -> "dict[str, Figure]":
     """Small multiples, the overview of the newest runs and where the noise is, by file name."""
     from perfdag.charts import history as charts
     from perfdag.history import NEWEST, overview
@@ -60,7 +62,9 @@ def draw(trends: "Trends", shown: "list[Series]", noise: "list[tuple[str, Noise]
         if changed
         else f"{trends.suite}: no change of level in {len(shown)} series"
     )
-    figures = {f"history-{i}": fig for i, fig in enumerate(charts.pages(shown, trends.runs, title), 1)}
+    figures = {
+        f"history-{i}": fig for i, fig in enumerate(charts.pages(shown, trends.runs, title), 1)
+    }
     recent = trends.runs[-NEWEST:]
     figures["overview"] = charts.overview(
         [each.name for each in shown],

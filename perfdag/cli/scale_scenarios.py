@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_OF_SCENARIO = {"step": "capacity", "churn": "steady", "pause": "steady", "duration": "steady", "cooldown": "ladder"}
+_OF_SCENARIO = {
+    "step": "capacity",
+    "churn": "steady",
+    "pause": "steady",
+    "duration": "steady",
+    "cooldown": "ladder",
+}
 
 
 def vmi(args: argparse.Namespace) -> int:
@@ -49,24 +55,32 @@ def vmi(args: argparse.Namespace) -> int:
         timeout=args.timeout,
         variables=scale_verbs.variables_of(args.var),
         gates=own if args.no_api_gates else gates.with_slo(own),
-        prometheus=Prometheus(args.prometheus, args.prometheus_token_file, args.prometheus_ca_file) if args.prometheus else None,
+        prometheus=Prometheus(args.prometheus, args.prometheus_token_file, args.prometheus_ca_file)
+        if args.prometheus
+        else None,
         log=scale_verbs.log,
         seen=seen,
     )
     request = VmiRequest(args.scenario, args.count, lock_timeout=args.lock_timeout, **options)
     try:
         outcome = scale_verbs.on_cluster(
-            args, _check_folder_first(args.output_dir, lambda kube: measure(kube, spec, request)), connections(args.parallel)
+            args,
+            _check_folder_first(args.output_dir, lambda kube: measure(kube, spec, request)),
+            connections(args.parallel),
         )
     except BaseException:
         if measured:
-            _write_results(args.output_dir, measured, None)  # whether they were alone is known only now
+            _write_results(
+                args.output_dir, measured, None
+            )  # whether they were alone is known only now
             scale_verbs.log(
                 f"measured before: {', '.join(str(result.count) for result in measured)} VMIs; their files are in {args.output_dir}"
             )
         raise
     _print_results(args.output_dir, outcome.results, outcome.capacity)
-    answered = outcome.capacity is not None and outcome.capacity.passed and not outcome.capacity.no_data
+    answered = (
+        outcome.capacity is not None and outcome.capacity.passed and not outcome.capacity.no_data
+    )
     if answered and not any(result.disturbed for result in outcome.results):
         return 0  # what ended the search is its answer
     return _code(outcome.results)
@@ -91,7 +105,10 @@ def scenario(args: argparse.Namespace) -> int:
     )
     if min(spec.count, spec.workers, spec.parallel) < 1:
         raise ValueError("--count, --workers and --parallel are 1 or more")
-    measure = _check_folder_first(args.output_dir, lambda kube: workloads.exclusive(kube, spec, args.scenario, args.lock_timeout))
+    measure = _check_folder_first(
+        args.output_dir,
+        lambda kube: workloads.exclusive(kube, spec, args.scenario, args.lock_timeout),
+    )
     result = scale_verbs.on_cluster(args, measure, connections(args.parallel))
     _print_results(args.output_dir, [result], None)
     for name in workloads.FIGURES:
@@ -100,7 +117,9 @@ def scenario(args: argparse.Namespace) -> int:
     return _code([result])
 
 
-def _check_folder_first(folder: Path, work: "Callable[[Kube], Awaitable[T]]") -> "Callable[[Kube], Awaitable[T]]":
+def _check_folder_first(
+    folder: Path, work: "Callable[[Kube], Awaitable[T]]"
+) -> "Callable[[Kube], Awaitable[T]]":
     """Refuse the work if workloads of the folder's submission still exist."""
 
     async def checked(kube: "Kube") -> T:
@@ -135,11 +154,20 @@ def _write_results(folder: Path, results: "list[Result]", capacity: "Capacity | 
     from perfdag.steps.scale.files import remove_outputs
 
     folder.mkdir(parents=True, exist_ok=True)
-    remove_outputs(folder, ("stages.parquet", "summary.json", "perf-audit-results.json"), submission=True)
+    remove_outputs(
+        folder, ("stages.parquet", "summary.json", "perf-audit-results.json"), submission=True
+    )
     table.write_rows(folder / "stages.parquet", [row for result in results for row in result.rows])
     table.write_json(folder / "perf-audit-results.json", table.audit(results))
     runs = [
-        {"scenario": r.scenario, "count": r.count, "run": r.run, "figures": r.figures, "facts": r.facts, "calls": r.calls}
+        {
+            "scenario": r.scenario,
+            "count": r.count,
+            "run": r.run,
+            "figures": r.figures,
+            "facts": r.facts,
+            "calls": r.calls,
+        }
         | {
             "verdicts": [{**asdict(verdict), "gate": str(verdict.gate)} for verdict in r.verdicts],
             "error": r.error,
@@ -148,7 +176,9 @@ def _write_results(folder: Path, results: "list[Result]", capacity: "Capacity | 
         | {"trace": r.trace}
         for r in results
     ]
-    table.write_json(folder / "summary.json", {"runs": runs, "capacity": asdict(capacity) if capacity else None})
+    table.write_json(
+        folder / "summary.json", {"runs": runs, "capacity": asdict(capacity) if capacity else None}
+    )
 
 
 def _code(results: "list[Result]") -> int:

@@ -34,13 +34,26 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("suite", nargs="?", metavar="SUITE", help="suite file; not needed with --resume")
+    parser.add_argument(
+        "suite", nargs="?", metavar="SUITE", help="suite file; not needed with --resume"
+    )
     add_suite_options(parser)
     parser.add_argument(
-        "--store", metavar="ROOT", help="s3://bucket/prefix or claim://NAME (default: the suite's, else the installation's)"
+        "--store",
+        metavar="ROOT",
+        help="s3://bucket/prefix or claim://NAME (default: the suite's, else the installation's)",
     )
-    parser.add_argument("--namespace", "-n", default="perfdag", help="namespace of the installation (default: perfdag)")
-    parser.add_argument("--watch", action="store_true", help="follow the run, then print its table and end with its exit code")
+    parser.add_argument(
+        "--namespace",
+        "-n",
+        default="perfdag",
+        help="namespace of the installation (default: perfdag)",
+    )
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="follow the run, then print its table and end with its exit code",
+    )
     parser.add_argument(
         "--resume",
         metavar="RUN",
@@ -72,7 +85,12 @@ def run(args: argparse.Namespace) -> int:
     given = place.given.get("store") or ""
     if made:
         loaded, plan = made
-        known = Run(plan.run_id, _root(args, loaded, given), plan.suite, int(plan.options.get("priority", 0)))
+        known = Run(
+            plan.run_id,
+            _root(args, loaded, given),
+            plan.suite,
+            int(plan.options.get("priority", 0)),
+        )
     else:
         try:
             known = continued(args.resume, args.namespace, args.store, given)
@@ -104,7 +122,9 @@ def _check(args: argparse.Namespace) -> "tuple[Loaded, Plan]":
     plan = make_plan(loaded, only=args.only)
     check_size(plan)
     warn(plan)
-    plan.where = {"namespace": args.namespace}  # so that nobody goes on with it elsewhere, also before its first step
+    plan.where = {
+        "namespace": args.namespace
+    }  # so that nobody goes on with it elsewhere, also before its first step
     return loaded, plan
 
 
@@ -113,7 +133,10 @@ def warn(plan: "Plan") -> None:
     from perfdag.steps.devices import without_gpu
 
     for name, why in without_gpu(plan).items():
-        print(f"entry {name}: {why}, but its pods ask for no GPU; add resources: {{nvidia.com/gpu: 1}}", file=sys.stderr)
+        print(
+            f"entry {name}: {why}, but its pods ask for no GPU; add resources: {{nvidia.com/gpu: 1}}",
+            file=sys.stderr,
+        )
 
 
 def _root(args: argparse.Namespace, loaded: "Loaded", given: str) -> str:
@@ -133,7 +156,10 @@ def _stored(plan: "Plan", root: str) -> bool:
     try:
         open_store(root).put(f"runs/{plan.run_id}/plan.json", plan.dump())
     except StoreError as error:
-        print(f"the store is not reached from here ({error}); the suite travels with the workflow", file=sys.stderr)
+        print(
+            f"the store is not reached from here ({error}); the suite travels with the workflow",
+            file=sys.stderr,
+        )
         return False
     return True
 
@@ -143,7 +169,9 @@ def _in_parameters(args: argparse.Namespace, loaded: "Loaded") -> dict[str, str]
 
     told = {"suite": parameter(args.suite, loaded)}
     if args.settings or args.only:
-        told["options"] = base64.b64encode(orjson.dumps({"settings": args.settings, "only": args.only})).decode()
+        told["options"] = base64.b64encode(
+            orjson.dumps({"settings": args.settings, "only": args.only})
+        ).decode()
     return told
 
 
@@ -156,7 +184,16 @@ def parameter(file: str, loaded: "Loaded") -> str:
     encoded = base64.b64encode(inline(loaded).encode()).decode()
     if len(encoded) > SUITE_BYTES:
         more = "submit it with an s3:// store that is reached from here, or put it there and argo submit -p url=KEY"
-        raise BadDocument([Problem(file, 1, "", f"{len(encoded):,} bytes in base64 are more than a parameter may have; {more}")])
+        raise BadDocument(
+            [
+                Problem(
+                    file,
+                    1,
+                    "",
+                    f"{len(encoded):,} bytes in base64 are more than a parameter may have; {more}",
+                )
+            ]
+        )
     return encoded
 
 
@@ -236,7 +273,14 @@ async def _log(kube: "Kube", view: "View", step: str, namespace: str) -> None:
     from perfdag.kube import KubeError
 
     node = view.last(step)
-    pod = next((each for each in view.pods if node and each.name.endswith(node["id"].rpartition("-")[2]) and step in each.name), None)
+    pod = next(
+        (
+            each
+            for each in view.pods
+            if node and each.name.endswith(node["id"].rpartition("-")[2]) and step in each.name
+        ),
+        None,
+    )
     if pod is None:
         return
     try:
@@ -252,6 +296,9 @@ async def _end(kube: "Kube", view: "View", namespace: str, why: list[str]) -> in
     for step in (["plan"] if planned != 0 else []) + (["finish"] if planned != 2 else []):
         await _log(kube, view, step, namespace)
     if code is None:
-        print(f"workflow {view.name} {view.phase}: {'; '.join([view.message] if view.message else why[:3])}", file=sys.stderr)
+        print(
+            f"workflow {view.name} {view.phase}: {'; '.join([view.message] if view.message else why[:3])}",
+            file=sys.stderr,
+        )
         return 1
     return code

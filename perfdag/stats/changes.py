@@ -150,7 +150,9 @@ def _steps(x: Array) -> Floats:
     below = x[:, :, None] <= order[None, :, :-1]
     # N_r is r + 1 except between equal values, where the gap and so the whole column is zero.
     scaled = (below - np.arange(1, n) / n) * np.sqrt(np.diff(order, axis=1))
-    steps: Floats = scaled.astype(np.float32)  # half the memory to move; comparisons below leave room for it
+    steps: Floats = scaled.astype(
+        np.float32
+    )  # half the memory to move; comparisons below leave room for it
     return steps
 
 
@@ -164,7 +166,9 @@ def _energies(rows: Floats, ks: NDArray[np.int64]) -> Array:
     return result
 
 
-def _any_split_beats_chance(steps: Floats, ks: NDArray[np.int64], observed: float, rng: np.random.Generator) -> bool:
+def _any_split_beats_chance(
+    steps: Floats, ks: NDArray[np.int64], observed: float, rng: np.random.Generator
+) -> bool:
     """Permutation test of the best split, given up as soon as too many permutations do as well."""
     permutations, allowed = LOOSE
     n, bar, exceeded = len(steps), observed * (1 - 1e-5), 0
@@ -187,7 +191,9 @@ def _split_beats_chance(x: Array, k: int, rng: np.random.Generator) -> bool:
     smaller = min(k, x.size - k)
     for start in range(0, permutations, 37):  # as much as stays in the cache
         chunk = min(37, permutations - start)
-        picked = np.argpartition(rng.random((chunk, x.size), dtype=np.float32), smaller - 1, axis=1)[:, :smaller]
+        picked = np.argpartition(
+            rng.random((chunk, x.size), dtype=np.float32), smaller - 1, axis=1
+        )[:, :smaller]
         sums = steps.take(picked.T, axis=0).sum(axis=0)
         exceeded += int((np.einsum("pr,pr->p", sums, sums) >= bar).sum())
         if exceeded > allowed:
@@ -227,7 +233,9 @@ def _merge(x: Array, cuts: list[int], gate: float, rng: np.random.Generator) -> 
     return cuts
 
 
-def _describe(values: Array, x: Array, scale: Scale, kept: NDArray[np.int64], a: int, k: int, b: int) -> Change:
+def _describe(
+    values: Array, x: Array, scale: Scale, kept: NDArray[np.int64], a: int, k: int, b: int
+) -> Change:
     left, right = _sides(x, a, k, b)
     _, difference, noise = _judge(left, right, 0.0)
     error = 2 * noise * math.sqrt(math.pi / 2 * (1 / left.size + 1 / right.size))
@@ -244,7 +252,9 @@ def _describe(values: Array, x: Array, scale: Scale, kept: NDArray[np.int64], a:
     )
 
 
-def moved_at(values: ArrayLike, index: int, series_id: str, *, min_effect: float = MIN_EFFECT) -> Change | None:
+def moved_at(
+    values: ArrayLike, index: int, series_id: str, *, min_effect: float = MIN_EFFECT
+) -> Change | None:
     """Return the change of level at one given run, if there is one by the same gate and strict test; else None.
 
     `index` counts the values as given. It asks whether a series moved where another one did (a canary, a relative).

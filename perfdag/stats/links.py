@@ -23,7 +23,9 @@ class Slow:
     effect: float
 
 
-def slow(values: Mapping[Link, ArrayLike], higher_is_better: bool, *, min_effect: float = 0.05) -> list[Slow]:
+def slow(
+    values: Mapping[Link, ArrayLike], higher_is_better: bool, *, min_effect: float = 0.05
+) -> list[Slow]:
     """Name slow nodes, then slow links, the worst first; `values` are those of one metric by the two nodes of a pair.
 
     A node with three partners or more is judged by its median over all its pairs (perfdag.stats.nodes.outliers); one with fewer, as in a
@@ -40,17 +42,32 @@ def slow(values: Mapping[Link, ArrayLike], higher_is_better: bool, *, min_effect
     worse = {link: sign * middle(scale.apply(array)) for link, array in groups.items()}
     of = {name: [link for link in groups if name in link] for name in nodes}
     partners = min(len(links) for links in of.values())
-    named = _by_median(groups, of, sign, min_effect) if partners >= 3 else _by_best(worse, of, scale, sign, min_effect)
+    named = (
+        _by_median(groups, of, sign, min_effect)
+        if partners >= 3
+        else _by_best(worse, of, scale, sign, min_effect)
+    )
     bad = {name for each in named for name in each.names}
     return named + _links(worse, of, bad, scale, sign, min_effect)
 
 
-def _by_median(groups: Mapping[Link, Array], of: Mapping[str, list[Link]], sign: float, min_effect: float) -> list[Slow]:
-    found = outliers({name: np.concatenate([groups[link] for link in links]) for name, links in of.items()}, min_effect=min_effect)
+def _by_median(
+    groups: Mapping[Link, Array], of: Mapping[str, list[Link]], sign: float, min_effect: float
+) -> list[Slow]:
+    found = outliers(
+        {name: np.concatenate([groups[link] for link in links]) for name, links in of.items()},
+        min_effect=min_effect,
+    )
     return [Slow((each.node,), each.effect) for each in found if each.effect * sign > 0]
 
 
-def _by_best(worse: Mapping[Link, float], of: Mapping[str, list[Link]], scale: Scale, sign: float, min_effect: float) -> list[Slow]:
+def _by_best(
+    worse: Mapping[Link, float],
+    of: Mapping[str, list[Link]],
+    scale: Scale,
+    sign: float,
+    min_effect: float,
+) -> list[Slow]:
     found = []
     for name, links in of.items():
         others = np.array([each for link, each in worse.items() if name not in link])
@@ -63,7 +80,12 @@ def _by_best(worse: Mapping[Link, float], of: Mapping[str, list[Link]], scale: S
 
 
 def _links(
-    worse: Mapping[Link, float], of: Mapping[str, list[Link]], bad: set[str], scale: Scale, sign: float, min_effect: float
+    worse: Mapping[Link, float],
+    of: Mapping[str, list[Link]],
+    bad: set[str],
+    scale: Scale,
+    sign: float,
+    min_effect: float,
 ) -> list[Slow]:
     off: dict[Link, float] = {}
     for link in worse:

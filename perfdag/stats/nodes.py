@@ -43,12 +43,16 @@ def outliers(values: Mapping[str, ArrayLike], *, min_effect: float = 0.05) -> li
     standard errors, of which the noise is the larger of how the others differ among themselves and how well the
     medians are known. Fewer than four nodes with three values each: nobody is named.
     """
-    groups = {node: array for node, v in values.items() if (array := finite(v)).size >= FEWEST_VALUES}
+    groups = {
+        node: array for node, v in values.items() if (array := finite(v)).size >= FEWEST_VALUES
+    }
     if len(groups) < FEWEST_NODES:
         return []
     scale = scale_for(np.concatenate(list(groups.values())))
     levels = {node: float(np.median(scale.apply(array))) for node, array in groups.items()}
-    residuals = np.concatenate([scale.apply(array) - levels[node] for node, array in groups.items()])
+    residuals = np.concatenate(
+        [scale.apply(array) - levels[node] for node, array in groups.items()]
+    )
     # Residuals around a median of n are too small by about (n - 1) / n in variance.
     shrink = math.sqrt(residuals.size / max(1, residuals.size - len(groups)))
     within = 1.4826 * float(np.median(np.abs(residuals))) * shrink
@@ -63,7 +67,9 @@ def outliers(values: Mapping[str, ArrayLike], *, min_effect: float = 0.05) -> li
         noise = max(between, known)
         off = level - middle
         if abs(off) > max(scale.gate(min_effect), GATE * noise):
-            found.append(Outlier(node, scale.effect(off), abs(off) / noise if noise else math.inf, int(n)))
+            found.append(
+                Outlier(node, scale.effect(off), abs(off) / noise if noise else math.inf, int(n))
+            )
     return sorted(found, key=lambda each: -abs(each.effect))
 
 
@@ -74,7 +80,11 @@ def confirming(points: int, nodes: int) -> int:
     binomial tail, which the nodes share (Bonferroni). One point needs itself alone.
     """
     once = ALPHA / nodes
-    return next(k for k in range(1, points + 1) if k == points or nodes * (1 - binomial_tail(points, k - 1, once)) <= ALPHA * (1 + 1e-9))
+    return next(
+        k
+        for k in range(1, points + 1)
+        if k == points or nodes * (1 - binomial_tail(points, k - 1, once)) <= ALPHA * (1 + 1e-9)
+    )
 
 
 def lone_gate(points: int) -> float:

@@ -37,7 +37,9 @@ class Noise:
         return self.between is not None and self.between > INFORMATIONAL
 
 
-def detectable(floor: float, before: int = 20, after: int = 3, alpha: float = 0.01, power: float = 0.9) -> float:
+def detectable(
+    floor: float, before: int = 20, after: int = 3, alpha: float = 0.01, power: float = 0.9
+) -> float:
     """Return the smallest relative step found with `power` at two-sided `alpha`, by Student's t (two-sample).
 
     (t_{1-alpha/2} + t_power) * floor * sqrt(1/before + 1/after) on the log scale, the quantiles from the normal ones by
@@ -70,4 +72,6 @@ def noise_of(repetitions: Sequence[ArrayLike], by_node: Mapping[str, ArrayLike])
         own = max(between**2 - 1.57 * within**2 / typical, (0.1 * between) ** 2)
         wanted = min(10, max(3, math.ceil(1.57 * within**2 / own))) if own > 0 else 10
     floor = between if between is not None and math.isfinite(between) else None
-    return Noise(within, floor, nodes, None if floor is None else detectable(floor), wanted, len(runs))
+    return Noise(
+        within, floor, nodes, None if floor is None else detectable(floor), wanted, len(runs)
+    )

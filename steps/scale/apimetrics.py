@@ -64,7 +64,12 @@ def add(total: Scrape, line: bytes) -> None:
     labels = dict(_label(part) for part in labels_text.decode().split('",') if part)
     if labels.get("dry_run"):
         return
-    call = (labels.get("verb", ""), labels.get("resource", ""), labels.get("subresource", ""), labels.get("scope", ""))
+    call = (
+        labels.get("verb", ""),
+        labels.get("resource", ""),
+        labels.get("subresource", ""),
+        labels.get("scope", ""),
+    )
     if call[0] in _SKIPPED or not call[1] or call[2] in _SKIPPED_SUBRESOURCES:
         return
     bound = math.inf if labels["le"] == "+Inf" else float(labels["le"])
@@ -120,7 +125,9 @@ def delta(before: Scrape, after: Scrape, p: float = 0.99) -> list[Calls]:
     return sorted(delta_calls, key=lambda calls: -calls.count)
 
 
-def quantile(buckets: Mapping[float, float], p: float) -> tuple[float | None, float | None, float | None]:
+def quantile(
+    buckets: Mapping[float, float], p: float
+) -> tuple[float | None, float | None, float | None]:
     """Return the interpolated p-quantile of cumulative buckets and the bounds of its bucket.
 
     The last bucket gives its lower bound.
@@ -165,7 +172,10 @@ def slowest(calls: Sequence[Calls], bulk: str = "") -> float | None:
     other requests were made, and None if the last bucket has no end.
     """
     wanted = [call for call in calls if (call.verb == bulk if bulk else call.single)]
-    ends = [min(bound for bound, count in call.buckets.items() if count >= call.count) for call in wanted]
+    ends = [
+        min(bound for bound, count in call.buckets.items() if count >= call.count)
+        for call in wanted
+    ]
     slowest_end = max(ends, default=0.0 if calls and bulk else math.inf)
     return None if math.isinf(slowest_end) else slowest_end
 
@@ -194,8 +204,14 @@ def gate_latencies(phases: Phases, whole: Sequence[Calls]) -> dict[str, float | 
     worse: dict[str, float | None] = {}
     for name, value in together.items():
         values = [latency[name] for latency in by_phase]
-        present = [latency for latency in (*values, value if None in values else None) if latency is not None]
-        worse[name] = value if name.endswith("_slowest") else max(present, default=None)  # None of a phase: slower than any bound
+        present = [
+            latency
+            for latency in (*values, value if None in values else None)
+            if latency is not None
+        ]
+        worse[name] = (
+            value if name.endswith("_slowest") else max(present, default=None)
+        )  # None of a phase: slower than any bound
     return worse
 
 
@@ -206,13 +222,23 @@ def named_figures(calls: Sequence[Calls]) -> dict[str, float | None]:
 
 def deletion_figures(phases: Phases) -> dict[str, float | None]:
     """Those of the deletion, with `deletion/` before their names."""
-    return {f"{DELETION}/{name}": value for name, value in named_figures(phases.get(DELETION, [])).items()}
+    return {
+        f"{DELETION}/{name}": value
+        for name, value in named_figures(phases.get(DELETION, [])).items()
+    }
 
 
 def call_records(phases: Phases) -> list[dict[str, Any]]:
     """List all kinds of requests by phase: count, and p99 with its error bar in seconds."""
     return [
-        {"phase": phase, "call": call.name, "count": call.count, "p99_s": call.p99, "low_s": call.low, "high_s": call.high}
+        {
+            "phase": phase,
+            "call": call.name,
+            "count": call.count,
+            "p99_s": call.p99,
+            "low_s": call.low,
+            "high_s": call.high,
+        }
         for phase, calls in phases.items()
         for call in calls
     ]

@@ -29,10 +29,24 @@ async def addresses(kube: Kube) -> list[str]:
     Raises KubeError.
     """
     hosts_and_ports: set[str] = set()
-    for endpoints in await _list(kube, "discovery.k8s.io/v1", "EndpointSlice", "default", "kubernetes.io/service-name=kubernetes"):
+    for endpoints in await _list(
+        kube,
+        "discovery.k8s.io/v1",
+        "EndpointSlice",
+        "default",
+        "kubernetes.io/service-name=kubernetes",
+    ):
         ports = [port["port"] for port in endpoints.get("ports") or []]
-        hosts = [host for endpoint in endpoints.get("endpoints") or [] for host in endpoint.get("addresses") or []]
-        hosts_and_ports |= {f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host in hosts for port in ports}
+        hosts = [
+            host
+            for endpoint in endpoints.get("endpoints") or []
+            for host in endpoint.get("addresses") or []
+        ]
+        hosts_and_ports |= {
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            for host in hosts
+            for port in ports
+        }
     return sorted(hosts_and_ports)
 
 
@@ -43,7 +57,9 @@ async def live(kube: Kube) -> int:
     return sum(max(renewed) - at <= FRESH for at in renewed) if renewed else 0
 
 
-async def _list(kube: Kube, api_version: str, kind: str, namespace: str, labels: str) -> list[dict[str, Any]]:
+async def _list(
+    kube: Kube, api_version: str, kind: str, namespace: str, labels: str
+) -> list[dict[str, Any]]:
     try:
         return await kube.list(await kube.resource(api_version, kind), namespace, labels=labels)
     except KubeError as error:
@@ -73,13 +89,19 @@ async def clients(kube: Kube) -> AsyncIterator[list[Kube]]:
         clients = []
         for address in known_addresses:
             host = kube.cluster.server_name or urlsplit(kube.cluster.server).hostname
-            own = replace(kube.cluster, server=f"{urlsplit(kube.cluster.server).scheme}://{address}", server_name=host)
+            own = replace(
+                kube.cluster,
+                server=f"{urlsplit(kube.cluster.server).scheme}://{address}",
+                server_name=host,
+            )
             client = await stack.enter_async_context(Kube(own, retries=0))
             try:
                 await client.raw("GET", "/version", timeout=PATIENCE)
             except KubeError as error:
                 raise KubeError(
-                    0, "Several", f"there are {len(known_addresses)} API servers, and {address} cannot be asked: {error}"
+                    0,
+                    "Several",
+                    f"there are {len(known_addresses)} API servers, and {address} cannot be asked: {error}",
                 ) from None
             clients.append(client)
         yield clients

@@ -31,7 +31,10 @@ async def find(kube: Kube, run: str, namespace: str | None) -> list[Resource]:
     if not kinds:
         where = f"in the namespace {namespace}" if namespace else "on this cluster"
         raise KubeError(
-            404, "NoRun", f"nothing of run {run} is {where}", "the id is said when a run starts; give --namespace where it may be"
+            404,
+            "NoRun",
+            f"nothing of run {run} is {where}",
+            "the id is said when a run starts; give --namespace where it may be",
         )
     return kinds
 
@@ -45,7 +48,9 @@ def workload_of(run: str, kinds: list[Resource]) -> Resource:
     )
     if len(known) > 1:
         names = ", ".join(resource.kind for resource in known)
-        raise SettingsError(f"run {run} created {names}; which is measured is in its run.json: take a sample with -o and its folder")
+        raise SettingsError(
+            f"run {run} created {names}; which is measured is in its run.json: take a sample with -o and its folder"
+        )
     return known[0]
 
 
@@ -65,12 +70,26 @@ async def attach(kube: Kube, run: str, kinds: list[Resource], namespace: str | N
     project = namespaces[0].removeprefix("runai-")
     members = members_of({**bodies[0], "apiVersion": workload.api_version, "kind": workload.kind})
     others = [(resource.api_version, resource.kind) for resource in kinds if resource != workload]
-    file = RunFile(run, workload.api_version, workload.kind, namespaces, project, members or 1, members, True, items, {}, others)
+    file = RunFile(
+        run,
+        workload.api_version,
+        workload.kind,
+        namespaces,
+        project,
+        members or 1,
+        members,
+        True,
+        items,
+        {},
+        others,
+    )
     file.attached = True
     return file
 
 
-async def follow(kube: Kube, run: str, namespace: str | None, known: RunFile | None) -> Callable[[], Awaitable[RunFile]]:
+async def follow(
+    kube: Kube, run: str, namespace: str | None, known: RunFile | None
+) -> Callable[[], Awaitable[RunFile]]:
     """Return a reader of all submissions seen so far, in this sample and in earlier ones (`known`).
 
     Deleted objects stay in the result. The function and its reader raise KubeError (404 if nothing
@@ -82,7 +101,10 @@ async def follow(kube: Kube, run: str, namespace: str | None, known: RunFile | N
         nonlocal seen
         try:
             if seen:  # the kinds stay as they were: of those that are left another would be taken for the workload
-                resources = [await kube.resource(*kind) for kind in ((seen.api_version, seen.kind), *seen.others)]
+                resources = [
+                    await kube.resource(*kind)
+                    for kind in ((seen.api_version, seen.kind), *seen.others)
+                ]
                 seen = _merge(seen, await attach(kube, run, resources, namespace))
             else:
                 seen = await attach(kube, run, kinds, namespace)
@@ -98,16 +120,26 @@ def _merge(seen: RunFile, now: RunFile) -> RunFile:
     uids = {item.uid for item in seen.submissions}
     items = [*seen.submissions, *(item for item in now.submissions if item.uid not in uids)]
     namespaces = list(dict.fromkeys([*seen.namespaces, *now.namespaces]))
-    return replace(seen, namespaces=namespaces, submissions=sorted(items, key=lambda item: item.index))
+    return replace(
+        seen, namespaces=namespaces, submissions=sorted(items, key=lambda item: item.index)
+    )
 
 
-async def _created_by_run(kube: Kube, resource: Resource, run: str, namespace: str | None) -> list[dict[str, Any]]:
+async def _created_by_run(
+    kube: Kube, resource: Resource, run: str, namespace: str | None
+) -> list[dict[str, Any]]:
     """Return the objects that the run itself created.
 
     Controllers may copy labels to the objects they own, as KubeVirt does for launcher pods.
     """
     bodies = await kube.list(resource, namespace, labels=f"{RUN_LABEL}={run},{INDEX_LABEL}")
-    return [body for body in bodies if not any(owner.get("controller") for owner in body["metadata"].get("ownerReferences") or ())]
+    return [
+        body
+        for body in bodies
+        if not any(
+            owner.get("controller") for owner in body["metadata"].get("ownerReferences") or ()
+        )
+    ]
 
 
 def _index(body: dict[str, Any]) -> int:
@@ -116,6 +148,10 @@ def _index(body: dict[str, Any]) -> int:
 
 def _submission(body: dict[str, Any], shift: int) -> Submission:
     metadata = body["metadata"]
-    due = (metadata.get("annotations") or {}).get(SUBMIT_ANNOTATION) or metadata["creationTimestamp"]
+    due = (metadata.get("annotations") or {}).get(SUBMIT_ANNOTATION) or metadata[
+        "creationTimestamp"
+    ]
     at = unix_ns(due) - shift
-    return Submission(_index(body), metadata["name"], metadata["namespace"], at, at, at, metadata["uid"])
+    return Submission(
+        _index(body), metadata["name"], metadata["namespace"], at, at, at, metadata["uid"]
+    )

@@ -58,7 +58,13 @@ def _runai(kind: str, job: str) -> tuple[Step, ...]:
         Step("scheduled", "pod_group_created", "Pod", "scheduled", "last"),
         Step("submission_to_scheduled", "submitted", "Pod", "scheduled", "last"),
         Step("evicted", "pod_group_created", "Pod", "evicted", optional=True),
-        Step("pvc_requested", "pod_group_created", "PersistentVolumeClaim", "requested", optional=True),
+        Step(
+            "pvc_requested",
+            "pod_group_created",
+            "PersistentVolumeClaim",
+            "requested",
+            optional=True,
+        ),
         Step("first_pvc_bound", "pvc_requested", "PersistentVolumeClaim", "bound", optional=True),
         Step("pvc_bound", "pvc_requested", "PersistentVolumeClaim", "bound", "last", optional=True),
         Step("ready", "scheduled", "Pod", "ready", "last"),
@@ -96,7 +102,10 @@ def _any(kind: str) -> tuple[Step, ...]:
 
 
 def _alone(kind: str) -> tuple[Step, ...]:
-    return (Step("created", "submitted", kind, "created"), Step("deletion", "deleting", kind, "gone", optional=True))
+    return (
+        Step("created", "submitted", kind, "created"),
+        Step("deletion", "deleting", kind, "gone", optional=True),
+    )
 
 
 CHAINS: dict[str, tuple[Step, ...]] = {
@@ -126,13 +135,40 @@ CHAINS: dict[str, tuple[Step, ...]] = {
 }
 for _kind in ("Deployment", "StatefulSet", "DaemonSet", "ReplicationController"):
     CHAINS[_kind] = _pods_of(_kind)
-NO_PODS = {"ConfigMap", "Secret", "Service", "ServiceAccount", "PersistentVolume", "PersistentVolumeClaim", "EndpointSlice"}
-NO_PODS |= {"Ingress", "NetworkPolicy", "Lease", "LimitRange", "ResourceQuota", "PodDisruptionBudget", "Role", "RoleBinding"}
+NO_PODS = {
+    "ConfigMap",
+    "Secret",
+    "Service",
+    "ServiceAccount",
+    "PersistentVolume",
+    "PersistentVolumeClaim",
+    "EndpointSlice",
+}
+NO_PODS |= {
+    "Ingress",
+    "NetworkPolicy",
+    "Lease",
+    "LimitRange",
+    "ResourceQuota",
+    "PodDisruptionBudget",
+    "Role",
+    "RoleBinding",
+}
 """Built-in kinds of Kubernetes without pods. Another API group may have a kind of the same name."""
 _BETWEEN = {"Deployment": (("apps/v1", "ReplicaSet"),)}
-_ANY = (("apps/v1", "Deployment"), ("apps/v1", "StatefulSet"), ("apps/v1", "ReplicaSet"), ("batch/v1", "Job"))
+_ANY = (
+    ("apps/v1", "Deployment"),
+    ("apps/v1", "StatefulSet"),
+    ("apps/v1", "ReplicaSet"),
+    ("batch/v1", "Job"),
+)
 """Kinds that may stand between an unknown kind and its pods."""
-_GROUPS = ("scheduling.run.ai/v2alpha2", "scheduling.run.ai/v1", "scheduling.volcano.sh/v1beta1", "scheduling.x-k8s.io/v1alpha1")
+_GROUPS = (
+    "scheduling.run.ai/v2alpha2",
+    "scheduling.run.ai/v1",
+    "scheduling.volcano.sh/v1beta1",
+    "scheduling.x-k8s.io/v1alpha1",
+)
 _JOBS = {"RunaiJob": "run.ai/v1", "PyTorchJob": "kubeflow.org/v1"}
 
 
@@ -152,7 +188,10 @@ def kinds_of(api_version: str, kind: str) -> list[tuple[str, str]]:
     """(apiVersion, kind) of all that the chain of a workload looks at, the workload first."""
     known = kind in CHAINS and not is_foreign(api_version, kind)
     between = _BETWEEN.get(kind, () if known or has_no_pods(api_version, kind) else _ANY)
-    kinds = [(api_version, kind), *(pair for pair in between if pair[1] != kind)]  # kinds are distinguished by name
+    kinds = [
+        (api_version, kind),
+        *(pair for pair in between if pair[1] != kind),
+    ]  # kinds are distinguished by name
     for step in chain(api_version, kind):
         if step.kind == "PodGroup":
             kinds += [(group, "PodGroup") for group in _GROUPS]

@@ -52,7 +52,9 @@ async def server_offset(kube: Kube) -> Offset:
             return Offset(second - middle, half)
         previous, before = second, start
         await asyncio.sleep(0.01)
-    raise KubeError(0, "Clock", "the API server's Date header does not tick", "is a proxy answering for it?")
+    raise KubeError(
+        0, "Clock", "the API server's Date header does not tick", "is a proxy answering for it?"
+    )
 
 
 async def drift(kube: Kube, start: Offset) -> tuple[dict[str, float], str]:
@@ -66,7 +68,9 @@ async def drift(kube: Kube, start: Offset) -> tuple[dict[str, float], str]:
         return {}, f"whether the API server's clock moved against ours is not known: {error}"
     moved, bound = end.seconds - start.seconds, end.bound + start.bound
     note = f"the API server's clock moved by {moved:+.3f} s against ours in the meantime: times of the API's own are off by as much"
-    return {"server_clock_drift_s": moved, "server_clock_drift_bound_s": bound}, note if abs(moved) - bound > DRIFT else ""
+    return {"server_clock_drift_s": moved, "server_clock_drift_bound_s": bound}, note if abs(
+        moved
+    ) - bound > DRIFT else ""
 
 
 class Heartbeat:
@@ -101,7 +105,9 @@ class Heartbeat:
         self.pause()
         await tasks.cancel(self._tasks)
         with suppress(KubeError):
-            await self._kube.delete(await self._kube.resource("v1", "ConfigMap"), self._name, self._namespace)
+            await self._kube.delete(
+                await self._kube.resource("v1", "ConfigMap"), self._name, self._namespace
+            )
 
     def pause(self) -> None:
         """Skip heartbeats until `resume`.
@@ -136,7 +142,9 @@ class Heartbeat:
         async with self._room:
             while True:
                 try:
-                    await self._kube.request("PATCH", path, json={"data": {"beat": beat}}, content_type=MERGE_PATCH)
+                    await self._kube.request(
+                        "PATCH", path, json={"data": {"beat": beat}}, content_type=MERGE_PATCH
+                    )
                     self._answered[beat] = time.monotonic_ns()
                 except KubeError as error:
                     if error.status == 409:
@@ -150,11 +158,15 @@ class Heartbeat:
     async def _listen(self) -> None:
         try:
             maps = await self._kube.resource("v1", "ConfigMap")
-            async for event in self._kube.watch(maps, self._namespace, fields=f"metadata.name={self._name}", patience=PATIENCE):
+            async for event in self._kube.watch(
+                maps, self._namespace, fields=f"metadata.name={self._name}", patience=PATIENCE
+            ):
                 self._without_replaced_pods.set()
                 beat = (event.object.get("data") or {}).get("beat", "")
                 if event.listed:
-                    for beat_due in [beat_due for beat_due in self._due if beat_due in self._answered]:
+                    for beat_due in [
+                        beat_due for beat_due in self._due if beat_due in self._answered
+                    ]:
                         self._lose(beat_due, event.received_ns)
                 elif due := self._due.pop(beat, 0):
                     self._lags.append((event.received_ns - due) / 1e9)
@@ -179,7 +191,10 @@ class Heartbeat:
 
     def _late(self) -> list[str]:
         """What is on its way for longer than usual: what is not may be quick."""
-        now, usual = time.monotonic_ns(), sorted(self._lags)[len(self._lags) // 2] if self._lags else 0.0
+        now, usual = (
+            time.monotonic_ns(),
+            sorted(self._lags)[len(self._lags) // 2] if self._lags else 0.0,
+        )
         return [beat for beat, due in self._due.items() if (now - due) / 1e9 > usual]
 
     @property
@@ -196,7 +211,11 @@ class Heartbeat:
     @property
     def note(self) -> str:
         """A note if the lag is unknown for a part of the run, else empty."""
-        return f"the lag of the watch is that of the first {len(self._lags)} heartbeats: {self.stopped}" if self.stopped else ""
+        return (
+            f"the lag of the watch is that of the first {len(self._lags)} heartbeats: {self.stopped}"
+            if self.stopped
+            else ""
+        )
 
     @property
     def after_answer(self) -> list[float]:

@@ -12,7 +12,13 @@ from perfdag.kube import Kube, KubeError, Resource
 from perfdag.kubeconfig import IN_POD
 from perfdag.steps.scale import rights, runai, table
 from perfdag.steps.scale.files import RunFile, name_prefix, read_run, remove_outputs, write_run
-from perfdag.steps.scale.generator import ApiSubmitter, CommandSubmitter, Submitted, Submitter, generate
+from perfdag.steps.scale.generator import (
+    ApiSubmitter,
+    CommandSubmitter,
+    Submitted,
+    Submitter,
+    generate,
+)
 from perfdag.steps.scale.harness import SelfLoad
 from perfdag.steps.scale.lock import ExclusiveRun
 from perfdag.steps.scale.namespaces import ensure_namespace
@@ -53,18 +59,30 @@ def submitter_for(kube: Kube, request: SubmitRequest) -> Submitter | None:
     settings = request.settings
     if settings.submitter == "kubectl":
         context = [] if kube.cluster.source == IN_POD else ["--context", kube.cluster.context]
-        return CommandSubmitter(kube, [settings.kubectl_path, *context, "-n", "{namespace}", "apply", "-f", "-"])
+        return CommandSubmitter(
+            kube, [settings.kubectl_path, *context, "-n", "{namespace}", "apply", "-f", "-"]
+        )
     if settings.submitter == "runai-cli":
         if request.template not in runai.WORKLOAD_TYPES:
-            raise TemplateError(f"the Run:ai CLI submits {', '.join(runai.WORKLOAD_TYPES)}, not {request.template}")
+            raise TemplateError(
+                f"the Run:ai CLI submits {', '.join(runai.WORKLOAD_TYPES)}, not {request.template}"
+            )
         if not kube.cluster.current:
             name = kube.cluster.context
-            text = f"the Run:ai CLI submits to the current context of the kubeconfig, not to {name!r}"
-            raise runai.SettingsError(f"{text}; run `kubectl config use-context {name}` first, or use --submitter api")
-        argv = runai.runai_argv(settings, request.template, request.gpus, request.workers, request.pvc)
+            text = (
+                f"the Run:ai CLI submits to the current context of the kubeconfig, not to {name!r}"
+            )
+            raise runai.SettingsError(
+                f"{text}; run `kubectl config use-context {name}` first, or use --submitter api"
+            )
+        argv = runai.runai_argv(
+            settings, request.template, request.gpus, request.workers, request.pvc
+        )
         return CommandSubmitter(kube, argv, reads_input=False)
     if settings.submitter != "api":
-        load_plug_in: Submitter = runai.load_plug_in(runai.SUBMITTER_GROUP, settings.submitter, "submitter")(kube, settings)
+        load_plug_in: Submitter = runai.load_plug_in(
+            runai.SUBMITTER_GROUP, settings.submitter, "submitter"
+        )(kube, settings)
         return load_plug_in
     return None
 
@@ -78,17 +96,30 @@ async def submit(kube: Kube, request: SubmitRequest) -> RunFile:
     await require_deleted(kube, request.folder)
     run = new_run()
     project = request.settings.project
-    values = {"project": project, "workers": request.workers, "gpus": request.gpus, "image": request.settings.image}
+    values = {
+        "project": project,
+        "workers": request.workers,
+        "gpus": request.gpus,
+        "image": request.settings.image,
+    }
     template = load(
-        request.template, run, values | request.variables, pvc=request.pvc, storage_class=request.settings.storage_class or None
+        request.template,
+        run,
+        values | request.variables,
+        pvc=request.pvc,
+        storage_class=request.settings.storage_class or None,
     )
     namespaces = request.namespaces or [f"runai-{project}"]
     submitter = submitter_for(kube, request) or await ApiSubmitter.open(kube, template)
-    if request.settings.submitter in LABELS:  # Run:ai's own tools may have rights that the user has not
+    if (
+        request.settings.submitter in LABELS
+    ):  # Run:ai's own tools may have rights that the user has not
         await rights.check(kube, template, namespaces)
     async with AsyncExitStack() as stack:
         try:
-            await stack.enter_async_context(ExclusiveRun(kube, run, request.lock_timeout, request.log))
+            await stack.enter_async_context(
+                ExclusiveRun(kube, run, request.lock_timeout, request.log)
+            )
         except KubeError as error:
             if error.status != 403:
                 raise
@@ -96,7 +127,14 @@ async def submit(kube: Kube, request: SubmitRequest) -> RunFile:
         return await _submit(kube, request, template, namespaces, submitter, run)
 
 
-async def _submit(kube: Kube, request: SubmitRequest, template: Template, namespaces: list[str], submitter: Submitter, run: str) -> RunFile:
+async def _submit(
+    kube: Kube,
+    request: SubmitRequest,
+    template: Template,
+    namespaces: list[str],
+    submitter: Submitter,
+    run: str,
+) -> RunFile:
     for namespace in namespaces:
         await _namespace(kube, namespace, run, request.create_namespace)
     request.folder.mkdir(parents=True, exist_ok=True)
@@ -104,7 +142,19 @@ async def _submit(kube: Kube, request: SubmitRequest, template: Template, namesp
     last = template.documents[-1]
     others = [(document.api_version, document.kind) for document in template.documents[:-1]]
     project = request.settings.project
-    file = RunFile(run, last.api_version, last.kind, namespaces, project, request.workers, template.members, False, [], {}, others)
+    file = RunFile(
+        run,
+        last.api_version,
+        last.kind,
+        namespaces,
+        project,
+        request.workers,
+        template.members,
+        False,
+        [],
+        {},
+        others,
+    )
     file.labelled = request.settings.submitter in LABELS
     request.log(f"run {run}: submitting {request.count} {template.kind} to {', '.join(namespaces)}")
     done = Submitted(run, [], time.time(), time.monotonic_ns())
@@ -168,7 +218,9 @@ async def require_deleted(kube: Kube, folder: Path) -> None:
         return  # the cluster has no such kinds any more
     if count := len(await objects_of_run(kube, file.run, kinds, file.namespaces, also=also)):
         text = f"{folder} holds run {file.run}, of which {count} objects are still there"
-        raise runai.SettingsError(f"{text}; `perfdag scale delete -o {folder}` first, or give another folder with -o")
+        raise runai.SettingsError(
+            f"{text}; `perfdag scale delete -o {folder}` first, or give another folder with -o"
+        )
 
 
 def write(folder: Path, file: RunFile, done: Submitted) -> None:
@@ -186,10 +238,21 @@ async def _namespace(kube: Kube, name: str, run: str, create: bool) -> None:
     except KubeError as error:
         if error.status != 404:
             raise
-        raise KubeError(404, "NoNamespace", f"no namespace {name!r}", "make the project, or give --create-namespace") from None
+        raise KubeError(
+            404,
+            "NoNamespace",
+            f"no namespace {name!r}",
+            "make the project, or give --create-namespace",
+        ) from None
 
 
-async def delete(kube: Kube, folder: Path, parallel: int, timeout: float, log: Callable[[str], None] = lambda text: None) -> int:
+async def delete(
+    kube: Kube,
+    folder: Path,
+    parallel: int,
+    timeout: float,
+    log: Callable[[str], None] = lambda text: None,
+) -> int:
     """Delete the run's objects and its own namespaces, and return how many objects are left.
 
     Waits up to `timeout` seconds. A namespace that holds other objects stays, and the log says why.
@@ -197,14 +260,20 @@ async def delete(kube: Kube, folder: Path, parallel: int, timeout: float, log: C
     file, deadline = read_run(folder, 0), time.monotonic() + timeout
     kinds, also = await _created_kinds(kube, file)
     left = await remove(kube, file.run, kinds, file.namespaces, parallel, timeout, also=also)
-    return left or await remove_namespaces(kube, file.run, file.namespaces, max(0.0, deadline - time.monotonic()), log)
+    return left or await remove_namespaces(
+        kube, file.run, file.namespaces, max(0.0, deadline - time.monotonic()), log
+    )
 
 
-async def _created_kinds(kube: Kube, file: RunFile) -> tuple[list[Resource], Callable[[dict[str, Any]], bool] | None]:
+async def _created_kinds(
+    kube: Kube, file: RunFile
+) -> tuple[list[Resource], Callable[[dict[str, Any]], bool] | None]:
     """Return the kinds of a submission, and a test for workloads that carry no label."""
     kinds = [await kube.resource(*kind) for kind in ((file.api_version, file.kind), *file.others)]
 
     def named(body: dict[str, Any]) -> bool:
-        return body["kind"] == file.kind and str(body["metadata"]["name"]).startswith(f"{name_prefix(file.run)}-")
+        return body["kind"] == file.kind and str(body["metadata"]["name"]).startswith(
+            f"{name_prefix(file.run)}-"
+        )
 
     return kinds, None if file.labelled else named

@@ -19,23 +19,42 @@ def expected_count(items: Sequence[Submission], members: int | None) -> int:
     return accepted * (members or 1)
 
 
-def reached(observer: Observer, api_version: str, kind: str, members: int | None, enough: int, goal: str = "ready") -> int:
+def reached(
+    observer: Observer,
+    api_version: str,
+    kind: str,
+    members: int | None,
+    enough: int,
+    goal: str = "ready",
+) -> int:
     """Count what reached the goal or failed. The count is exact up to `enough`."""
     counts = observer.counts
     if has_no_pods(api_version, kind):
         return counts[kind, "created"]
     if kind.startswith("VirtualMachine"):
-        return settled(observer.of(VMI), members or 1) if may_be_settled(observer, enough) else counts[VMI, "running"]
+        return (
+            settled(observer.of(VMI), members or 1)
+            if may_be_settled(observer, enough)
+            else counts[VMI, "running"]
+        )
     if members is None:
         most = counts["Pod", goal] + counts["Pod", "failed"]
         return most if most < enough else complete_workloads(observer, kind, goal, "failed")
     most = observer.reached_or_ended("Pod", goal) + counts[kind, "failed"] * members
-    return counts["Pod", goal] if most < enough else _count_in_workloads(observer, api_version, kind, members, goal)
+    return (
+        counts["Pod", goal]
+        if most < enough
+        else _count_in_workloads(observer, api_version, kind, members, goal)
+    )
 
 
-def _count_in_workloads(observer: Observer, api_version: str, kind: str, members: int, goal: str) -> int:
+def _count_in_workloads(
+    observer: Observer, api_version: str, kind: str, members: int, goal: str
+) -> int:
     """Pods that reached the goal or failed for good, `members` of a workload at most."""
-    finite = any(step.kind == kind and step.stage == "succeeded" for step in chain(api_version, kind))
+    finite = any(
+        step.kind == kind and step.stage == "succeeded" for step in chain(api_version, kind)
+    )
     pods: dict[str, list[Record]] = {}
     for pod in observer.of("Pod"):
         pods.setdefault(_top(observer, pod).uid, []).append(pod)
@@ -94,6 +113,11 @@ def _settled(group: Iterable[Record], members: int, goal: str, finite: bool) -> 
             running += 1
         elif not lost:
             waiting += 1
-        elif goal in record.stages or "succeeded" in record.stages or not record.owner or ("failed" in record.stages and not finite):
+        elif (
+            goal in record.stages
+            or "succeeded" in record.stages
+            or not record.owner
+            or ("failed" in record.stages and not finite)
+        ):
             ended += 1
     return min(members, running + max(0, min(ended, members - running - waiting)))

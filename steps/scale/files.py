@@ -38,7 +38,14 @@ class RunFile:
     """Whether the run was found on the cluster, which is then read again instead of the file."""
 
 
-_OUTPUTS = ("observed.jsonl", "sampled.json", "stages.parquet", "summary.json", "times.csv", "perf-audit-results.json")
+_OUTPUTS = (
+    "observed.jsonl",
+    "sampled.json",
+    "stages.parquet",
+    "summary.json",
+    "times.csv",
+    "perf-audit-results.json",
+)
 _SUBMISSION = ("run.json", "submitted.json")
 _PICTURE = re.compile(r"(general|detailed|timeline|scurves|ecdf|order|api-calls)(-\d+){0,2}\.png")
 
@@ -49,7 +56,9 @@ def remove_outputs(folder: Path, but: Iterable[str] = (), *, submission: bool = 
     Files in `but` stay. `submission` also removes the files of the submission itself.
     """
     outputs = {*_OUTPUTS, *(_SUBMISSION if submission else ())} - {*but}
-    for path in [path for path in folder.iterdir() if path.name in outputs or _PICTURE.fullmatch(path.name)]:
+    for path in [
+        path for path in folder.iterdir() if path.name in outputs or _PICTURE.fullmatch(path.name)
+    ]:
         path.unlink()
 
 
@@ -99,11 +108,15 @@ def read_run(folder: Path, mono_to_unix_ns: int) -> RunFile:
     try:
         body["submissions"] = [_submission(row, mono_to_unix_ns) for row in body["submissions"]]
     except (KeyError, TypeError, ValueError):
-        raise SettingsError(f"{path}: submissions: missing, or not as `perfdag scale submit` writes them") from None
+        raise SettingsError(
+            f"{path}: submissions: missing, or not as `perfdag scale submit` writes them"
+        ) from None
     return checked(path, RunFile, body)
 
 
 def _submission(row: list[Any], shift: int) -> Submission:
     index, name, namespace, intended, started, answered, uid, retries, error = row
-    at, sent, answered_at = (value - shift if value else 0 for value in (intended, started, answered))
+    at, sent, answered_at = (
+        value - shift if value else 0 for value in (intended, started, answered)
+    )
     return Submission(index, name, namespace, at, sent, answered_at, uid, retries, error)

@@ -9,12 +9,23 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-_FORM = re.compile(r"\s*([\w./:-]+)\s*(<=|>=|<|>)\s*(?:([\d.eE+-]+)|([\d.eE+-]+)\s*\*\s*([\w./:-]+))\s*")
-_NEVER_ABOVE = {f"{phase}{name}_p99": f"{phase}{name}_slowest" for phase in ("", "deletion/") for name in ("api", "api_list")}
+_FORM = re.compile(
+    r"\s*([\w./:-]+)\s*(<=|>=|<|>)\s*(?:([\d.eE+-]+)|([\d.eE+-]+)\s*\*\s*([\w./:-]+))\s*"
+)
+_NEVER_ABOVE = {
+    f"{phase}{name}_p99": f"{phase}{name}_slowest"
+    for phase in ("", "deletion/")
+    for name in ("api", "api_list")
+}
 """Upper bounds that replace a percentile with too few requests. They can only show that a gate
 passed.
 """
-_OPS: dict[str, Callable[[float, float], bool]] = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+_OPS: dict[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 
 
 @dataclass(frozen=True)
@@ -27,7 +38,9 @@ class Gate:
     other: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.metric} {self.op} {self.value:g}" + (f" * {self.other}" if self.other else "")
+        return f"{self.metric} {self.op} {self.value:g}" + (
+            f" * {self.other}" if self.other else ""
+        )
 
 
 @dataclass(frozen=True)
@@ -54,7 +67,9 @@ def parse(text: str) -> Gate:
             raise ValueError
         return Gate(match[1], match[2], float(match[3] or match[4]), match[5])
     except ValueError:
-        raise ValueError(f"not a gate: {text!r}; write METRIC < VALUE, or METRIC < RATIO * METRIC") from None
+        raise ValueError(
+            f"not a gate: {text!r}; write METRIC < VALUE, or METRIC < RATIO * METRIC"
+        ) from None
 
 
 SLO = (Gate("api_p99", "<", 1.0), Gate("api_list_p99", "<", 30.0))
@@ -75,7 +90,13 @@ def evaluate(gates: Sequence[Gate], figures: Mapping[str, float | None]) -> list
 def _evaluate(gate: Gate, figures: Mapping[str, float | None]) -> Verdict:
     value = _present(figures.get(gate.metric))
     most = _present(figures.get(_NEVER_ABOVE.get(gate.metric, "")))
-    if value is None and most is not None and gate.op in ("<", "<=") and not gate.other and _OPS[gate.op](most, gate.value):
+    if (
+        value is None
+        and most is not None
+        and gate.op in ("<", "<=")
+        and not gate.other
+        and _OPS[gate.op](most, gate.value)
+    ):
         return Verdict(gate, most, gate.value, True)
     base = _present(figures.get(gate.other)) if gate.other else 1.0
     if value is None or base is None:

@@ -81,11 +81,19 @@ class ApiSubmitter:
     @classmethod
     async def open(cls, kube: Kube, template: Template) -> "ApiSubmitter":
         """Look up the kinds of the template. Raises KubeError for an unknown kind."""
-        return cls(kube, [await kube.resource(document.api_version, document.kind) for document in template.documents])
+        return cls(
+            kube,
+            [
+                await kube.resource(document.api_version, document.kind)
+                for document in template.documents
+            ],
+        )
 
     async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
         """See Submitter. A conflict after a retry is our own create whose answer was lost."""
-        paths = self._paths.get(namespace) or [resource.path(namespace) for resource in self._resources]
+        paths = self._paths.get(namespace) or [
+            resource.path(namespace) for resource in self._resources
+        ]
         self._paths[namespace] = paths
         uid = ""
         for path, body in zip(paths, bodies, strict=True):
@@ -113,22 +121,39 @@ class CommandSubmitter:
     Its start-up is part of the submission time, as in Run:ai's scale test tool.
     """
 
-    def __init__(self, kube: Kube, argv: Sequence[str], timeout: float = 60.0, reads_input: bool = True) -> None:
+    def __init__(
+        self, kube: Kube, argv: Sequence[str], timeout: float = 60.0, reads_input: bool = True
+    ) -> None:
         self._kube, self._argv, self._timeout, self._reads = kube, list(argv), timeout, reads_input
 
     async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
         """See Submitter. Placeholders in argv: {name}, {namespace}, {project}."""
         last = orjson.loads(bodies[-1])
-        words = {"name": last["metadata"]["name"], "namespace": namespace, "project": namespace.removeprefix("runai-")}
+        words = {
+            "name": last["metadata"]["name"],
+            "namespace": namespace,
+            "project": namespace.removeprefix("runai-"),
+        }
         argv = [_fill(word, words) for word in self._argv]
-        text = orjson.dumps({"apiVersion": "v1", "kind": "List", "items": [orjson.loads(body) for body in bodies]})
+        text = orjson.dumps(
+            {"apiVersion": "v1", "kind": "List", "items": [orjson.loads(body) for body in bodies]}
+        )
         pipe = asyncio.subprocess.PIPE
         try:
-            process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+            process = await asyncio.create_subprocess_exec(
+                *argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+            )
         except OSError as error:
-            raise KubeError(0, "Submitter", f"{argv[0]} cannot be run: {error.strerror}", "install it, or use --submitter api") from None
+            raise KubeError(
+                0,
+                "Submitter",
+                f"{argv[0]} cannot be run: {error.strerror}",
+                "install it, or use --submitter api",
+            ) from None
         try:
-            _, err = await asyncio.wait_for(process.communicate(text if self._reads else None), self._timeout)
+            _, err = await asyncio.wait_for(
+                process.communicate(text if self._reads else None), self._timeout
+            )
         except TimeoutError:
             raise KubeError(0, "Timeout", f"{argv[0]} did not end in {self._timeout:g} s") from None
         finally:
@@ -137,13 +162,21 @@ class CommandSubmitter:
                     os.killpg(process.pid, signal.SIGKILL)  # what it started holds its pipes
                 await process.wait()
         if process.returncode:
-            raise KubeError(0, "Submitter", f"{argv[0]}: {' '.join(err.decode(errors='replace').split())[-300:]}")
+            raise KubeError(
+                0,
+                "Submitter",
+                f"{argv[0]}: {' '.join(err.decode(errors='replace').split())[-300:]}",
+            )
         return ""
 
 
 def without_name(text: str, name: str) -> str:
     """Replace the object's name, and names derived from it, so that equal causes have equal texts."""
-    return re.sub(rf"\b([a-z0-9]+-)*{re.escape(name)}(-[a-z0-9]+)*\b", "NAME", text)[:300] if name else text[:300]
+    return (
+        re.sub(rf"\b([a-z0-9]+-)*{re.escape(name)}(-[a-z0-9]+)*\b", "NAME", text)[:300]
+        if name
+        else text[:300]
+    )
 
 
 def _fill(word: str, words: dict[str, str]) -> str:
@@ -181,13 +214,24 @@ class Submitted:
         """
         sent = [item for item in self.submissions if item.started_ns]
         done = self.created
-        span = (max(item.answered_ns for item in done) - min(item.started_ns for item in sent)) / 1e9 if done else 0.0
+        span = (
+            (max(item.answered_ns for item in done) - min(item.started_ns for item in sent)) / 1e9
+            if done
+            else 0.0
+        )
         lags = sorted(item.lag for item in sent)
-        planned, took = _span(item.intended_ns for item in sent), _span(item.started_ns for item in sent)
+        planned, took = (
+            _span(item.intended_ns for item in sent),
+            _span(item.started_ns for item in sent),
+        )
         share = (1.0 if took <= planned else planned / took) if planned else None
         late = lags[min(len(lags) - 1, -(-99 * len(lags) // 100) - 1)] if lags else 0.0
-        held = len(sent) == len(self.submissions) and (late <= LATE or (share is not None and share >= HELD))
-        causes = Counter(without_name(item.error, item.name) for item in self.submissions if item.error)
+        held = len(sent) == len(self.submissions) and (
+            late <= LATE or (share is not None and share >= HELD)
+        )
+        causes = Counter(
+            without_name(item.error, item.name) for item in self.submissions if item.error
+        )
         return {
             "planned": len(self.submissions),
             "created": len(done),
@@ -233,7 +277,12 @@ async def generate(
     start_wall, start = time.time(), time.monotonic_ns()
     # gaps between Unix time and the monotonic clock are fixed here, so every later stamp is on one clock
     items = [
-        Submission(first + i, f"{prefix or run}-{first + i}", namespaces[i % len(namespaces)], start + round(at * 1e9))
+        Submission(
+            first + i,
+            f"{prefix or run}-{first + i}",
+            namespaces[i % len(namespaces)],
+            start + round(at * 1e9),
+        )
         for i, at in enumerate(schedule.offsets(count))
     ]
     done = Submitted(run, items, start_wall, start)
@@ -247,7 +296,10 @@ async def generate(
             if not schedule.open_loop:
                 item.intended_ns = time.monotonic_ns()  # a closed loop has no time to be late for
             intended = _rfc3339(done.wall(item.intended_ns))
-            bodies = [document.render(item.name, item.namespace, item.index, intended) for document in template.documents]
+            bodies = [
+                document.render(item.name, item.namespace, item.index, intended)
+                for document in template.documents
+            ]
             item.started_ns = time.monotonic_ns()
             tally: Counter[str] = Counter()
             try:
@@ -272,4 +324,6 @@ async def _until(moment_ns: int) -> None:
 
 
 def _rfc3339(wall: float) -> str:
-    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(wall, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    )

@@ -14,7 +14,14 @@ from perfdag.steps.scale.nodes import takes_pods, untolerated
 from perfdag.steps.scale.records import Record
 from perfdag.steps.scale.result import Result
 from perfdag.steps.scale.rows import Family
-from perfdag.steps.scale.scenario import ScenarioUnavailableError, Spec, finish, session_of, start_run, template_of
+from perfdag.steps.scale.scenario import (
+    ScenarioUnavailableError,
+    Spec,
+    finish,
+    session_of,
+    start_run,
+    template_of,
+)
 from perfdag.steps.scale.schedule import Schedule
 from perfdag.steps.scale.session import Session
 from perfdag.steps.scale.summary import rank
@@ -43,11 +50,14 @@ async def _allocated(kube: Kube) -> Counter[str]:
     """GPUs that pods of the whole cluster hold, by node."""
     held: Counter[str] = Counter()
     async for items, _ in kube.pages(
-        await kube.resource("v1", "Pod"), fields="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+        await kube.resource("v1", "Pod"),
+        fields="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed",
     ):
         for pod in items:
             for container in pod["spec"]["containers"]:
-                held[pod["spec"]["nodeName"]] += int(((container.get("resources") or {}).get("limits") or {}).get(GPU, 0))
+                held[pod["spec"]["nodeName"]] += int(
+                    ((container.get("resources") or {}).get("limits") or {}).get(GPU, 0)
+                )
     return held
 
 
@@ -56,8 +66,13 @@ async def free_gpus(kube: Kube) -> dict[str, int]:
     (gpus, barred), held = await _gpus(kube), await _allocated(kube)
     free = {name: max(0, count - held[name]) for name, count in gpus.items()}
     if not sum(free.values()):
-        tainted = "".join(f"; {count} nodes with GPUs have taints that our pods do not tolerate: {keys}" for keys, count in barred.items())
-        raise ScenarioUnavailableError(f"no free {GPU} on this cluster{tainted}; `perfdag scale nodes` makes simulated ones")
+        tainted = "".join(
+            f"; {count} nodes with GPUs have taints that our pods do not tolerate: {keys}"
+            for keys, count in barred.items()
+        )
+        raise ScenarioUnavailableError(
+            f"no free {GPU} on this cluster{tainted}; `perfdag scale nodes` makes simulated ones"
+        )
     return free
 
 
@@ -71,15 +86,25 @@ async def fill(kube: Kube, spec: Spec) -> Result:
     size = max(1, spec.gpus)
     room = sum(count // size for count in free.values())
     run = start_run(spec, "fill")
-    async with session_of(kube, spec, run, template_of(spec, run, name="pod", gpus=size)) as session:
+    async with session_of(
+        kube, spec, run, template_of(spec, run, name="pod", gpus=size)
+    ) as session:
         fitting = await session.create(room, Schedule(), spec.parallel)
         await session.wait("Pod", len(fitting.created), spec.timeout, "scheduled")
         placed = count_reaching(session, fitting, "scheduled") == room
         before = await _allocated(kube)
         over = [name for name, count in (await _gpus(kube))[0].items() if before[name] > count]
         extra_pod = await session.create(1, Schedule(), 1)
-        await session.until(lambda: count_reaching(session, extra_pod, "scheduled", "unschedulable") == len(extra_pod.created), VERDICT)
-        refused = count_reaching(session, extra_pod, "unschedulable") > count_reaching(session, extra_pod, "scheduled")
+        await session.until(
+            lambda: (
+                count_reaching(session, extra_pod, "scheduled", "unschedulable")
+                == len(extra_pod.created)
+            ),
+            VERDICT,
+        )
+        refused = count_reaching(session, extra_pod, "unschedulable") > count_reaching(
+            session, extra_pod, "scheduled"
+        )
         extra: dict[str, float | None] = {
             "gpus_free": float(sum(free.values())),
             "gpus_allocated": float(session.reached("Pod", "scheduled") * size),
@@ -87,8 +112,17 @@ async def fill(kube: Kube, spec: Spec) -> Result:
             "unschedulable_verdict": _verdict(session, extra_pod) if refused else None,
         }
         if not placed or over or not refused:
-            session.notes.append(f"fill: placed {placed}, over-committed {over[:5]}, extra pod refused {refused}")
-        return await finish("fill", spec, session, extra, planned_misses=1, among={item.uid for item in extra_pod.created})
+            session.notes.append(
+                f"fill: placed {placed}, over-committed {over[:5]}, extra pod refused {refused}"
+            )
+        return await finish(
+            "fill",
+            spec,
+            session,
+            extra,
+            planned_misses=1,
+            among={item.uid for item in extra_pod.created},
+        )
 
 
 def records_of(session: Session, batch: Submitted) -> list[Record]:
@@ -98,7 +132,9 @@ def records_of(session: Session, batch: Submitted) -> list[Record]:
 
 def count_reaching(session: Session, batch: Submitted, *stages: str) -> int:
     """Count the objects of a batch that reached at least one of the stages."""
-    return sum(any(stage in record.stages for stage in stages) for record in records_of(session, batch))
+    return sum(
+        any(stage in record.stages for stage in stages) for record in records_of(session, batch)
+    )
 
 
 def _verdict(session: Session, batch: Submitted) -> float | None:
@@ -125,15 +161,25 @@ async def fragmentation(kube: Kube, spec: Spec) -> Result:
         await session.wait("Pod", len(small_pods.created), spec.timeout, "scheduled")
         standing = count_reaching(session, small_pods, "scheduled")
         if standing < small:
-            session.notes.append(f"fragmentation: {standing} of {small} small pods were placed, so nothing tells how well they were packed")
+            session.notes.append(
+                f"fragmentation: {standing} of {small} small pods were placed, so nothing tells how well they were packed"
+            )
         session.template = template_of(spec, run, name="pod", gpus=largest)
         big = await session.create(ideal, Schedule(), spec.parallel)
-        await session.until(lambda: count_reaching(session, big, "scheduled", "unschedulable") == len(big.created), spec.timeout)
+        await session.until(
+            lambda: count_reaching(session, big, "scheduled", "unschedulable") == len(big.created),
+            spec.timeout,
+        )
         got = count_reaching(session, big, "scheduled")
-        extra: dict[str, float | None] = {"whole_nodes_ideal": float(ideal), "whole_nodes_placed": float(got)}
+        extra: dict[str, float | None] = {
+            "whole_nodes_ideal": float(ideal),
+            "whole_nodes_placed": float(got),
+        }
         extra["packing"] = got / ideal if ideal and standing == small else None
         uids = {item.uid for item in big.created}
-        return await finish("fragmentation", spec, session, extra, planned_misses=len(uids) - got, among=uids)
+        return await finish(
+            "fragmentation", spec, session, extra, planned_misses=len(uids) - got, among=uids
+        )
 
 
 async def preemption(kube: Kube, spec: Spec) -> Result:
@@ -151,12 +197,22 @@ async def preemption(kube: Kube, spec: Spec) -> Result:
             low_ones = await session.create(room, Schedule(), spec.parallel)
             await session.wait("Pod", len(low_ones.created), spec.timeout, "scheduled")
             if (held := count_reaching(session, low_ones, "scheduled")) < room:
-                session.notes.append(f"{held} of {room} low-priority pods were placed, so not all of the others had to evict one")
+                session.notes.append(
+                    f"{held} of {room} low-priority pods were placed, so not all of the others had to evict one"
+                )
             session.template = with_priority(template_of(spec, run, name="pod", gpus=size), high)
             preemptors = await session.create(wanted, Schedule(), spec.parallel)
-            if not await session.until(lambda: count_reaching(session, preemptors, "scheduled") == len(preemptors.created), spec.timeout):
-                session.notes.append(f"not all high-priority pods placed {session.wait_end(spec.timeout)}")
-            gone = sum("gone" in pod.stages or "evicted" in pod.stages for pod in session.observer.of("Pod"))
+            if not await session.until(
+                lambda: count_reaching(session, preemptors, "scheduled") == len(preemptors.created),
+                spec.timeout,
+            ):
+                session.notes.append(
+                    f"not all high-priority pods placed {session.wait_end(spec.timeout)}"
+                )
+            gone = sum(
+                "gone" in pod.stages or "evicted" in pod.stages
+                for pod in session.observer.of("Pod")
+            )
             extra = waits("preemptor_wait", session, preemptors) | {"evicted": float(gone)}
             return await finish("preemption", spec, session, extra)
 

@@ -20,12 +20,19 @@ async def check_nodes(kube: Kube, count: int, per_node: int) -> dict[str, Any]:
     """
     every = await kube.list(await kube.resource("v1", "Node"))
     nodes = [node for node in every if of_nodes.takes_pods(node)]
-    labelled = [node for node in nodes if node["metadata"].get("labels", {}).get("kubevirt.io/schedulable") == "true"]
+    labelled = [
+        node
+        for node in nodes
+        if node["metadata"].get("labels", {}).get("kubevirt.io/schedulable") == "true"
+    ]
     fake = [node for node in nodes if of_nodes.simulated(node)]
     usable = labelled or fake or [node for node in nodes if not _control_plane(node)]
     existing = await _running(kube)
     if count + existing > per_node * len(usable):
-        need, beside = -(-(count + existing) // per_node), f" beside {existing} already there" if existing else ""
+        need, beside = (
+            -(-(count + existing) // per_node),
+            f" beside {existing} already there" if existing else "",
+        )
         raise TooDenseError(
             f"{count} VMIs{beside} on {len(usable)} nodes is over {per_node} a node; {need} nodes are needed (or raise per_node)"
         )
@@ -33,7 +40,9 @@ async def check_nodes(kube: Kube, count: int, per_node: int) -> dict[str, Any]:
     played = {node["metadata"]["name"] for node in fake}
     facts: dict[str, Any] = {"nodes": len(usable), "simulated_nodes": len(fake)}
     facts["nested_virtualisation"] = [name for name, virtual in virtual.items() if virtual]
-    facts["nested_unknown"] = [name for name, virtual in virtual.items() if virtual is None and name not in played]
+    facts["nested_unknown"] = [
+        name for name, virtual in virtual.items() if virtual is None and name not in played
+    ]
     return facts | {"kubevirt_version": await kubevirt_version(kube)}
 
 
@@ -63,8 +72,13 @@ async def _running(kube: Kube) -> int:
         if error.status not in (403, 404):
             raise
         return 0
-    return sum((vmi.get("status") or {}).get("phase") not in ("Succeeded", "Failed") for vmi in vmis)
+    return sum(
+        (vmi.get("status") or {}).get("phase") not in ("Succeeded", "Failed") for vmi in vmis
+    )
 
 
 def _control_plane(node: dict[str, Any]) -> bool:
-    return any(label.startswith("node-role.kubernetes.io/control-plane") for label in node["metadata"].get("labels", {}))
+    return any(
+        label.startswith("node-role.kubernetes.io/control-plane")
+        for label in node["metadata"].get("labels", {})
+    )

@@ -34,9 +34,21 @@ class ExclusiveRun:
     """
 
     def __init__(
-        self, kube: Kube, run: str, timeout: float, log: Callable[[str], None] = lambda text: None, *, namespace: str = NAMESPACE
+        self,
+        kube: Kube,
+        run: str,
+        timeout: float,
+        log: Callable[[str], None] = lambda text: None,
+        *,
+        namespace: str = NAMESPACE,
     ) -> None:
-        self._kube, self._run, self._namespace, self._timeout, self._told = kube, run, namespace, timeout, log
+        self._kube, self._run, self._namespace, self._timeout, self._told = (
+            kube,
+            run,
+            namespace,
+            timeout,
+            log,
+        )
         self._task: asyncio.Task[None] | None = None
         self._seen: tuple[Any, Any] = (None, None)
         self._since = 0.0
@@ -68,8 +80,16 @@ class ExclusiveRun:
     def _body(self) -> dict[str, Any]:
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         spec = {"holderIdentity": self._run, "leaseDurationSeconds": LIFE, "renewTime": now}
-        metadata = {"name": NAME, "labels": {RUN_LABEL: self._run}}  # so that `scale delete --run` finds it
-        return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+        metadata = {
+            "name": NAME,
+            "labels": {RUN_LABEL: self._run},
+        }  # so that `scale delete --run` finds it
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": metadata,
+            "spec": spec,
+        }
 
     def _ours(self, lease: dict[str, Any]) -> bool:
         """Return whether we still hold the Lease, and log its loss once."""
@@ -77,7 +97,9 @@ class ExclusiveRun:
         if holder == self._run:
             return True
         if not self.lost:
-            self.lost = f"performance run {holder} took the cluster meanwhile: figures of both are mixed"
+            self.lost = (
+                f"performance run {holder} took the cluster meanwhile: figures of both are mixed"
+            )
             self._told(self.lost)
         return False
 
@@ -107,7 +129,9 @@ class ExclusiveRun:
         if self._alive(holder, spec.get("renewTime")):
             return str(holder)
         body = self._body()
-        body["metadata"]["resourceVersion"] = lease["metadata"]["resourceVersion"]  # only one of two takers gets through
+        body["metadata"]["resourceVersion"] = lease["metadata"][
+            "resourceVersion"
+        ]  # only one of two takers gets through
         try:
             await self._kube.request("PUT", leases.path(self._namespace, NAME), json=body)
         except KubeError as error:
@@ -133,8 +157,12 @@ class ExclusiveRun:
                 except KubeError as error:
                     if error.status != 404:
                         raise
-                    lease = await self._kube.create(self._body(), self._namespace)  # deleted, and still free
+                    lease = await self._kube.create(
+                        self._body(), self._namespace
+                    )  # deleted, and still free
                 if not self._ours(lease):  # it expired, and another run took it
                     return
                 lease["spec"]["renewTime"] = self._body()["spec"]["renewTime"]
-                await self._kube.request("PUT", leases.path(self._namespace, NAME), json=lease)  # refused if the holder changed
+                await self._kube.request(
+                    "PUT", leases.path(self._namespace, NAME), json=lease
+                )  # refused if the holder changed

@@ -48,7 +48,9 @@ class Moment:
         return self.best + self.ahead if self.best else 0
 
 
-def difference(start: Moment, end: Moment, clocks: Clocks) -> tuple[float, float | None, str] | None:
+def difference(
+    start: Moment, end: Moment, clocks: Clocks
+) -> tuple[float, float | None, str] | None:
     """Return the difference in seconds, its error bar and its clock, on the best common clock."""
     if start.received and end.received:
         return (end.received - start.received) / 1e9, clocks.lag_s, "receive"

@@ -14,7 +14,8 @@ _NFD = "feature.node.kubernetes.io/cpu-cpuid."
 def ready(node: dict[str, Any]) -> bool:
     """Whether it is Ready."""
     return any(
-        condition["type"] == "Ready" and condition["status"] == "True" for condition in (node.get("status") or {}).get("conditions") or []
+        condition["type"] == "Ready" and condition["status"] == "True"
+        for condition in (node.get("status") or {}).get("conditions") or []
     )
 
 
@@ -26,7 +27,11 @@ def takes_pods(node: dict[str, Any]) -> bool:
 def untolerated(node: dict[str, Any]) -> list[str]:
     """Keys of its taints that keep the pods of our templates away."""
     taints = node["spec"].get("taints") or []
-    return [taint["key"] for taint in taints if taint["effect"] != "PreferNoSchedule" and taint["key"] not in TOLERATED]
+    return [
+        taint["key"]
+        for taint in taints
+        if taint["effect"] != "PreferNoSchedule" and taint["key"] not in TOLERATED
+    ]
 
 
 def simulated(node: dict[str, Any]) -> bool:
@@ -44,7 +49,9 @@ def virtual(node: dict[str, Any], cpuinfo: Path = Path("/proc/cpuinfo")) -> bool
     labels = node["metadata"].get("labels") or {}
     if f"{_NFD}HYPERVISOR" in labels:
         return bool(labels[f"{_NFD}HYPERVISOR"] == "true")
-    if labels.get("kubernetes.io/arch") == "amd64" and any(label.startswith(_NFD) for label in labels):
+    if labels.get("kubernetes.io/arch") == "amd64" and any(
+        label.startswith(_NFD) for label in labels
+    ):
         return False
     if node["metadata"]["name"] == os.environ.get("PERFDAG_NODE"):
         flags = [line for line in cpuinfo.read_text().splitlines() if line.startswith("flags")]

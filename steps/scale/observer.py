@@ -16,7 +16,14 @@ from perfdag.kube import Event, Kube, KubeError, Resource
 from perfdag.steps.scale import tasks
 from perfdag.steps.scale.record_store import RecordStore
 from perfdag.steps.scale.records import Record
-from perfdag.steps.scale.stages import Extractor, extractor, failure, last_observed, owner_of, unix_ns
+from perfdag.steps.scale.stages import (
+    Extractor,
+    extractor,
+    failure,
+    last_observed,
+    owner_of,
+    unix_ns,
+)
 from perfdag.steps.scale.templates import RUN_LABEL
 
 Kind = tuple[str, str]
@@ -57,7 +64,11 @@ class Observer(RecordStore):
     ) -> None:
         super().__init__(run)
         self.kube, self._named = kube, named
-        self.kinds, self.namespaces, self.primary = list(dict.fromkeys(kinds)), list(namespaces), set(primary)
+        self.kinds, self.namespaces, self.primary = (
+            list(dict.fromkeys(kinds)),
+            list(namespaces),
+            set(primary),
+        )
         self.absent: list[str] = []
         self.failed: list[KubeError] = []
         self._events, self._caught_up = events, dict[str, int]()
@@ -76,7 +87,9 @@ class Observer(RecordStore):
                     raise
                 self.absent.append(f"{kind}.{api_version}")
         kinds_served = {resource.kind for resource in resources}
-        self.absent = [kind for kind in self.absent if kind.partition(".")[0] not in kinds_served]  # PodGroups have four homes
+        self.absent = [
+            kind for kind in self.absent if kind.partition(".")[0] not in kinds_served
+        ]  # PodGroups have four homes
         if self._events:
             resources.append(await self.kube.resource("v1", "Event"))
         restored = set(self.records) | set(self.strays)
@@ -84,9 +97,15 @@ class Observer(RecordStore):
         there_now: set[str] = set()
         for resource in resources:
             there_now |= await self._start(resource)
-        lost = [self.records[uid] for uid in restored - there_now if uid in self.records and self.records[uid].kind in kinds_served]
+        lost = [
+            self.records[uid]
+            for uid in restored - there_now
+            if uid in self.records and self.records[uid].kind in kinds_served
+        ]
         with suppress(KubeError):  # a later wait raises the error of a broken watch
-            await self.until(lambda: self._replayed() and all("gone" in record.stages for record in lost), REPLAY)
+            await self.until(
+                lambda: self._replayed() and all("gone" in record.stages for record in lost), REPLAY
+            )
         for record in lost:  # deleted before the watch could replay it
             self._record_stage(record, "gone", 0, 0, 0)
         return self
@@ -123,16 +142,30 @@ class Observer(RecordStore):
         known = {} if resource.kind == "Event" else known
         if version is not None and known:
             self._newest[resource.kind] = newest
-        self._tasks.append(asyncio.create_task(self._follow(resource, namespace, labels, version or latest, known)))
+        self._tasks.append(
+            asyncio.create_task(self._follow(resource, namespace, labels, version or latest, known))
+        )
         return set(known)
 
     async def _follow(
-        self, resource: Resource, namespace: str | None, labels: str, version: str, known: Mapping[str, tuple[str, str]]
+        self,
+        resource: Resource,
+        namespace: str | None,
+        labels: str,
+        version: str,
+        known: Mapping[str, tuple[str, str]],
     ) -> None:
         wanted, read = set(self.namespaces), extractor(resource.api_version, resource.kind)
         kind, caught_up, metadata = resource.kind, self._caught_up[resource.kind], dict[str, Any]()
         try:
-            changes = self.kube.watch(resource, namespace, labels=labels, resource_version=version, known=known, patience=PATIENCE)
+            changes = self.kube.watch(
+                resource,
+                namespace,
+                labels=labels,
+                resource_version=version,
+                known=known,
+                patience=PATIENCE,
+            )
             async for event in changes:
                 metadata = event.object["metadata"]
                 if at := metadata.get("resourceVersion"):
@@ -171,7 +204,9 @@ class Observer(RecordStore):
             record = None if event.type == "DELETED" and event.listed else self._new(kind, metadata)
             if record is None:
                 self.pending_events.pop(metadata["uid"], None)
-                (self._others.discard if event.type == "DELETED" else self._others.add)(metadata["uid"])
+                (self._others.discard if event.type == "DELETED" else self._others.add)(
+                    metadata["uid"]
+                )
                 return
             self._others.discard(record.uid)
             for stage, at in sorted(self.pending_events.pop(record.uid, ())):
@@ -180,10 +215,14 @@ class Observer(RecordStore):
             record.node = body["spec"].get("nodeName", "") or record.node
         elif kind == "VirtualMachineInstance":
             record.node = (body.get("status") or {}).get("nodeName", "") or record.node
-        for stage, api, fresh in read(body) if "status" in body or "creationTimestamp" in metadata else ():
+        for stage, api, fresh in (
+            read(body) if "status" in body or "creationTimestamp" in metadata else ()
+        ):
             self._record_stage(record, stage, api, 0, received if fresh else 0)
         (message, since), over = failure(body), event.type == "DELETED" or "failed" in record.stages
-        if message != record.error and (message or not over):  # while it lives, what it said before has been mended
+        if message != record.error and (
+            message or not over
+        ):  # while it lives, what it said before has been mended
             warned = self.warned_at.get(record.uid, 0)
             # what is seen to change is the newest; a list gives objects first and Events after them, whatever was first
             record.error_at = since if event.listed and since else max(since, warned)
@@ -196,7 +235,13 @@ class Observer(RecordStore):
         label = (metadata.get("labels") or {}).get(RUN_LABEL)
         if label not in (None, self.run):
             return None
-        record = Record(kind, metadata["uid"], metadata["name"], metadata.get("namespace", ""), owner_of(metadata))
+        record = Record(
+            kind,
+            metadata["uid"],
+            metadata["name"],
+            metadata.get("namespace", ""),
+            owner_of(metadata),
+        )
         named = self._named and kind == self._named[0] and record.name.startswith(self._named[1])
         if label or named or record.owner in self.records:
             self.adopt(record)
@@ -217,7 +262,12 @@ class Observer(RecordStore):
         elif stage and uid and uid not in self._others:
             self.pending_events.setdefault(uid, set()).add((stage, at))
         if body.get("type") == "Warning" and uid and uid not in self._others:
-            self.warn(uid, record, " ".join(f"{reason}: {body.get('message', '')}".split())[:500], last_observed(body))
+            self.warn(
+                uid,
+                record,
+                " ".join(f"{reason}: {body.get('message', '')}".split())[:500],
+                last_observed(body),
+            )
 
     def _record_stage(self, record: Record, stage: str, api: int, at: int, received: int) -> None:
         if self.note(record, stage, api, at, received):

@@ -42,14 +42,22 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
         heartbeat: float = 0.5,
         log: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._kube, self._template, self._namespaces, self._run, self._tell = kube, template, list(namespaces), run, log
+        self._kube, self._template, self._namespaces, self._run, self._tell = (
+            kube,
+            template,
+            list(namespaces),
+            run,
+            log,
+        )
         self._expected, self._deadline, self._interval = expected_pods, deadline, heartbeat
         self._stack = AsyncExitStack()
         self._session: Session | None = None
 
     async def __aenter__(self) -> Session:
         kube, template = self._kube, self._template
-        submitter = await ApiSubmitter.open(kube, template)  # an unknown kind fails before anything is created
+        submitter = await ApiSubmitter.open(
+            kube, template
+        )  # an unknown kind fails before anything is created
         last = template.documents[-1]
         watched = kinds_of(last.api_version, last.kind)
         await rights.check(kube, template, self._namespaces, watched)
@@ -63,10 +71,16 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
                 scrapes.append(await apimetrics.scrape(servers))
             except KubeError as error:
                 notes.append(f"no API server metrics: {error}")
-            kinds = [(document.api_version, document.kind) for document in template.documents] + watched
+            kinds = [
+                (document.api_version, document.kind) for document in template.documents
+            ] + watched
             primary = [document.kind for document in template.documents]
-            observer = await self._stack.enter_async_context(Observer(kube, self._run, kinds, self._namespaces, primary=primary))
-            heartbeat = await self._stack.enter_async_context(Heartbeat(kube, self._run, self._namespaces[0], self._interval))
+            observer = await self._stack.enter_async_context(
+                Observer(kube, self._run, kinds, self._namespaces, primary=primary)
+            )
+            heartbeat = await self._stack.enter_async_context(
+                Heartbeat(kube, self._run, self._namespaces[0], self._interval)
+            )
             offset = await server_offset(kube)
             self_load = await self._stack.enter_async_context(SelfLoad())
         except BaseException:
@@ -137,7 +151,10 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
         kube = self._kube
         try:
             stay = [name for name in self._namespaces if await namespace_stays(kube, name)]
-            resources = [await kube.resource(document.api_version, document.kind) for document in self._template.documents]
+            resources = [
+                await kube.resource(document.api_version, document.kind)
+                for document in self._template.documents
+            ]
             listed = await objects_of_run(kube, self._run, resources, stay)
         except KubeError as error:
             return 0, str(error)
@@ -150,15 +167,27 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
         left. Raises KubeError.
         """
         kube = self._kube
-        resources = [await kube.resource(document.api_version, document.kind) for document in self._template.documents[::-1]]
+        resources = [
+            await kube.resource(document.api_version, document.kind)
+            for document in self._template.documents[::-1]
+        ]
         if session.in_flight:  # a request that was cut off here may still be carried out there, on a busy server long after
             await remove(kube, self._run, resources, self._namespaces, 20, LEFT_BEHIND)
             await asyncio.sleep(IN_FLIGHT)
         deadline = time.monotonic() + LEFT_BEHIND
         while True:
-            listed = await remove(kube, self._run, resources, self._namespaces, 20, max(0.0, deadline - time.monotonic()))
+            listed = await remove(
+                kube,
+                self._run,
+                resources,
+                self._namespaces,
+                20,
+                max(0.0, deadline - time.monotonic()),
+            )
             try:
-                gone = await session.observer.until(lambda: not session.left(session.submissions), AGAIN)
+                gone = await session.observer.until(
+                    lambda: not session.left(session.submissions), AGAIN
+                )
             except KubeError:  # of a broken watch: then by what is listed alone
                 return listed
             if (gone and not listed) or time.monotonic() >= deadline:

@@ -36,7 +36,12 @@ _ANY = f'pod=~"({"|".join(COMPONENTS)})-.*"'
 _CONTAINERS = f'container_memory_working_set_bytes{{{_ANY},container!=""}}'
 _WORK = 'kubevirt_workqueue_adds_total{name=~"virt-controller.*"}'
 _SENT = f'{{__name__=~"(kubevirt_)?rest_client_requests_total",{_ANY}}}'
-SOURCES = {"virt": _CONTAINERS, "workqueue": _WORK, "node": "node_memory_MemTotal_bytes", REQUESTS: _SENT}
+SOURCES = {
+    "virt": _CONTAINERS,
+    "workqueue": _WORK,
+    "node": "node_memory_MemTotal_bytes",
+    REQUESTS: _SENT,
+}
 """What is scraped together: the beginning of its figures' names, and a metric of it."""
 _SUFFIXES = {"growth": ("",), "requests": ()}
 _SPREAD = ("_avg", "_min", "_max")
@@ -52,21 +57,34 @@ def queries() -> dict[str, tuple[str, str]]:
     for component in COMPONENTS:
         name, pods = component.replace("-", "_"), _POD % component
         by_prefix[f"{name}_cpu_cores"] = (f"container_cpu_usage_seconds_total{{{pods}}}", "rate")
-        by_prefix[f"{name}_memory_bytes"] = (f"sum(container_memory_working_set_bytes{{{pods}}})", "range")
+        by_prefix[f"{name}_memory_bytes"] = (
+            f"sum(container_memory_working_set_bytes{{{pods}}})",
+            "range",
+        )
     queue = 'name=~"virt-controller.*"'
     by_prefix["workqueue_adds"] = (_WORK, "growth")
     by_prefix["workqueue_depth"] = (f"sum(kubevirt_workqueue_depth{{{queue}}})", "range")
-    by_prefix["workqueue_p99_s"] = (f"sum by (le) (kubevirt_workqueue_queue_duration_seconds_bucket{{{queue}}})", "p99")
+    by_prefix["workqueue_p99_s"] = (
+        f"sum by (le) (kubevirt_workqueue_queue_duration_seconds_bucket{{{queue}}})",
+        "p99",
+    )
     by_idle = 'label_replace(node_cpu_seconds_total, "rest", "idle", "mode", "idle")'
     by_prefix["node_cpu_ratio"] = (f"sum by (instance, rest) ({by_idle})", "share")
-    by_prefix["node_memory_ratio"] = ("1 - avg(node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes)", "range")
+    by_prefix["node_memory_ratio"] = (
+        "1 - avg(node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes)",
+        "range",
+    )
     by_prefix[REQUESTS] = (_SENT, "requests")
     return by_prefix
 
 
 def names() -> set[str]:
     """The figures that `component_figures` can give, but for those of `is_count`."""
-    return {f"{name}{suffix}" for name, (_, how) in queries().items() for suffix in _SUFFIXES.get(how, _SPREAD)}
+    return {
+        f"{name}{suffix}"
+        for name, (_, how) in queries().items()
+        for suffix in _SUFFIXES.get(how, _SPREAD)
+    }
 
 
 def is_count(name: str) -> bool:
@@ -106,12 +124,17 @@ def with_starts(series: list[list[Point]], start: float) -> list[list[Point]]:
     if not moments or moments[0] > start + 0.01:
         return series
     before = {after: at for at, after in pairwise(moments)}
-    return [[(before[points[0][0]], 0.0), *points] if points and points[0][0] in before else points for points in series]
+    return [
+        [(before[points[0][0]], 0.0), *points] if points and points[0][0] in before else points
+        for points in series
+    ]
 
 
 def share(rest: list[list[Point]], every: list[list[Point]]) -> dict[str, float | None]:
     """What is not of the `rest`, of the growth of `every` series."""
-    parts = [1 - part / whole for part, whole in zip(rates(rest), rates(every), strict=False) if whole]
+    parts = [
+        1 - part / whole for part, whole in zip(rates(rest), rates(every), strict=False) if whole
+    ]
     return _avg_min_max(parts)
 
 
@@ -130,7 +153,10 @@ def _avg_min_max(values: list[float]) -> dict[str, float | None]:
 
 def growth(points: list[Point]) -> list[Point]:
     """Return the growth of a counter at every point after the first. A falling counter was reset."""
-    return [(at, after - before if after >= before else after) for (_, before), (at, after) in pairwise(points)]
+    return [
+        (at, after - before if after >= before else after)
+        for (_, before), (at, after) in pairwise(points)
+    ]
 
 
 def rates(series: list[list[Point]]) -> list[float]:
@@ -158,7 +184,9 @@ class Prometheus:
     token_file: str | None = None
     ca_file: str | None = None
 
-    async def query(self, queries: Mapping[str, Mapping[str, str]], path: str = "query_range") -> dict[str, Any]:
+    async def query(
+        self, queries: Mapping[str, Mapping[str, str]], path: str = "query_range"
+    ) -> dict[str, Any]:
         """Return the `data` of the answers by query name. Raises KubeError."""
         import ssl
 
@@ -166,21 +194,47 @@ class Prometheus:
 
         data: dict[str, Any] = {}
         try:
-            headers = {"Authorization": f"Bearer {Path(self.token_file).read_text().strip()}"} if self.token_file else {}
-            connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=self.ca_file)) if self.ca_file else None
+            headers = (
+                {"Authorization": f"Bearer {Path(self.token_file).read_text().strip()}"}
+                if self.token_file
+                else {}
+            )
+            connector = (
+                aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=self.ca_file))
+                if self.ca_file
+                else None
+            )
             timeout = aiohttp.ClientTimeout(total=60)
-            async with aiohttp.ClientSession(timeout=timeout, headers=headers, connector=connector) as session:
+            async with aiohttp.ClientSession(
+                timeout=timeout, headers=headers, connector=connector
+            ) as session:
                 for name, params in queries.items():
-                    async with session.get(f"{self.url.rstrip('/')}/api/v1/{path}", params=params) as answer:
+                    async with session.get(
+                        f"{self.url.rstrip('/')}/api/v1/{path}", params=params
+                    ) as answer:
                         if answer.status in (401, 403):
                             hint = "give a token that may query it (--prometheus-token-file)"
-                            raise KubeError(answer.status, "Prometheus", f"Prometheus at {self.url} answers {answer.status}", hint)
+                            raise KubeError(
+                                answer.status,
+                                "Prometheus",
+                                f"Prometheus at {self.url} answers {answer.status}",
+                                hint,
+                            )
                         body: dict[str, Any] = await answer.json(content_type=None)
                     if body.get("status") != "success":
-                        raise KubeError(0, "Prometheus", f"Prometheus at {self.url} refuses {name}: {body.get('error', answer.status)}")
+                        raise KubeError(
+                            0,
+                            "Prometheus",
+                            f"Prometheus at {self.url} refuses {name}: {body.get('error', answer.status)}",
+                        )
                     data[name] = body["data"]
         except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
-            raise KubeError(0, "Unreachable", f"no answer from Prometheus at {self.url}: {error}", "check --prometheus") from None
+            raise KubeError(
+                0,
+                "Unreachable",
+                f"no answer from Prometheus at {self.url}: {error}",
+                "check --prometheus",
+            ) from None
         return data
 
     async def probe(self) -> None:
@@ -188,7 +242,9 @@ class Prometheus:
         await self.query({"a probe": {"query": "vector(1)"}}, "query")
 
 
-async def wait_for_scrape(prometheus: Prometheus, end: float, deadline: float = math.inf) -> tuple[dict[str, float], str]:
+async def wait_for_scrape(
+    prometheus: Prometheus, end: float, deadline: float = math.inf
+) -> tuple[dict[str, float], str]:
     """Wait for the first scrape after `end` (Unix seconds), and return the scrape intervals.
 
     Gives up after two intervals, after LATEST seconds, or with a note at `deadline`
@@ -196,13 +252,20 @@ async def wait_for_scrape(prometheus: Prometheus, end: float, deadline: float = 
     """
     while True:
         now = time.time()
-        lookbacks = {name: {"query": f"{metric}[{LOOK_BACK}s]", "time": f"{now:.3f}"} for name, metric in SOURCES.items()}
+        lookbacks = {
+            name: {"query": f"{metric}[{LOOK_BACK}s]", "time": f"{now:.3f}"}
+            for name, metric in SOURCES.items()
+        }
         moments = {
             name: [[at for at, _ in points] for points in _series(data)]
             for name, data in (await prometheus.query(lookbacks, "query")).items()
         }
         gaps = {name: gap for name, series in moments.items() if (gap := _gap(series))}
-        late = [name for name, gap in gaps.items() if any(end - 2 * gap <= ats[-1] < end for ats in moments[name] if ats)]
+        late = [
+            name
+            for name, gap in gaps.items()
+            if any(end - 2 * gap <= ats[-1] < end for ats in moments[name] if ats)
+        ]
         if not late or now >= end + min(LATEST, 2 * max(gaps[name] for name in late)):
             return gaps, ""
         if time.monotonic() >= deadline:
@@ -219,7 +282,9 @@ def _gap(series: list[list[float]]) -> float | None:
     return gaps[len(gaps) // 2] if gaps else None
 
 
-async def component_figures(prometheus: Prometheus, start: float, end: float, gaps: Mapping[str, float]) -> dict[str, float | None]:
+async def component_figures(
+    prometheus: Prometheus, start: float, end: float, gaps: Mapping[str, float]
+) -> dict[str, float | None]:
     """Return all figures of a window (Unix seconds); None for less than two scrapes in it.
 
     Counters are read from the last scrape before the window to the first one after it. Levels are
@@ -233,30 +298,55 @@ async def component_figures(prometheus: Prometheus, start: float, end: float, ga
         if end - start >= 2 * gap:
             first, last = (start + gap, end) if how == "range" else (start, end + gap)
             step = min(LONGEST_STEP, max(1.0, (last - first) / POINTS))
-            ranges[name] = {"query": query, "start": f"{first:.3f}", "end": f"{last:.3f}", "step": f"{step:.3f}"}
+            ranges[name] = {
+                "query": query,
+                "start": f"{first:.3f}",
+                "end": f"{last:.3f}",
+                "step": f"{step:.3f}",
+            }
     data = await prometheus.query(ranges)
     for name in ranges:
         how, every = wanted[name][1], _series(data[name])
         if how == "p99":
-            figures = p99(dict(zip((float(series["metric"]["le"]) for series in data[name]["result"]), every, strict=True)))
+            figures = p99(
+                dict(
+                    zip(
+                        (float(series["metric"]["le"]) for series in data[name]["result"]),
+                        every,
+                        strict=True,
+                    )
+                )
+            )
         elif how == "requests":
             figures = _requests([series["metric"] for series in data[name]["result"]], every, start)
         else:
-            figures = share(_series(data[name], "rest"), every) if how == "share" else fold(every, how, start)
+            figures = (
+                share(_series(data[name], "rest"), every)
+                if how == "share"
+                else fold(every, how, start)
+            )
         figures |= {f"{name}{suffix}": value for suffix, value in figures.items()}
     return figures
 
 
 def _source(name: str) -> str:
-    return next(source for source in sorted(SOURCES, key=len, reverse=True) if name.startswith(source))
+    return next(
+        source for source in sorted(SOURCES, key=len, reverse=True) if name.startswith(source)
+    )
 
 
-def _requests(metrics: list[dict[str, str]], every: list[list[Point]], start: float) -> dict[str, float | None]:
+def _requests(
+    metrics: list[dict[str, str]], every: list[list[Point]], start: float
+) -> dict[str, float | None]:
     """Return the growth by verb and resource."""
-    every = with_starts(every, start)  # of all together: the first request of a kind makes its series
+    every = with_starts(
+        every, start
+    )  # of all together: the first request of a kind makes its series
     groups: dict[str, list[list[Point]]] = defaultdict(list)
     for metric, points in zip(metrics, every, strict=True):
-        groups[f"/{metric.get('verb', metric.get('method', ''))}-{metric.get('resource', '')}"].append(points)
+        groups[
+            f"/{metric.get('verb', metric.get('method', ''))}-{metric.get('resource', '')}"
+        ].append(points)
     return {name: fold(series, "growth")[""] for name, series in groups.items()}
 
 

@@ -79,7 +79,11 @@ class RecordStore:
     @property
     def reasons(self) -> Counter[str]:
         """What Events warned of the run's objects last: kind and text -> how many objects."""
-        return Counter(f"{self.records[uid].kind} {text}" for uid, text in self.messages.items() if uid in self.records)
+        return Counter(
+            f"{self.records[uid].kind} {text}"
+            for uid, text in self.messages.items()
+            if uid in self.records
+        )
 
     def note(self, record: Record, stage: str, api: int, at: int, received: int) -> bool:
         """Note a stage of a record. Return whether a record of the run reached a new stage."""
@@ -104,17 +108,29 @@ class RecordStore:
     def save(self, path: Path) -> None:
         """Write the state, so that another process can go on from it (atomically)."""
         known = self.records.keys() | self.strays.keys()
-        since = min((times[0] for record in self.records.values() if (times := record.times("created")) and times[0]), default=0)
+        since = min(
+            (
+                times[0]
+                for record in self.records.values()
+                if (times := record.times("created")) and times[0]
+            ),
+            default=0,
+        )
         early = {
-            uid: [list(event) for event in sorted(told) if not event[1] or event[1] >= since] for uid, told in self.pending_events.items()
+            uid: [list(event) for event in sorted(told) if not event[1] or event[1] >= since]
+            for uid, told in self.pending_events.items()
         }
         mark = {
             "run": self.run,
             "versions": self.versions,
             "wall_minus_monotonic_ns": time.time_ns() - time.monotonic_ns(),
-            "messages": {uid: text for uid, text in self.messages.items() if uid in known},  # the API server forgets Events in an hour
+            "messages": {
+                uid: text for uid, text in self.messages.items() if uid in known
+            },  # the API server forgets Events in an hour
             "warned_at": {uid: at for uid, at in self.warned_at.items() if uid in known},
-            "events": {uid: told for uid, told in early.items() if told},  # what was before the run is of others
+            "events": {
+                uid: told for uid, told in early.items() if told
+            },  # what was before the run is of others
         }
         ours, strays = self.records.values(), self.strays.values()
         lines = [
@@ -139,5 +155,11 @@ class RecordStore:
             for line in lines:
                 raw, ours = orjson.loads(line)
                 (self.adopt if ours else self.add_stray)(Record.read(raw, shift))
-        self.versions, self.messages, self.warned_at = mark["versions"], mark["messages"], mark["warned_at"]
-        self.pending_events = {uid: {(stage, at) for stage, at in told} for uid, told in mark["events"].items()}
+        self.versions, self.messages, self.warned_at = (
+            mark["versions"],
+            mark["messages"],
+            mark["warned_at"],
+        )
+        self.pending_events = {
+            uid: {(stage, at) for stage, at in told} for uid, told in mark["events"].items()
+        }

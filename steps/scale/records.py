@@ -11,10 +11,28 @@ class Record:
     last warning.
     """
 
-    __slots__ = ("_times", "error", "error_at", "error_newer", "kind", "name", "namespace", "node", "owner", "stages", "uid")
+    __slots__ = (
+        "_times",
+        "error",
+        "error_at",
+        "error_newer",
+        "kind",
+        "name",
+        "namespace",
+        "node",
+        "owner",
+        "stages",
+        "uid",
+    )
 
     def __init__(self, kind: str, uid: str, name: str, namespace: str, owner: str) -> None:
-        self.kind, self.uid, self.name, self.namespace, self.owner = kind, uid, name, namespace, owner
+        self.kind, self.uid, self.name, self.namespace, self.owner = (
+            kind,
+            uid,
+            name,
+            namespace,
+            owner,
+        )
         self.node, self.error, self.error_at, self.error_newer = "", "", 0, False
         self.stages: tuple[str, ...] = ()
         self._times = array("q")
@@ -44,7 +62,16 @@ class Record:
     def dump(self) -> list[Any]:
         """For the state file."""
         status = self.node, self.error, self.error_at, self.error_newer
-        return [self.kind, self.uid, self.name, self.namespace, self.owner, *status, self.stages, list(self._times)]
+        return [
+            self.kind,
+            self.uid,
+            self.name,
+            self.namespace,
+            self.owner,
+            *status,
+            self.stages,
+            list(self._times),
+        ]
 
     @classmethod
     def read(cls, raw: list[Any], forget_receive: int = 0) -> "Record":

@@ -30,7 +30,12 @@ def belongs(run: str, metadata: Object) -> bool:
 
 
 async def objects_of_run(
-    kube: Kube, run: str, resources: Sequence[Resource], namespaces: Sequence[str | None], *, also: Callable[[Object], bool] | None = None
+    kube: Kube,
+    run: str,
+    resources: Sequence[Resource],
+    namespaces: Sequence[str | None],
+    *,
+    also: Callable[[Object], bool] | None = None,
 ) -> list[Found]:
     """Return kind and metadata of all objects of a run and its parts.
 
@@ -65,7 +70,11 @@ async def remove(
     while True:
         left = await objects_of_run(kube, run, resources, namespaces, also=also)
         over = time.monotonic() > deadline
-        still = [(item, refused[item[1]["uid"]]) for item in left if refused and item[1]["uid"] in refused]
+        still = [
+            (item, refused[item[1]["uid"]])
+            for item in left
+            if refused and item[1]["uid"] in refused
+        ]
         tries = tries + 1 if still else 0
         enough = TRIES if any(QUEUE_NOT_CLOSED in str(error) for _, error in still) else 1
         if still and (over or (tries >= enough and len(still) == len(left))):
@@ -74,7 +83,9 @@ async def remove(
             return len(left)
         queue, refused = iter(left), {}
 
-        async def worker(queue: Iterator[Found] = queue, refused: dict[str, KubeError] = refused) -> None:
+        async def worker(
+            queue: Iterator[Found] = queue, refused: dict[str, KubeError] = refused
+        ) -> None:
             for item in queue:
                 if "deletionTimestamp" not in item[1] and (why := await _refusal(kube, *item)):
                     refused[item[1]["uid"]] = why
@@ -99,14 +110,28 @@ async def _refusal(kube: Kube, resource: Resource, metadata: Object) -> KubeErro
 
 def _named(what: Found, error: KubeError, others: int) -> KubeError:
     beside = f" (and {others} more objects are left)" if others else ""
-    return KubeError(error.status, error.reason, f"{what[0].kind} {what[1]['name']} was not deleted{beside}: {error}")
+    return KubeError(
+        error.status,
+        error.reason,
+        f"{what[0].kind} {what[1]['name']} was not deleted{beside}: {error}",
+    )
 
 
 async def close_queue(kube: Kube, resource: Resource, name: str) -> None:
     """Ask Volcano to close a queue. Raises KubeError if already asked or not supported."""
     queue = await kube.get(resource, name)
-    target = {"apiVersion": resource.api_version, "kind": "Queue", "name": name, "uid": queue["metadata"]["uid"], "controller": True}
-    command = {"apiVersion": "bus.volcano.sh/v1alpha1", "kind": "Command", "metadata": {"name": f"close-{name}"}}
+    target = {
+        "apiVersion": resource.api_version,
+        "kind": "Queue",
+        "name": name,
+        "uid": queue["metadata"]["uid"],
+        "controller": True,
+    }
+    command = {
+        "apiVersion": "bus.volcano.sh/v1alpha1",
+        "kind": "Command",
+        "metadata": {"name": f"close-{name}"},
+    }
     await kube.create(command | {"action": "CloseQueue", "target": target})
 
 
@@ -119,13 +144,24 @@ async def deletable_resources(kube: Kube) -> list[Resource]:
         path = f"/apis/{version}" if "/" in version else f"/api/{version}"
         with suppress(KubeError):  # an API service that is down serves nothing of ours
             for kind in (await kube.request("GET", path))["resources"]:
-                if "/" not in kind["name"] and {"list", "delete"} <= set(kind["verbs"]) and kind["kind"] != "Event":
-                    resources.append(Resource(version, kind["kind"], kind["name"], kind["namespaced"]))
+                if (
+                    "/" not in kind["name"]
+                    and {"list", "delete"} <= set(kind["verbs"])
+                    and kind["kind"] != "Event"
+                ):
+                    resources.append(
+                        Resource(version, kind["kind"], kind["name"], kind["namespaced"])
+                    )
     return resources
 
 
 async def remove_run(
-    kube: Kube, run: str, namespace: str | None, parallel: int, timeout: float, log: Callable[[str], None] = lambda text: None
+    kube: Kube,
+    run: str,
+    namespace: str | None,
+    parallel: int,
+    timeout: float,
+    log: Callable[[str], None] = lambda text: None,
 ) -> int:
     """Delete all objects of a run and its parts, of any kind, and the run's own namespaces.
 
@@ -138,20 +174,31 @@ async def remove_run(
             continue
         if resource.kind == "Namespace":
             with suppress(KubeError):  # who may not list namespaces made none
-                namespaces = [body["metadata"]["name"] for body in await kube.list(resource, labels=RUN_LABEL)]
+                namespaces = [
+                    body["metadata"]["name"] for body in await kube.list(resource, labels=RUN_LABEL)
+                ]
             continue
         try:
-            if any(belongs(run, body["metadata"]) for body in await kube.list(resource, namespace, labels=RUN_LABEL)):
+            if any(
+                belongs(run, body["metadata"])
+                for body in await kube.list(resource, namespace, labels=RUN_LABEL)
+            ):
                 resources.append(resource)
         except KubeError as error:
             if error.status not in (403, 404, 405):
                 raise
     left = await remove(kube, run, resources, [namespace], parallel, timeout)
-    return left or await remove_namespaces(kube, run, namespaces, max(0.0, deadline - time.monotonic()), log)
+    return left or await remove_namespaces(
+        kube, run, namespaces, max(0.0, deadline - time.monotonic()), log
+    )
 
 
 async def remove_namespaces(
-    kube: Kube, run: str, names: Sequence[str], timeout: float, log: Callable[[str], None] = lambda text: None
+    kube: Kube,
+    run: str,
+    names: Sequence[str],
+    timeout: float,
+    log: Callable[[str], None] = lambda text: None,
 ) -> int:
     """Delete the run's own namespaces, except those that hold other objects, and wait.
 
@@ -189,7 +236,9 @@ async def _other_in(kube: Kube, run: str, namespace: str) -> str:
     kinds, objects = await deletable_resources(kube), list[tuple[str, Object]]()
     for resource in [resource for resource in kinds if resource.namespaced]:
         try:
-            objects += [(resource.kind, body["metadata"]) for body in await kube.list(resource, namespace)]
+            objects += [
+                (resource.kind, body["metadata"]) for body in await kube.list(resource, namespace)
+            ]
         except KubeError as error:
             if error.status == 403:
                 return f"we may not list {resource.plural} in it"
@@ -198,7 +247,12 @@ async def _other_in(kube: Kube, run: str, namespace: str) -> str:
     listed = {resource.kind for resource in kinds if resource.namespaced}
     for kind, metadata in objects:
         owned = any(owner["kind"] in listed for owner in metadata.get("ownerReferences") or [])
-        if not (owned or "deletionTimestamp" in metadata or belongs(run, metadata) or (kind, metadata["name"]) in DEFAULT_OBJECTS):
+        if not (
+            owned
+            or "deletionTimestamp" in metadata
+            or belongs(run, metadata)
+            or (kind, metadata["name"]) in DEFAULT_OBJECTS
+        ):
             return f"{kind} {metadata['name']} is in it"
     return ""
 

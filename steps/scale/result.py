@@ -49,13 +49,20 @@ class Result:
         """Whether a gate or a VMI failed, an object was left behind, or another run disturbed this
         one.
         """
-        return bool(self.breached or self.disturbed or self.figures["left_behind"]) or self.figures["success_ratio"] != 1.0
+        return (
+            bool(self.breached or self.disturbed or self.figures["left_behind"])
+            or self.figures["success_ratio"] != 1.0
+        )
 
     @property
     def undecided(self) -> list[gating.Verdict]:
         """Gates without data if nothing else failed, else empty."""
         known = [verdict for verdict in self.verdicts if verdict.passed is not None]
-        return [] if replace(self, verdicts=known).failed else [verdict for verdict in self.verdicts if verdict.passed is None]
+        return (
+            []
+            if replace(self, verdicts=known).failed
+            else [verdict for verdict in self.verdicts if verdict.passed is None]
+        )
 
 
 def phase_counts(vmis: Iterable[Record]) -> dict[str, float]:
@@ -73,10 +80,19 @@ def figures_of(session: Session, rows: list[Row], stages: list[Summary]) -> dict
     """Return stage percentiles (s), throughput, success, API latency and counts, watch lag."""
     figures: dict[str, float | None] = {}
     for summary in stages:
-        figures |= {f"{summary.stage}_p50": summary.p50, f"{summary.stage}_p95": summary.p95, f"{summary.stage}_p99": summary.p99}
+        figures |= {
+            f"{summary.stage}_p50": summary.p50,
+            f"{summary.stage}_p95": summary.p95,
+            f"{summary.stage}_p99": summary.p99,
+        }
     final = [row for row in rows if row.stage == "creation_to_running"]
-    every, first = len(session.submissions), len(session.batches[0][0].submissions) if session.batches else 0
-    ramp = [row for row in final if row.index * every < first * len(final)]  # the churn after it goes at a pace of its own
+    every, first = (
+        len(session.submissions),
+        len(session.batches[0][0].submissions) if session.batches else 0,
+    )
+    ramp = [
+        row for row in final if row.index * every < first * len(final)
+    ]  # the churn after it goes at a pace of its own
     mean, best = throughput([row.reached for row in ramp if row.reached and row.status == "ok"])
     created = sum(1 for item in session.submissions if item.answered_ns and not item.error)
     planned = len(final) or len(session.submissions)
@@ -91,7 +107,9 @@ def figures_of(session: Session, rows: list[Row], stages: list[Summary]) -> dict
     calls = session.phases.get(CREATION, [])
     if calls and apimetrics.worst(calls) is None:
         count = sum(call.count for call in calls if call.single)
-        session.notes.append(f"no api_p99: it wants {apimetrics.NEEDED} requests of single objects, and there were {count}")
+        session.notes.append(
+            f"no api_p99: it wants {apimetrics.NEEDED} requests of single objects, and there were {count}"
+        )
     figures |= apimetrics.named_figures(calls)
     rates = [batch.summary(schedule) for batch, schedule in session.batches]
     if rates:

@@ -45,13 +45,20 @@ class MissingRightsError(KubeError):
         kind, _, account = who.partition(":serviceaccount:")
         namespace, _, name = account.partition(":")
         whom = (
-            f"the service account {name} of the namespace {namespace}" if kind == "system" and name else f"the user of context {context!r}"
+            f"the service account {name} of the namespace {namespace}"
+            if kind == "system" and name
+            else f"the user of context {context!r}"
         )
         hint = f"grant it to {whom} with a Role or ClusterRole"
         super().__init__(403, "Forbidden", f"you may not {'; '.join(map(str, self.missing))}", hint)
 
 
-async def check(kube: Kube, template: Template, namespaces: Sequence[str], watched: Iterable[tuple[str, str]] = ()) -> None:
+async def check(
+    kube: Kube,
+    template: Template,
+    namespaces: Sequence[str],
+    watched: Iterable[tuple[str, str]] = (),
+) -> None:
     """Raise MissingRightsError for missing verbs, with kinds and namespaces.
 
     If the server does not answer the review, the right is assumed. Unknown kinds in `watched` are
@@ -61,26 +68,44 @@ async def check(kube: Kube, template: Template, namespaces: Sequence[str], watch
     for document in template.documents:
         resource = await kube.resource(document.api_version, document.kind)
         for namespace in namespaces:
-            wanted[document.api_version.rpartition("/")[0], resource.plural, namespace] = list(_FIGURES)
+            wanted[document.api_version.rpartition("/")[0], resource.plural, namespace] = list(
+                _FIGURES
+            )
     for api_version, kind in watched:
         with suppress(KubeError):
             resource = await kube.resource(api_version, kind)
-            where = namespaces[0] if len(namespaces) == 1 else ""  # the observer's watch over several is of the whole cluster
-            wanted.setdefault((api_version.rpartition("/")[0], resource.plural, where), list(_WATCHED))
+            where = (
+                namespaces[0] if len(namespaces) == 1 else ""
+            )  # the observer's watch over several is of the whole cluster
+            wanted.setdefault(
+                (api_version.rpartition("/")[0], resource.plural, where), list(_WATCHED)
+            )
 
-    async def lack(group: str, resource: str, namespace: str, verbs: list[str]) -> MissingRight | None:
-        allowed = await asyncio.gather(*(_allowed(kube, group, resource, namespace, verb) for verb in verbs))
+    async def lack(
+        group: str, resource: str, namespace: str, verbs: list[str]
+    ) -> MissingRight | None:
+        allowed = await asyncio.gather(
+            *(_allowed(kube, group, resource, namespace, verb) for verb in verbs)
+        )
         missing = tuple(verb for verb, may in zip(verbs, allowed, strict=True) if not may)
         return MissingRight(group, resource, namespace, missing) if missing else None
 
-    lacking = [missing for missing in await asyncio.gather(*(lack(*key, verbs) for key, verbs in wanted.items())) if missing]
+    lacking = [
+        missing
+        for missing in await asyncio.gather(*(lack(*key, verbs) for key, verbs in wanted.items()))
+        if missing
+    ]
     if lacking:
         raise MissingRightsError(lacking, await _who(kube), kube.cluster.context)
 
 
 async def _allowed(kube: Kube, group: str, resource: str, namespace: str, verb: str) -> bool:
     attributes = {"verb": verb, "group": group, "resource": resource, "namespace": namespace}
-    body = {"apiVersion": _API, "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": attributes}}
+    body = {
+        "apiVersion": _API,
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
     try:
         review = await kube.request("POST", f"/apis/{_API}/selfsubjectaccessreviews", json=body)
     except KubeError as error:
@@ -93,6 +118,8 @@ async def _allowed(kube: Kube, group: str, resource: str, namespace: str, verb: 
 async def _who(kube: Kube) -> str:
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     with suppress(KubeError, KeyError):
-        review = await kube.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", json=body)
+        review = await kube.request(
+            "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", json=body
+        )
         return str(review["status"]["userInfo"]["username"])
     return ""

@@ -86,7 +86,9 @@ def _moment(record: Record, stage: str, clocks: Clocks) -> Moment | None:
     return Moment(received + clocks.mono_to_unix_ns if received else 0, api, event, clocks.ahead_ns)
 
 
-def _reached(step: Step, family: Mapping[str, list[Record]], expected: int | None, clocks: Clocks) -> Moment | None:
+def _reached(
+    step: Step, family: Mapping[str, list[Record]], expected: int | None, clocks: Clocks
+) -> Moment | None:
     """Return when the stage was reached. `last` needs all (`expected`) objects."""
     records = family.get(step.kind, [])
     if step.kind == VMI and step.stage != "failed":
@@ -99,7 +101,11 @@ def _reached(step: Step, family: Mapping[str, list[Record]], expected: int | Non
     if step.pick == "first":
         return min(moments, key=lambda moment: moment.best or math.inf)
     short = expected is not None and step.kind == "Pod" and len(moments) < expected
-    return None if short or len(moments) < len(records) else max(moments, key=lambda moment: moment.best)
+    return (
+        None
+        if short or len(moments) < len(records)
+        else max(moments, key=lambda moment: moment.best)
+    )
 
 
 def rows_of(
@@ -123,13 +129,26 @@ def rows_of(
     family, end = Family(records), until_ns + clocks.mono_to_unix_ns
     fake = None if simulated is None else set(simulated)
     steps = chain(api_version, kind)
-    by_name = {(record.namespace, record.name): record for record in records.values() if record.kind == kind}
+    by_name = {
+        (record.namespace, record.name): record
+        for record in records.values()
+        if record.kind == kind
+    }
     for item in submissions:
         record = records.get(item.uid) or by_name.get((item.namespace, item.name))
         if kind == SET:
             workloads = _members(item, record, family, expected_pods or 1)
         else:
-            workloads = [Workload(item, record, item.index, item.name, family.below(record.uid) if record else {}, expected_pods)]
+            workloads = [
+                Workload(
+                    item,
+                    record,
+                    item.index,
+                    item.name,
+                    family.below(record.uid) if record else {},
+                    expected_pods,
+                )
+            ]
         for workload in workloads:
             yield from _rows_of_one(workload, clocks, run, kind, steps, end, fake, messages or {})
 
@@ -147,28 +166,46 @@ class Workload:
     uid: str = ""
 
 
-def _members(item: Submission, record: Record | None, family: Family, replicas: int) -> list[Workload]:
+def _members(
+    item: Submission, record: Record | None, family: Family, replicas: int
+) -> list[Workload]:
     """Return one workload for every VMI of a replica set, existing VMIs by age."""
     vmis = _without_replaced_vmis(family.below(record.uid)[VMI]) if record else []
-    vmis.sort(key=lambda vmi: (vmi.times("created") or (0, 0, 0))[2] or (vmi.times("created") or (0,))[0])
+    vmis.sort(
+        key=lambda vmi: (vmi.times("created") or (0, 0, 0))[2] or (vmi.times("created") or (0,))[0]
+    )
     workloads = []
     for k in range(replicas):
         member = vmis[k] if k < len(vmis) else None
         below = {**family.below(member.uid)} if member else {}
         if record:
             below[SET] = [record]
-        workloads.append(Workload(item, record, item.index * replicas + k, f"{item.name}-{k}", below, 1, member.uid if member else ""))
+        workloads.append(
+            Workload(
+                item,
+                record,
+                item.index * replicas + k,
+                f"{item.name}-{k}",
+                below,
+                1,
+                member.uid if member else "",
+            )
+        )
     return workloads
 
 
 def _without_replaced_vmis(vmis: list[Record]) -> list[Record]:
     """Return the VMIs without those that ended before they ran and were replaced."""
-    return [vmi for vmi in vmis if "running" in vmi.stages or not {"failed", "gone"} & set(vmi.stages)] or vmis
+    return [
+        vmi for vmi in vmis if "running" in vmi.stages or not {"failed", "gone"} & set(vmi.stages)
+    ] or vmis
 
 
 def _without_replaced_pods(pods: list[Record], stage: str, expected: int | None) -> list[Record]:
     """Return the pods without those that ended before the stage and were replaced."""
-    ended = {"gone"} if expected is None else {"gone", "failed"}  # without a number, replacements of failed pods are unknown
+    ended = (
+        {"gone"} if expected is None else {"gone", "failed"}
+    )  # without a number, replacements of failed pods are unknown
     others = [pod for pod in pods if stage in pod.stages or not ended & set(pod.stages)]
     return others if len(others) >= (expected or 1) else pods
 
@@ -186,10 +223,17 @@ def _rows_of_one(
     item, record, below = workload.item, workload.record, workload.below
     members = [record for group in below.values() for record in group]
     nodes = sorted({record.node for record in members if record.node})
-    error = item.error or next((text for record in members if (text := error_text(record, messages))), "") or None
+    error = (
+        item.error
+        or next((text for record in members if (text := error_text(record, messages))), "")
+        or None
+    )
     moments: dict[str, Moment | None] = {}
     if item.started_ns:  # from the time it was due: in a closed loop that is when it was sent
-        moments["submitted"] = Moment(received=(item.intended_ns or item.started_ns) + clocks.mono_to_unix_ns, ahead=clocks.ahead_ns)
+        moments["submitted"] = Moment(
+            received=(item.intended_ns or item.started_ns) + clocks.mono_to_unix_ns,
+            ahead=clocks.ahead_ns,
+        )
     for step in steps:
         moments[step.name] = _reached(step, below, workload.expected, clocks)
     moments["deleting"] = _moment(record, "deleting", clocks) if record else None
@@ -197,14 +241,30 @@ def _rows_of_one(
     for step in steps:
         ended, deleting = moments[step.name] if step.stage in _ENDS else None, moments["deleting"]
         if ended and deleting and (ended.best >= deleting.best) != (step.since == "deleting"):
-            moments[step.name] = None  # it ended by itself, and was deleted later, or the other way round
+            moments[step.name] = (
+                None  # it ended by itself, and was deleted later, or the other way round
+            )
     for step in steps:
         start, moment = moments.get(step.since), moments[step.name]
         uid = workload.uid or (record.uid if record else item.uid)
-        row = Row(run, workload.index, workload.name, item.namespace, kind, uid, step.name, step.since, "ok")
+        row = Row(
+            run,
+            workload.index,
+            workload.name,
+            item.namespace,
+            kind,
+            uid,
+            step.name,
+            step.since,
+            "ok",
+        )
         row.objects = len(below.get(step.kind, ()))
-        row.intended = (item.intended_ns + clocks.mono_to_unix_ns) / 1e9 if item.intended_ns else None
-        row.submitted = (item.started_ns + clocks.mono_to_unix_ns) / 1e9 if item.started_ns else None
+        row.intended = (
+            (item.intended_ns + clocks.mono_to_unix_ns) / 1e9 if item.intended_ns else None
+        )
+        row.submitted = (
+            (item.started_ns + clocks.mono_to_unix_ns) / 1e9 if item.started_ns else None
+        )
         row.retries, row.error, row.node = item.retries, error, ",".join(nodes) or None
         row.simulated = all(node in fake for node in nodes) if nodes and fake is not None else None
         if moment:
@@ -235,7 +295,11 @@ def error_text(record: Record, messages: Mapping[str, str]) -> str:
 def _passed_unseen(step: Step, steps: Sequence[Step], moments: Mapping[str, Moment | None]) -> bool:
     """Return whether a later stage was seen, so that this one happened unobserved."""
     later = steps[steps.index(step) + 1 :]
-    return any(moments[step.name] for step in later if not step.optional or (step.stage == "succeeded" and step.since != "deleting"))
+    return any(
+        moments[step.name]
+        for step in later
+        if not step.optional or (step.stage == "succeeded" and step.since != "deleting")
+    )
 
 
 def on_simulated(rows: Iterable[Row]) -> bool | None:
@@ -252,10 +316,18 @@ def with_deletion(before: Sequence[Row], after: Iterable[Row]) -> list[Row]:
     late = [row for row in after if row.since == "deleting"]
     by_index = {(row.index, row.stage): row for row in late}
     by_uid = {(row.uid, row.stage): row for row in late}
-    members = {row.index for row in before if row.kind == SET and row.stage == "vmi_created" and row.objects}
+    members = {
+        row.index
+        for row in before
+        if row.kind == SET and row.stage == "vmi_created" and row.objects
+    }
     merged = []
     for row in before:
         # VMIs of a set are numbered anew when some of them go; a number that had no VMI yet has no UID of its own
-        end = by_uid.get((row.uid, row.stage)) if row.index in members else by_index.get((row.index, row.stage))
+        end = (
+            by_uid.get((row.uid, row.stage))
+            if row.index in members
+            else by_index.get((row.index, row.stage))
+        )
         merged.append(replace(end, index=row.index, name=row.name, uid=row.uid) if end else row)
     return merged

@@ -39,8 +39,16 @@ class VmiRequest:
 
     def limit(self, spec: vmi.Spec) -> float:
         """Return the maximum duration in seconds, if every wait takes its full time."""
-        counts = range(self.step, max(self.counts) + 1, self.step) if self.scenario == "capacity" else self.counts
-        burst_limit = (PRIMER + spec.timeout if spec.primer else 0.0) + 2 * spec.timeout + (LATEST if spec.prometheus else 0.0)
+        counts = (
+            range(self.step, max(self.counts) + 1, self.step)
+            if self.scenario == "capacity"
+            else self.counts
+        )
+        burst_limit = (
+            (PRIMER + spec.timeout if spec.primer else 0.0)
+            + 2 * spec.timeout
+            + (LATEST if spec.prometheus else 0.0)
+        )
         bursts = sum(spec.schedule.span(size) + burst_limit for size in counts)
         churn = self.duration + 2 * spec.timeout if self.scenario == "steady" else 0.0
         return self.lock_timeout + bursts + self.cooldown * (len(self.counts) - 1) + churn + SLACK
@@ -71,19 +79,34 @@ def check(spec: vmi.Spec, request: VmiRequest) -> None:
     for name, seconds in {"timeout": spec.timeout, "duration": request.duration}.items():
         if not 0 < seconds < math.inf:
             raise ValueError(f"{name}: {seconds:g} s is no time to wait; it is above 0")
-    for name, seconds in {"pause": request.pause, "cooldown": request.cooldown, "lock_timeout": request.lock_timeout}.items():
+    for name, seconds in {
+        "pause": request.pause,
+        "cooldown": request.cooldown,
+        "lock_timeout": request.lock_timeout,
+    }.items():
         if not 0 <= seconds < math.inf:
             raise ValueError(f"{name}: {seconds:g} s cannot be waited; it is 0 or more")
     if request.scenario != "ladder" and len(request.counts) > 1:
-        raise ValueError(f"{request.scenario} takes one count; several are a ladder (scenario: ladder)")
+        raise ValueError(
+            f"{request.scenario} takes one count; several are a ladder (scenario: ladder)"
+        )
     if request.scenario == "capacity" and request.step > max(request.counts):
-        raise ValueError(f"capacity: the first step of {request.step} is over the limit of {max(request.counts)}; take a smaller step")
+        raise ValueError(
+            f"capacity: the first step of {request.step} is over the limit of {max(request.counts)}; take a smaller step"
+        )
     if request.scenario == "steady" and request.churn > request.counts[0]:
-        raise ValueError(f"churn: {request.churn} is too many of {request.counts[0]}; it is at most count")
+        raise ValueError(
+            f"churn: {request.churn} is too many of {request.counts[0]}; it is at most count"
+        )
     last = vmi.template_of(spec, "check").documents[-1]
     paced, components = spec.schedule.open_loop, spec.prometheus is not None
     names.check(
-        spec.gates, request.scenario, chain(last.api_version, last.kind), names.VMIS[request.scenario], paced=paced, components=components
+        spec.gates,
+        request.scenario,
+        chain(last.api_version, last.kind),
+        names.VMIS[request.scenario],
+        paced=paced,
+        components=components,
     )
 
 
@@ -104,7 +127,9 @@ async def measure(kube: Kube, spec: vmi.Spec, request: VmiRequest) -> Outcome:
 
     try:
         async with lock:
-            spec.log(f"run {spec.run}: {request.scenario}")  # before anything is made: what a killed process leaves is deleted by this id
+            spec.log(
+                f"run {spec.run}: {request.scenario}"
+            )  # before anything is made: what a killed process leaves is deleted by this id
             outcome = await _scenario(kube, replace(spec, seen=seen), request)
             done = outcome.results
     finally:  # also of sizes that were measured before an interruption
@@ -118,5 +143,11 @@ async def _scenario(kube: Kube, spec: vmi.Spec, request: VmiRequest) -> Outcome:
         passed, results = await sizes.capacity(kube, spec, request.step, max(request.counts))
         return Outcome(results, passed)
     if request.scenario == "steady":
-        return Outcome([await vmi.steady(kube, spec, request.counts[0], request.churn, request.pause, request.duration)])
+        return Outcome(
+            [
+                await vmi.steady(
+                    kube, spec, request.counts[0], request.churn, request.pause, request.duration
+                )
+            ]
+        )
     return Outcome(await sizes.ladder(kube, spec, request.counts, request.cooldown))

@@ -59,11 +59,19 @@ class SampleRequest:
     log: Callable[[str], None] = lambda text: None
 
 
-async def _reader(kube: Kube, request: SampleRequest, shift: int) -> Callable[[], Awaitable[RunFile]]:
+async def _reader(
+    kube: Kube, request: SampleRequest, shift: int
+) -> Callable[[], Awaitable[RunFile]]:
     """What reads how far the submission is. Raises SettingsError, KubeError."""
-    known = read_run(request.folder, shift) if request.run is None or (request.folder / "run.json").exists() else None
+    known = (
+        read_run(request.folder, shift)
+        if request.run is None or (request.folder / "run.json").exists()
+        else None
+    )
     if known and request.run not in (None, known.run):
-        raise runai.SettingsError(f"{request.folder} holds run {known.run}; give another folder with -o")
+        raise runai.SettingsError(
+            f"{request.folder} holds run {known.run}; give another folder with -o"
+        )
     if known and not known.attached:
 
         async def from_file() -> RunFile:
@@ -105,8 +113,12 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
         await stack.enter_async_context(observer)
         heart: Heartbeat | None = None
         if watch is not None:
-            with suppress(KubeError):  # without the right to change a ConfigMap there is no error bar
-                heart = await stack.enter_async_context(Heartbeat(kube, f"{file.run}-{SAMPLE}", file.namespaces[0]))
+            with suppress(
+                KubeError
+            ):  # without the right to change a ConfigMap there is no error bar
+                heart = await stack.enter_async_context(
+                    Heartbeat(kube, f"{file.run}-{SAMPLE}", file.namespaces[0])
+                )
         self_load = await stack.enter_async_context(SelfLoad())
         complete = not file.attached and _complete(observer, file)
         if watch is not None:
@@ -120,13 +132,20 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
                 if len(file.submissions) != known:
                     _keep(folder, file, shift)
                 observer.save(state)
-                request.log(f"{min(*_ready(observer, file))} of {_ready(observer, file)[1]} are there")
+                request.log(
+                    f"{min(*_ready(observer, file))} of {_ready(observer, file)[1]} are there"
+                )
         observer.save(state)
         apart, moved = await drift(kube, offset) if watch is not None else ({}, "")
-        busy, notes = self_load.share, [note for note in (moved, heart.note if heart else "", self_load.note) if note]
+        busy, notes = (
+            self_load.share,
+            [note for note in (moved, heart.note if heart else "", self_load.note) if note],
+        )
         fake, why = await simulated_nodes(kube)
         notes += [why] if why else []
-    rows = _rows(observer, file, Clocks(shift, offset.seconds, p99(heart.lags) if heart else None), fake)
+    rows = _rows(
+        observer, file, Clocks(shift, offset.seconds, p99(heart.lags) if heart else None), fake
+    )
     _keep(folder, file, shift)
     backend = runai.backend_times(settings, file.project, file.namespaces)
     sampled, waiting = runai.sampled_json(rows, file.project, backend)
@@ -158,7 +177,11 @@ def _restore(observer: Observer, state: Path) -> None:
     try:
         observer.restore(state)
     except (ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
-        why = str(error) if isinstance(error, ValueError) else "it is not as this version of `perfdag scale sample` writes it"
+        why = (
+            str(error)
+            if isinstance(error, ValueError)
+            else "it is not as this version of `perfdag scale sample` writes it"
+        )
         text = f"cannot go on from {state}: {why}; give another folder with -o, or delete it, and what only it tells is lost"
         raise runai.SettingsError(text) from None
 
@@ -166,7 +189,9 @@ def _restore(observer: Observer, state: Path) -> None:
 def _keep(folder: Path, file: RunFile, shift: int) -> None:
     """Write run.json and submitted.json for a run that was found by its id."""
     if file.attached:
-        write(folder, file, Submitted(file.run, file.submissions, time.time(), time.time_ns() - shift))
+        write(
+            folder, file, Submitted(file.run, file.submissions, time.time(), time.time_ns() - shift)
+        )
 
 
 def _ready(observer: Observer, file: RunFile) -> tuple[int, int]:

@@ -68,7 +68,15 @@ class Session:
             self.batches.append((batch, schedule))
 
         creation = generate(
-            self.submitter, self.template, count, self.namespaces, schedule, parallel, run=self.run, first=first, on_plan=known
+            self.submitter,
+            self.template,
+            count,
+            self.namespaces,
+            schedule,
+            parallel,
+            run=self.run,
+            first=first,
+            on_plan=known,
         )
         try:
             async with asyncio.timeout(self.left_of(math.inf)):
@@ -86,7 +94,11 @@ class Session:
 
     def wait_end(self, timeout: float) -> str:
         """When a wait of at most `timeout` seconds was given up, in words."""
-        return "at the sample's own time limit" if time.monotonic() >= self.deadline else f"after {timeout:g} s"
+        return (
+            "at the sample's own time limit"
+            if time.monotonic() >= self.deadline
+            else f"after {timeout:g} s"
+        )
 
     def reached(self, kind: str, *stages: str) -> int:
         """Count the objects of a kind that reached at least one of the stages."""
@@ -97,7 +109,9 @@ class Session:
         counts = self.observer.counts
 
         def enough() -> bool:
-            most = sum(counts[kind, stage] for stage in stages)  # cheap, and too high only where objects reached several
+            most = sum(
+                counts[kind, stage] for stage in stages
+            )  # cheap, and too high only where objects reached several
             return most >= count and self.reached(kind, *stages) >= count
 
         return await self.until(enough, timeout)
@@ -119,11 +133,19 @@ class Session:
 
     def alive(self) -> list[Submission]:
         """What was accepted, and not deleted since."""
-        return [item for item in self.submissions if item.answered_ns and not item.error and item.name not in self._deleted]
+        return [
+            item
+            for item in self.submissions
+            if item.answered_ns and not item.error and item.name not in self._deleted
+        ]
 
     def live(self, kind: str) -> Iterator[Record]:
         """Records of a kind but those of workloads that were deleted."""
-        return (record for record in self.observer.of(kind) if self._top(record).name not in self._deleted)
+        return (
+            record
+            for record in self.observer.of(kind)
+            if self._top(record).name not in self._deleted
+        )
 
     async def until(self, done: Callable[[], bool], timeout: float) -> bool:
         """Wait until `done()` holds. Return False at the time limit. Raises KubeError."""
@@ -135,9 +157,14 @@ class Session:
         """
         self._measure()
         documents = self.template.documents[::-1]  # the workload first, then what it needed
-        resources = [await self.kube.resource(document.api_version, document.kind) for document in documents]
+        resources = [
+            await self.kube.resource(document.api_version, document.kind) for document in documents
+        ]
         queue = iter([item for item in items if item.started_ns and item.name not in self._deleted])
-        by_name = {(record.namespace, record.name): record for record in self.observer.of(self.template.kind)}
+        by_name = {
+            (record.namespace, record.name): record
+            for record in self.observer.of(self.template.kind)
+        }
 
         async def worker() -> None:
             for item in queue:
@@ -167,7 +194,9 @@ class Session:
             with suppress(KubeError):  # the watch broke, so count what a list shows
                 documents = self.template.documents[::-1]
                 kinds = [await self.kube.resource(doc.api_version, doc.kind) for doc in documents]
-                left = await removal.remove(self.kube, self.run, kinds, self.namespaces, parallel, timeout)
+                left = await removal.remove(
+                    self.kube, self.run, kinds, self.namespaces, parallel, timeout
+                )
         await self.scrape(DELETION)
         return float(left)
 
@@ -175,10 +204,18 @@ class Session:
         """Count the objects of these workloads that still exist (`namespaces` None: in all of
         them).
         """
-        return sum(1 for record in self._left(self._names(items)) if namespaces is None or record.namespace in namespaces)
+        return sum(
+            1
+            for record in self._left(self._names(items))
+            if namespaces is None or record.namespace in namespaces
+        )
 
     def _names(self, items: Sequence[Submission]) -> set[tuple[str, str, str]]:
-        return {(document.kind, item.namespace, document.name_of(item.name)) for document in self.template.documents for item in items}
+        return {
+            (document.kind, item.namespace, document.name_of(item.name))
+            for document in self.template.documents
+            for item in items
+        }
 
     def _top(self, record: Record) -> Record:
         while record.owner in self.observer.records:
@@ -223,7 +260,9 @@ class Session:
 
     def clocks(self) -> Clocks:
         """How this run's clocks relate."""
-        return Clocks(time.time_ns() - time.monotonic_ns(), self.offset.seconds, p99(self.heartbeat.lags))
+        return Clocks(
+            time.time_ns() - time.monotonic_ns(), self.offset.seconds, p99(self.heartbeat.lags)
+        )
 
     async def rows(self) -> list[Row]:
         """Return one row per workload and stage.

@@ -37,7 +37,11 @@ async def ladder(kube: Kube, spec: Spec, sizes: list[int], cooldown: float) -> l
                     raise
                 results.append(_unmeasured(own, size, error, results[-1]))
             spec.seen(results[-1])
-            if results[-1].error or results[-1].figures["left_behind"] or time.monotonic() >= spec.deadline:
+            if (
+                results[-1].error
+                or results[-1].figures["left_behind"]
+                or time.monotonic() >= spec.deadline
+            ):
                 break
     return results
 
@@ -74,7 +78,9 @@ async def capacity(kube: Kube, spec: Spec, step: int, limit: int) -> tuple[Capac
             return Capacity(passed, "; ".join(map(str, undecided)), no_data=True), results
         if results[-1].failed:
             late = time.monotonic() >= spec.deadline
-            return Capacity(passed, "the sample's own time limit was reached" if late else ""), results
+            return Capacity(
+                passed, "the sample's own time limit was reached" if late else ""
+            ), results
         passed = size
     return Capacity(passed, f"the limit of {limit} was reached"), results
 
@@ -87,6 +93,20 @@ def rung(spec: Spec, number: int) -> Spec:
 def _unmeasured(spec: Spec, count: int, error: Exception, before: Result) -> Result:
     """A size that ended in an error, after one that was measured: none of its gates has data."""
     facts = {key: before.facts.get(key) for key in ("simulated", "kubevirt_version")}
-    facts |= {"run": spec.run, "generator": [], "notes": [f"{count} VMIs were not measured: {error}"]}
+    facts |= {
+        "run": spec.run,
+        "generator": [],
+        "notes": [f"{count} VMIs were not measured: {error}"],
+    }
     figures: dict[str, float | None] = {"left_behind": None, "success_ratio": None}
-    return Result("burst", count, spec.run, [], [], figures, facts, gating.evaluate(spec.gates, figures), error=str(error))
+    return Result(
+        "burst",
+        count,
+        spec.run,
+        [],
+        [],
+        figures,
+        facts,
+        gating.evaluate(spec.gates, figures),
+        error=str(error),
+    )

@@ -43,7 +43,9 @@ def whole_second(api_ns: int) -> bool:
 def _life(body: Object) -> Iterator[StageSeen]:
     metadata = body["metadata"]
     yield "created", unix_ns(metadata.get("creationTimestamp")), True
-    if deleting := metadata.get("deletionTimestamp"):  # the API sets it to the moment of the request plus the grace period
+    if deleting := metadata.get(
+        "deletionTimestamp"
+    ):  # the API sets it to the moment of the request plus the grace period
         grace = metadata.get("deletionGracePeriodSeconds") or 0
         yield "deleting", unix_ns(deleting) - grace * 1_000_000_000, True
 
@@ -52,7 +54,9 @@ def _conditions(body: Object) -> dict[str, Object]:
     """Conditions by type; what has none is not of the form that Kubernetes gives conditions."""
     conditions = (body.get("status") or {}).get("conditions") or []
     return {
-        condition["type"]: condition for condition in conditions if isinstance(condition, dict) and isinstance(condition.get("type"), str)
+        condition["type"]: condition
+        for condition in conditions
+        if isinstance(condition, dict) and isinstance(condition.get("type"), str)
     }
 
 
@@ -86,8 +90,15 @@ def _pod(body: Object) -> Iterator[StageSeen]:
     if phase == "Running":
         yield "running", unix_ns(status.get("startTime")), True
     elif phase in ("Succeeded", "Failed"):
-        ended = [(container.get("state") or {}).get("terminated") or {} for container in status.get("containerStatuses") or []]
-        yield phase.lower(), max((unix_ns(terminated.get("finishedAt")) for terminated in ended), default=0), True
+        ended = [
+            (container.get("state") or {}).get("terminated") or {}
+            for container in status.get("containerStatuses") or []
+        ]
+        yield (
+            phase.lower(),
+            max((unix_ns(terminated.get("finishedAt")) for terminated in ended), default=0),
+            True,
+        )
 
 
 def _vmi(body: Object) -> Iterator[StageSeen]:
@@ -95,7 +106,11 @@ def _vmi(body: Object) -> Iterator[StageSeen]:
     status = body.get("status") or {}
     phase = status.get("phase")
     for transition in status.get("phaseTransitionTimestamps") or []:
-        yield transition["phase"].lower(), unix_ns(transition.get("phaseTransitionTimestamp")), transition["phase"] == phase
+        yield (
+            transition["phase"].lower(),
+            unix_ns(transition.get("phaseTransitionTimestamp")),
+            transition["phase"] == phase,
+        )
     if phase:
         yield phase.lower(), 0, True
     ready = _conditions(body).get("Ready")
@@ -124,13 +139,24 @@ def _job(body: Object) -> Iterator[StageSeen]:
     status = body.get("status") or {}
     if status.get("startTime"):
         yield "started", unix_ns(status["startTime"]), True
-    for name, stage in (("Complete", "succeeded"), ("Succeeded", "succeeded"), ("Failed", "failed"), ("Running", "running")):
+    for name, stage in (
+        ("Complete", "succeeded"),
+        ("Succeeded", "succeeded"),
+        ("Failed", "failed"),
+        ("Running", "running"),
+    ):
         condition = _conditions(body).get(name)
         if condition and condition["status"] == "True":
             yield stage, unix_ns(condition.get("lastTransitionTime")), True
 
 
-_VOLCANO = {"Running": "running", "Completed": "succeeded", "Failed": "failed", "Aborted": "failed", "Terminated": "failed"}
+_VOLCANO = {
+    "Running": "running",
+    "Completed": "succeeded",
+    "Failed": "failed",
+    "Aborted": "failed",
+    "Terminated": "failed",
+}
 
 
 def _volcano_job(body: Object) -> Iterator[StageSeen]:
@@ -146,7 +172,9 @@ def _volcano_job(body: Object) -> Iterator[StageSeen]:
 def _status_since(body: Object) -> int:
     """Return when the status was last written (metadata.managedFields), or 0 if unknown."""
     writes = [
-        field for field in body["metadata"].get("managedFields") or [] if "f:phase" in ((field.get("fieldsV1") or {}).get("f:status") or {})
+        field
+        for field in body["metadata"].get("managedFields") or []
+        if "f:phase" in ((field.get("fieldsV1") or {}).get("f:status") or {})
     ]
     return max((unix_ns(write.get("time")) for write in writes), default=0)
 
@@ -197,24 +225,42 @@ def failure(body: Object) -> tuple[str, int]:
     status, conditions = body.get("status") or {}, _conditions(body)
     messages, since = [], 0
     for name, condition in conditions.items():
-        bad = condition.get("status") == "False" and name in ("PodScheduled", "Synchronized", "Provisioning")
-        if (bad and condition.get("reason") != "SchedulingGated") or (condition.get("status") == "True" and name.endswith("Failed")):
+        bad = condition.get("status") == "False" and name in (
+            "PodScheduled",
+            "Synchronized",
+            "Provisioning",
+        )
+        if (bad and condition.get("reason") != "SchedulingGated") or (
+            condition.get("status") == "True" and name.endswith("Failed")
+        ):
             messages.append(f"{condition.get('reason', name)}: {condition.get('message', '')}")
             since = max(since, unix_ns(condition.get("lastTransitionTime")))
     if status.get("phase") == "Failed":  # a phase has no time, but conditions change with it
         messages.append(f"{status.get('reason', 'Failed')}: {status.get('message', '')}")
-        since = max((unix_ns(condition.get("lastTransitionTime")) for condition in conditions.values()), default=0)
+        since = max(
+            (unix_ns(condition.get("lastTransitionTime")) for condition in conditions.values()),
+            default=0,
+        )
     return " ".join("; ".join(messages).split())[:500], since
 
 
 def last_observed(body: Object) -> int:
     """Return when the Event was last observed (Unix ns, 0 if unknown)."""
-    times = (body.get("series") or {}).get("lastObservedTime"), body.get("lastTimestamp"), body.get("eventTime"), body.get("firstTimestamp")
-    return max(map(unix_ns, times)) or unix_ns((body.get("metadata") or {}).get("creationTimestamp"))
+    times = (
+        (body.get("series") or {}).get("lastObservedTime"),
+        body.get("lastTimestamp"),
+        body.get("eventTime"),
+        body.get("firstTimestamp"),
+    )
+    return max(map(unix_ns, times)) or unix_ns(
+        (body.get("metadata") or {}).get("creationTimestamp")
+    )
 
 
 def owner_of(metadata: Object) -> str:
     """The UID of the object's controller, or of its first owner; empty for one of its own."""
     owners = metadata.get("ownerReferences") or []
-    first = next((owner for owner in owners if owner.get("controller")), owners[0] if owners else None)
+    first = next(
+        (owner for owner in owners if owner.get("controller")), owners[0] if owners else None
+    )
     return first["uid"] if first else ""

@@ -21,7 +21,12 @@ RUNAI_STORAGE = "openebs-lvmpv"
 """Default storage class of claims for Run:ai's kinds, as in Run:ai's scale test tool."""
 HOLD = "perfdag/hold"
 """The scheduling gate of pods that are released together."""
-_NAME, _NAMESPACE, _INDEX, _INTENDED = "perfdag-0name0", "perfdag-0namespace0", 918273645, "perfdag-0intended0"
+_NAME, _NAMESPACE, _INDEX, _INTENDED = (
+    "perfdag-0name0",
+    "perfdag-0namespace0",
+    918273645,
+    "perfdag-0intended0",
+)
 _PLACEHOLDER = re.compile(r"\$\{([A-Za-z_]\w*)\}")
 _POD_TEMPLATES: dict[str, list[tuple[str, ...]]] = {
     "Job": [("spec", "template")],
@@ -31,7 +36,10 @@ _POD_TEMPLATES: dict[str, list[tuple[str, ...]]] = {
     "DaemonSet": [("spec", "template")],
     "VirtualMachine": [("spec", "template")],
     "VirtualMachineInstanceReplicaSet": [("spec", "template")],
-    "PyTorchJob": [("spec", "pytorchReplicaSpecs", "Master", "template"), ("spec", "pytorchReplicaSpecs", "Worker", "template")],
+    "PyTorchJob": [
+        ("spec", "pytorchReplicaSpecs", "Master", "template"),
+        ("spec", "pytorchReplicaSpecs", "Worker", "template"),
+    ],
 }
 
 
@@ -94,8 +102,20 @@ class Template:
         return bool(_pod_specs(orjson.loads(self.documents[-1].body)))
 
 
-_ONE = {"Pod", "TrainingWorkload", "InteractiveWorkload", "VirtualMachine", "VirtualMachineInstance"}
-_REPLICAS = {"Deployment", "StatefulSet", "ReplicaSet", "ReplicationController", "VirtualMachineInstanceReplicaSet"}
+_ONE = {
+    "Pod",
+    "TrainingWorkload",
+    "InteractiveWorkload",
+    "VirtualMachine",
+    "VirtualMachineInstance",
+}
+_REPLICAS = {
+    "Deployment",
+    "StatefulSet",
+    "ReplicaSet",
+    "ReplicationController",
+    "VirtualMachineInstanceReplicaSet",
+}
 
 
 def members_of(body: Mapping[str, Any]) -> int | None:
@@ -109,10 +129,18 @@ def members_of(body: Mapping[str, Any]) -> int | None:
         if kind == "Job" and body["apiVersion"] == "batch/v1":
             return int(spec.get("completions") or spec.get("parallelism") or 1)
         if kind == "PyTorchJob":
-            return sum(int(replicas.get("replicas", 1)) for replicas in spec["pytorchReplicaSpecs"].values())
+            return sum(
+                int(replicas.get("replicas", 1))
+                for replicas in spec["pytorchReplicaSpecs"].values()
+            )
         if kind == "DistributedWorkload":
             return int(spec["workers"]["value"]) + 1
-    except (AttributeError, KeyError, TypeError, ValueError):  # the API server says what is wrong with it
+    except (
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+    ):  # the API server says what is wrong with it
         pass
     return None
 
@@ -124,7 +152,11 @@ def _at_once(body: Mapping[str, Any]) -> int | None:
     if body["kind"] == "Job":
         parallelism = spec.get("parallelism")
         return min(members, parallelism if isinstance(parallelism, int) else 1)
-    return min(members, 1) if body["kind"] == "StatefulSet" and spec.get("podManagementPolicy") != "Parallel" else members
+    return (
+        min(members, 1)
+        if body["kind"] == "StatefulSet" and spec.get("podManagementPolicy") != "Parallel"
+        else members
+    )
 
 
 def built_in() -> dict[str, Path]:
@@ -147,13 +179,21 @@ def load(
     TemplateError.
     """
     path, text = _text_of(source)
-    values = {"run": run, "project": "project-0", "workers": 1, "gpus": 1, "image": "gcr.io/run-ai-lab/ubuntu:loop"}
+    values = {
+        "run": run,
+        "project": "project-0",
+        "workers": 1,
+        "gpus": 1,
+        "image": "gcr.io/run-ai-lab/ubuntu:loop",
+    }
     values |= dict(variables or {}) | {"name": _NAME, "namespace": _NAMESPACE, "index": _INDEX}
 
     def fill(match: re.Match[str]) -> str:
         if match[1] not in values:
             allowed = ", ".join(sorted(values))
-            raise TemplateError(f"{path}: unknown placeholder {match[0]}; there are {allowed}; set it with --var")
+            raise TemplateError(
+                f"{path}: unknown placeholder {match[0]}; there are {allowed}; set it with --var"
+            )
         return str(values[match[1]])
 
     parsed = _documents(path, _PLACEHOLDER.sub(fill, text))
@@ -168,7 +208,9 @@ def load(
         if pvc and str(body["apiVersion"]).startswith("run.ai/"):
             body["spec"]["pvcs"] = {"items": {"pvc-new-0": {"value": _runai_claim(storage_class)}}}
         elif pvc and body is parsed[-1] and not _pod_specs(body):
-            raise TemplateError(f"{path}: a {body['kind']} has no pods of its own to add a claim to; write it into the template")
+            raise TemplateError(
+                f"{path}: a {body['kind']} has no pods of its own to add a claim to; write it into the template"
+            )
         documents.append(Document(body["apiVersion"], body["kind"], orjson.dumps(body)))
     return Template(source, tuple(documents))
 
@@ -181,7 +223,9 @@ def _text_of(source: str) -> tuple[str, str]:
     try:
         return str(path), path.read_text()
     except (OSError, UnicodeDecodeError):
-        raise TemplateError(f"no template {source!r}: not a file, and built in are {', '.join(built_in())}") from None
+        raise TemplateError(
+            f"no template {source!r}: not a file, and built in are {', '.join(built_in())}"
+        ) from None
 
 
 def inlined(source: str) -> str:
@@ -193,7 +237,11 @@ def _documents(path: str, text: str) -> list[dict[str, Any]]:
     import yaml
 
     try:
-        parsed = [body for body in yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if body is not None]
+        parsed = [
+            body
+            for body in yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+            if body is not None
+        ]
     except yaml.YAMLError as error:
         raise TemplateError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not parsed:
@@ -204,7 +252,9 @@ def _documents(path: str, text: str) -> list[dict[str, Any]]:
             raise TemplateError(f"{where} has no apiVersion or no kind")
         metadata = body.get("metadata") or {}
         if not isinstance(metadata, dict) or _NAME not in str(metadata.get("name", "")):
-            raise TemplateError(f"{where} ({body['kind']}) needs metadata.name with ${{name}} in it, or objects would collide")
+            raise TemplateError(
+                f"{where} ({body['kind']}) needs metadata.name with ${{name}} in it, or objects would collide"
+            )
         body.pop("status", None)
         if isinstance(body.get("spec"), dict) is False and "spec" in body:
             raise TemplateError(f"{where}: spec is not a mapping")
@@ -215,7 +265,11 @@ def _label(body: dict[str, Any], run: str) -> None:
     metadata = body["metadata"]
     metadata.pop("creationTimestamp", None)
     metadata["namespace"] = _NAMESPACE
-    metadata["labels"] = {**(metadata.get("labels") or {}), RUN_LABEL: run, INDEX_LABEL: str(_INDEX)}
+    metadata["labels"] = {
+        **(metadata.get("labels") or {}),
+        RUN_LABEL: run,
+        INDEX_LABEL: str(_INDEX),
+    }
     metadata["annotations"] = {**(metadata.get("annotations") or {}), SUBMIT_ANNOTATION: _INTENDED}
     for path in _POD_TEMPLATES.get(body["kind"], []):
         inner: Any = body
@@ -244,12 +298,19 @@ def _pod_specs(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _add_claim(spec: dict[str, Any], storage_class: str | None) -> None:
     """Add a generic ephemeral volume of 1 MiB, whose claim is owned by the pod."""
-    claim: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}
+    claim: dict[str, Any] = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Mi"}},
+    }
     if storage_class:
         claim["storageClassName"] = storage_class
-    spec.setdefault("volumes", []).append({"name": "perfdag", "ephemeral": {"volumeClaimTemplate": {"spec": claim}}})
+    spec.setdefault("volumes", []).append(
+        {"name": "perfdag", "ephemeral": {"volumeClaimTemplate": {"spec": claim}}}
+    )
     for container in spec.get("containers") or []:
-        container.setdefault("volumeMounts", []).append({"name": "perfdag", "mountPath": "/path-new"})
+        container.setdefault("volumeMounts", []).append(
+            {"name": "perfdag", "mountPath": "/path-new"}
+        )
 
 
 def _runai_claim(storage_class: str | None) -> dict[str, Any]:

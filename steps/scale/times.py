@@ -65,15 +65,26 @@ def read_times(folder: Path) -> list[WorkloadTimes]:
     Raises SettingsError.
     """
     summary = read_summary(folder)
-    ahead, waiting = summary.get("server_clock_ahead_s", 0.0), set(summary["not_scheduled"]) if "not_scheduled" in summary else None
+    ahead, waiting = (
+        summary.get("server_clock_ahead_s", 0.0),
+        set(summary["not_scheduled"]) if "not_scheduled" in summary else None,
+    )
     submitted = _read(folder / "submitted.json", "jobName", "projectName", "submitTimestamp")
     sampled = {
-        (workload["jobName"], workload["projectName"]): workload for workload in _read(folder / "sampled.json", "jobName", "projectName")
+        (workload["jobName"], workload["projectName"]): workload
+        for workload in _read(folder / "sampled.json", "jobName", "projectName")
     }
     workloads = [
-        _times({**sampled.get((workload["jobName"], workload["projectName"]), {}), **workload}, ahead, waiting) for workload in submitted
+        _times(
+            {**sampled.get((workload["jobName"], workload["projectName"]), {}), **workload},
+            ahead,
+            waiting,
+        )
+        for workload in submitted
     ]
-    return sorted([*workloads, *_refused(folder)], key=lambda workload: str(workload.info["submitTimestamp"]))
+    return sorted(
+        [*workloads, *_refused(folder)], key=lambda workload: str(workload.info["submitTimestamp"])
+    )
 
 
 def _refused(folder: Path) -> list[WorkloadTimes]:
@@ -85,8 +96,19 @@ def _refused(folder: Path) -> list[WorkloadTimes]:
     for item in file.submissions:
         if item.error:
             due = datetime.fromtimestamp(item.intended_ns / 1e9, UTC).isoformat()
-            info = {"jobName": item.name, "jobNamespace": item.namespace, "projectName": file.project, "submitTimestamp": due}
-            refused.append(WorkloadTimes(info, dict.fromkeys(REFERENCE), f"refused: {without_name(item.error, item.name)}"))
+            info = {
+                "jobName": item.name,
+                "jobNamespace": item.namespace,
+                "projectName": file.project,
+                "submitTimestamp": due,
+            }
+            refused.append(
+                WorkloadTimes(
+                    info,
+                    dict.fromkeys(REFERENCE),
+                    f"refused: {without_name(item.error, item.name)}",
+                )
+            )
     return refused
 
 
@@ -100,7 +122,9 @@ def _read(path: Path, *keys: str) -> list[dict[str, Any]]:
         data = orjson.loads(path.read_bytes())
     except FileNotFoundError:
         verb = "submit" if path.name == "submitted.json" else "sample"
-        raise SettingsError(f"no {path}; run `perfdag scale {verb} -o {path.parent}` first") from None
+        raise SettingsError(
+            f"no {path}; run `perfdag scale {verb} -o {path.parent}` first"
+        ) from None
     except (OSError, ValueError) as error:
         raise SettingsError(f"cannot read {path}: {error}") from None
     if not isinstance(data, list):
@@ -108,7 +132,9 @@ def _read(path: Path, *keys: str) -> list[dict[str, Any]]:
     for number, each in enumerate(data, 1):
         lacking = [key for key in keys if not isinstance(each, dict) or key not in each]
         if lacking:
-            raise SettingsError(f"{path}: workload {number} of {len(data)} has no {', '.join(lacking)}")
+            raise SettingsError(
+                f"{path}: workload {number} of {len(data)} has no {', '.join(lacking)}"
+            )
     return data
 
 
@@ -118,7 +144,9 @@ def _times(info: dict[str, Any], ahead: float, waiting: set[str] | None) -> Work
         try:
             return datetime.fromisoformat(text).timestamp() if text else None
         except (TypeError, ValueError):
-            raise SettingsError(f"workload {info['jobName']}: {key} is {text!r}, not a time (ISO 8601)") from None
+            raise SettingsError(
+                f"workload {info['jobName']}: {key} is {text!r}, not a time (ISO 8601)"
+            ) from None
 
     decided = at("podSchedulingDecisionTimestamp")
     first = decided if (created := at("workloadCreatedTimestamp")) is None else created
@@ -128,14 +156,22 @@ def _times(info: dict[str, Any], ahead: float, waiting: set[str] | None) -> Work
         end, start = at(event), at(since)
         start = start + shift if start is not None and since == "submitTimestamp" else start
         deltas[name] = _delta(start, end) if end is not None and start is not None else None
-    group, pod, total = at("podGroupCreatedTimestamp"), at("firstPodCreatedTimestamp"), deltas["Total Pod Scheduling Decision"]
+    group, pod, total = (
+        at("podGroupCreatedTimestamp"),
+        at("firstPodCreatedTimestamp"),
+        deltas["Total Pod Scheduling Decision"],
+    )
     excluded = ""
     if group is not None and pod is not None and int(group) < int(pod):
         excluded = "pod group older than its first pod (the pod was replaced)"
     elif total is not None and total < -1:
         excluded = "scheduled before it was submitted (clocks differ)"
     elif decided is None:
-        excluded = "not scheduled when sampled" if waiting is None or info["jobName"] in waiting else "not sampled"
+        excluded = (
+            "not scheduled when sampled"
+            if waiting is None or info["jobName"] in waiting
+            else "not sampled"
+        )
     return WorkloadTimes(info, deltas, excluded)
 
 
@@ -148,7 +184,9 @@ def _delta(start: float, end: float) -> float:
     return end - start
 
 
-def select(times: Sequence[WorkloadTimes], skip_errors: bool, head: int | None, tail: int | None) -> list[WorkloadTimes]:
+def select(
+    times: Sequence[WorkloadTimes], skip_errors: bool, head: int | None, tail: int | None
+) -> list[WorkloadTimes]:
     """Select the workloads to plot: without errors if asked for, then `head`, then `tail`."""
     chosen = [workload for workload in times if not (skip_errors and workload.excluded)]
     chosen = chosen[:head] if head else chosen
@@ -162,5 +200,8 @@ def write_csv(path: Path, times: Sequence[WorkloadTimes]) -> None:
         out.writerow([*_INFO, *REFERENCE, "Excluded"])
         for workload in times:
             info = [workload.info.get(key) or "" for key in _INFO.values()]
-            deltas = ["" if (value := workload.deltas[name]) is None else f"{value:.6f}" for name in REFERENCE]
+            deltas = [
+                "" if (value := workload.deltas[name]) is None else f"{value:.6f}"
+                for name in REFERENCE
+            ]
             out.writerow([*info, *deltas, workload.excluded])

@@ -69,7 +69,9 @@ def load_template(source: str, run: str, replicas: int, variables: Mapping[str, 
             f"{loaded.kind} brings up no VMI: take the template vmi, vm or vmirs, or a file whose last document is of such a kind"
         )
     if loaded.kind == SET and loaded.members != replicas:
-        raise TemplateError(f"the template has {loaded.members} replicas and {replicas} are said: say replicas {loaded.members}")
+        raise TemplateError(
+            f"the template has {loaded.members} replicas and {replicas} are said: say replicas {loaded.members}"
+        )
     if replicas != 1 and loaded.kind != SET:
         raise TemplateError(f"replicas go with the template vmirs; a {loaded.kind} is one VMI")
     return loaded
@@ -92,10 +94,14 @@ async def burst(kube: Kube, spec: Spec, count: int) -> Result:
         running, phases = session.reached(VMI, "running"), phase_counts(session.observer.of(VMI))
         spec.log(f"{running} of {wanted} Running; deleting")
         left = await session.delete_all(spec.parallel, spec.timeout)
-        return await _result("burst", count, session, spec, nodes, rows, {"left_behind": left, **phases})
+        return await _result(
+            "burst", count, session, spec, nodes, rows, {"left_behind": left, **phases}
+        )
 
 
-async def steady(kube: Kube, spec: Spec, count: int, churn: int, pause: float, duration: float) -> Result:
+async def steady(
+    kube: Kube, spec: Spec, count: int, churn: int, pause: float, duration: float
+) -> Result:
     """Keep `count` objects for `duration` seconds and replace the `churn` oldest every `pause`
     seconds.
     """
@@ -129,13 +135,23 @@ async def steady(kube: Kube, spec: Spec, count: int, churn: int, pause: float, d
         rows = await session.rows()
         left = await session.delete_all(spec.parallel, spec.timeout)
         note(_live(session))
-        result = await _result("steady", count, session, spec, nodes, rows, {"left_behind": left, "churn_cycles": float(cycles)})
+        result = await _result(
+            "steady",
+            count,
+            session,
+            spec,
+            nodes,
+            rows,
+            {"left_behind": left, "churn_cycles": float(cycles)},
+        )
         result.trace = trace
         return result
 
 
 def _live(session: Session) -> int:
-    return sum("running" in vmi.stages and "gone" not in vmi.stages for vmi in session.observer.of(VMI))
+    return sum(
+        "running" in vmi.stages and "gone" not in vmi.stages for vmi in session.observer.of(VMI)
+    )
 
 
 async def _settled(session: Session, spec: Spec) -> bool:
@@ -143,7 +159,10 @@ async def _settled(session: Session, spec: Spec) -> bool:
     enough = len(session.alive()) * spec.replicas
 
     def all_settled() -> bool:
-        return may_be_settled(session.observer, enough) and settled(session.live(VMI), spec.replicas) >= enough
+        return (
+            may_be_settled(session.observer, enough)
+            and settled(session.live(VMI), spec.replicas) >= enough
+        )
 
     return await session.until(all_settled, spec.timeout)
 
@@ -153,7 +172,13 @@ async def _primed(kube: Kube, spec: Spec) -> AsyncIterator[Session]:
     notes = await _primer(kube, spec) if spec.primer else []
     primed_template = template_of(spec, spec.run)
     async with open_session(
-        kube, primed_template, spec.namespaces, spec.run, expected_pods=spec.replicas, deadline=spec.deadline, log=spec.log
+        kube,
+        primed_template,
+        spec.namespaces,
+        spec.run,
+        expected_pods=spec.replicas,
+        deadline=spec.deadline,
+        log=spec.log,
     ) as session:
         session.notes += notes
         yield session
@@ -166,7 +191,9 @@ async def _primer(kube: Kube, spec: Spec) -> list[str]:
     """
     run = f"{spec.run}-{removal.PRIMER}"
     short = replace(spec, timeout=min(spec.timeout, PRIMER))
-    async with open_session(kube, template_of(spec, run), spec.namespaces[:1], run, deadline=spec.deadline, log=spec.log) as session:
+    async with open_session(
+        kube, template_of(spec, run), spec.namespaces[:1], run, deadline=spec.deadline, log=spec.log
+    ) as session:
         (item,) = (await session.create(1, Schedule(), 1)).submissions
         over = await _settled(session, short)
         notes = []
@@ -201,7 +228,9 @@ async def _result(
         session.notes.append(note)
     facts["generator"] = [batch.summary(schedule) for batch, schedule in session.batches]
     facts["simulated"] = on_simulated(rows)
-    figures = figures_of(session, rows, stages) | apimetrics.deletion_figures(session.phases) | extra
+    figures = (
+        figures_of(session, rows, stages) | apimetrics.deletion_figures(session.phases) | extra
+    )
     if spec.prometheus:
         try:
             gaps, early = await wait_for_scrape(spec.prometheus, ended, spec.deadline)

@@ -16,7 +16,9 @@ from perfdag.steps.scale.summary import Summary
 from perfdag.steps.scale.vmi_params import API_RULES, VmiParams
 
 
-def run_scenario(name: str, params: VmiParams, request: run_vmi.VmiRequest, timeout: float) -> Output:
+def run_scenario(
+    name: str, params: VmiParams, request: run_vmi.VmiRequest, timeout: float
+) -> Output:
     """Measure a scenario for benchmark `name`. Later stages than `timeout` seconds are censored.
 
     Raises Skip (no cluster, no KubeVirt), Failed (invalid parameters), Infrastructure.
@@ -35,7 +37,11 @@ def run_scenario(name: str, params: VmiParams, request: run_vmi.VmiRequest, time
     passed = asdict(outcome.capacity) if outcome.capacity else None
     texts = {"results": orjson.dumps({"capacity": passed, "results": results}).decode()}
     version = outcome.results[-1].facts["kubevirt_version"]
-    return Output(texts, tool=measured.tool(f"KubeVirt {version}" if version else "perfdag", simulated), facts=facts)
+    return Output(
+        texts,
+        tool=measured.tool(f"KubeVirt {version}" if version else "perfdag", simulated),
+        facts=facts,
+    )
 
 
 async def _measure(spec: vmi.Spec, request: run_vmi.VmiRequest) -> run_vmi.Outcome:
@@ -63,11 +69,17 @@ def parse_results(output: Output, headline: str) -> list[Measurement]:
         coords, figures = {"count": run["count"]}, run["figures"]
         measurements += _headline(stages, headline, coords)
         vms = run["count"] * (run["facts"].get("members") or 1)
-        measurements += measured.stage_measurements(stages, coords) + measured.figure_measurements(figures, coords, vms)
-        measurements += measured.call_measurements(run["calls"], coords) + measured.object_measurements(each_rows, coords)
+        measurements += measured.stage_measurements(stages, coords) + measured.figure_measurements(
+            figures, coords, vms
+        )
+        measurements += measured.call_measurements(
+            run["calls"], coords
+        ) + measured.object_measurements(each_rows, coords)
         ended_it = passed and not search["no_data"] and run["count"] > passed
         held = [verdict for verdict in run["verdicts"] if verdict["passed"] or not ended_it]
-        measurements += measured.gate_measurements(held, coords) + measured.message_measurements(each_rows, coords)
+        measurements += measured.gate_measurements(held, coords) + measured.message_measurements(
+            each_rows, coords
+        )
         notes += run["facts"]["notes"]
         rows += each_rows
         if figures["left_behind"]:
@@ -84,11 +96,21 @@ def parse_results(output: Output, headline: str) -> list[Measurement]:
         raise Invalid(f"{disturbed}; {failures}".rstrip("; "), output.texts, measurements)
     if not any(measurement.metric == headline for measurement in measurements) and not search:
         raise Invalid(f"no VMI ran: {failures}", output.texts, measurements)
-    bad = [run for run in raw["results"] if (run["figures"]["success_ratio"] or 0) < 1 or run["figures"]["left_behind"]]
+    bad = [
+        run
+        for run in raw["results"]
+        if (run["figures"]["success_ratio"] or 0) < 1 or run["figures"]["left_behind"]
+    ]
     if bad and not passed:  # kept, but not comparable with a run where all ran
         raise Invalid(failures, output.texts, measurements)
     if late:
-        raise Invalid(f"the open loop did not hold its rate of {', '.join(late)} VMIs; {failures}".rstrip("; "), output.texts, measurements)
+        raise Invalid(
+            f"the open loop did not hold its rate of {', '.join(late)} VMIs; {failures}".rstrip(
+                "; "
+            ),
+            output.texts,
+            measurements,
+        )
     output.facts["notes"] = failures
     return measurements
 
@@ -99,4 +121,8 @@ def _headline(stages: list[Summary], headline: str, coords: dict[str, Any]) -> l
         return []
     values = {"p50": wanted.p50, "p95": wanted.p95, "p99": wanted.p99}
     n = wanted.ok + wanted.censored
-    return [Measurement(headline, value, stat, coords, n) for stat, value in values.items() if value is not None]
+    return [
+        Measurement(headline, value, stat, coords, n)
+        for stat, value in values.items()
+        if value is not None
+    ]

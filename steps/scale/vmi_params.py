@@ -14,13 +14,29 @@ from perfdag.steps.scale.templates import inlined
 from perfdag.units import Duration, PositiveDuration
 
 API_RULES: tuple[dict[str, Any], ...] = (
-    {"apiGroups": ["kubevirt.io"], "resources": ["*"], "verbs": ["get", "list", "watch", "create", "delete"]},
-    {"apiGroups": [""], "resources": ["pods", "events", "nodes"], "verbs": ["get", "list", "watch"]},
+    {
+        "apiGroups": ["kubevirt.io"],
+        "resources": ["*"],
+        "verbs": ["get", "list", "watch", "create", "delete"],
+    },
+    {
+        "apiGroups": [""],
+        "resources": ["pods", "events", "nodes"],
+        "verbs": ["get", "list", "watch"],
+    },
     {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get", "create", "delete"]},
     {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["get"]},
-    {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
+    {
+        "apiGroups": [""],
+        "resources": ["configmaps"],
+        "verbs": ["get", "list", "watch", "create", "patch", "delete"],
+    },
     {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"]},
-    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "list", "create", "update", "patch", "delete"]},
+    {
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        "verbs": ["get", "list", "create", "update", "patch", "delete"],
+    },
     {"nonResourceURLs": ["/metrics", "/version"], "verbs": ["get"]},
 )
 
@@ -28,10 +44,16 @@ API_RULES: tuple[dict[str, Any], ...] = (
 class VmiParams(Params):
     """What VMI scenarios share."""
 
-    template: str = Field("vmi", description="vmi, vm, vmirs, or a YAML file (its text is kept in the plan)")
-    variables: dict[str, str | int | float] = Field({}, description="placeholders of a template of your own")
+    template: str = Field(
+        "vmi", description="vmi, vm, vmirs, or a YAML file (its text is kept in the plan)"
+    )
+    variables: dict[str, str | int | float] = Field(
+        {}, description="placeholders of a template of your own"
+    )
     replicas: int = Field(1, ge=1, description="VMIs of one object (template vmirs)")
-    namespace: str | list[str] = Field("perfdag-vmi", description="namespace of the VMIs, or several in turn, made where missing")
+    namespace: str | list[str] = Field(
+        "perfdag-vmi", description="namespace of the VMIs, or several in turn, made where missing"
+    )
     parallel: int = Field(20, ge=1, le=run_vmi.MOST, description="creations in flight")
     arrival: Literal["closed", "constant", "poisson", "burst", "ramp"] = Field(
         "closed", description="closed (as fast as it goes), constant, poisson, burst or ramp"
@@ -40,13 +62,22 @@ class VmiParams(Params):
     seed: int = Field(0, ge=0, description="seed of Poisson arrivals")
     per_node: int = Field(200, ge=1, description="VMIs a node at most, checked before starting")
     primer: bool = Field(True, description="one VMI before the clock starts")
-    timeout: PositiveDuration = Field(900.0, description="seconds for all to run, and for all to be gone")
-    lock_timeout: Duration = Field(3600.0, description="seconds to wait for another performance run to end")
-    gates: list[str] = Field([], description="METRIC < VALUE, or METRIC < RATIO * METRIC; one on a metric of `api_gates` takes its place")
+    timeout: PositiveDuration = Field(
+        900.0, description="seconds for all to run, and for all to be gone"
+    )
+    lock_timeout: Duration = Field(
+        3600.0, description="seconds to wait for another performance run to end"
+    )
+    gates: list[str] = Field(
+        [],
+        description="METRIC < VALUE, or METRIC < RATIO * METRIC; one on a metric of `api_gates` takes its place",
+    )
     api_gates: bool = Field(True, description="api_p99 < 1 and api_list_p99 < 30 beside `gates`")
     prometheus: str | None = Field(None, description="URL of a Prometheus that scrapes KubeVirt")
     prometheus_token_file: str | None = Field(None, description="file with a bearer token for it")
-    prometheus_ca_file: str | None = Field(None, description="file with the certificate authority of its TLS")
+    prometheus_ca_file: str | None = Field(
+        None, description="file with the certificate authority of its TLS"
+    )
 
     @field_validator("gates")
     @classmethod
@@ -75,7 +106,11 @@ class VmiParams(Params):
             timeout=self.timeout,
             variables=dict(self.variables),
             gates=with_slo(own) if self.api_gates else own,
-            prometheus=Prometheus(self.prometheus, self.prometheus_token_file, self.prometheus_ca_file) if self.prometheus else None,
+            prometheus=Prometheus(
+                self.prometheus, self.prometheus_token_file, self.prometheus_ca_file
+            )
+            if self.prometheus
+            else None,
         )
 
     def problems(self, request: run_vmi.VmiRequest) -> list[str]:

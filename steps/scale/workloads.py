@@ -18,11 +18,30 @@ from perfdag.steps.scale.gpus import fill, fragmentation, preemption
 from perfdag.steps.scale.lock import ExclusiveRun
 from perfdag.steps.scale.records import Record
 from perfdag.steps.scale.result import Result
-from perfdag.steps.scale.scenario import STAGES, ScenarioUnavailableError, Spec, finish, session_of, start_run, template_of
+from perfdag.steps.scale.scenario import (
+    STAGES,
+    ScenarioUnavailableError,
+    Spec,
+    finish,
+    session_of,
+    start_run,
+    template_of,
+)
 from perfdag.steps.scale.summary import throughput
 from perfdag.steps.scale.templates import HOLD, TemplateError
 
-__all__ = ["ScenarioUnavailableError", "Spec", "fill", "fragmentation", "gang", "gated", "measure", "preemption", "reclaim", "submit"]
+__all__ = [
+    "ScenarioUnavailableError",
+    "Spec",
+    "fill",
+    "fragmentation",
+    "gang",
+    "gated",
+    "measure",
+    "preemption",
+    "reclaim",
+    "submit",
+]
 
 RELEASE_BOUND = 0.8
 """Share of the time above which the release, not the scheduler, was the bottleneck."""
@@ -41,7 +60,9 @@ async def submit(kube: Kube, spec: Spec) -> Result:
         await session.create(spec.count, spec.schedule, spec.parallel)
         kind = session.template.kind
         if spec.goal == "succeeded":
-            done = await session.wait(kind, expected_count(session.submissions, 1), spec.timeout, "succeeded", "failed")
+            done = await session.wait(
+                kind, expected_count(session.submissions, 1), spec.timeout, "succeeded", "failed"
+            )
         else:
             done = await session.all_reached(spec.timeout, spec.goal)
         if not done:
@@ -66,7 +87,9 @@ async def gated(kube: Kube, spec: Spec) -> Result:
             session.notes.append(
                 f"{held} of {pods_made} pods were gated {session.wait_end(spec.timeout)}: any that came later were not released"
             )
-        await kube.connect(spec.parallel)  # a slow submission had opened few, and then the release waited for handshakes
+        await kube.connect(
+            spec.parallel
+        )  # a slow submission had opened few, and then the release waited for handshakes
         start = time.monotonic_ns()
         await release(kube, list(session.observer.of("Pod")), spec.parallel)
         released = time.monotonic_ns()
@@ -77,7 +100,9 @@ async def gated(kube: Kube, spec: Spec) -> Result:
         mean = len(at) / (max(at) - start / 1e9) if at else None
         extra = {"schedule_rate": mean, "release_seconds": (released - start) / 1e9}
         if at and released / 1e9 - start / 1e9 > RELEASE_BOUND * (max(at) - start / 1e9):
-            session.notes.append(f"the release took {(released - start) / 1e9:.1f} s and the scheduler kept up: its rate is at least this")
+            session.notes.append(
+                f"the release took {(released - start) / 1e9:.1f} s and the scheduler kept up: its rate is at least this"
+            )
         extra["schedule_rate_best_5s"] = throughput(at)[1]
         return await finish("gated", spec, session, extra)
 
@@ -94,7 +119,9 @@ async def release(kube: Kube, held: Sequence[Record], parallel: int) -> None:
         for record in queue:
             record.put("released", received_ns=time.monotonic_ns())
             try:
-                await kube.patch(pods, record.name, patch, record.namespace, content_type=STRATEGIC_PATCH)
+                await kube.patch(
+                    pods, record.name, patch, record.namespace, content_type=STRATEGIC_PATCH
+                )
             except KubeError as error:
                 if error.status not in (404, 422):
                     raise
@@ -136,28 +163,52 @@ def check(spec: Spec, scenario: Scenario) -> None:
     """Raise ValueError if the template does not fit the scenario."""
     template = template_of(spec, "check")
     if scenario == "gated" and (not template.has_pods or template.members is None):
-        raise TemplateError(f"scheduler-only mode gates pods, and a {template.kind} does not say which: use template pod or job")
+        raise TemplateError(
+            f"scheduler-only mode gates pods, and a {template.kind} does not say which: use template pod or job"
+        )
     if scenario == "gated" and template.at_once != template.members:
-        remedy = "podManagementPolicy: Parallel" if template.kind == "StatefulSet" else f"parallelism: {template.members}"
+        remedy = (
+            "podManagementPolicy: Parallel"
+            if template.kind == "StatefulSet"
+            else f"parallelism: {template.members}"
+        )
         raise TemplateError(
             f"scheduler-only mode waits for all {template.members} pods of a {template.kind}, which has {template.at_once} until one of them runs: "
             f"set {remedy}"
         )
     if has_no_pods(template.documents[-1].api_version, template.kind):
-        raise TemplateError(f"a {template.kind} brings up no pods to be scheduled; it may stand before a workload in the same file")
+        raise TemplateError(
+            f"a {template.kind} brings up no pods to be scheduled; it may stand before a workload in the same file"
+        )
     if scenario not in ("submit", "gated") and spec.template not in _OWN_PODS[scenario]:
-        raise TemplateError(f"{scenario} makes its own pods; leave template out, or say {' or '.join(_OWN_PODS[scenario])}")
+        raise TemplateError(
+            f"{scenario} makes its own pods; leave template out, or say {' or '.join(_OWN_PODS[scenario])}"
+        )
     last = template.documents[-1]
     if spec.goal == "succeeded" and scenario != "submit":
-        raise TemplateError(f"{scenario} is over when its pods are scheduled; goal succeeded goes with scenario submit")
-    if spec.goal == "succeeded" and STAGES[spec.goal] not in {step.name for step in chain(last.api_version, last.kind)}:
-        raise TemplateError(f"a {template.kind} does not end by itself: goal succeeded goes with Job, PyTorchJob and Pod")
+        raise TemplateError(
+            f"{scenario} is over when its pods are scheduled; goal succeeded goes with scenario submit"
+        )
+    if spec.goal == "succeeded" and STAGES[spec.goal] not in {
+        step.name for step in chain(last.api_version, last.kind)
+    }:
+        raise TemplateError(
+            f"a {template.kind} does not end by itself: goal succeeded goes with Job, PyTorchJob and Pod"
+        )
     if template.kind.startswith("VirtualMachine"):
         raise TemplateError(f"{template.kind} is measured by vmi-burst and vmi-steady, not here")
     steps = chain("v1", "Pod") if scenario in _PODS else chain(last.api_version, last.kind)
-    lasting = [step for step in steps if step.stage != "succeeded" or scenario == "submit"]  # the others end before their pods do
+    lasting = [
+        step for step in steps if step.stage != "succeeded" or scenario == "submit"
+    ]  # the others end before their pods do
     own = (*_FIGURES[scenario], *_EXTRA_FIGURES.get(scenario, ()))
-    names.check(spec.gates, scenario, lasting, own, paced=spec.schedule.open_loop and scenario not in _UNPACED)
+    names.check(
+        spec.gates,
+        scenario,
+        lasting,
+        own,
+        paced=spec.schedule.open_loop and scenario not in _UNPACED,
+    )
 
 
 async def exclusive(kube: Kube, spec: Spec, scenario: Scenario, lock_timeout: float) -> Result:

@@ -14,7 +14,12 @@ ARGO = "argoproj.io/v1alpha1"
 
 def test_a_suite_without_a_run_fails_the_check(bench: Namespace) -> None:
     spec = age.cron(bench.name, "never", 3600)["spec"]["workflowSpec"]
-    body = {"apiVersion": ARGO, "kind": "Workflow", "metadata": {"generateName": "age-"}, "spec": spec}
+    body = {
+        "apiVersion": ARGO,
+        "kind": "Workflow",
+        "metadata": {"generateName": "age-"},
+        "spec": spec,
+    }
     name = kube.run(lambda client: client.create(body, bench.name))["metadata"]["name"]
 
     def ended() -> Object | None:
@@ -23,4 +28,8 @@ def test_a_suite_without_a_run_fails_the_check(bench: Namespace) -> None:
 
     workflow = bench.until(ended, 180, "end of the check")
     assert workflow["status"]["phase"] == "Failed"
-    assert [node["outputs"]["exitCode"] for node in nodes_of(workflow).values() if node.get("type") == "Pod"] == ["2"]
+    assert [
+        node["outputs"]["exitCode"]
+        for node in nodes_of(workflow).values()
+        if node.get("type") == "Pod"
+    ] == ["2"]

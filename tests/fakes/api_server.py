@@ -50,12 +50,25 @@ KINDS = {
 }
 """The kinds that are served, by apiVersion; a star marks those of no namespace."""
 
-REASONS = {401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 409: "Conflict", 410: "Expired", 422: "Invalid"}
+REASONS = {
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    409: "Conflict",
+    410: "Expired",
+    422: "Invalid",
+}
 
 
 def plural(kind: str) -> str:
     name = kind.lower()
-    return f"{name[:-1]}ies" if name.endswith("y") else f"{name}es" if name.endswith("s") else f"{name}s"
+    return (
+        f"{name[:-1]}ies"
+        if name.endswith("y")
+        else f"{name}es"
+        if name.endswith("s")
+        else f"{name}s"
+    )
 
 
 @dataclass(frozen=True)
@@ -87,7 +100,12 @@ class Answer:
 
 def failure(status: int, message: str = "no", reason: str = "") -> Answer:
     """Return an answer with a Status; `status` 0 breaks the connection."""
-    body = {"kind": "Status", "code": status, "reason": reason or REASONS.get(status, "Failure"), "message": message}
+    body = {
+        "kind": "Status",
+        "code": status,
+        "reason": reason or REASONS.get(status, "Failure"),
+        "message": message,
+    }
     return Answer(status, body)
 
 
@@ -100,11 +118,17 @@ class ApiServer:
     `requests` lists every request. An object with finalizers only gets a deletionTimestamp when it is deleted.
     """
 
-    def __init__(self, *objects: Object, absent: tuple[str, ...] = (), namespace: str = "default") -> None:
+    def __init__(
+        self, *objects: Object, absent: tuple[str, ...] = (), namespace: str = "default"
+    ) -> None:
         self.objects: dict[str, Object] = {}
         self.requests: list[Request] = []
         self.namespace, self._absent = namespace, absent
-        self._kinds = {(api, kind.rstrip("*")): "*" not in kind for api, kinds in KINDS.items() for kind in kinds.split()}
+        self._kinds = {
+            (api, kind.rstrip("*")): "*" not in kind
+            for api, kinds in KINDS.items()
+            for kind in kinds.split()
+        }
         self._version = self._expired = 0
         self._events: list[tuple[str, Object, str]] = []
         self._watches: list[tuple[asyncio.AbstractEventLoop, asyncio.Queue[None]]] = []
@@ -125,7 +149,11 @@ class ApiServer:
         """Return the path at which an object is stored; its kind is served from then on."""
         api, kind, meta = body.get("apiVersion", "v1"), body["kind"], body["metadata"]
         self.serve((api, kind))
-        inside = f"/namespaces/{meta.get('namespace') or self.namespace}" if self._kinds[api, kind] else ""
+        inside = (
+            f"/namespaces/{meta.get('namespace') or self.namespace}"
+            if self._kinds[api, kind]
+            else ""
+        )
         return f"{'/apis' if '/' in api else '/api'}/{api}{inside}/{plural(kind)}/{meta['name']}"
 
     def of(self, kind: str) -> list[Object]:
@@ -138,7 +166,9 @@ class ApiServer:
 
     def remove(self, *kinds: str) -> None:
         """Delete all objects of these kinds (without any: all objects)."""
-        for path in [path for path in self.objects if not kinds or path.split("/")[-2] in map(plural, kinds)]:
+        for path in [
+            path for path in self.objects if not kinds or path.split("/")[-2] in map(plural, kinds)
+        ]:
             self._drop(path)
 
     def on(self, pattern: str, hook: Hook) -> None:
@@ -148,10 +178,14 @@ class ApiServer:
         """
         self._hooks.insert(0, (re.compile(pattern), hook))
 
-    def fail(self, pattern: str, status: int = 503, message: str = "no", *, times: int = -1) -> None:
+    def fail(
+        self, pattern: str, status: int = 503, message: str = "no", *, times: int = -1
+    ) -> None:
         """Refuse the next `times` requests that match `pattern`, all of them by default; status 0 breaks the connection."""
         left = itertools.count(times, -1)
-        self.on(pattern, lambda _: failure(status, message) if times < 0 or next(left) > 0 else None)
+        self.on(
+            pattern, lambda _: failure(status, message) if times < 0 or next(left) > 0 else None
+        )
 
     def count(self, pattern: str) -> int:
         """Return how many requests matched `pattern`."""
@@ -165,7 +199,9 @@ class ApiServer:
     def bookmark(self) -> None:
         """Send a bookmark with a new version to all watches."""
         self._version += 1
-        self._events.append(("BOOKMARK", {"metadata": {"name": "", "resourceVersion": str(self._version)}}, ""))
+        self._events.append(
+            ("BOOKMARK", {"metadata": {"name": "", "resourceVersion": str(self._version)}}, "")
+        )
         self._wake()
 
     async def answer(self, request: Request) -> Answer:
@@ -185,12 +221,20 @@ class ApiServer:
             return Answer(200, {"gitVersion": "v1.34.0"})
         if request.path == "/apis":
             groups = dict.fromkeys(api for api, _ in self._kinds if "/" in api)
-            return Answer(200, {"groups": [{"preferredVersion": {"groupVersion": api}} for api in groups]})
-        api, rest = ("/".join(parts[1:3]), parts[3:]) if parts[0] == "apis" else (parts[1], parts[2:])
+            return Answer(
+                200, {"groups": [{"preferredVersion": {"groupVersion": api}} for api in groups]}
+            )
+        api, rest = (
+            ("/".join(parts[1:3]), parts[3:]) if parts[0] == "apis" else (parts[1], parts[2:])
+        )
         if not rest:
             return self._discover(api)
-        namespace, rest = (rest[1], rest[2:]) if rest[0] == "namespaces" and len(rest) > 2 else ("", rest)
-        kind = next((kind for known, kind in self._kinds if known == api and plural(kind) == rest[0]), None)
+        namespace, rest = (
+            (rest[1], rest[2:]) if rest[0] == "namespaces" and len(rest) > 2 else ("", rest)
+        )
+        kind = next(
+            (kind for known, kind in self._kinds if known == api and plural(kind) == rest[0]), None
+        )
         if kind is None or kind in self._absent:
             return failure(404, f"{request.path}: the server could not find the requested resource")
         if len(rest) == 1:
@@ -200,8 +244,15 @@ class ApiServer:
 
     def _discover(self, api: str) -> Answer:
         verbs = ["create", "delete", "get", "list", "patch", "update", "watch"]
-        served = [(kind, inside) for (known, kind), inside in self._kinds.items() if known == api and kind not in self._absent]
-        entries = [{"name": plural(kind), "kind": kind, "namespaced": inside, "verbs": verbs} for kind, inside in served]
+        served = [
+            (kind, inside)
+            for (known, kind), inside in self._kinds.items()
+            if known == api and kind not in self._absent
+        ]
+        entries = [
+            {"name": plural(kind), "kind": kind, "namespaced": inside, "verbs": verbs}
+            for kind, inside in served
+        ]
         return Answer(200, {"resources": entries}) if entries else failure(404, f"no {api}")
 
     def _collection(self, request: Request, api: str, kind: str, namespace: str) -> Answer:
@@ -214,7 +265,9 @@ class ApiServer:
                 meta["name"] = f"{meta['generateName']}{len(self.requests):05}"
             path = f"{request.path}/{meta['name']}"
             if path in self.objects:
-                return failure(409, f'{plural(kind)} "{meta["name"]}" already exists', "AlreadyExists")
+                return failure(
+                    409, f'{plural(kind)} "{meta["name"]}" already exists', "AlreadyExists"
+                )
             if "dryRun" not in request.query:
                 self._store(path, body)
             return Answer(201, copy.deepcopy(body))
@@ -239,8 +292,15 @@ class ApiServer:
                 return failure(409, "the object has been modified", "Conflict")
             self._store(path, request.body)
         elif request.method == "PATCH":
-            changed, whole = copy.deepcopy(there or {}), "apply" in content or subresource == "scale"
-            parts = {key: value for key, value in request.body.items() if whole or (key == "status") == (subresource == "status")}
+            changed, whole = (
+                copy.deepcopy(there or {}),
+                "apply" in content or subresource == "scale",
+            )
+            parts = {
+                key: value
+                for key, value in request.body.items()
+                if whole or (key == "status") == (subresource == "status")
+            }
             merge(changed, parts)
             if "dryRun" not in request.query:
                 self._store(path, changed)
@@ -250,8 +310,15 @@ class ApiServer:
     def _selected(self, request: Request, path: str, body: Object) -> bool:
         at, _, _ = path.rpartition("/")
         inside = at if "/namespaces/" in request.path else re.sub(r"/namespaces/[^/]+(?=/)", "", at)
-        labels, fields = request.query.get("labelSelector", ""), request.query.get("fieldSelector", "")
-        return inside == request.path and selects(labels, body["metadata"].get("labels") or {}) and has_fields(fields, body)
+        labels, fields = (
+            request.query.get("labelSelector", ""),
+            request.query.get("fieldSelector", ""),
+        )
+        return (
+            inside == request.path
+            and selects(labels, body["metadata"].get("labels") or {})
+            and has_fields(fields, body)
+        )
 
     def _store(self, path: str, body: Object) -> None:
         old = self.objects.get(path)
@@ -271,7 +338,9 @@ class ApiServer:
             return
         self._drop(path)
         if re.fullmatch(r"/api/v1/namespaces/[^/]+", path):
-            for inside in [at for at in self.objects if f"/namespaces/{path.rpartition('/')[2]}/" in at]:
+            for inside in [
+                at for at in self.objects if f"/namespaces/{path.rpartition('/')[2]}/" in at
+            ]:
                 self._drop(inside)
 
     def _drop(self, path: str) -> None:
@@ -299,7 +368,9 @@ class ApiServer:
                     yield json.dumps({"type": "ERROR", "object": gone}).encode()
                     return
                 for kind, body, path in list(self._events):
-                    if int(body["metadata"]["resourceVersion"]) > version and (not path or self._selected(request, path, body)):
+                    if int(body["metadata"]["resourceVersion"]) > version and (
+                        not path or self._selected(request, path, body)
+                    ):
                         version = int(body["metadata"]["resourceVersion"])
                         yield json.dumps({"type": kind, "object": body}).encode()
                 await queue.get()
@@ -313,12 +384,20 @@ class ApiServer:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer over HTTP."""
         data = await request.read()
-        asked = Request(request.method, request.path, dict(request.query), dict(request.headers), json.loads(data) if data else None)
+        asked = Request(
+            request.method,
+            request.path,
+            dict(request.query),
+            dict(request.headers),
+            json.loads(data) if data else None,
+        )
         answer = await self.answer(asked)
         if "watch" not in asked.query or answer.status >= 300:
             if not answer.status and request.transport:
                 request.transport.abort()
-            return web.Response(body=answer.data(), status=answer.status or 500, headers=answer.headers)
+            return web.Response(
+                body=answer.data(), status=answer.status or 500, headers=answer.headers
+            )
         stream = web.StreamResponse()
         await stream.prepare(request)
         async with contextlib.aclosing(self.watch(asked)) as lines:
@@ -334,7 +413,9 @@ class _InProcess(Kube):
 
     def __init__(self, server: ApiServer, **options: Any) -> None:
         cluster = Cluster("http://fake", "fake", server.namespace, Credentials(), "test")
-        super().__init__(cluster, **{key: value for key, value in options.items() if key != "context"})
+        super().__init__(
+            cluster, **{key: value for key, value in options.items() if key != "context"}
+        )
         self.server = server
 
     async def __aenter__(self) -> Self:
@@ -354,7 +435,9 @@ class _InProcess(Kube):
         self.counts["requests"] += 1
         headers = {"Content-Type": content_type, **more}
         async with asyncio.timeout(timeout):
-            answer = await self.server.answer(Request(method, path, params or {}, headers, json.loads(body) if body else None))
+            answer = await self.server.answer(
+                Request(method, path, params or {}, headers, json.loads(body) if body else None)
+            )
         if not answer.status:
             raise ConnectionError(answer.body["message"])
         return answer.status, answer.headers, answer.data()
@@ -410,12 +493,16 @@ Handle = Callable[[web.Request], Awaitable[web.StreamResponse]]
 async def served(server: ApiServer | Handle) -> AsyncIterator[Cluster]:
     """Serve on loopback in this event loop; a plain handler answers every request itself."""
     app = web.Application()
-    app.router.add_route("*", "/{tail:.*}", server.handle if isinstance(server, ApiServer) else server)
+    app.router.add_route(
+        "*", "/{tail:.*}", server.handle if isinstance(server, ApiServer) else server
+    )
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        yield Cluster(f"http://127.0.0.1:{runner.addresses[0][1]}", "fake", "default", Credentials(), "test")
+        yield Cluster(
+            f"http://127.0.0.1:{runner.addresses[0][1]}", "fake", "default", Credentials(), "test"
+        )
     finally:
         await runner.cleanup()
 

@@ -20,10 +20,17 @@ BY_NODE = {"ownerReferences": [{"kind": "Node", "name": "n0", "uid": "u"}]}
 
 def namespace(there: dict[str, list[dict[str, Any]]]) -> ApiServer:
     """One namespace `ns` that was made for run r, with what is put into it: metadata by kind."""
-    server = ApiServer({"kind": "Namespace", "metadata": {"name": "ns", "labels": {RUN_LABEL: "r"}}})
+    server = ApiServer(
+        {"kind": "Namespace", "metadata": {"name": "ns", "labels": {RUN_LABEL: "r"}}}
+    )
     for kind, every in (AUTOMATIC | there).items():
         api = "batch/v1" if kind == "Job" else "v1"
-        server.add(*({"apiVersion": api, "kind": kind, "metadata": {"namespace": "ns", **each}} for each in every))
+        server.add(
+            *(
+                {"apiVersion": api, "kind": kind, "metadata": {"namespace": "ns", **each}}
+                for each in every
+            )
+        )
     return server
 
 
@@ -33,7 +40,11 @@ def namespace(there: dict[str, list[dict[str, Any]]]) -> ApiServer:
         ({}, "", ""),
         ({"Job": [{"name": "x", "labels": {RUN_LABEL: "q"}}]}, "", "Job x is in it"),
         ({"Job": [{"name": "x"}]}, "", "Job x is in it"),
-        ({"ConfigMap": [*AUTOMATIC["ConfigMap"], {"name": "results"}]}, "", "ConfigMap results is in it"),
+        (
+            {"ConfigMap": [*AUTOMATIC["ConfigMap"], {"name": "results"}]},
+            "",
+            "ConfigMap results is in it",
+        ),
         ({"Pod": [{"name": "p"} | BY_NODE]}, "", "Pod p is in it"),
         ({"Pod": [{"name": "p"} | OWNED]}, "", ""),
         ({"Pod": [{"name": "p", "deletionTimestamp": "2026-01-01T00:00:00Z"}]}, "", ""),
@@ -50,7 +61,9 @@ async def test_a_namespace_goes_with_the_run_that_made_it_only_where_nothing_els
         server.fail(f"GET .*/{refused}\\b", 403)
     assert await remove_namespaces(server.client(), "r", ["ns"], 5.0, said.append) == 0
     assert bool(server.of("Namespace")) is bool(told)
-    assert said == ([f"the namespace ns, which was made for this run, stays: {told}"] if told else [])
+    assert said == (
+        [f"the namespace ns, which was made for this run, stays: {told}"] if told else []
+    )
 
 
 @pytest.mark.parametrize("other", [True, False])
@@ -67,9 +80,19 @@ def queues(why: str) -> ApiServer:
     """Two queues and a pod of run r; `why` is what deleting queue `a` is refused with (Volcano's: until it was closed)."""
     named = [(VOLCANO, "Queue", "a"), (VOLCANO, "Queue", "b"), ("v1", "Pod", "p")]
     server = ApiServer(
-        *({"apiVersion": api, "kind": kind, "metadata": {"name": name, "labels": {RUN_LABEL: "r"}}} for api, kind, name in named)
+        *(
+            {
+                "apiVersion": api,
+                "kind": kind,
+                "metadata": {"name": name, "labels": {RUN_LABEL: "r"}},
+            }
+            for api, kind, name in named
+        )
     )
-    server.on("DELETE .*/queues/a$", lambda _: None if "losed" in why and server.of("Command") else failure(403, why))
+    server.on(
+        "DELETE .*/queues/a$",
+        lambda _: None if "losed" in why and server.of("Command") else failure(403, why),
+    )
     return server
 
 

@@ -9,7 +9,10 @@ from tests.fakes.api_server import ApiServer
 
 
 def daemon(name: str, *images: str) -> dict[str, Any]:
-    return {"metadata": {"name": name}, "spec": {"template": {"spec": {"containers": [{"image": each} for each in images]}}}}
+    return {
+        "metadata": {"name": name},
+        "spec": {"template": {"spec": {"containers": [{"image": each} for each in images]}}},
+    }
 
 
 @pytest.mark.parametrize(
@@ -29,10 +32,15 @@ def daemon(name: str, *images: str) -> dict[str, Any]:
     ],
 )
 def test_a_network_or_storage_is_known_by_its_name_or_its_image(name: str, image: str) -> None:
-    assert _images([daemon("node-exporter", "prom/node-exporter:v1.8.0"), daemon(name, image)]) == {name: [image]}
+    assert _images([daemon("node-exporter", "prom/node-exporter:v1.8.0"), daemon(name, image)]) == {
+        name: [image]
+    }
 
 
-@pytest.mark.parametrize(("name", "image"), [("netdata", "netdata/netdata:v1.45"), ("fluent-bit", "fluent/fluent-bit:3.0")])
+@pytest.mark.parametrize(
+    ("name", "image"),
+    [("netdata", "netdata/netdata:v1.45"), ("fluent-bit", "fluent/fluent-bit:3.0")],
+)
 def test_others_are_left_out(name: str, image: str) -> None:
     assert _images([daemon(name, image)]) == {}
 
@@ -46,7 +54,12 @@ def test_all_images_of_a_daemon_are_told_in_order() -> None:
 
 async def test_of_each_node_of_a_large_cluster_its_kind_is_known() -> None:
     info = {"nodeInfo": {"kubeletVersion": "v1.34.4"}}
-    server = ApiServer(*({"kind": "Node", "metadata": {"name": f"node-{number:04}"}, "status": info} for number in range(500)))
+    server = ApiServer(
+        *(
+            {"kind": "Node", "metadata": {"name": f"node-{number:04}"}, "status": info}
+            for number in range(500)
+        )
+    )
     server.fail("csidrivers|daemonsets|kube-system", 403)
     nodes = (await cluster_facts(server.client()))["nodes"]
     assert (len(nodes), nodes["node-0300"]["kubelet"]) == (500, "v1.34.4")

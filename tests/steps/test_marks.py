@@ -10,12 +10,19 @@ from tests.fakes.api_server import ApiServer
 from .test_plan_step import place
 
 
-@pytest.mark.parametrize(("code", "said"), [(0, ["began"]), (1, ["began", "ended"]), (None, ["began", "ended"]), (-9, ["began"])])
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [(0, ["began"]), (1, ["began", "ended"]), (None, ["began", "ended"]), (-9, ["began"])],
+)
 def test_a_step_that_fails_by_itself_says_so_and_one_that_is_ended_does_not(
     code: int | None, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = ApiServer(
-        {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "metadata": {"name": place().workflow, "namespace": "bench"}}
+        {
+            "apiVersion": "argoproj.io/v1alpha1",
+            "kind": "Workflow",
+            "metadata": {"name": place().workflow, "namespace": "bench"},
+        }
     )
 
     def work() -> int:
@@ -31,11 +38,17 @@ def test_a_step_that_fails_by_itself_says_so_and_one_that_is_ended_does_not(
             step(place(), "plan", work)
     else:
         assert step(place(), "plan", work) == code
-    heard = [each.body["metadata"]["annotations"][STEP] for each in server.requests if each.method == "PATCH"]
+    heard = [
+        each.body["metadata"]["annotations"][STEP]
+        for each in server.requests
+        if each.method == "PATCH"
+    ]
     assert heard == [f"uid plan {each}" for each in said]
 
 
-def test_a_step_is_done_where_the_api_server_is_away(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_is_done_where_the_api_server_is_away(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     server = ApiServer()
     server.fail(".", 0, "connection refused")
     monkeypatch.setattr("perfdag.kube.Kube", server.client)

@@ -64,16 +64,37 @@ def torchbench(name: str) -> tuple[Any, Any, Output]:
 CASES: dict[str, tuple[damage.Recording | str, tuple[str, ...]]] = {
     **{name: (name, ("client",)) for name in damage.names("fio")},
     **{name: (name, ("stdout",)) for name in damage.names("imb")},
-    **{name: (name, () if "iperf2" in name else ("client",)) for name in damage.names("iperf", but=("no-such-congestion",))},
+    **{
+        name: (name, () if "iperf2" in name else ("client",))
+        for name in damage.names("iperf", but=("no-such-congestion",))
+    },
     "openfoam serial": (openfoam("xs-1-proc", size="XS"), ("stdout",)),
     "openfoam parallel": (openfoam("xs-2-procs", size="XS", procs=2), ("stdout",)),
     "openfoam tolerance": (
-        openfoam("gamg-tolerance", cells=16, time_steps=5, solver="GAMG", stop="tolerance", tolerance=1e-6),
+        openfoam(
+            "gamg-tolerance",
+            cells=16,
+            time_steps=5,
+            solver="GAMG",
+            stop="tolerance",
+            tolerance=1e-6,
+        ),
         ("stdout",),
     ),
-    "rdma bandwidth": (perftest(RdmaBandwidth(), BandwidthParams(), "write-bw-all-26.04.txt"), ("client0",)),
-    "rdma bandwidth json": (perftest(RdmaBandwidth(), BandwidthParams(sizes=[4096]), "write-bw-4096-26.04.json", "json0"), ("json0",)),
-    "rdma latency": (perftest(RdmaLatency(), LatencyParams(mode="read"), "read-lat-all-26.04.txt"), ("client0",)),
+    "rdma bandwidth": (
+        perftest(RdmaBandwidth(), BandwidthParams(), "write-bw-all-26.04.txt"),
+        ("client0",),
+    ),
+    "rdma bandwidth json": (
+        perftest(
+            RdmaBandwidth(), BandwidthParams(sizes=[4096]), "write-bw-4096-26.04.json", "json0"
+        ),
+        ("json0",),
+    ),
+    "rdma latency": (
+        perftest(RdmaLatency(), LatencyParams(mode="read"), "read-lat-all-26.04.txt"),
+        ("client0",),
+    ),
     "torchbench alexnet": (torchbench("alexnet-eval-2"), ("stdout",)),
     "torchbench resnet50": (torchbench("resnet50-eval-1"), ("stdout",)),
 }

@@ -196,7 +196,9 @@ def test_commands_share_the_connection(host: SshHost, served: Served) -> None:
     assert ends() == before
 
 
-@pytest.mark.parametrize("error", [None, GangUnavailable("the store is away"), SystemExit(peer.RETRYABLE)])
+@pytest.mark.parametrize(
+    "error", [None, GangUnavailable("the store is away"), SystemExit(peer.RETRYABLE)]
+)
 def test_a_peer_ends_with_0_only_where_its_lead_measured_the_batch(
     served: Served,
     keys: peer.Keys,

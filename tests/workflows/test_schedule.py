@@ -13,7 +13,9 @@ from perfdag.workflows import lint, runs
 SUITE = "name: nightly\npriority: 7\nstore: s3://bench/own\nentries:\n  - benchmark: command\n    params: {argv: [ls]}\n"
 
 
-def rendered(tmp_path: Path, capsys: pytest.CaptureFixture[str], *more: str) -> list[dict[str, object]]:
+def rendered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *more: str
+) -> list[dict[str, object]]:
     (tmp_path / "nightly.yaml").write_text(SUITE)
     assert main(["render", "nightly.yaml", *more]) == 0
     return list(yaml.safe_load_all(capsys.readouterr().out))
@@ -22,25 +24,39 @@ def rendered(tmp_path: Path, capsys: pytest.CaptureFixture[str], *more: str) -> 
 def given(document: dict[str, object]) -> dict[str, str]:
     spec = document["spec"]
     assert isinstance(spec, dict)
-    return {each["name"]: each["value"] for each in spec.get("workflowSpec", spec)["arguments"]["parameters"]}
+    return {
+        each["name"]: each["value"]
+        for each in spec.get("workflowSpec", spec)["arguments"]["parameters"]
+    }
 
 
-def test_a_schedule_carries_the_store_and_the_priority_and_its_age_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_schedule_carries_the_store_and_the_priority_and_its_age_is_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     schedule = ("--schedule", "41 4 * * *")
     _, age, nightly = rendered(tmp_path, capsys, *schedule, "--store", "s3://bench/other")
-    assert given(nightly) == {"configmap": "perfdag-suite-nightly", "trigger": "cron", "store": "s3://bench/other"}
+    assert given(nightly) == {
+        "configmap": "perfdag-suite-nightly",
+        "trigger": "cron",
+        "store": "s3://bench/other",
+    }
     assert nightly["spec"]["workflowSpec"]["priority"] == 7  # type: ignore[index]
     assert given(age) == {"suitename": "nightly", "maxage": "93603s", "store": "s3://bench/other"}
     _, age, nightly = rendered(tmp_path, capsys, *schedule, "--max-age", "2h")
     assert given(age)["maxage"] == "7200s"
     assert given(age)["store"] == given(nightly)["store"] == "s3://bench/own"
     [once] = rendered(tmp_path, capsys)
-    assert given(once) == {"suite": base64.b64encode(SUITE.encode()).decode(), "store": "s3://bench/own"}
+    assert given(once) == {
+        "suite": base64.b64encode(SUITE.encode()).decode(),
+        "store": "s3://bench/own",
+    }
     assert once["spec"]["priority"] == 7  # type: ignore[index]
     assert "name" not in once["metadata"], "kubectl create makes it, each time another"  # type: ignore[operator]
 
 
-def test_a_bad_schedule_or_store_renders_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_schedule_or_store_renders_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "nightly.yaml").write_text(SUITE)
     for words, said in (
         (["--schedule", "0 14 * * 1-5"], "does not run daily; say with --max-age"),
@@ -52,11 +68,19 @@ def test_a_bad_schedule_or_store_renders_nothing(tmp_path: Path, capsys: pytest.
         assert said in captured.err
 
 
-def test_a_suite_that_no_object_may_hold_renders_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    points = "".join(f"        - {{expected: 0.1, env: {{A_VARIABLE_OF_THIS_POINT: '{number:06}'}}}}\n" for number in range(4500))
+def test_a_suite_that_no_object_may_hold_renders_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    points = "".join(
+        f"        - {{expected: 0.1, env: {{A_VARIABLE_OF_THIS_POINT: '{number:06}'}}}}\n"
+        for number in range(4500)
+    )
     (tmp_path / "nightly.yaml").write_text(f"{SUITE}    permutations:\n      explicit:\n{points}")
     for words, said in (
-        (["--schedule", "0 2 * * *"], "ConfigMap perfdag-suite-nightly has .* bytes, more than 262,144; .*its key, as the parameter url"),
+        (
+            ["--schedule", "0 2 * * *"],
+            "ConfigMap perfdag-suite-nightly has .* bytes, more than 262,144; .*its key, as the parameter url",
+        ),
         ([], "bytes in base64 are more than a parameter may have; .*-p url=KEY"),
     ):
         assert main(["render", "nightly.yaml", *words]) == 2
@@ -68,4 +92,6 @@ def test_a_suite_that_no_object_may_hold_renders_nothing(tmp_path: Path, capsys:
 def test_the_json_that_kubectl_keeps_of_an_object_may_be_what_is_too_large() -> None:
     quoted = runs.config_map("bench", "s", '"' * 200_000)
     assert len(yaml.safe_dump(quoted)) < lint.MAX_BYTES
-    assert lint.problems(quoted) == ["ConfigMap perfdag-suite-s has 400,166 bytes, more than 262,144"]
+    assert lint.problems(quoted) == [
+        "ConfigMap perfdag-suite-s has 400,166 bytes, more than 262,144"
+    ]
