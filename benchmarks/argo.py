@@ -27,7 +27,7 @@ import yaml
 from perfdag import kube
 from perfdag.cli.cluster_run import View
 from perfdag.kube import Kube
-from perfdag.parts import Part, read_part
+from perfdag.samples import Part, read_part
 from perfdag.store import open_store
 
 ARGO = "argoproj.io/v1alpha1"

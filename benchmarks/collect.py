@@ -24,8 +24,8 @@ from limits import at_most
 
 from perfdag import facts, suite
 from perfdag.collect import collect
-from perfdag.parts import Part, now, part_key
 from perfdag.plan import Plan, make_plan
+from perfdag.samples import Part, now, part_key
 from perfdag.store import FolderStore, S3Store, Store
 
 ROWS_A_PART = 100

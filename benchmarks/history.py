@@ -26,12 +26,12 @@ import pyarrow.parquet as pq
 from limits import at_most
 
 from perfdag import rollup
-from perfdag.checks import Tuning
 from perfdag.comparison import compare_selections
 from perfdag.history import series_of
 from perfdag.results import SAMPLES
 from perfdag.selection import Selection
 from perfdag.store import Store, open_store
+from perfdag.tuning import Tuning
 from tests.stats.synthetic import START, rows, run_id
 
 

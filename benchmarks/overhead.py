@@ -28,9 +28,9 @@ from perfdag import benchmark as registry
 from perfdag import suite
 from perfdag.benchmark import Gang, Output, SampleError, Skip
 from perfdag.hosts import Finished, LocalHost, LocalProcess
-from perfdag.parts import Part
 from perfdag.plan import make_plan
 from perfdag.points import Point
+from perfdag.samples import Part
 from perfdag.shape import Shape
 from perfdag.steps.lead import Lead, Place
 from perfdag.steps.openfoam import DEBIAN_ROOT

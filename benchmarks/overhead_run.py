@@ -16,9 +16,9 @@ from limits import at_most
 
 from perfdag import suite
 from perfdag.cli.run import local_hosts, needs_cluster
-from perfdag.parts import Part
 from perfdag.plan import make_plan
 from perfdag.points import Point
+from perfdag.samples import Part
 from perfdag.steps.lead import Lead, Place
 from perfdag.store import FolderStore
 

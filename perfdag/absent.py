@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from perfdag.alerts import Record
 from perfdag.cases import Case, Gate, Lost, Rules, acknowledged, raise_alert
-from perfdag.checks import Check, Tuning
+from perfdag.checks import Check
 from perfdag.findings import names
-from perfdag.parts import stored_parts
 from perfdag.runs import load_plan
+from perfdag.samples import stored_parts
 from perfdag.store import Store, StoreError
 from perfdag.trends import SeriesInfo, Trends
+from perfdag.tuning import Tuning, covers
 
 PRESENT_OF, PRESENT = 5, 3
 """A headline series that at least 3 of the last 5 runs had is expected."""
@@ -108,9 +109,9 @@ def why_no_data(history: Trends, rule: Check, gone: Sequence[Gone]) -> list[Gone
     """
     finite = np.isfinite(history.value)
     here = {info.entry for i, info in enumerate(history.series) if finite[i, -1]}
-    covered = [i for i, info in enumerate(history.series) if rule.covers(info)]
+    covered = [i for i, info in enumerate(history.series) if covers(rule, info)]
     vanished = {history.series[i].entry for i in covered} - here
-    told = [lost for lost in gone if rule.covers(lost.info) or lost.info.entry in vanished]
+    told = [lost for lost in gone if covers(rule, lost.info) or lost.info.entry in vanished]
     keys, entries = {lost.info.key for lost in told}, {lost.info.entry for lost in told} & vanished
     same = _alike(history)
     had = np.flatnonzero(finite[np.ix_(covered, same)].any(axis=0))

@@ -5,22 +5,13 @@ from __future__ import annotations
 import fnmatch
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema, model_validator
 
+from perfdag.benchmark import Metric
 from perfdag.document import BadDocument, nearest, parse_document
 from perfdag.units import quantity
-
-if TYPE_CHECKING:
-    from perfdag.benchmark import Metric
-    from perfdag.plan import Plan
-    from perfdag.stats.robust import Array
-    from perfdag.trends import SeriesInfo
-
-MIN_EFFECT = 0.05
-MIN_EFFECT_TAIL = 0.15
-MIN_EFFECT_FRACTION = 0.01
 
 
 class Threshold(float):
@@ -105,16 +96,6 @@ class Check(BaseModel):
             raise ValueError("`absolute` goes with `min_effect`")
         return self
 
-    def covers(self, info: SeriesInfo) -> bool:
-        """Whether the rule is about this series."""
-        stat = self.stat or ("value" if self.op else "*")
-        return (
-            fnmatch.fnmatchcase(info.entry, self.entry or "*")
-            and fnmatch.fnmatchcase(info.metric, self.metric)
-            and fnmatch.fnmatchcase(info.stat, stat)
-            and not info.canary
-        )
-
     def words(self) -> str:
         """Say the threshold: `throughput >= 9e+09`."""
         stat = f" {self.stat}" if self.stat and self.stat != "value" else ""
@@ -140,43 +121,6 @@ def misaimed(checks: Sequence[Check], entries: Mapping[str, Sequence[Metric]]) -
         if other is not None:
             entry, each = other
             yield index, "value", f"is in {unit}, and {each.name} of {entry} is in {each.unit}; write it in {each.unit} or as a bare number"
-
-
-def fraction(info: SeriesInfo, values: Array) -> bool:
-    """Whether a series is a fraction between 0 and 1 that touches 0, such as a loss: a relative change of it says nothing."""
-    return bool(info.unit == "1" and values.size and values.min() == 0 and values.max() <= 1)
-
-
-class Tuning:
-    """The detector's settings for each series: the last rule that covers it wins, else the defaults."""
-
-    def __init__(self, checks: Sequence[Check] = ()) -> None:
-        self.checks = list(checks)
-
-    def effect(self, info: SeriesInfo, values: Array) -> tuple[float, bool]:
-        """Return (min_effect, absolute): 5 %, tails of latency 15 %, a fraction between 0 and 1 that touches 0 by 0.01."""
-        for check in reversed(self.checks):
-            if check.min_effect is not None and check.covers(info):
-                return check.min_effect, check.absolute
-        if fraction(info, values):
-            return MIN_EFFECT_FRACTION, True
-        tail = info.unit == "s" and (info.stat == "max" or info.stat.startswith("p99"))
-        return (MIN_EFFECT_TAIL if tail else MIN_EFFECT), False
-
-    def pages(self, info: SeriesInfo) -> bool:
-        """Whether a change of this series alerts."""
-        for check in reversed(self.checks):
-            if check.page is not None and check.covers(info):
-                return check.page
-        return info.headline and not info.canary
-
-
-def gated(plan: Plan) -> bool:
-    """Whether the last step of a run is its gate: it was scheduled, or its suite has `checks`. Raises BadDocument.
-
-    Two variants side by side are compared with one another, not with the past.
-    """
-    return plan.trigger != "ab" and (plan.trigger == "cron" or bool(checks_of(plan.suite_text)))
 
 
 def checks_of(suite_text: str) -> list[Check]:

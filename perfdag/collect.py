@@ -6,6 +6,7 @@ plan that have no part are rows too: `missing`, or with the reason that was note
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,10 @@ import pyarrow.parquet as pq
 
 from perfdag.allocation import uncollected
 from perfdag.ids import canonical, digest, digests
-from perfdag.parts import Part, headline, part_key, read_part, relative_precision, run_folder, stored_parts
+from perfdag.months import delete_rollup, month_of
 from perfdag.plan import Plan
 from perfdag.results import ID_COLUMNS, SAMPLES, SCHEMA_VERSION
-from perfdag.rollup import forget, month_of
+from perfdag.samples import Part, headline, part_key, read_part, relative_precision, run_folder, stored_parts
 from perfdag.store import Store
 
 ERROR_LIMIT = 500
@@ -53,7 +54,7 @@ def collect(store: Store, plan: Plan) -> Collected:
     encoded = [name for name in table.column_names if name not in ID_COLUMNS]
     pq.write_table(table, sink, compression="zstd", store_schema=False, version="2.6", data_page_version="1.0", use_dictionary=encoded)
     store.put(collected.key, sink.getvalue().to_pybytes())
-    forget(store, plan.suite, month_of(plan.run_id))
+    delete_rollup(store, plan.suite, month_of(plan.run_id))
     return collected
 
 
@@ -291,8 +292,6 @@ def _of_part(part: Part, env: str, raw: str, name: str) -> dict[str, Any]:
 
 
 def _time(text: str) -> Any:
-    from datetime import datetime
-
     return datetime.fromisoformat(text) if text else None
 
 

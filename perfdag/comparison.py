@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 
 from perfdag import results
 from perfdag.benchmark import SIMULATED
-from perfdag.checks import Tuning
 from perfdag.environment import codes, environment
 from perfdag.matching import match
 from perfdag.rollup import trends
@@ -22,6 +21,7 @@ from perfdag.stats.robust import Array, finite, middle, robust_sigma, scale_for
 from perfdag.stats.verdicts import PAST_RUNS, Verdict, compare
 from perfdag.store import Store
 from perfdag.trends import COLUMNS, SeriesInfo, Trends, grouped, labels, measured, of_table
+from perfdag.tuning import Tuning
 
 _RANK = {"worse": 0, "differs": 1, "better": 2, "inconclusive": 3, "no difference shown": 4}
 

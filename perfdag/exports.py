@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from perfdag import benchmark
-from perfdag.parts import run_folder
+from perfdag.samples import run_folder
 from perfdag.store import Store
 
 

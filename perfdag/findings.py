@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfdag.checks import Tuning
 from perfdag.stats.changes import HEAD, Change, change_points
 from perfdag.stats.robust import Array, robust_sigma, scale_for
 from perfdag.stats.verdicts import Word, side
 from perfdag.trends import SeriesInfo, Trends, labels
+from perfdag.tuning import Tuning
 
 SUSPICIOUS, SUSPICIOUS_FLOORS = 0.15, 6.0
 

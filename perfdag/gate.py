@@ -16,7 +16,6 @@ from perfdag import results
 from perfdag.absent import Gone, absent, why_no_data
 from perfdag.alerts import Alert, Record, causes, mark_known, read_records, record_key, regression
 from perfdag.cases import Case, Gate, Lost, Rules, acknowledged, raise_alert
-from perfdag.checks import Tuning
 from perfdag.findings import day_of, find, names, suspicions
 from perfdag.missed import newest, stale
 from perfdag.rollup import trends
@@ -25,6 +24,7 @@ from perfdag.stats.noise import INFORMATIONAL
 from perfdag.store import Store
 from perfdag.thresholds import Past, judge
 from perfdag.trends import COLUMNS, Trends
+from perfdag.tuning import Tuning
 from perfdag.units import short
 
 OWN_GATES = "gates_failed"

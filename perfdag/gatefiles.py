@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import re
+import urllib.error
+import urllib.request
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 
@@ -91,10 +94,6 @@ def send(url: str, gate: Gate, alerts: Sequence[Alert]) -> None:
 
     `page` in the message is false for what does not fail the gate, so that a receiver can keep it from waking anybody.
     """
-    import http.client
-    import urllib.error
-    import urllib.request
-
     if not url.startswith(("http://", "https://")):
         raise WebhookError("webhook: an http:// or https:// address is needed")
     for alert in alerts:

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from perfdag import results
-from perfdag.checks import Tuning
 from perfdag.environment import codes
 from perfdag.findings import Accepted, Finding, find, names
 from perfdag.stats.nodes import FEWEST_NODES, Outlier, confirming, lone_gate, outliers
@@ -23,6 +22,7 @@ from perfdag.stats.robust import Array, median, robust_sigma, scale_for
 from perfdag.stats.verdicts import side
 from perfdag.store import Store
 from perfdag.trends import SeriesInfo, Trends, measured
+from perfdag.tuning import Tuning
 
 NEWEST = 30
 """Runs whose rows are read for the noise report, and at least for the nodes."""

@@ -5,12 +5,11 @@ gains nullable columns at its end. Units are SI base units in a column of their 
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-if TYPE_CHECKING:
-    from perfdag.store import Store
+from perfdag.store import Store
 
 SCHEMA_VERSION = 1
 _TEXT, _TIME = pa.string(), pa.timestamp("us", tz="UTC")
@@ -83,7 +82,7 @@ DICTIONARY_COLUMNS = tuple(each.name for each in SAMPLES if pa.types.is_string(e
 
 
 def load(
-    store: "Store",
+    store: Store,
     *,
     suites: Sequence[str] | None = None,
     months: Sequence[str] | None = None,
@@ -113,8 +112,6 @@ def load(
 
 def read_rows(data: bytes, schema: pa.Schema = SAMPLES) -> pa.Table:
     """Rows of one Parquet file in `schema`, text columns dictionary-encoded. Raises ArrowInvalid where it is damaged."""
-    import pyarrow.parquet as pq
-
     metadata = pq.read_metadata(pa.BufferReader(data))
     present = set(metadata.schema.to_arrow_schema().names)  # a file of an older version lacks what came later
     dictionaries = [name for name in DICTIONARY_COLUMNS if name in present]

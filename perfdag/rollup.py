@@ -14,26 +14,10 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from perfdag.months import VERSION, key_of
 from perfdag.results import SAMPLES, read_rows
 from perfdag.store import Store, StoreError
 from perfdag.trends import COLUMNS, Month, RunInfo, SeriesInfo, Trends, add, matrix
-
-VERSION = 2
-
-
-def key_of(suite: str, month: str) -> str:
-    """Key of a month's roll-up."""
-    return f"rollups/suite={suite}/month={month}.parquet"
-
-
-def month_of(run_id: str) -> str:
-    """YYYY-MM of a run id."""
-    return f"{run_id[:4]}-{run_id[4:6]}"
-
-
-def forget(store: Store, suite: str, month: str) -> None:
-    """Drop a month's roll-up, because a run of that month was written (again). Raises StoreError."""
-    store.delete(key_of(suite, month))
 
 
 def suites(store: Store) -> list[str]:

@@ -13,7 +13,9 @@ from perfdag.cases import Rules
 from perfdag.checks import Check, checks_of
 from perfdag.document import BadDocument, Document, Problem, parse_document, read_document
 from perfdag.findings import Accepted
+from perfdag.runs import load_plan
 from perfdag.store import NotStoredError, Store, StoreError
+from perfdag.suite import load
 
 ACKS = "acks.yaml"
 
@@ -98,11 +100,7 @@ def read_checks(store: Store, run_id: str, suite_file: str | None) -> list[Check
     Raises BadDocument, StoreError.
     """
     if suite_file is not None:
-        from perfdag import suite
-
-        return list(suite.load(suite_file).suite.checks)
-    from perfdag.runs import load_plan
-
+        return list(load(suite_file).suite.checks)
     try:
         plan = load_plan(store, run_id)
     except StoreError:

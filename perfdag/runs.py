@@ -1,8 +1,8 @@
 """The runs of a store and their plans."""
 
 from perfdag.document import nearest
-from perfdag.parts import run_folder
 from perfdag.plan import Plan, read_plan
+from perfdag.samples import run_folder
 from perfdag.store import NotStoredError, Store, StoreError
 
 

@@ -21,6 +21,7 @@ from perfdag.stats.percentiles import TooFewSamplesError, percentile
 from perfdag.stats.robust import Array, median
 from perfdag.store import Store
 from perfdag.trends import COLUMNS, SeriesInfo, Trends, labels, of_table
+from perfdag.tuning import covers
 from perfdag.units import short
 
 OPERATORS = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
@@ -59,7 +60,7 @@ def judge(past: Past, table: pa.Table, rules: Sequence[Check]) -> Iterator[Outco
     for rule in rules:
         if rule.op is None:
             continue
-        covered = [(i, info) for i, info in enumerate(tonight.series) if rule.covers(info)]
+        covered = [(i, info) for i, info in enumerate(tonight.series) if covers(rule, info)]
         if not covered:
             why = _skipped(table, rule)
             yield Outcome(rule, None, rule.words(), "skipped" if why else "absent", why or "the run has no value of it")

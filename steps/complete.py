@@ -4,8 +4,8 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from perfdag.parts import stored_parts
 from perfdag.plan import Plan
+from perfdag.samples import stored_parts
 from perfdag.store import Store, StoreError
 
 EVERY, LAST_EVERY = 3.0, 0.5

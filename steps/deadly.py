@@ -17,9 +17,9 @@ from perfdag import benchmark as registry
 from perfdag import signals
 from perfdag.kube import Kube
 from perfdag.pairs import together
-from perfdag.parts import Part, now, part_key, run_folder, stored_parts
 from perfdag.plan import Plan
 from perfdag.points import Point
+from perfdag.samples import Part, now, part_key, run_folder, stored_parts
 from perfdag.steps.place import Here
 from perfdag.steps.pods import ATTEMPT, explain, selector
 from perfdag.store import Store

@@ -12,13 +12,14 @@ from pathlib import Path
 
 from perfdag import benchmark as registry
 from perfdag import signals
-from perfdag.abtest import Duel, positions, recall
 from perfdag.benchmark import Infrastructure
+from perfdag.duet_plan import Duel, positions, recall
 from perfdag.hosts import Host
 from perfdag.kube import KubeError
-from perfdag.parts import forget_note, note, part_key, read_part, stored_parts
+from perfdag.notes import delete_note, write_note
 from perfdag.plan import Plan
 from perfdag.runs import variants
+from perfdag.samples import part_key, read_part, stored_parts
 from perfdag.steps import budget
 from perfdag.steps.deadly import Deadly, known, pass_over
 from perfdag.steps.gang import Gone, Hosts, Said, connect, fell_apart, join, own_host, place_for, running, ssh_config
@@ -144,7 +145,7 @@ def _drive(here: Here, store: Store, duel: Duel, number: int, attempt: int) -> N
         join(mine, [by_rank[rank] for rank in range(1, n)], config, shapes["A"], here.run_id)
         connect(others, [by_rank[n + rank] for rank in range(n)], config, shapes["B"], here.run_id)
         for plan in (duel.a, duel.b):
-            forget_note(store, plan.run_id, f"batch-{number}")
+            delete_note(store, plan.run_id, f"batch-{number}")
         _rounds(here, store, duel, number, mine, others)
         measured = True
     finally:
@@ -167,7 +168,7 @@ def _rounds(here: Here, store: Store, duel: Duel, number: int, mine: Hosts, othe
             continue
         if until is not None and time.monotonic() >= until:
             for each_plan in plans.values():
-                note(store, each_plan.run_id, f"budget-{number}", "skipped", f"the budget of {duel.a.budget:g} s was spent", [number])
+                write_note(store, each_plan.run_id, f"budget-{number}", "skipped", f"the budget of {duel.a.budget:g} s was spent", [number])
             return
         idle = Idle(others.peers if letter == "A" else mine.hosts)
         if letter == "A":

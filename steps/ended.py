@@ -5,9 +5,10 @@ from datetime import datetime
 from typing import Any
 
 from perfdag.kube import Kube, KubeError, run
-from perfdag.parts import note, stored_parts
+from perfdag.notes import write_note
 from perfdag.plan import Plan
 from perfdag.runs import load_plan, variants
+from perfdag.samples import stored_parts
 from perfdag.steps.place import Here
 from perfdag.store import Store
 from perfdag.units import short_seconds
@@ -32,7 +33,7 @@ def tell(here: Here, store: Store, plan: Plan, phase: str) -> None:
         reason = None
     for each in [*variants(store, plan), *(load_plan(store, run_id) for run_id in plan.options.get("confirmed", []))]:
         # the last by its name: what is noted of a batch says more
-        note(store, each.run_id, "workflow", "missing", f"workflow {here.workflow} {reason or f'ended {phase}'}")
+        write_note(store, each.run_id, "workflow", "missing", f"workflow {here.workflow} {reason or f'ended {phase}'}")
 
 
 def why(workflow: Object, now: float) -> str | None:

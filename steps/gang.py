@@ -14,13 +14,14 @@ import orjson
 
 from perfdag import signals
 from perfdag.benchmark import Infrastructure
-from perfdag.confirm import assigned
+from perfdag.confirming import assigned
 from perfdag.hosts import Host, LocalHost
 from perfdag.kube import Kube, KubeError
-from perfdag.parts import Part, forget_note, note, run_folder, stored_parts
+from perfdag.notes import delete_note, write_note
 from perfdag.plan import Plan
 from perfdag.podspec import USER, VOLUME, shares
 from perfdag.points import Point
+from perfdag.samples import Part, run_folder, stored_parts
 from perfdag.shape import Shape
 from perfdag.steps import budget, peer
 from perfdag.steps.deadly import UnderWay, in_turn, known, pass_over
@@ -78,7 +79,7 @@ def lead(here: Here, store: Store, plan: Plan, number: int, attempt: int, last: 
         if not left:
             return 0
         with gathered(here, plan, shape, number, attempt) as gang:
-            forget_note(store, plan.run_id, f"batch-{index}")  # what kept it from standing, or ended the last one
+            delete_note(store, plan.run_id, f"batch-{index}")  # what kept it from standing, or ended the last one
             reused = shares(shape.volume) and used_before(here, store, number)
             _measure(store, plan, place_for(here, shape, gang, reused), index, in_turn(plan, batch.samples, left, attempt, deadly), said)
         return 0
@@ -96,7 +97,7 @@ def fell_apart(store: Store, plans: Sequence[Plan], index: int, attempt: str, la
         raise error
     print(f"{attempt}: {error}", flush=True)  # noqa: T201
     for plan in plans:
-        note(store, plan.run_id, f"batch-{index}", "failed", str(error), [index])
+        write_note(store, plan.run_id, f"batch-{index}", "failed", str(error), [index])
     if last:
         print(f"{attempt}: given up; the reason is in the rows of what is left", flush=True)  # noqa: T201
     return peer.REFUSED if refused else peer.RETRYABLE

@@ -17,10 +17,11 @@ from perfdag import noise
 from perfdag.benchmark import Benchmark, Failed, Gang, Infrastructure, Output, SampleError, Skip
 from perfdag.facts import env_class
 from perfdag.hosts import Host
+from perfdag.notes import write_note
 from perfdag.pairs import together
-from perfdag.parts import Part, headline, note, now, part_key, read_part, relative_precision, row, stored_parts
 from perfdag.plan import Plan
 from perfdag.points import Point
+from perfdag.samples import Part, headline, now, part_key, read_part, relative_precision, row, stored_parts
 from perfdag.shape import Shape
 from perfdag.steps.pairwise import at_once, not_together, two_of
 from perfdag.store import Store, StoreError
@@ -143,7 +144,7 @@ class Lead:
 
     def give_up(self, name: str, status: str, reason: str, batches: list[int] | None = None) -> None:
         """Record why the rest is not measured."""
-        note(self.store, self.plan.run_id, name, status, reason, batches)
+        write_note(self.store, self.plan.run_id, name, status, reason, batches)
 
     # -- precision ------------------------------------------------------------------------------
 

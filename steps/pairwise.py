@@ -9,8 +9,8 @@ from datetime import datetime
 
 from perfdag.hosts import Host
 from perfdag.pairs import Pair
-from perfdag.parts import Part
 from perfdag.processes import descendants
+from perfdag.samples import Part
 
 OVERLAP = 0.5  # least part of a sample's time that each companion shares
 

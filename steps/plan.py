@@ -8,13 +8,14 @@ from typing import Any
 
 import orjson
 
-from perfdag.checks import gated
-from perfdag.confirm import ROUNDS
+from perfdag.confirming import ROUNDS
+from perfdag.gated import gated
 from perfdag.kube import Kube, KubeError, run
-from perfdag.parts import forget_damaged, note, run_folder, stored_parts
+from perfdag.notes import write_note
 from perfdag.plan import Plan, make_plan, read_plan
 from perfdag.podspec import LABEL, Context, account_of, claim_spec, host_port, patch, priority_class, shared_claim, shares
 from perfdag.runs import elsewhere, variants
+from perfdag.samples import forget_damaged, run_folder, stored_parts
 from perfdag.shape import Shape
 from perfdag.steps import budget
 from perfdag.steps.facts import cluster_facts, cluster_name
@@ -147,12 +148,12 @@ def step(here: Here, out: Path, environment: Mapping[str, str]) -> Plan:
         classed = run(lambda kube: has_class(kube, priority_class(plan.options.get("priority", 0))))
     except (KubeError, PeerError) as error:
         for each in plans:
-            note(store, each.run_id, "plan", "failed", str(error))
+            write_note(store, each.run_id, "plan", "failed", str(error))
         raise
     for each in plans:
         each.where = where(facts, each.where)
         for number, (status, reason) in unable.items():
-            note(store, each.run_id, f"batch-{number}", status, reason, [number])
+            write_note(store, each.run_id, f"batch-{number}", status, reason, [number])
     _put(store, plans)
     if not classed:
         for shape in made["shapes"]:

@@ -3,9 +3,9 @@
 import re
 from typing import Any
 
-from perfdag.confirm import assigned
+from perfdag.confirming import assigned
 from perfdag.kube import Kube, run
-from perfdag.parts import note
+from perfdag.notes import write_note
 from perfdag.plan import Plan
 from perfdag.runs import load_plan, variants
 from perfdag.steps.marks import of_annotations
@@ -28,12 +28,12 @@ class InStore:
         if self._plan.trigger == "ab":
             said = _of_variant(reason, self._plan.shape_of(batch).hosts.count)
             for each in variants(self._store, self._plan):
-                note(self._store, each.run_id, f"batch-{batch}", "failed", said, [batch])
+                write_note(self._store, each.run_id, f"batch-{batch}", "failed", said, [batch])
             return
         if batch >= len(self._plan.batches) and "confirmed" not in self._plan.options:
             self._plan = load_plan(self._store, self._plan.run_id)
         plan, index = assigned(self._store, self._plan, batch)
-        note(self._store, plan.run_id, f"batch-{index}", "failed", reason, [index])
+        write_note(self._store, plan.run_id, f"batch-{index}", "failed", reason, [index])
 
 
 def _of_variant(reason: str, pods: int) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from perfdag.checks import gated
+from perfdag.gated import gated
 from perfdag.kube import Kube, KubeError, Resource
 from perfdag.podspec import HOPELESS, NOTES, STOOD
 from perfdag.runs import load_plan, variants

@@ -6,13 +6,14 @@ import orjson
 
 from perfdag.checks import checks_of
 from perfdag.collect import collect
-from perfdag.confirm import assigned, begin, numbers
+from perfdag.confirming import assigned, begin, numbers
 from perfdag.gate import check
 from perfdag.kube import run
-from perfdag.parts import note, run_folder, stored_parts
+from perfdag.notes import write_note
 from perfdag.plan import Plan
 from perfdag.rules import nightly
 from perfdag.runs import load_plan
+from perfdag.samples import run_folder, stored_parts
 from perfdag.steps.place import Here
 from perfdag.steps.plan import FANS, batch_objects, create_each, shape_of
 from perfdag.store import Store
@@ -35,7 +36,7 @@ def step(here: Here, out: Path) -> list[str]:
     wanted = {number: batch_objects(shape_of(plan, number), here, plan, number) for name in FANS for number in made[name]}
     for number, (status, reason) in run(lambda kube: create_each(kube, here, plan, wanted)).items():
         again, index = assigned(store, plan, number)
-        note(store, again.run_id, f"batch-{index}", status, reason, [index])
+        write_note(store, again.run_id, f"batch-{index}", status, reason, [index])
         made = {name: [each for each in left if each != number] for name, left in made.items()}
     out.mkdir(parents=True, exist_ok=True)
     for name, value in made.items():

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from perfdag import kube
-from perfdag.abtest import on_cluster, prepare
 from perfdag.cli import main
 from perfdag.cli.cluster_run import NotInstalled, View, installed
 from perfdag.cli.standing import Counter, Standing
 from perfdag.cli.step import _tell
 from perfdag.cli.submit import describe, follow
+from perfdag.duet_plan import on_cluster, prepare
 from perfdag.kube import Kube, KubeError
-from perfdag.parts import Part
 from perfdag.plan import make_plan
 from perfdag.podspec import STOOD
+from perfdag.samples import Part
 from perfdag.steps.plan import step
 from perfdag.steps.pods import Pod
 from perfdag.store import S3Store, StoreError, open_store

@@ -6,8 +6,8 @@ import orjson
 
 from perfdag import suite
 from perfdag.collect import gather
-from perfdag.parts import Part, now, part_key
 from perfdag.plan import make_plan
+from perfdag.samples import Part, now, part_key
 from perfdag.store import FolderStore
 
 KIND = {"kubelet": "v1.34.4", "type": "m5.large"}

@@ -15,8 +15,8 @@ import pytest
 
 from perfdag import suite
 from perfdag.cli.progress import Progress
-from perfdag.parts import Part
 from perfdag.plan import SAMPLE_OVERHEAD, make_plan
+from perfdag.samples import Part
 
 SUITE = """name: shown
 repetitions: 2

@@ -20,9 +20,9 @@ import pytest
 
 from perfdag import __file__ as package
 from perfdag import __version__, suite
-from perfdag.abtest import prepare
 from perfdag.cli import main, parser, submit
 from perfdag.collect import collect, gather
+from perfdag.duet_plan import prepare
 from perfdag.processes import descendants
 from perfdag.results import SAMPLES, load
 from perfdag.runs import load_plan

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from perfdag.abtest import on_cluster, prepare
 from perfdag.cli import main
 from perfdag.cli.cluster_run import Installed
-from perfdag.confirm import begin
+from perfdag.confirming import begin
+from perfdag.duet_plan import on_cluster, prepare
 from perfdag.kube import KubeError
-from perfdag.parts import Part, part_key
 from perfdag.plan import Plan, make_plan
+from perfdag.samples import Part, part_key
 from perfdag.store import FolderStore, StoreError
 from perfdag.suite import loads
 

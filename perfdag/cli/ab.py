@@ -8,9 +8,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from perfdag.abtest import Duel
-    from perfdag.parts import Part
+    from perfdag.duet_plan import Duel
     from perfdag.points import Point
+    from perfdag.samples import Part
     from perfdag.store import Store
 
 EPILOG = """examples:
@@ -119,11 +119,12 @@ def run(args: argparse.Namespace) -> int:
 def conclude(store: "Store", duel: "Duel", args: argparse.Namespace | None = None) -> int:
     """Compare the collected variants, print the outcome and keep it beside run A; 0, 1 where a sample was not ok, or 3 where a headline does not
     pass the limit of the duel, has no values in a variant, or none is there. Raises StoreError."""
-    from perfdag.abtest import analyse
-    from perfdag.checks import Tuning, checks_of
+    from perfdag.checks import checks_of
     from perfdag.cli import EXIT_GATE
     from perfdag.cli.ab_outcome import tell
+    from perfdag.duet_analysis import analyse
     from perfdag.results import load
+    from perfdag.tuning import Tuning
 
     args = args or argparse.Namespace(all=False, chart=None, json=False, markdown=False)
     rows = load(
@@ -150,8 +151,8 @@ def prepared(args: argparse.Namespace) -> "tuple[Duel, str | None] | str":
     from dataclasses import replace
 
     from perfdag import suite
-    from perfdag.abtest import prepare, recall
     from perfdag.checks import share
+    from perfdag.duet_plan import prepare, recall
     from perfdag.runs import load_plan, variants
     from perfdag.store import open_store
 
@@ -199,8 +200,8 @@ class _Lines:
 
 def _measure(duel: "Duel", store: "Store") -> None:
     """Measure the rounds of both variants in the order of the blocks; what is stored is not repeated. The budget is that of both."""
-    from perfdag.abtest import positions
     from perfdag.cli.run import Rescuing, local_hosts, needs_cluster
+    from perfdag.duet_plan import positions
     from perfdag.steps.lead import Lead, Place
     from perfdag.units import short_seconds
 

@@ -15,11 +15,11 @@ def submit(args: argparse.Namespace) -> int:
 
     Raises BadDocument, StoreError, KubeError.
     """
-    from perfdag.abtest import on_cluster
     from perfdag.cli import EXIT_INPUT, EXIT_REACH
     from perfdag.cli.ab import prepared
     from perfdag.cli.cluster_run import NotInstalled, installed
     from perfdag.cli.submit import follow
+    from perfdag.duet_plan import on_cluster
     from perfdag.steps.size import check_size
     from perfdag.store import open_store
 

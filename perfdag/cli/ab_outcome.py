@@ -7,7 +7,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from perfdag.abtest import Duel, Line, Outcome
+    from perfdag.duet_analysis import Line, Outcome
+    from perfdag.duet_plan import Duel
     from perfdag.store import Store
 
 HEADINGS = ["series", "A median", "B median", "B against A", "interval", "p", "verdict"]
@@ -46,7 +47,7 @@ def tell(args: argparse.Namespace, store: "Store", duel: "Duel", made: "Outcome"
     """Print the outcome in the form asked for, and keep it beside run A."""
     import orjson
 
-    from perfdag.abtest import data
+    from perfdag.duet_analysis import data
 
     lines = made.lines
     outcome = orjson.dumps(data(duel, made), option=orjson.OPT_INDENT_2)

@@ -136,9 +136,10 @@ def after_run(store: "Store", plan: "Plan", code: int) -> int:
     It is asked for a scheduled run, and for any whose suite has `checks`. JUnit XML and the summary go beside the report.
     """
     from perfdag import gatefiles
-    from perfdag.checks import checks_of, gated
+    from perfdag.checks import checks_of
     from perfdag.confirm import night
     from perfdag.gate import remember
+    from perfdag.gated import gated
     from perfdag.rules import nightly
 
     if not gated(plan):
@@ -211,7 +212,7 @@ def measure_again(store: "Store", gate: "Gate") -> None:
     """Measure the suspicious points of a night twice more here, as runs of their own. Raises StoreError."""
     from perfdag.cli.run import _measure
     from perfdag.collect import collect
-    from perfdag.confirm import begin
+    from perfdag.confirming import begin
     from perfdag.runs import load_plan
 
     for each in begin(store, load_plan(store, gate.run), {one.point for one in gate.confirm}):

@@ -54,12 +54,12 @@ def run(args: argparse.Namespace) -> int:
     """Print the history; exit 2 where the suite has none."""
     from fnmatch import fnmatchcase
 
-    from perfdag.checks import Tuning
     from perfdag.cli.compare import complain
     from perfdag.history import failures, node_outliers, noise_report, recent_rows, runs_for_nodes, series_of, told
     from perfdag.rollup import trends
     from perfdag.rules import read_acks, read_checks
     from perfdag.store import open_store
+    from perfdag.tuning import Tuning
 
     store = open_store(args.store)
     found = trends(store, args.suite)

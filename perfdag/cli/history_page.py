@@ -30,9 +30,10 @@ def past(store: "Store", plan: "Plan") -> "Trends | None":
 def write_page(store: "Store", plan: "Plan", shown: "Trends") -> None:
     """Write runs/<run>/history.html over the runs that `past` gave. Raises StoreError."""
     from perfdag.charts.history_page import page
-    from perfdag.checks import Tuning, checks_of
+    from perfdag.checks import checks_of
     from perfdag.history import noise_report, recent_rows, series_of
     from perfdag.rules import nightly
+    from perfdag.tuning import Tuning
 
     rules = nightly(store, checks_of(plan.suite_text))
     series = series_of(shown, Tuning(rules.checks), rules.accepted)

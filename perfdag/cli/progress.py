@@ -5,9 +5,9 @@ import time
 from types import TracebackType
 from typing import Any
 
-from perfdag.parts import Part, headline
 from perfdag.plan import SAMPLE_OVERHEAD, Plan
 from perfdag.points import Point
+from perfdag.samples import Part, headline
 from perfdag.units import short, short_seconds
 
 LONG = 30.0

@@ -36,8 +36,8 @@ def continued(wanted: str, namespace: str, root: str | None, given: str) -> Run:
     """
     from perfdag import kube
     from perfdag.cli.cluster_run import SUITE_LABEL
-    from perfdag.parts import stored_parts
     from perfdag.runs import elsewhere, load_plan
+    from perfdag.samples import stored_parts
     from perfdag.steps.facts import cluster_name
     from perfdag.store import NotStoredError, StoreError, open_store
 

@@ -218,7 +218,7 @@ class Rescuing:
 
 def restore(store: "Store", plan: "Plan") -> None:
     """Store samples that an earlier attempt could not, and remove those that are damaged."""
-    from perfdag.parts import forget_damaged
+    from perfdag.samples import forget_damaged
 
     with contextlib.suppress(OSError):  # where nothing can be written nothing was kept
         folder = _unsaved(plan.run_id)

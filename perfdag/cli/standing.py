@@ -36,8 +36,8 @@ class Counter:
 
     def count(self, run_id: str | None, batches: Sequence[int] = ()) -> Standing | None:
         """Where it stands while those batches have pods; None where the store is out of reach."""
-        from perfdag.parts import stored_parts
         from perfdag.runs import load_plan, variants
+        from perfdag.samples import stored_parts
         from perfdag.store import StoreError, open_store
 
         if run_id is None or not self.root or self.root.startswith("claim://"):
@@ -55,7 +55,7 @@ class Counter:
 
     def _hear(self, store: "Store", plan: "Plan") -> None:
         """Take up the headlines of new samples of points that `until` repeats (no variant has one), each once. Raises StoreError."""
-        from perfdag.parts import headline, part_key, read_part
+        from perfdag.samples import headline, part_key, read_part
 
         repeated = {plan.key(at): index for at, (index, repetition) in enumerate(plan.order) if plan.points[index].until and repetition > 0}
         new = sorted(self._stored[plan.run_id].intersection(repeated).difference(self._heard))
@@ -66,7 +66,7 @@ class Counter:
 
     def _precise(self, plan: "Plan") -> set[int]:
         """The points (by index) that `until` repeats no more."""
-        from perfdag.parts import relative_precision
+        from perfdag.samples import relative_precision
 
         values: dict[int, list[float]] = {}
         for index, value in self._heard.values():
@@ -116,7 +116,7 @@ def _current(plans: "Sequence[Plan]", absent: Sequence[list[list[int]]], batches
         if len(plans) == 1:
             plan, at = next_ones[0]
             return plan.points[plan.order[at][0]].sample(plan.order[at][1])
-        from perfdag.abtest import recall
+        from perfdag.duet_plan import recall
 
         turns = [("A", 0), ("B", 0), *recall(plans[0], plans[1]).rounds()]
         plan, at = min(next_ones, key=lambda one: turns.index((str(one[0].variant), max(one[0].order[one[1]][1], 0))))

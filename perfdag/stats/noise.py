@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -43,7 +44,6 @@ def detectable(floor: float, before: int = 20, after: int = 3, alpha: float = 0.
     (t_{1-alpha/2} + t_power) * floor * sqrt(1/before + 1/after) on the log scale, the quantiles from the normal ones by
     the Cornish-Fisher expansion (Abramowitz and Stegun 26.7.5), good to 0.5 % from 10 degrees of freedom.
     """
-    from statistics import NormalDist
 
     freedom = before + after - 2
     reach = sum(_t(NormalDist().inv_cdf(p), freedom) for p in (1 - alpha / 2, power))

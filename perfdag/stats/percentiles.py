@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -63,8 +64,6 @@ def percentile(values: ArrayLike, p: float, coverage: float = 0.95) -> Percentil
     # Normal approximation of the binomial ranks; n p (1 - p) >= 4 holds wherever the percentile is not refused.
     middle, half = n * p, 1.96 * math.sqrt(n * p * (1 - p))
     if coverage != 0.95:
-        from statistics import NormalDist
-
         half *= NormalDist().inv_cdf(0.5 + coverage / 2) / 1.96
     low, high = math.floor(middle - half), math.ceil(middle + half) + 1
     return Percentile(

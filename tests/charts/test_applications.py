@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from perfdag.benchmark import Benchmark, Output
 from perfdag.charts.pick import chart
 from perfdag.ids import canonical
-from perfdag.parts import row
+from perfdag.samples import row
 from perfdag.steps.openfoam import OpenFoam, OpenFoamParams
 from perfdag.steps.rdma_bandwidth import BandwidthParams, RdmaBandwidth
 from perfdag.steps.rdma_latency import LatencyParams, RdmaLatency

@@ -152,7 +152,7 @@ class Namespace:
 
     def stored(self, run_id: str) -> set[str]:
         """Names of the samples stored."""
-        from perfdag.parts import stored_parts
+        from perfdag.samples import stored_parts
         from perfdag.store import open_store
 
         return {name for name in stored_parts(open_store(self.store), run_id) if not name.startswith("canary")}

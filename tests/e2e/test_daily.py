@@ -16,9 +16,9 @@ import yaml
 from perfdag import kube
 from perfdag.collect import collect, result_key
 from perfdag.kube import Kube
-from perfdag.parts import Part, part_key, stored_parts
 from perfdag.plan import make_plan, new_run_id
 from perfdag.runs import load_plan
+from perfdag.samples import Part, part_key, stored_parts
 from perfdag.steps.facts import cluster_facts
 from perfdag.store import open_store
 from perfdag.suite import load

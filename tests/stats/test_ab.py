@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfdag.abtest import Duel, on_cluster, prepare
 from perfdag.checks import share
 from perfdag.cli import main
 from perfdag.cli.ab import conclude
+from perfdag.duet_plan import Duel, on_cluster, prepare
 from perfdag.runs import load_plan
 from perfdag.store import FolderStore, open_store
 from perfdag.suite import loads

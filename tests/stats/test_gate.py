@@ -17,9 +17,9 @@ from perfdag.cli import main
 from perfdag.document import BadDocument
 from perfdag.findings import Accepted
 from perfdag.gate import check, remember
-from perfdag.parts import part_key
 from perfdag.plan import make_plan
 from perfdag.rules import read_acks
+from perfdag.samples import part_key
 from perfdag.store import Store, open_store
 from perfdag.suite import loads
 from perfdag.units import quantity

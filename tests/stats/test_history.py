@@ -16,16 +16,16 @@ import pytest
 from matplotlib.text import Text
 
 from perfdag import results, rollup
-from perfdag.abtest import analyse, recall
 from perfdag.charts import history as charts
 from perfdag.charts.compare import Effect, forest
 from perfdag.charts.style import INK, MUTED
-from perfdag.checks import Tuning
 from perfdag.cli import main
 from perfdag.cli.compare import sizes
 from perfdag.cli.finish import write_report
 from perfdag.cli.history_page import past
 from perfdag.comparison import compare_selections, level_removed
+from perfdag.duet_analysis import analyse
+from perfdag.duet_plan import recall
 from perfdag.history import node_outliers, noise_report, overview, recent_rows, runs_for_nodes, series_of
 from perfdag.plan import make_plan
 from perfdag.runs import load_plan
@@ -34,6 +34,7 @@ from perfdag.steps.lead import Lead
 from perfdag.store import FolderStore, Store, StoreError, open_store
 from perfdag.suite import load
 from perfdag.trends import of_table
+from perfdag.tuning import Tuning
 from tests.stats.synthetic import nights, put, rows, run_id
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.confirm import again
+from perfdag.confirming import again
 from perfdag.hosts import LocalHost
-from perfdag.parts import stored_parts
 from perfdag.plan import Plan, make_plan
+from perfdag.samples import stored_parts
 from perfdag.steps import budget, gang
 from perfdag.steps.gang import Said
 from perfdag.steps.lead import Place

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from perfdag.abtest import positions
+from perfdag.duet_plan import positions
 from perfdag.hosts import LocalHost
-from perfdag.parts import Part, part_key, read_part, stored_parts
 from perfdag.plan import Plan, make_plan
+from perfdag.samples import Part, part_key, read_part, stored_parts
 from perfdag.steps import deadly, duel, gang
 from perfdag.steps.deadly import UnderWay, killed, known
 from perfdag.steps.gang import Hosts, Said

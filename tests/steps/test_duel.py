@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from perfdag.abtest import Duel, on_cluster, prepare, recall
 from perfdag.document import BadDocument
+from perfdag.duet_plan import Duel, on_cluster, prepare, recall
 from perfdag.hosts import LocalHost
-from perfdag.parts import Part, part_key, read_part, stored_parts
 from perfdag.plan import Plan
 from perfdag.runs import load_plan
+from perfdag.samples import Part, part_key, read_part, stored_parts
 from perfdag.steps import duel
 from perfdag.steps.gang import Hosts, Said
 from perfdag.steps.lead import Lead, Place

@@ -7,8 +7,9 @@ import pytest
 
 from perfdag.collect import gather
 from perfdag.kube import KubeError
-from perfdag.parts import Part, note, part_key
+from perfdag.notes import write_note
 from perfdag.plan import make_plan
+from perfdag.samples import Part, part_key
 from perfdag.steps import ended
 from perfdag.store import FolderStore
 from perfdag.suite import loads
@@ -48,7 +49,7 @@ def test_what_has_no_part_and_no_other_reason_was_left_by_its_workflow(tmp_path:
     assert gather(store, plan)[0]["error"].to_pylist() == ["planned, but no result was stored"] * 3
     ended.tell(place(), store, plan, "Failed")
     assert gather(store, plan)[0]["error"].to_pylist() == ["workflow wf ended Failed"] * 3
-    note(store, plan.run_id, "batch-1", "skipped", "no node has a GPU", [1])
+    write_note(store, plan.run_id, "batch-1", "skipped", "no node has a GPU", [1])
     store.put(part_key(plan.run_id, plan.key(0)), Part(plan.points[0].id, 1, "ok").dump())
     rows = gather(store, plan)[0].to_pylist()
     assert [(row["status"], row["error"]) for row in rows] == [

@@ -10,8 +10,8 @@ import pytest
 
 from perfdag.hosts import Host, LocalHost
 from perfdag.kube import KubeError
-from perfdag.parts import Part
 from perfdag.plan import make_plan
+from perfdag.samples import Part
 from perfdag.shape import Shape
 from perfdag.steps import gang
 from perfdag.steps.deadly import in_turn

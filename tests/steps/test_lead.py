@@ -10,9 +10,9 @@ from perfdag import noise, suite
 from perfdag.benchmark import Benchmark, Failed, Gang, Infrastructure, Invalid, Measurement, Metric, Output, Params, SampleError
 from perfdag.cli.run import local_hosts, needs_cluster
 from perfdag.noise import Moment
-from perfdag.parts import Part, part_key, read_part
 from perfdag.plan import Plan, make_plan
 from perfdag.points import Point
+from perfdag.samples import Part, part_key, read_part
 from perfdag.shape import Shape
 from perfdag.steps.lead import Lead, Place
 from perfdag.store import FolderStore, StoreError

@@ -8,7 +8,7 @@ import pytest
 
 from perfdag.collect import gather
 from perfdag.hosts import LocalHost
-from perfdag.parts import note
+from perfdag.notes import write_note
 from perfdag.plan import Plan, make_plan
 from perfdag.steps import duel, ended, gang
 from perfdag.steps.gang import Hosts
@@ -44,7 +44,7 @@ def stands(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("stands")
 def test_a_gang_that_stood_in_the_end_is_not_what_its_pods_once_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, store = make_plan(loads(SUITE)), FolderStore(str(tmp_path))
-    note(store, plan.run_id, "batch-0", "failed", PENDING, [0])
+    write_note(store, plan.run_id, "batch-0", "failed", PENDING, [0])
     monkeypatch.setattr(gang.budget, "deadline", lambda *_: 0.0)
     assert gang.lead(place(), store, plan, 0, 0, True) == 0
     assert reasons(store, plan) == {("skipped", "the budget of 100 s was spent")}
@@ -53,7 +53,7 @@ def test_a_gang_that_stood_in_the_end_is_not_what_its_pods_once_waited_for(tmp_p
 @pytest.mark.usefixtures("stands")
 def test_a_run_that_is_stopped_says_so_of_a_batch_that_had_to_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, store = make_plan(loads(SUITE)), FolderStore(str(tmp_path))
-    note(store, plan.run_id, "batch-0", "failed", PENDING, [0])
+    write_note(store, plan.run_id, "batch-0", "failed", PENDING, [0])
 
     def stopped(*_: Any) -> None:
         raise SystemExit(75)
@@ -69,8 +69,8 @@ def test_a_run_that_is_stopped_says_so_of_a_batch_that_had_to_wait(tmp_path: Pat
 def test_a_spent_budget_is_what_a_sentry_without_a_store_cannot_know(tmp_path: Path) -> None:
     """Its notes come to the store with the last step, after those of the leads."""
     plan, store = make_plan(loads(SUITE)), FolderStore(str(tmp_path))
-    note(store, plan.run_id, "budget-0", "skipped", "the budget of 100 s was spent", [0])
-    note(store, plan.run_id, "batch-0", "failed", PENDING, [0])
+    write_note(store, plan.run_id, "budget-0", "skipped", "the budget of 100 s was spent", [0])
+    write_note(store, plan.run_id, "batch-0", "failed", PENDING, [0])
     assert reasons(store, plan) == {("skipped", "the budget of 100 s was spent")}
 
 
@@ -78,7 +78,7 @@ def test_a_duel_that_stands_takes_away_what_was_noted_of_both_variants(tmp_path:
     found, store = made(), FolderStore(str(tmp_path))
     for plan in (found.a, found.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-        note(store, plan.run_id, "batch-0", "failed", PENDING, [0])
+        write_note(store, plan.run_id, "batch-0", "failed", PENDING, [0])
     here, beside = place(found.a.run_id), {}
     for rank in (0, 1):
         beside[f"p{rank}"] = Pod(f"p{rank}", 0, 0, rank, "Running", "node-1", "127.0.0.1")
@@ -117,7 +117,7 @@ async def test_what_a_sentry_without_a_store_noted_is_over_when_the_gang_stands(
 ) -> None:
     """The notes of the lead, which has the store, are newer."""
     plan, store = make_plan(loads(SUITE)), FolderStore(str(tmp_path))
-    note(store, plan.run_id, "batch-0", "failed", "the peer on node-1 is gone", [0])
+    write_note(store, plan.run_id, "batch-0", "failed", "the peer on node-1 is gone", [0])
     workflow: dict[str, Any] = {"metadata": {"name": "w", "uid": "u-1"}, "spec": {}, "status": {"startedAt": "2026-01-02T00:00:00Z"}}
     # of a sentry that was here before, and of this one
     workflow["metadata"]["annotations"] = as_annotations("u-1 2026-01-02T00:00:00Z", (), {0: PENDING, 1: PENDING})

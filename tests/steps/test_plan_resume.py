@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from perfdag.abtest import prepare
 from perfdag.cli import main, parser
 from perfdag.collect import gather
 from perfdag.document import BadDocument
+from perfdag.duet_plan import prepare
 from perfdag.kube import KubeError
-from perfdag.parts import Part, note, now, part_key
+from perfdag.notes import write_note
 from perfdag.plan import Plan, make_plan
 from perfdag.runs import continued, elsewhere, load_plan
+from perfdag.samples import Part, now, part_key
 from perfdag.steps.given import Options, options
 from perfdag.steps.peer import PeerError
 from perfdag.steps.place import Here
@@ -113,11 +114,11 @@ def test_a_run_with_samples_of_another_place_is_refused_and_left_as_it_is(
     store: FolderStore, run: Run, there: dict[str, Any], here: str, said: str
 ) -> None:
     plan = put(store, there)
-    note(store, plan.run_id, "budget", "skipped", "the budget was spent")
+    write_note(store, plan.run_id, "budget", "skipped", "the budget was spent")
     assert run(Cluster(here, {}), "b").where["cluster"] == here, "nothing was measured yet"
 
     plan = put(store, there)
-    note(store, plan.run_id, "budget", "skipped", "the budget was spent")
+    write_note(store, plan.run_id, "budget", "skipped", "the budget was spent")
     measured(store, plan, 0, "n1")
     before = {key: store.get(key) for key in store.list("runs")}
     with pytest.raises(BadDocument, match=said):
@@ -132,7 +133,7 @@ def test_a_run_goes_on_where_it_was_and_each_sample_keeps_the_facts_of_its_workf
     put(store, {"namespace": "bench"})
     plan = run(Cluster(there, {"n1": "small", "n2": "small"}), "a")
     measured(store, plan, 0, "n1", workflow_uid="a")
-    note(store, plan.run_id, "batch-0", "failed", "it was lost")
+    write_note(store, plan.run_id, "batch-0", "failed", "it was lost")
     plan = run(Cluster(here, {"n1": "large", "n3": "large"}), "b")
     assert plan.where["cluster"] == "k8s-1", "a look at kube-system that is forbidden does not make the cluster unknown"
     assert store.list(f"runs/{plan.run_id}/notes") == []

@@ -9,9 +9,9 @@ import pytest
 
 from perfdag.document import BadDocument
 from perfdag.hosts import LocalHost
-from perfdag.parts import Part
 from perfdag.plan import make_plan
 from perfdag.podspec import BATCH
+from perfdag.samples import Part
 from perfdag.shape import Shape
 from perfdag.steps.gang import wrong_place
 from perfdag.steps.given import suite_text

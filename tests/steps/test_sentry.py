@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from perfdag.abtest import on_cluster, prepare
 from perfdag.collect import gather
+from perfdag.duet_plan import on_cluster, prepare
 from perfdag.kube import KubeError
-from perfdag.parts import part_key
 from perfdag.plan import Plan, make_plan
 from perfdag.podspec import HOPELESS, STOOD
+from perfdag.samples import part_key
 from perfdag.steps.complete import all_stored, missing, until_next
 from perfdag.steps.marks import as_annotations, of_annotations
 from perfdag.steps.peer import REFUSED, RETRYABLE
@@ -493,7 +493,7 @@ def test_what_was_given_up_keeps_its_reason(sentry: Sentry, tmp_path: Path) -> N
 
 
 def test_a_batch_that_confirms_is_noted_in_the_run_that_it_is_of(tmp_path: Path) -> None:
-    from perfdag.confirm import begin
+    from perfdag.confirming import begin
 
     store = FolderStore(str(tmp_path))
     plan = make_plan(loads("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.confirm import ROUNDS
+from perfdag.confirming import ROUNDS
 from perfdag.kube import KubeError
 from perfdag.plan import Plan, make_plan
 from perfdag.steps import spent

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-from perfdag.confirm import ROUNDS, again, assigned, begin, numbers
-from perfdag.parts import Part, note, part_key
+from perfdag.confirming import ROUNDS, again, assigned, begin, numbers
+from perfdag.notes import write_note
 from perfdag.plan import Plan, make_plan
 from perfdag.runs import load_plan
+from perfdag.samples import Part, part_key
 from perfdag.steps import suspect
 from perfdag.steps.plan import outputs
 from perfdag.store import FolderStore
@@ -88,7 +89,7 @@ def test_what_goes_on_in_another_workflow_has_the_facts_of_both(tmp_path: Path) 
     plan.where = {"workflow_uid": "a"}
     made = begin(store, plan, of(plan, "one"))
     plan.where = {"workflow_uid": "b", "before": {"a": {"workflow_uid": "a"}}}
-    note(store, made[0].run_id, "batch-0", "failed", "there was no room", [0])
+    write_note(store, made[0].run_id, "batch-0", "failed", "there was no room", [0])
     assert [each.run_id for each in suspect.planned(store, plan)] == [each.run_id for each in made]
     assert [load_plan(store, each.run_id).where for each in made] == [plan.where] * ROUNDS
     assert store.list(f"runs/{made[0].run_id}/notes") == [], "why an earlier Workflow did not measure it is no reason of this one"

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from perfdag.benchmark import Benchmark, Measurement
+from perfdag.stats.robust import median, spread
 from perfdag.store import Store
 
 
@@ -82,8 +83,6 @@ def headline(rows: Sequence[Mapping[str, Any]]) -> float | None:
 
 def relative_precision(values: Sequence[float]) -> float | None:
     """Half-width of the 95 % order-statistic interval of the median over the median; None where n allows no interval (below 6)."""
-    from perfdag.stats.robust import median, spread
-
     band, middle = spread(list(values)), median(list(values))
     return abs((band.high - band.low) / 2 / middle) if band.kind == "interval" and middle else None
 
@@ -122,14 +121,3 @@ def forget_damaged(store: Store, run_id: str) -> list[str]:
     for key in damaged:
         store.delete(key)
     return [key.rpartition("/")[2].removesuffix(".json") for key in damaged]
-
-
-def note(store: Store, run_id: str, name: str, status: str, reason: str, batches: list[int] | None = None) -> None:
-    """Record why samples have no part: all of the run's, or those of some batches. Collect gives the reason to their rows."""
-    data = {"status": status, "reason": reason, "batches": batches}
-    store.put(f"runs/{run_id}/notes/{name}.json", orjson.dumps(data, option=orjson.OPT_SORT_KEYS))
-
-
-def forget_note(store: Store, run_id: str, name: str) -> None:
-    """Remove a note whose reason is over. Raises StoreError."""
-    store.delete(f"runs/{run_id}/notes/{name}.json")
