@@ -25,7 +25,7 @@ from limits import at_most
 from perfdag import facts, suite
 from perfdag.collect import collect
 from perfdag.plan import Plan, make_plan
-from perfdag.samples import Part, now, part_key
+from perfdag.samples import SampleRecord, now, sample_key
 from perfdag.store import FolderStore, S3Store, Store
 
 ROWS_A_PART = 100
@@ -57,7 +57,7 @@ def make(parts: int) -> tuple[Plan, list[tuple[str, bytes]]]:
             }
             for i in range(ROWS_A_PART)
         ]
-        part = Part(
+        part = SampleRecord(
             plan.points[index].id,
             repetition,
             "ok",
@@ -73,7 +73,7 @@ def make(parts: int) -> tuple[Plan, list[tuple[str, bytes]]]:
             nodes=["node"],
         )
         part.order_index = position
-        made.append((part_key(plan.run_id, plan.key(position)), part.dump()))
+        made.append((sample_key(plan.run_id, plan.key(position)), part.dump()))
     return plan, made
 
 

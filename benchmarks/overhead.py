@@ -30,7 +30,7 @@ from perfdag.benchmark import Gang, Output, SampleError, Skip
 from perfdag.hosts import Finished, LocalHost, LocalProcess
 from perfdag.plan import make_plan
 from perfdag.points import Point
-from perfdag.samples import Part
+from perfdag.samples import SampleRecord
 from perfdag.shape import Shape
 from perfdag.steps.lead import Lead, Place
 from perfdag.steps.openfoam import DEBIAN_ROOT
@@ -120,7 +120,7 @@ class Watcher:
             host.commands.clear()
         self._apart = time.perf_counter() - began
 
-    def ended(self, point: Point, part: Part) -> None:
+    def ended(self, point: Point, part: SampleRecord) -> None:
         """The sample is stored."""
         whole = time.perf_counter() - self._began - self._apart
         if part.status != "ok":

@@ -18,7 +18,7 @@ from perfdag import suite
 from perfdag.cli.run import local_hosts, needs_cluster
 from perfdag.plan import make_plan
 from perfdag.points import Point
-from perfdag.samples import Part
+from perfdag.samples import SampleRecord
 from perfdag.steps.lead import Lead, Place
 from perfdag.store import FolderStore
 
@@ -36,7 +36,7 @@ class Watcher:
     def started(self, point: Point, repetition: int) -> None:
         """Not needed."""
 
-    def ended(self, point: Point, part: Part) -> None:
+    def ended(self, point: Point, part: SampleRecord) -> None:
         """The sample is stored."""
         self.moments.append(time.perf_counter())
         self.inside.append(part.rows[0]["value"])

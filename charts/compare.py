@@ -39,28 +39,28 @@ def forest(effects: Sequence[Effect], title: str, subtitle: str = "", absolute: 
         return no_data(f"{absolute} series, compared in their own unit: see the table" if absolute else "no series in common")
     if absolute:
         subtitle += f"; not drawn: {absolute} compared in their own unit"
-    shown = sorted(effects, key=lambda each: (each.word not in COLOURS, -abs(each.effect)))[:MOST_ROWS]
-    shown.sort(key=lambda each: each.effect)
+    shown = sorted(effects, key=lambda effect: (effect.word not in COLOURS, -abs(effect.effect)))[:MOST_ROWS]
+    shown.sort(key=lambda effect: effect.effect)
     if len(shown) < len(effects):
         subtitle += f"; {len(shown)} of {len(effects)} series, largest effects"
     fig, (ax,) = figure(heights=(max(1.6, 0.19 * len(shown) + 0.7),), title=title, subtitle=subtitle)
     fig.set_dpi(PNG_DPI)  # long labels are laid out at the resolution they are drawn at, or hinting pushes them off the edge
-    for y, each in enumerate(shown):
-        colour = COLOURS.get(each.word, MUTED)
-        if each.low is not None and each.high is not None:
-            ax.plot([100 * each.low, 100 * each.high], [y, y], color=colour, linewidth=1.6, gid="interval", zorder=2)
+    for y, effect in enumerate(shown):
+        colour = COLOURS.get(effect.word, MUTED)
+        if effect.low is not None and effect.high is not None:
+            ax.plot([100 * effect.low, 100 * effect.high], [y, y], color=colour, linewidth=1.6, gid="interval", zorder=2)
         ax.plot(
-            [100 * each.effect],
+            [100 * effect.effect],
             [y],
-            marker=MARKERS.get(each.word, "o"),
+            marker=MARKERS.get(effect.word, "o"),
             color=colour,
-            markerfacecolor="none" if each.word == "inconclusive" else colour,
+            markerfacecolor="none" if effect.word == "inconclusive" else colour,
             linestyle="none",
-            gid=each.word.replace(" ", "-"),
+            gid=effect.word.replace(" ", "-"),
             zorder=3,
         )
     ax.axvline(0, color=INK, linewidth=0.9, zorder=1)
-    ax.set_yticks(range(len(shown)), [each.label for each in shown], fontsize=7.5)
+    ax.set_yticks(range(len(shown)), [effect.label for effect in shown], fontsize=7.5)
     ax.set_ylim(-0.7, len(shown) - 0.3)
     ax.grid(axis="y", visible=False)
     ax.set_xlabel("B against A (%)")
@@ -79,24 +79,24 @@ class Ratio:
 
 def ratios(cells: Sequence[Ratio], title: str, subtitle: str = "") -> Figure:
     """log2 of B over A by message size: blue where B is better, orange where it is worse, blank inside the noise floor."""
-    cells = [each for each in cells if each.effect > -1]
+    cells = [cell for cell in cells if cell.effect > -1]
     if not cells:
         return no_data("no series over message sizes in common")
-    rows = list(dict.fromkeys(each.row for each in cells))
-    sizes = sorted({each.size for each in cells})
+    rows = list(dict.fromkeys(cell.row for cell in cells))
+    sizes = sorted({cell.size for cell in cells})
     shown = rows[:MOST_ROWS]
     grid = np.full((len(shown), len(sizes)), np.nan)
     words = {}
-    for each in cells:
-        if each.row in shown and each.word != "no difference shown":
-            y, x = shown.index(each.row), sizes.index(each.size)
-            sign = {"better": 1, "worse": -1}.get(each.word)
-            grid[y, x] = np.nan if sign is None else sign * abs(math.log2(1 + each.effect))
-            words[y, x] = f"{100 * each.effect:+.0f}", MUTED if each.word == "inconclusive" else INK
-    said = "number: % that B differs from A; blue: better, orange: worse; blank: inside the noise floor; grey: inconclusive"
-    said += f"; first {len(shown)} of {len(rows)} rows" if len(shown) < len(rows) else ""
+    for cell in cells:
+        if cell.row in shown and cell.word != "no difference shown":
+            y, x = shown.index(cell.row), sizes.index(cell.size)
+            sign = {"better": 1, "worse": -1}.get(cell.word)
+            grid[y, x] = np.nan if sign is None else sign * abs(math.log2(1 + cell.effect))
+            words[y, x] = f"{100 * cell.effect:+.0f}", MUTED if cell.word == "inconclusive" else INK
+    legend = "number: % that B differs from A; blue: better, orange: worse; blank: inside the noise floor; grey: inconclusive"
+    legend += f"; first {len(shown)} of {len(rows)} rows" if len(shown) < len(rows) else ""
     heights = (0.26 * len(shown) + 1.1,)
-    fig, (ax,) = figure(heights=heights, title=title, subtitle="; ".join(part for part in (said, subtitle) if part))
+    fig, (ax,) = figure(heights=heights, title=title, subtitle="; ".join(part for part in (legend, subtitle) if part))
     fig.set_dpi(PNG_DPI)  # as the forest's
     most = max([0.1, *np.abs(grid[np.isfinite(grid)])])
     colours = LinearSegmentedColormap.from_list("verdicts", [SERIES[1], PAPER, SERIES[0]])

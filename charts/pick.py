@@ -17,6 +17,8 @@ from matplotlib.figure import Figure
 from perfdag.charts import generic, pairs, style
 from perfdag.charts.series import of_benchmark
 
+SHARED = {"rdma-bandwidth": "rdma", "rdma-latency": "rdma", "vmi-burst": "scale", "vmi-steady": "scale"}
+"""Modules that draw more than one benchmark."""
 Figures = Callable[[pa.Table], Iterable[tuple[str, Figure]]]
 Put = Callable[[str, bytes], Any]
 
@@ -41,17 +43,18 @@ class Picture:
 def chart(benchmark: str) -> Figures:
     """The function that draws a benchmark: an entry point of that name, a module here, or the generic chart."""
     for point in entry_points(group="perfdag.charts", name=benchmark):
-        found = point.load()
-        return _figures(found) or found
-    module = f"perfdag.charts.{benchmark.replace('-', '_')}"
-    if benchmark.replace("-", "_").isidentifier() and find_spec(module) is not None:
+        loaded = point.load()
+        return _figures(loaded) or loaded
+    name = SHARED.get(benchmark, benchmark.replace("-", "_"))
+    module = f"perfdag.charts.{name}"
+    if name.isidentifier() and find_spec(module) is not None:
         return _figures(import_module(module)) or generic.figures
     return generic.figures
 
 
 def _figures(module: Any) -> Figures | None:
-    found: Figures | None = getattr(module, "figures", None)
-    return found
+    function: Figures | None = getattr(module, "figures", None)
+    return function
 
 
 def benchmarks(table: pa.Table) -> list[str]:

@@ -56,7 +56,7 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     pages = [timed[start : start + PAGE] for start in range(0, len(timed), PAGE)]
     for number, page in enumerate(pages, 1):
         part = f"part {number} of {len(pages)}, {len(page)} of {len(timed)} points" if len(pages) > 1 else ""
-        yield f"phases-{number}" if number > 1 else "phases", _phases(page, "; ".join(each for each in (part, where) if each))
+        yield f"phases-{number}" if number > 1 else "phases", _phases(page, "; ".join(text for text in (part, where) if text))
 
 
 def _published(cells: Sequence[Cell], scenario: str) -> str:
@@ -64,22 +64,23 @@ def _published(cells: Sequence[Cell], scenario: str) -> str:
     known = PUBLISHED.get(scenario, {})
     batches = sorted({int(cell.state.params.get("batch", 1)) for cell in cells} & set(known))
     unit = "1/s" if scenario == "offline" else "s"
-    said = ", ".join(f"batch {batch} {short(known[batch], unit)}" for batch in batches)
-    return f"published for a Tesla T4, unverified: {said}" if said else ""
+    values = ", ".join(f"batch {batch} {short(known[batch], unit)}" for batch in batches)
+    return f"published for a Tesla T4, unverified: {values}" if values else ""
 
 
 def _reached(cells: Sequence[Cell]) -> str:
     """MLPerf's reference top-1, and which points reach its share of what is published for their weights."""
-    found = [cell for cell in cells for each in cell.series("top1") if each.values]
-    if not found:
+    measured = [cell for cell in cells for series in cell.series("top1") if series.values]
+    if not measured:
         return ""
-    said = ", ".join(f"{cell.label} {_verdict(cell)}" for cell in found)
-    return f"dashed: {100 * TOP1:.2f} % of the fp32 reference on all 50,000 images; 99 % of what is published for the weights: {said}"
+    verdicts = ", ".join(f"{cell.label} {_verdict(cell)}" for cell in measured)
+    return f"dashed: {100 * TOP1:.2f} % of the fp32 reference on all 50,000 images; 99 % of what is published for the weights: {verdicts}"
 
 
 def _verdict(cell: Cell) -> str:
     images, reference, verdict = (
-        next((each.middle for each in cell.series(name) if each.values), None) for name in ("images", "top1_reference", "top1_reached")
+        next((series.middle for series in cell.series(name) if series.values), None)
+        for name in ("images", "top1_reference", "top1_reached")
     )
     if verdict is None or reference is None:
         return f"of {images or 0:,.0f} images: no verdict"
@@ -89,8 +90,8 @@ def _verdict(cell: Cell) -> str:
 def _peak(cells: Sequence[Cell]) -> str:
     """The title of a search: a peak above which no rate failed is said as what it is."""
     title = finding(cells, "peak_rate")
-    for each in (each for cell in cells for each in cell.series("peak_rate") if each.coords.get("bound")):
-        name, value = f" {detail(each)}: ", f" {value_words(each)}"
+    for series in (series for cell in cells for series in cell.series("peak_rate") if series.coords.get("bound")):
+        name, value = f" {detail(series)}: ", f" {value_words(series)}"
         if name in title and value in title:
             return title.replace(name, name.replace(" at least", "", 1)).replace(value, f" at least{value}")
     return title
@@ -98,25 +99,25 @@ def _peak(cells: Sequence[Cell]) -> str:
 
 def _latencies(cells: Sequence[Cell], scenario: str, where: str) -> Figure:
     """Latency over percentiles, a line a point, its bound dashed; a point without a valid sample is named."""
-    shown = [(cell, {s: each for s in STATS for each in cell.series("latency", s)[:1]}) for cell in cells]
-    series = [each for _, found in shown for each in found.values()]
+    shown = [(cell, {s: one_series for s in STATS for one_series in cell.series("latency", s)[:1]}) for cell in cells]
+    series = [one_series for _, by_stat in shown for one_series in by_stat.values()]
     notes = (band_words(series).replace("dot", "marker"), _bounds(cells, scenario), _published(cells, scenario), where)
     title = finding(cells, "tail_latency") if any(cell.series("tail_latency") for cell in cells) else finding(cells, "latency")
     fig, (ax,) = style.figure(heights=(3.4,), title=title, subtitle="; ".join(note for note in notes if note))
-    for number, (cell, found) in enumerate(shown):
-        xs = [STATS.index(stat) for stat in found]
+    for number, (cell, by_stat) in enumerate(shown):
+        xs = [STATS.index(stat) for stat in by_stat]
         if not xs:
             continue
         look = style.look(number)
-        middles = [each.middle for each in found.values()]
-        lows = [m - each.band.low for m, each in zip(middles, found.values(), strict=True)]
-        highs = [each.band.high - m for m, each in zip(middles, found.values(), strict=True)]
+        middles = [one_series.middle for one_series in by_stat.values()]
+        lows = [m - one_series.band.low for m, one_series in zip(middles, by_stat.values(), strict=True)]
+        highs = [one_series.band.high - m for m, one_series in zip(middles, by_stat.values(), strict=True)]
         label = cell.label + (" (no valid sample)" if cell.why else "")
         ax.errorbar(xs, middles, yerr=[lows, highs], label=label, capsize=3, **look)
         bound = cell.state.params.get("latency_bound")
         if scenario == "server" and bound is not None:
             ax.axhline(float(bound), color=look["color"], linewidth=0.8, linestyle=(0, (2, 2)))
-    if failed := [f"{cell.label}: {cell.why}"[:100] for cell, found in shown if not found]:
+    if failed := [f"{cell.label}: {cell.why}"[:100] for cell, by_stat in shown if not by_stat]:
         ax.text(0.01, 0.02, "\n".join(failed[:4]), transform=ax.transAxes, fontsize=8, color=style.MUTED, va="bottom")
     ax.set_xticks(range(len(STATS)), STATS)
     ax.set_xlim(-0.4, len(STATS) - 0.6)
@@ -171,8 +172,8 @@ def _phases(cells: Sequence[Cell], where: str) -> Figure:
 
 def _marked(cells: Sequence[Cell]) -> tuple[dict[str, Any], list[str]]:
     """Coordinates of phases that all points have, and a label a point with the marks that not all have."""
-    own = [{name: mark for phase in TIMED if (each := _shown(cell, phase)) for name, mark in each.coords.items()} for cell in cells]
-    common = {name: mark for name, mark in own[0].items() if all(name in each for each in own)}
+    own = [{name: mark for phase in TIMED if (series := _shown(cell, phase)) for name, mark in series.coords.items()} for cell in cells]
+    common = {name: mark for name, mark in own[0].items() if all(name in marks for marks in own)}
     labels = []
     for cell, coords in zip(cells, own, strict=True):
         label = cell.label + (" (no valid sample)" if cell.why else "")
@@ -187,13 +188,13 @@ def _timed(cell: Cell) -> float:
 
 
 def _phase(cell: Cell, phase: str) -> float:
-    found = _shown(cell, phase)
-    return found.middle if found else 0.0
+    series = _shown(cell, phase)
+    return series.middle if series else 0.0
 
 
 def _shown(cell: Cell, phase: str) -> Series | None:
     """The series of a phase that is drawn; another has other marks."""
-    return next((each for each in cell.series("phase_time") if each.coords.get("phase") == phase and each.values), None)
+    return next((series for series in cell.series("phase_time") if series.coords.get("phase") == phase and series.values), None)
 
 
 def cell_batch(cell: Cell) -> int:

@@ -194,14 +194,14 @@ def arrow(better: str | None) -> str:
     return f"{better} is better" if better in ("higher", "lower") else ""
 
 
-def said(metric: str) -> str:
+def metric_text(metric: str) -> str:
     """A metric's name for people: `user_cpu` is `user CPU`."""
-    return re.sub(r"\b(iops|cpu|rtt|gpu|api)\b", lambda found: found[0].upper(), metric.replace("_", " "))
+    return re.sub(r"\b(iops|cpu|rtt|gpu|api)\b", lambda match: match[0].upper(), metric.replace("_", " "))
 
 
 def axis_label(metric: str, unit: str, better: str | None) -> str:
     """`throughput (Gbit/s), higher is better`."""
-    name = said(metric)
+    name = metric_text(metric)
     return ", ".join(part for part in (f"{name} ({unit})" if unit else name, arrow(better)) if part)
 
 
@@ -255,5 +255,5 @@ def _round_positions(fig: Figure) -> None:
 def _clean(svg: bytes) -> bytes:
     """Only ids that are used (artists of several panels share theirs), characters XML allows, and a font list for other machines."""
     used = set(_USED.findall(svg))
-    svg = _ID.sub(lambda found: found[0] if found[1] in used else b"", svg)
+    svg = _ID.sub(lambda match: match[0] if match[1] in used else b"", svg)
     return _FONT.sub(b"'DejaVu Sans', Verdana, sans-serif", _CONTROL.sub(b" ", svg))

@@ -1,4 +1,4 @@
-"""What `perfdag check` holds a run against: thresholds of the suite, and how the change-point detector is tuned."""
+"""The `checks` of a suite: thresholds, and the tuning of the change-point detector."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ from perfdag.units import quantity
 
 
 class Threshold(float):
-    """A threshold in base units; `unit` is the one it was written in (s, B, B/s, bit/s, 1/s), empty for a bare number."""
+    """A threshold in base units. `unit` is the unit it was written in, empty for a bare number."""
 
     unit: str
 
     def __new__(cls, value: float, unit: str = "") -> Threshold:
-        """A float that remembers its unit."""
-        made = super().__new__(cls, value)
-        made.unit = unit
-        return made
+        """Return a float that remembers its unit."""
+        threshold = super().__new__(cls, value)
+        threshold.unit = unit
+        return threshold
 
 
-def _threshold(given: Any) -> Threshold:
-    """Read `15ms`, `9Gbit/s`, `200MB/s`, `4KiB` or `20k/s` with its unit; numbers pass, anything else is a ValueError."""
-    if isinstance(given, str):
-        return Threshold(*quantity(given))
-    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
-        raise ValueError(f"must be a number or text such as 15ms, 9Gbit/s, 20k/s, not {given!r}")
-    return Threshold(given)
+def _threshold(value: Any) -> Threshold:
+    """Return a number, or text such as `15ms`, `9Gbit/s` or `4KiB`, as a threshold. Raises
+    ValueError.
+    """
+    if isinstance(value, str):
+        return Threshold(*quantity(value))
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"must be a number or text such as 15ms, 9Gbit/s, 20k/s, not {value!r}")
+    return Threshold(value)
 
 
 def _share(text: Any) -> Any:
-    """Read `5%` as 0.05."""
+    """Return `5%` as 0.05. Other values pass unchanged."""
     if isinstance(text, str) and text.rstrip().endswith("%"):
         try:
             return float(text.strip()[:-1]) / 100
@@ -46,16 +48,19 @@ def _share(text: Any) -> Any:
 
 
 def share(text: str) -> float:
-    """Read `5%`, `0.05` or `150%`. Raises ValueError for anything that is no share above zero, and for a bare 1 or more: it was meant in percent."""
+    """Return `5%`, `0.05` or `150%` as a share above zero. Raises ValueError.
+
+    A bare number of 1 or more is refused, because it was probably meant in percent.
+    """
     try:
-        found = float(_share(text))
+        value = float(_share(text))
     except ValueError:
-        found = math.nan
-    if not 0 < found < math.inf:
+        value = math.nan
+    if not 0 < value < math.inf:
         raise ValueError(f"not a share: {text!r}; write it as 5% or 0.05")
-    if found >= 1 and "%" not in text:
-        raise ValueError(f"{text!r} would be {found * 100:g} %; write 5% or 0.05, and 100% or more with its %")
-    return found
+    if value >= 1 and "%" not in text:
+        raise ValueError(f"{text!r} would be {value * 100:g} %; write 5% or 0.05, and 100% or more with its %")
+    return value
 
 
 _TEXT_OR_NUMBER = WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string"}]})
@@ -64,7 +69,9 @@ Share = Annotated[float, Field(gt=0), BeforeValidator(_share), _TEXT_OR_NUMBER]
 
 
 class Check(BaseModel):
-    """One rule for a metric: a threshold (`op` with `value` or `ratio`), the detector's tuning, or both."""
+    """One rule for a metric: a threshold (`op` with `value` or `ratio`), detector tuning, or
+    both.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     entry: str | None = Field(None, description="entry name or glob; unset: every entry that has the metric")
@@ -97,7 +104,7 @@ class Check(BaseModel):
         return self
 
     def words(self) -> str:
-        """Say the threshold: `throughput >= 9e+09`."""
+        """Return the threshold as text, such as `throughput >= 9e+09`."""
         stat = f" {self.stat}" if self.stat and self.stat != "value" else ""
         left = f"p{self.percentile:g} of " if self.percentile else ""
         right = f"{self.value:g}" if self.value is not None else f"{self.ratio:g} x {self.baseline or 'its level'}"
@@ -105,29 +112,39 @@ class Check(BaseModel):
 
 
 def misaimed(checks: Sequence[Check], entries: Mapping[str, Sequence[Metric]]) -> Iterator[tuple[int, str, str]]:
-    """Yield (index, field, what is wrong) of checks that no entry's metric can meet; `entries`: the metrics of each entry by name."""
+    """Yield (index, field, error) for each check that no metric can match.
+
+    `entries` maps the name of an entry to its metrics.
+    """
     for index, check in enumerate(checks):
         named = [entry for entry in entries if fnmatch.fnmatchcase(entry, check.entry or "*")]
         if not named:
             yield index, "entry", f"no entry matches {check.entry!r}; there are {', '.join(entries)}{nearest(check.entry, entries)}"
             continue
         known = {metric.name: None for entry in named for metric in entries[entry]}
-        meant = [(entry, each) for entry in named for each in entries[entry] if fnmatch.fnmatchcase(each.name, check.metric)]
+        meant = [(entry, metric) for entry in named for metric in entries[entry] if fnmatch.fnmatchcase(metric.name, check.metric)]
         if not meant:
             of = f"entry {check.entry}" if check.entry else "the entries"
             yield index, "metric", f"no metric of {of} matches {check.metric!r}; there are {', '.join(known)}{nearest(check.metric, known)}"
         unit = check.value.unit if check.value is not None else ""
-        other = next(((entry, each) for entry, each in meant if unit and each.unit != unit), None)
+        other = next(((entry, metric) for entry, metric in meant if unit and metric.unit != unit), None)
         if other is not None:
-            entry, each = other
-            yield index, "value", f"is in {unit}, and {each.name} of {entry} is in {each.unit}; write it in {each.unit} or as a bare number"
+            entry, metric = other
+            yield (
+                index,
+                "value",
+                f"is in {unit}, and {metric.name} of {entry} is in {metric.unit}; write it in {metric.unit} or as a bare number",
+            )
 
 
 def checks_of(suite_text: str) -> list[Check]:
-    """Return the `checks` of a suite's text, without resolving its includes or benchmarks. Raises BadDocument."""
+    """Return the `checks` in the text of a suite. Raises BadDocument.
+
+    Includes and benchmarks are not resolved.
+    """
     document = parse_document(suite_text or "{}", "suite.yaml")
     raw = document.data.get("checks", []) if isinstance(document.data, dict) else []
     try:
-        return [Check.model_validate(each) for each in raw or []]
+        return [Check.model_validate(check) for check in raw or []]
     except ValidationError as error:
-        raise BadDocument([document.problem(("checks",), str(each["msg"])) for each in error.errors()]) from None
+        raise BadDocument([document.problem(("checks",), str(problem["msg"])) for problem in error.errors()]) from None

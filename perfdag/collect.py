@@ -1,7 +1,8 @@
-"""Collect: the parts of a run become one Parquet file, written once and atomically; that file is the commit of the run.
+"""Collect a run: its samples become one Parquet file, written once and atomically.
 
-Collecting twice gives the same bytes: rows are in the order of the plan, nothing of the moment of collecting is in them. Samples of the
-plan that have no part are rows too: `missing`, or with the reason that was noted for their batch.
+The file is the commit of the run. Collecting twice gives the same bytes: rows follow the order of
+the plan, and none depends on the time of collecting. A planned sample that is not stored becomes a
+row with the status `missing`, or with the reason noted for its batch.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,7 +20,7 @@ from perfdag.ids import canonical, digest, digests
 from perfdag.months import delete_rollup, month_of
 from perfdag.plan import Plan
 from perfdag.results import ID_COLUMNS, SAMPLES, SCHEMA_VERSION
-from perfdag.samples import Part, headline, part_key, read_part, relative_precision, run_folder, stored_parts
+from perfdag.samples import SampleRecord, headline, read_sample, relative_precision, run_folder, sample_key, stored_samples
 from perfdag.store import Store
 
 ERROR_LIMIT = 500
@@ -31,7 +32,11 @@ _STORED_TYPE = pa.struct([SAMPLES.field(name) for name in _AS_STORED])
 
 @dataclass
 class Collected:
-    """What a run came to: `key` of the Parquet file, rows in it, samples by status, and for `until` points what they reached."""
+    """The result of collecting: the key of the Parquet file, its rows, and samples by status.
+
+    `reached` holds the count and relative precision of points with `until`, `damaged` the names of
+    unreadable samples.
+    """
 
     key: str
     rows: int
@@ -41,12 +46,12 @@ class Collected:
 
 
 def result_key(plan: Plan) -> str:
-    """Key of the run's Parquet file."""
+    """Return the key of the Parquet file of a run."""
     return f"results/suite={plan.suite}/month={plan.run_id[:4]}-{plan.run_id[4:6]}/{plan.run_id}.parquet"
 
 
 def collect(store: Store, plan: Plan) -> Collected:
-    """Write the run's Parquet file from its parts. Raises StoreError."""
+    """Write the Parquet file of a run from its samples. Raises StoreError."""
     table, collected = gather(store, plan)
     sink = pa.BufferOutputStream()
     # without the Arrow schema in it a reader gets plain strings, however the columns were encoded here;
@@ -59,13 +64,16 @@ def collect(store: Store, plan: Plan) -> Collected:
 
 
 def gather(store: Store, plan: Plan) -> tuple[pa.Table, Collected]:
-    """The rows of a run as a table of SAMPLES (repetitive columns dictionary-encoded). Raises StoreError."""
+    """Return the rows of a run as a table of SAMPLES. Raises StoreError.
+
+    Repetitive columns are dictionary-encoded.
+    """
     with uncollected():
         return _gather(store, plan)
 
 
 def _gather(store: Store, plan: Plan) -> tuple[pa.Table, Collected]:
-    stored = stored_parts(store, plan.run_id)
+    stored = stored_samples(store, plan.run_id)
     builder = _Builder(plan, store)
     collected = builder.collected
     order = sorted(
@@ -74,19 +82,19 @@ def _gather(store: Store, plan: Plan) -> tuple[pa.Table, Collected]:
     )
     names = [(pos, plan.key(pos)) for pos in order]
     present = [(pos, name) for pos, name in names if name in stored]
-    found = store.get_many([part_key(plan.run_id, name) for _, name in present])
+    contents = store.get_many([sample_key(plan.run_id, name) for _, name in present])
     absent: list[int] = []
-    for (pos, name), (_, data) in zip(present, found, strict=True):
+    for (pos, name), (_, data) in zip(present, contents, strict=True):
         try:
-            builder.add(pos, read_part(data))
+            builder.add(pos, read_sample(data))
         except ValueError:
             collected.damaged.append(name)
             absent.append(pos)
     builder.add_absent(absent + [pos for pos, name in names if name not in stored])
     canaries = sorted(name for name in stored if name.startswith("canary-"))
-    for name, (_, data) in zip(canaries, store.get_many([part_key(plan.run_id, name) for name in canaries]), strict=True):
+    for name, (_, data) in zip(canaries, store.get_many([sample_key(plan.run_id, name) for name in canaries]), strict=True):
         try:
-            builder.add_canary(read_part(data))
+            builder.add_canary(read_sample(data))
         except ValueError:
             collected.damaged.append(name)
     return builder.table(), collected
@@ -100,7 +108,7 @@ class _Note:
 
 
 class _Builder:
-    """Columns under construction: constants of a sample are kept once a sample, and spread over its rows at the end."""
+    """Columns under construction. Constants of a sample are stored once and repeated at the end."""
 
     def __init__(self, plan: Plan, store: Store) -> None:
         self.plan = plan
@@ -132,7 +140,7 @@ class _Builder:
         if repetition > 0:
             self.collected.statuses[status] = self.collected.statuses.get(status, 0) + 1
 
-    def add(self, position: int, part: Part) -> None:
+    def add(self, position: int, part: SampleRecord) -> None:
         index, repetition = self.plan.order[position]
         point = self.plan.points[index]
         sample = self._constants(index, repetition, position)
@@ -143,21 +151,23 @@ class _Builder:
         if point.until is not None and part.status == "ok" and repetition > 0 and (value := headline(part.rows)) is not None:
             self._values.setdefault(index, []).append(value)
 
-    def _canonical_env(self, part: Part) -> str:
+    def _canonical_env(self, part: SampleRecord) -> str:
         merged = {**part.env, **({"sample": part.facts} if part.facts else {}), **self._cluster_of(part)}
         key = orjson.dumps(merged, option=orjson.OPT_SORT_KEYS)
         if key not in self._env:
             self._env[key] = canonical(merged)
         return self._env[key]
 
-    def _cluster_of(self, part: Part) -> dict[str, Any]:
-        """What the cluster was to the Workflow that measured this sample, with the kinds of node that it used."""
+    def _cluster_of(self, part: SampleRecord) -> dict[str, Any]:
+        """Return the cluster as the Workflow of this sample had it, with the kinds of the nodes
+        used.
+        """
         where = self.plan.where
         where = where.get("before", {}).get(part.where.get("workflow_uid"), where)
         if "kubernetes" not in where:
             return {}
         nodes = {canonical(where["nodes"][name]) for name in part.nodes if name in (where.get("nodes") or {})}
-        kinds = [orjson.loads(each) for each in sorted(nodes)]
+        kinds = [orjson.loads(kind) for kind in sorted(nodes)]
         return {"cluster": {**{name: where.get(name) for name in ("kubernetes", "csi", "daemons", "network_policy")}, "nodes": kinds}}
 
     def _constants(self, index: int, repetition: int, position: int) -> dict[str, Any]:
@@ -180,12 +190,12 @@ class _Builder:
     def _rows(self, sample: dict[str, Any], point: str, rows: list[dict[str, Any]]) -> None:
         rows = rows or [{}]
         self._pending += rows
-        texts = [orjson.dumps(each["coords"], option=orjson.OPT_SORT_KEYS).decode() if "coords" in each else "{}" for each in rows]
+        texts = [orjson.dumps(row["coords"], option=orjson.OPT_SORT_KEYS).decode() if "coords" in row else "{}" for row in rows]
         self.columns["coords"] += [self._texts.setdefault(text, text) for text in texts]
-        named = [f"{text}\x1f{each.get('metric') or ''}\x1f{each.get('stat') or ''}" for text, each in zip(texts, rows, strict=True)]
+        named = [f"{text}\x1f{row.get('metric') or ''}\x1f{row.get('stat') or ''}" for text, row in zip(texts, rows, strict=True)]
         series = digests((self.plan.suite, point, sample["benchmark_version"] or ""), named)
         of_run = (self.plan.run_id, sample["variant"] or "", str(sample["repetition"]), sample["phase"])
-        subjects = [each.get("subject") or "" for each in rows]
+        subjects = [row.get("subject") or "" for row in rows]
         samples = {subject: digest(*of_run, subject) for subject in set(subjects)}
         self.columns["series_id"] += series
         self.columns["sample_id"] += [one + samples[subject] for one, subject in zip(series, subjects, strict=True)]
@@ -194,16 +204,20 @@ class _Builder:
             self._flush()
 
     def _flush(self) -> None:
-        """Python objects become Arrow arrays, which hold a million rows in a tenth of the memory."""
+        """Move pending rows into Arrow arrays, which need a tenth of the memory of Python
+        objects.
+        """
         for name, values in zip(_AS_STORED, pa.array(self._pending, _STORED_TYPE).flatten(), strict=True):
             self._chunks[name].append(values)
         self._pending.clear()
-        for name, made in self.columns.items():
-            self._chunks[name].append(pa.array(made, SAMPLES.field(name).type))
-            made.clear()
+        for name, texts in self.columns.items():
+            self._chunks[name].append(pa.array(texts, SAMPLES.field(name).type))
+            texts.clear()
 
     def add_absent(self, positions: Iterable[int]) -> None:
-        """Samples without a part. Those an `until` point did not need any more are no rows."""
+        """Add rows for samples that are not stored, except those that a reached `until` made
+        needless.
+        """
         batch_of = {pos: number for number, batch in enumerate(self.plan.batches) for pos in batch.samples}
         for index, values in self._values.items():
             self.collected.reached[self.plan.points[index].id] = (len(values), relative_precision(values))
@@ -225,12 +239,12 @@ class _Builder:
         return until is not None and reached is not None and reached <= until.relative_spread
 
     def _why(self, batch: int | None) -> tuple[str, str]:
-        for found in self._notes:
-            if found.batches is None or batch in found.batches:
-                return found.status, found.reason
+        for note in self._notes:
+            if note.batches is None or batch in note.batches:
+                return note.status, note.reason
         return "missing", "planned, but no result was stored"
 
-    def add_canary(self, part: Part) -> None:
+    def add_canary(self, part: SampleRecord) -> None:
         sample: dict[str, Any] = {
             "entry": "canary",
             "benchmark": "canary",
@@ -262,14 +276,17 @@ class _Builder:
 
 
 def _spread(values: pa.Array, over: pa.Array) -> pa.Array:
-    """Values of the samples at each of their rows; text stays dictionary-encoded, so a long value is held once."""
+    """Repeat the values of the samples for each of their rows.
+
+    Text stays dictionary-encoded, so that a long value is stored once.
+    """
     if not pa.types.is_string(values.type):
         return values.take(over)
     encoded = values.dictionary_encode()
     return pa.DictionaryArray.from_arrays(encoded.indices.take(over), encoded.dictionary)
 
 
-def _of_part(part: Part, env: str, raw: str, name: str) -> dict[str, Any]:
+def _of_part(part: SampleRecord, env: str, raw: str, name: str) -> dict[str, Any]:
     return {
         "benchmark_version": part.benchmark_version or None,
         "status": part.status,
@@ -296,7 +313,10 @@ def _time(text: str) -> Any:
 
 
 def _notes(store: Store, run_id: str) -> Iterator[_Note]:
-    """The one that says more first. A budget was spent by a gang that stood: a batch's own note is of before, though a claim may get it later."""
+    """Yield the notes of a run, those that explain more first.
+
+    A note about a spent budget comes first: it is newer than the note of its batch.
+    """
     keys = sorted(store.list(f"{run_folder(run_id)}/notes"), key=lambda key: (not key.rpartition("/")[2].startswith("budget-"), key))
     for _, data in store.get_many(keys):
         raw = orjson.loads(data)

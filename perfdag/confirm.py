@@ -17,23 +17,25 @@ from perfdag.store import Store, StoreError
 CHANGE_KINDS = ("regression", "environment")
 
 
-def night(store: Store, suite: str, run_id: str, rules: Rules, now: datetime | None = None) -> Gate:
-    """The gate of a run with what its confirming runs add; a confirming run stands for the one that it confirms.
+def check_night(store: Store, suite: str, run_id: str, rules: Rules, now: datetime | None = None) -> Gate:
+    """Check a run together with the runs that confirm it. Raises StoreError, SelectionError.
 
-    Thresholds and presence are those of the night's own run: a confirming run has only the suspicious points.
-    Raises StoreError, SelectionError.
+    A confirming run stands for the run it confirms. Thresholds and presence come from that run
+    alone, because a confirming run measures only suspect points.
     """
     gate = check(store, suite, _confirms(store, run_id), rules, now)
     stored = {key.rpartition("/")[2] for key in store.list(f"results/suite={suite}")}
-    runs = [each for each in _options(store, gate.run).get("confirmed", []) if f"{each}.parquet" in stored]
+    runs = [run for run in _options(store, gate.run).get("confirmed", []) if f"{run}.parquet" in stored]
     if not runs:
         return gate
-    found = check(store, suite, max(runs), rules, now, report=gate.report)
-    gate.cases = [each for each in gate.cases if each.group != "change"] + [each for each in found.cases if each.group == "change"]
-    gate.alerts = [each for each in gate.alerts if each.kind not in CHANGE_KINDS] + [
-        each for each in found.alerts if each.kind in CHANGE_KINDS
+    confirmed = check(store, suite, max(runs), rules, now, report=gate.report)
+    gate.cases = [result for result in gate.cases if result.group != "change"] + [
+        result for result in confirmed.cases if result.group == "change"
     ]
-    gate.findings, gate.confirmed, gate.runs = found.findings, runs, found.runs
+    gate.alerts = [alert for alert in gate.alerts if alert.kind not in CHANGE_KINDS] + [
+        alert for alert in confirmed.alerts if alert.kind in CHANGE_KINDS
+    ]
+    gate.findings, gate.confirmed, gate.runs = confirmed.findings, runs, confirmed.runs
     return gate
 
 
@@ -42,7 +44,7 @@ def _confirms(store: Store, run_id: str) -> str:
 
 
 def _options(store: Store, run_id: str) -> dict[str, Any]:
-    """Options of a run's plan; none where the plan was removed and only results are left."""
+    """Return the options of a run's plan, or none where the plan was removed."""
     try:
         return load_plan(store, run_id).options
     except StoreError:

@@ -12,8 +12,11 @@ ROUNDS = 2
 """Runs that measure suspect points again."""
 
 
-def again(plan: Plan, points: set[str]) -> list[Plan]:
-    """Plans of ROUNDS confirming runs: the samples that `plan` has of these points (by id), a batch a shape."""
+def confirming_plans(plan: Plan, points: set[str]) -> list[Plan]:
+    """Return the plans of ROUNDS confirming runs, with one batch per shape.
+
+    They hold the samples that `plan` has of the points with these ids.
+    """
     kept = [i for i, point in enumerate(plan.points) if point.id in points]
     order = [(kept.index(i), repetition) for i, repetition in plan.order if i in kept]
     chosen = [plan.points[i] for i in kept]
@@ -26,33 +29,39 @@ def again(plan: Plan, points: set[str]) -> list[Plan]:
     return [replace(one, run_id=run_id) for run_id in sorted(new_run_id() for _ in range(ROUNDS))]
 
 
-def begin(store: Store, plan: Plan, points: set[str]) -> list[Plan]:
-    """Store the plans of the confirming runs, and their names in the plan of the run they confirm. Raises StoreError."""
-    made = again(plan, points)
-    for each in made:
-        store.put(f"runs/{each.run_id}/plan.json", each.dump())
-    plan.options["confirmed"] = [each.run_id for each in made]
+def store_confirming_plans(store: Store, plan: Plan, points: set[str]) -> list[Plan]:
+    """Store the plans of the confirming runs and name them in the plan they confirm. Raises
+    StoreError.
+    """
+    confirming = confirming_plans(plan, points)
+    for plan_again in confirming:
+        store.put(f"runs/{plan_again.run_id}/plan.json", plan_again.dump())
+    plan.options["confirmed"] = [plan_again.run_id for plan_again in confirming]
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    return made
+    return confirming
 
 
-def numbers(plan: Plan, confirming: list[Plan]) -> list[tuple[int, Plan, int]]:
-    """(number, plan, index in its batches) of the confirming batches: they are counted on after the plan's own, a place for each
-    shape and round."""
+def confirming_batches(plan: Plan, confirming: list[Plan]) -> list[tuple[int, Plan, int]]:
+    """Return (number, plan, index in the plan) of each confirming batch.
+
+    Numbers continue after the batches of the plan, with one place per shape and round.
+    """
     first = len(plan.batches)
     return [
-        (first + each * len(plan.shapes) + batch.shape, made, index)
-        for each, made in enumerate(confirming)
-        for index, batch in enumerate(made.batches)
+        (first + position * len(plan.shapes) + batch.shape, again_plan, index)
+        for position, again_plan in enumerate(confirming)
+        for index, batch in enumerate(again_plan.batches)
     ]
 
 
-def assigned(store: Store, plan: Plan, number: int) -> tuple[Plan, int]:
-    """The plan that batch `number` of a run belongs to, and its index there: the run's own, or a confirming one. Raises StoreError."""
+def plan_of_batch(store: Store, plan: Plan, number: int) -> tuple[Plan, int]:
+    """Return the plan that a batch number of a run belongs to, and the index there. Raises
+    StoreError.
+    """
     if number < len(plan.batches):
         return plan, number
     confirming = [load_plan(store, run_id) for run_id in plan.options.get("confirmed", [])]
-    for each, made, index in numbers(plan, confirming):
-        if each == number:
-            return made, index
+    for batch, owner, index in confirming_batches(plan, confirming):
+        if batch == number:
+            return owner, index
     raise StoreError(f"store {store.root}: run {plan.run_id} has no batch {number}")

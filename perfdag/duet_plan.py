@@ -18,28 +18,31 @@ A_BLOCK = 2
 
 
 @dataclass(frozen=True)
-class Duel:
-    """Plans of the two variants; point i of one answers point i of the other. `blocks` holds ABBA or BAAB for each."""
+class Duet:
+    """Plans of the two variants. Point i of one is the counterpart of point i of the other.
+
+    `blocks` holds the order ABBA or BAAB of each block.
+    """
 
     a: Plan
     b: Plan
     blocks: list[str]
 
     def rounds(self) -> list[tuple[str, int]]:
-        """(variant, repetition from 1) in the order they are measured."""
-        made, seen = [], {"A": 0, "B": 0}
+        """Return (variant, repetition from 1) in the order of measurement."""
+        rounds, seen = [], {"A": 0, "B": 0}
         for block in self.blocks:
             for variant in block:
                 seen[variant] += 1
-                made.append((variant, seen[variant]))
-        return made
+                rounds.append((variant, seen[variant]))
+        return rounds
 
 
-def prepare(a: Loaded, b: Loaded, words: tuple[str, str], count: int, only: Sequence[str] = (), limit: float | None = None) -> Duel:
-    """Plan both variants with two samples of each in every block; `limit` is what B may cost. Raises BadDocument where their points do not
-    match.
+def prepare_duet(a: Loaded, b: Loaded, words: tuple[str, str], count: int, only: Sequence[str] = (), limit: float | None = None) -> Duet:
+    """Plan both variants with two samples of each in every block. Raises BadDocument.
 
-    The order is of the suite's `seed` where it gives one, else of the run id: no two duels share the luck of one order.
+    `limit` is what B may cost. The order follows the `seed` of the suite where it has one,
+    otherwise the run id, so that no two duets share an order by chance.
     """
     if not FEWEST_BLOCKS <= count <= MOST_BLOCKS:
         raise BadDocument([Problem("--blocks", 1, str(count), f"{FEWEST_BLOCKS} to {MOST_BLOCKS}; fewer cannot reach p = 1 %")])
@@ -55,32 +58,35 @@ def prepare(a: Loaded, b: Loaded, words: tuple[str, str], count: int, only: Sequ
         ordered = order(points, seed, loaded.suite.warmup)
         plans.append(replace(plan, seed=seed, points=points, order=ordered, batches=[], options=options))
     _check(plans[0], plans[1])
-    return Duel(plans[0], plans[1], plans[0].options["blocks"])
+    return Duet(plans[0], plans[1], plans[0].options["blocks"])
 
 
-def on_cluster(duel: Duel) -> Duel:
-    """The duel with batches: points whose shapes are alike in each variant share their pods for all blocks.
+def on_cluster(duet: Duet) -> Duet:
+    """Return the duet with batches. Raises BadDocument for shapes that cannot run side by side.
 
-    Batch i of A and batch i of B stand side by side. Raises BadDocument for shapes that cannot.
+    Points with equal shapes in each variant share their pods for all blocks. Batch i of A runs
+    beside batch i of B.
     """
-    pairs = sorted({(a.shape, b.shape) for a, b in zip(duel.a.points, duel.b.points, strict=True)})
+    pairs = sorted({(a.shape, b.shape) for a, b in zip(duet.a.points, duet.b.points, strict=True)})
     plans = []
-    for side, plan in enumerate((duel.a, duel.b)):
+    for side, plan in enumerate((duet.a, duet.b)):
         batches = []
         for pair in pairs:
-            mine = {i for i, each in enumerate(zip(duel.a.points, duel.b.points, strict=True)) if (each[0].shape, each[1].shape) == pair}
+            mine = {
+                i for i, points in enumerate(zip(duet.a.points, duet.b.points, strict=True)) if (points[0].shape, points[1].shape) == pair
+            }
             samples = [position for position, (index, _) in enumerate(plan.order) if index in mine]
-            batches.append(Batch(pair[side], samples, sum(plan.points[plan.order[each][0]].seconds for each in samples)))
+            batches.append(Batch(pair[side], samples, sum(plan.points[plan.order[position][0]].seconds for position in samples)))
         plans.append(replace(plan, batches=batches, options={**plan.options, "cluster": True}))
     for left, right in pairs:
-        text = _apart(Shape.model_validate(duel.a.shapes[left]), Shape.model_validate(duel.b.shapes[right]))
+        text = _apart(Shape.model_validate(duet.a.shapes[left]), Shape.model_validate(duet.b.shapes[right]))
         if text:
             raise BadDocument([Problem("ab", 1, "", text)])
-    return replace(duel, a=plans[0], b=plans[1])
+    return replace(duet, a=plans[0], b=plans[1])
 
 
 def _apart(a: Shape, b: Shape) -> str | None:
-    """Why pods of two shapes cannot stand side by side; None where they can."""
+    """Return why pods of two shapes cannot run side by side, or None where they can."""
     if a.hosts.count != b.hosts.count:
         return f"A has {a.hosts.count} hosts and B {b.hosts.count}: side by side on the same nodes they need equally many"
     for shape in (a, b):
@@ -89,9 +95,9 @@ def _apart(a: Shape, b: Shape) -> str | None:
     return None
 
 
-def recall(a: Plan, b: Plan) -> Duel:
-    """Return the duel of two stored plans."""
-    return Duel(a, b, list(a.options["blocks"])) if a.variant == "A" else Duel(b, a, list(b.options["blocks"]))
+def stored_duet(a: Plan, b: Plan) -> Duet:
+    """Return the duet of two stored plans."""
+    return Duet(a, b, list(a.options["blocks"])) if a.variant == "A" else Duet(b, a, list(b.options["blocks"]))
 
 
 def _check(a: Plan, b: Plan) -> None:
@@ -103,5 +109,5 @@ def _check(a: Plan, b: Plan) -> None:
 
 
 def positions(plan: Plan, repetition: int) -> list[int]:
-    """Return the positions in the plan's order of one round; 0 gives the warm-up rounds."""
-    return [i for i, (_, each) in enumerate(plan.order) if (each == repetition if repetition else each < 0)]
+    """Return the positions of one round in the order of the plan. Round 0 is all warm-up rounds."""
+    return [i for i, (_, number) in enumerate(plan.order) if (number == repetition if repetition else number < 0)]

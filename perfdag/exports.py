@@ -13,18 +13,18 @@ def write(store: Store, run_id: str, rows: pa.Table) -> list[str]:
 
     An export that fails costs no other and not the run. Raises StoreError.
     """
-    said: list[str] = []
+    lines: list[str] = []
     for name in sorted(set(pc.unique(rows["benchmark"]).to_pylist()) & set(benchmark.names())):
-        found = benchmark.get(name)
-        if type(found).exports is benchmark.Benchmark.exports:
+        exporter = benchmark.get(name)
+        if type(exporter).exports is benchmark.Benchmark.exports:
             continue
         try:
-            made = found.exports(rows.filter(pc.equal(rows["benchmark"], name)))
+            files = exporter.exports(rows.filter(pc.equal(rows["benchmark"], name)))
         except Exception as error:
-            said.append(f"not written, export of {name}: {type(error).__name__}: {error}")
+            lines.append(f"not written, export of {name}: {type(error).__name__}: {error}")
             continue
-        for file, data in made.items():
+        for file, data in files.items():
             key = f"{run_folder(run_id)}/{file}"
             store.put(key, data)
-            said.append(store.url(key))
-    return said
+            lines.append(store.url(key))
+    return lines

@@ -26,7 +26,7 @@ def junit(gate: Gate) -> bytes:
 
     Format: https://github.com/testmoapp/junitxml, which CI systems read.
     """
-    counts = {state: sum(each.state == state for each in gate.cases) for state in ("ok", "failed", "absent", "unsure", "skipped")}
+    counts = {state: sum(result.state == state for result in gate.cases) for state in ("ok", "failed", "absent", "unsure", "skipped")}
     root = ElementTree.Element("testsuites", name="perfdag")
     suite = ElementTree.SubElement(
         root,
@@ -41,15 +41,15 @@ def junit(gate: Gate) -> bytes:
     for name, value in (("run", gate.run), ("report", gate.report)):
         ElementTree.SubElement(properties, "property", name=name, value=value)
     tags = {"failed": "failure", "absent": "error", "unsure": "skipped", "skipped": "skipped"}
-    for each in gate.cases:
-        case = ElementTree.SubElement(suite, "testcase", classname=f"{gate.suite}.{each.group}", name=_xml_text(each.name))
-        if each.state in tags:
-            ElementTree.SubElement(case, tags[each.state], message=_xml_text(each.text))
+    for result in gate.cases:
+        case = ElementTree.SubElement(suite, "testcase", classname=f"{gate.suite}.{result.group}", name=_xml_text(result.name))
+        if result.state in tags:
+            ElementTree.SubElement(case, tags[result.state], message=_xml_text(result.text))
         else:
-            ElementTree.SubElement(case, "system-out").text = _xml_text(each.text)
+            ElementTree.SubElement(case, "system-out").text = _xml_text(result.text)
     ElementTree.indent(root)
-    made: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
-    return made
+    document: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return document
 
 
 def _xml_text(text: str) -> str:
@@ -64,13 +64,13 @@ def markdown(gate: Gate) -> str:
     for alert in worst(gate.alerts):
         known = "" if alert.fresh else " (told before)"
         lines += [f"**{alert.title}**{known}", "", "```", alert.text, "```", ""]
-    bad = [each for each in gate.cases if each.state in ("failed", "absent")]
+    bad = [result for result in gate.cases if result.state in ("failed", "absent")]
     if bad:
         lines += ["| check | series | state |", "|---|---|---|"]
-        lines += [f"| {each.group} | {_cell(each.name)} | {each.state}: {_cell(each.text)} |" for each in bad] + [""]
+        lines += [f"| {result.group} | {_cell(result.name)} | {result.state}: {_cell(result.text)} |" for result in bad] + [""]
     lines.append(counts(gate))
     if gate.confirm and not gate.confirmed:
-        lines.append(f"suspicious tonight, worth measuring again: {', '.join(each.name for each in gate.confirm)}")
+        lines.append(f"suspicious tonight, worth measuring again: {', '.join(suspect.name for suspect in gate.confirm)}")
     if gate.confirmed:
         lines.append(f"measured again the same night: {', '.join(gate.confirmed)}")
     if gate.damaged:
@@ -85,8 +85,8 @@ def _cell(text: str) -> str:
 def counts(gate: Gate) -> str:
     """Say how many checks stand how: `41 ok, 1 failed, 3 with too little history`."""
     words = {"ok": "ok", "failed": "failed", "absent": "without data", "unsure": "with too little history", "skipped": "skipped"}
-    said = [f"{n} {text}" for state, text in words.items() if (n := sum(each.state == state for each in gate.cases))]
-    return ", ".join(said) or "nothing to check"
+    parts = [f"{n} {text}" for state, text in words.items() if (n := sum(result.state == state for result in gate.cases))]
+    return ", ".join(parts) or "nothing to check"
 
 
 def send(url: str, gate: Gate, alerts: Sequence[Alert]) -> None:

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from perfdag import results
 from perfdag.environment import codes
-from perfdag.findings import Accepted, Finding, find, names
+from perfdag.findings import Acknowledgement, LevelChange, level_changes, series_names
 from perfdag.stats.nodes import FEWEST_NODES, Outlier, confirming, lone_gate, outliers
-from perfdag.stats.noise import Noise, noise_of
+from perfdag.stats.noise import Variability, variability_of
 from perfdag.stats.robust import Array, median, robust_sigma, scale_for
 from perfdag.stats.verdicts import side
 from perfdag.store import Store
-from perfdag.trends import SeriesInfo, Trends, measured
+from perfdag.trends import RunMedians, SeriesInfo, is_measured
 from perfdag.tuning import Tuning
 
 NEWEST = 30
@@ -55,7 +55,7 @@ class Series:
     low: Array
     high: Array
     levels: tuple[Level, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[LevelChange, ...]
 
 
 @dataclass(frozen=True)
@@ -79,20 +79,20 @@ class Failure:
     reason: str
 
 
-def series_of(trends: Trends, tuning: Tuning, accepted: Sequence[Accepted] = ()) -> list[Series]:
+def series_of(medians: RunMedians, tuning: Tuning, accepted: Sequence[Acknowledgement] = ()) -> list[Series]:
     """Return every series but the canary's with its levels and changes."""
-    by_series: dict[str, list[Finding]] = {}
-    for finding in find(trends, tuning, accepted):
+    by_series: dict[str, list[LevelChange]] = {}
+    for finding in level_changes(medians, tuning, accepted):
         by_series.setdefault(finding.info.series_id, []).append(finding)
-    made = []
-    for i, name in enumerate(names(trends)):
-        info = trends.series[i]
+    series = []
+    for i, name in enumerate(series_names(medians)):
+        info = medians.series[i]
         if info.canary:
             continue
-        found = by_series.get(info.series_id, [])
-        levels = _levels(trends.value[i], [each.index for each in found])
-        made.append(Series(info, name, trends.value[i], trends.low[i], trends.high[i], levels, tuple(found)))
-    return made
+        findings = by_series.get(info.series_id, [])
+        levels = _levels(medians.value[i], [finding.index for finding in findings])
+        series.append(Series(info, name, medians.value[i], medians.low[i], medians.high[i], levels, tuple(findings)))
+    return series
 
 
 def _levels(values: Array, cuts: Sequence[int]) -> tuple[Level, ...]:
@@ -108,28 +108,28 @@ def _levels(values: Array, cuts: Sequence[int]) -> tuple[Level, ...]:
     return tuple(levels)
 
 
-def recent_rows(store: Store, trends: Trends, newest: int = NEWEST) -> pa.Table:
+def recent_rows(store: Store, medians: RunMedians, newest: int = NEWEST) -> pa.Table:
     """Return the measured rows of the newest runs. Raises StoreError."""
-    runs = [run.run_id for run in trends.runs[-newest:]]
-    table = results.load(store, suites=[trends.suite], runs=runs, columns=_COLUMNS, damaged=[])
-    return table.filter(measured(table))
+    runs = [run.run_id for run in medians.runs[-newest:]]
+    table = results.load(store, suites=[medians.suite], runs=runs, columns=_COLUMNS, damaged=[])
+    return table.filter(is_measured(table))
 
 
-def noise_report(trends: Trends, table: pa.Table) -> list[tuple[str, Noise]]:
+def noise_report(medians: RunMedians, table: pa.Table) -> list[tuple[str, Variability]]:
     """Return the noise of each series over the rows of recent runs, the noisiest between runs first."""
     split = _split(table)
     report = []
-    for i, name in enumerate(names(trends)):
-        rows = split.get(trends.series[i].series_id)
-        if rows is None or trends.series[i].canary:
+    for i, name in enumerate(series_names(medians)):
+        rows = split.get(medians.series[i].series_id)
+        if rows is None or medians.series[i].canary:
             continue
         runs = [rows[0][rows[1] == run] for run in np.unique(rows[1])]
         by_node = {node: list(by_run.values()) for node, by_run in _by_node(*rows).items()}
-        report.append((name, noise_of(runs, by_node)))
-    return sorted(report, key=lambda each: -(each[1].between or 0))
+        report.append((name, variability_of(runs, by_node)))
+    return sorted(report, key=lambda row: -(row[1].between or 0))
 
 
-def node_outliers(trends: Trends, table: pa.Table, tuning: Tuning) -> list[NodeOutlier]:
+def node_outliers(medians: RunMedians, table: pa.Table, tuning: Tuning) -> list[NodeOutlier]:
     """Name the nodes that lie off the others in headline series, over the rows of recent runs.
 
     Many series would name somebody by chance: a node is named where several points agree, or where one is very sure. Series of one
@@ -137,11 +137,11 @@ def node_outliers(trends: Trends, table: pa.Table, tuning: Tuning) -> list[NodeO
     """
     split = _split(table)
     newest = max((int(runs.max()) for _, runs, _ in split.values()), default=0)
-    found: list[tuple[str, NodeOutlier]] = []
+    named: list[tuple[str, NodeOutlier]] = []
     points: set[str] = set()
     nodes: set[str] = set()
-    for i, name in enumerate(names(trends)):
-        info = trends.series[i]
+    for i, name in enumerate(series_names(medians)):
+        info = medians.series[i]
         rows = split.get(info.series_id)
         if rows is None or not tuning.pages(info):
             continue
@@ -151,14 +151,14 @@ def node_outliers(trends: Trends, table: pa.Table, tuning: Tuning) -> list[NodeO
         values = _comparable(_by_node(*rows), newest)
         points.add(info.point)
         nodes |= values.keys()
-        for each in outliers(values, min_effect=min_effect):
-            found.append((info.point, NodeOutlier(name, side(each.effect, info.better), each)))
+        for outlier in outliers(values, min_effect=min_effect):
+            named.append((info.point, NodeOutlier(name, side(outlier.effect, info.better), outlier)))
     off: dict[tuple[str, str], set[str]] = {}
-    for point, one in found:
+    for point, one in named:
         off.setdefault((one.outlier.node, one.word), set()).add(point)
-    enough, sure = confirming(len(points), len(nodes)) if found else 0, lone_gate(len(points))
-    kept = [one for _, one in found if len(off[one.outlier.node, one.word]) >= enough or one.outlier.sigmas >= sure]
-    return sorted(kept, key=lambda each: (each.word != "worse", -abs(each.outlier.effect)))
+    enough, sure = confirming(len(points), len(nodes)) if named else 0, lone_gate(len(points))
+    kept = [one for _, one in named if len(off[one.outlier.node, one.word]) >= enough or one.outlier.sigmas >= sure]
+    return sorted(kept, key=lambda one: (one.word != "worse", -abs(one.outlier.effect)))
 
 
 _Rows = tuple[Array, NDArray[np.int64], list[tuple[str, ...]]]
@@ -170,13 +170,13 @@ def _split(table: pa.Table) -> dict[str, _Rows]:
     run, run_ids = codes(table["run_id"])
     rank = np.argsort(np.argsort(run_ids)) if run_ids else np.array([], dtype=np.int64)
     values = table["value"].to_numpy().astype(np.float64)
-    nodes = [tuple(each or ()) for each in table["nodes"].to_pylist()]
+    nodes = [tuple(series_names or ()) for series_names in table["nodes"].to_pylist()]
     order = np.argsort(which, kind="stable")
     groups, starts = np.unique(which[order], return_index=True)
-    made: dict[str, _Rows] = {}
+    split: dict[str, _Rows] = {}
     for group, rows in zip(groups, np.split(order, starts[1:]), strict=True):
-        made[ids[group]] = (values[rows], rank[run[rows]], [nodes[k] for k in rows])
-    return made
+        split[ids[group]] = (values[rows], rank[run[rows]], [nodes[k] for k in rows])
+    return split
 
 
 def _by_node(values: Array, runs: NDArray[np.int64], nodes: list[tuple[str, ...]]) -> dict[str, dict[int, float]]:
@@ -204,16 +204,16 @@ def _comparable(by_node: dict[str, dict[int, float]], newest: int) -> dict[str, 
             at.setdefault(run, {})[node] = value
     everything = [value for by_run in by_node.values() for value in by_run.values()]
     typical, ratios = median(everything), scale_for(everything).kind == "log"
-    level = {run: median(list(each.values())) for run, each in at.items()}
-    made: dict[str, list[float]] = {}
+    level = {run: median(list(by_node_then.values())) for run, by_node_then in at.items()}
+    comparable: dict[str, list[float]] = {}
     for node, by_run in recent.items():
         # of a run that the node took no part in all are others; one of its alone has none, and no level (NaN)
         without = {run: median([value for other, value in at[run].items() if other != node]) for run in by_node[node]}
         others = {run: value for run, value in (level | without).items() if not math.isnan(value)}
         runs, levels = np.array(list(others)), np.array(list(others.values()))
         near = {run: _near(runs, levels, run) for run in by_run}
-        made[node] = [value * typical / near[run] if ratios else value + typical - near[run] for run, value in by_run.items()]
-    return made
+        comparable[node] = [value * typical / near[run] if ratios else value + typical - near[run] for run, value in by_run.items()]
+    return comparable
 
 
 def _near(runs: NDArray[np.int64], levels: Array, run: int) -> float:
@@ -223,17 +223,17 @@ def _near(runs: NDArray[np.int64], levels: Array, run: int) -> float:
     return median(levels[nearest[away[nearest] > 0][:NEAR_RUNS]])
 
 
-def failures(trends: Trends, text: str) -> list[Failure]:
+def failures(medians: RunMedians, text: str) -> list[Failure]:
     """Return the points whose samples were not ok, newest run first; `text` is looked for in the reason, any case."""
-    found = []
-    for run in reversed(trends.runs):
+    failures_found = []
+    for run in reversed(medians.runs):
         for point, (ok, bad, reason, entry) in run.points.items():
             if bad and text.lower() in reason.lower():
-                found.append(Failure(run.run_id, entry, point, bad, ok + bad, reason))
-    return found
+                failures_found.append(Failure(run.run_id, entry, point, bad, ok + bad, reason))
+    return failures_found
 
 
-def told(store: Store, shown: Trends, text: str) -> list[Failure]:
+def object_failures(store: Store, shown: RunMedians, text: str) -> list[Failure]:
     """Return what objects of a run said of their failure (the metric `failures`, coords message), newest run first.
 
     `text` is looked for in the message, any case. Raises StoreError.
@@ -241,20 +241,20 @@ def told(store: Store, shown: Trends, text: str) -> list[Failure]:
     runs = [run.run_id for run in shown.runs]
     table = results.load(store, suites=[shown.suite], runs=runs, columns=["run_id", "entry", "point", "metric", "coords", "value"])
     wanted = table.filter(pc.fill_null(pc.equal(table["metric"], OBJECT_FAILURES), False))
-    found = []
+    failures_found = []
     for row in wanted.to_pylist():
         message = orjson.loads(row["coords"] or "{}").get("message")
         if message is not None and text.lower() in message.lower() and row["value"]:
-            found.append(Failure(row["run_id"], row["entry"], row["point"], round(row["value"]), None, message))
-    return sorted(found, key=lambda each: each.run, reverse=True)
+            failures_found.append(Failure(row["run_id"], row["entry"], row["point"], round(row["value"]), None, message))
+    return sorted(failures_found, key=lambda failure: failure.run, reverse=True)
 
 
-def runs_for_nodes(trends: Trends) -> int:
+def runs_for_nodes(medians: RunMedians) -> int:
     """Return how many of the newest runs tell one node from the others; 0 where too few nodes are in use.
 
     A node that none of the newest NEWEST runs used is in use no more, and no reason to read on.
     """
-    used = [set(run.env.get("nodes", "").split(" | ")) - {""} for run in reversed(trends.runs[-NODE_RUNS:])]
+    used = [set(run.env.get("nodes", "").split(" | ")) - {""} for run in reversed(medians.runs[-NODE_RUNS:])]
     wanted = dict.fromkeys(set[str]().union(*used[:NEWEST]), NODE_VALUES)
     if len(wanted) < FEWEST_NODES:
         return 0
@@ -273,9 +273,9 @@ def overview(series: Sequence[Series], newest: int = NEWEST) -> Array:
     +10 %), NaN where it was not measured.
     """
     rows = []
-    for each in series:
-        shown = each.value[-newest:]
-        first = each.value.size - shown.size
-        reference = next((level.value for level in each.levels if level.end > first), float("nan"))
+    for one in series:
+        shown = one.value[-newest:]
+        first = one.value.size - shown.size
+        reference = next((level.value for level in one.levels if level.end > first), float("nan"))
         rows.append(shown / reference - 1 if reference else np.full(shown.size, np.nan))
     return np.array(rows) if rows else np.empty((0, 0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from perfdag.trends import SeriesInfo, settings
+from perfdag.trends import SeriesInfo, point_settings
 
 _Settings = dict[str, str]
 
@@ -24,9 +24,11 @@ def match(left: Iterable[SeriesInfo], right: Iterable[SeriesInfo]) -> tuple[dict
         if not changed:
             continue
         known = {_rest(flat, changed): point for point, flat in b[entry].items() if point not in shared}
-        found = {point: known[rest] for point, flat in a[entry].items() if point not in shared and (rest := _rest(flat, changed)) in known}
-        if found:
-            pairs |= found
+        answers = {
+            point: known[rest] for point, flat in a[entry].items() if point not in shared and (rest := _rest(flat, changed)) in known
+        }
+        if answers:
+            pairs |= answers
             differs |= {f"{entry}.{name}": values for name, values in changed.items()}
     return pairs, dict(sorted(differs.items()))
 
@@ -35,18 +37,18 @@ def _by_entry(series: Iterable[SeriesInfo]) -> dict[str, dict[str, _Settings]]:
     points = {info.point: info for info in series}
     entries: dict[str, dict[str, _Settings]] = {}
     for point, info in points.items():
-        entries.setdefault(info.entry, {})[point] = settings(info)
+        entries.setdefault(info.entry, {})[point] = point_settings(info)
     return entries
 
 
 def _changed(a: list[_Settings], b: list[_Settings]) -> dict[str, tuple[str, str]]:
     """Names whose one value in A is not their one value in B; `-` where a side does not know the name."""
-    found = {}
+    differs = {}
     for name in sorted({name for flat in (*a, *b) for name in flat}):
         before, after = ({flat.get(name, "-") for flat in side} for side in (a, b))
         if len(before) == len(after) == 1 and before != after:
-            found[name] = (before.pop(), after.pop())
-    return found
+            differs[name] = (before.pop(), after.pop())
+    return differs
 
 
 def _rest(flat: _Settings, changed: dict[str, tuple[str, str]]) -> tuple[tuple[str, str], ...]:

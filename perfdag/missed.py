@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import orjson
 
 from perfdag.alerts import Alert
-from perfdag.rollup import trends
+from perfdag.rollup import read_run_medians
 from perfdag.store import NotStoredError, Store
 from perfdag.trends import RunInfo
 
@@ -75,7 +75,7 @@ def overdue(store: Store, suite: str, hours: float, cluster: str, now: datetime 
     """
     now = now or datetime.now(UTC)
     known = watch(store, suite, cluster, now)
-    scheduled = [run for run in trends(store, suite).runs if run.trigger == "cron"]
+    scheduled = [run for run in read_run_medians(store, suite).runs if run.trigger == "cron"]
     last = newest(scheduled, cluster)
     if last is not None:
         said, alert = f"the newest scheduled run, {last.run_id}, is younger than {hours:g} h", stale(suite, last, hours, now)

@@ -77,7 +77,7 @@ STATUSES = ("ok", "failed", "invalid", "missing", "skipped")
 ID_COLUMNS = ("series_id", "sample_id")
 """Text columns of which about every value is another."""
 
-DICTIONARY_COLUMNS = tuple(each.name for each in SAMPLES if pa.types.is_string(each.type) and each.name not in ID_COLUMNS)
+DICTIONARY_COLUMNS = tuple(column.name for column in SAMPLES if pa.types.is_string(column.type) and column.name not in ID_COLUMNS)
 """Text columns with few distinct values; read dictionary-encoded they cost a few bytes a row."""
 
 
@@ -127,7 +127,7 @@ def read_rows(data: bytes, schema: pa.Schema = SAMPLES) -> pa.Table:
 
 def _encoded(schema: pa.Schema) -> pa.Schema:
     text = pa.dictionary(pa.int32(), pa.string())
-    return pa.schema([pa.field(each.name, text if each.name in DICTIONARY_COLUMNS else each.type) for each in schema])
+    return pa.schema([pa.field(column.name, text if column.name in DICTIONARY_COLUMNS else column.type) for column in schema])
 
 
 def _selected(key: str, suites: Sequence[str] | None, months: Sequence[str] | None, runs: Sequence[str] | None) -> bool:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from perfdag.months import VERSION, key_of
 from perfdag.results import SAMPLES, read_rows
 from perfdag.store import Store, StoreError
-from perfdag.trends import COLUMNS, Month, RunInfo, SeriesInfo, Trends, add, matrix
+from perfdag.trends import COLUMNS, MonthlyRollup, RunInfo, RunMedians, SeriesInfo, add_run, merge_months
 
 
 def suites(store: Store) -> list[str]:
@@ -25,7 +25,7 @@ def suites(store: Store) -> list[str]:
     return sorted({key.split("/")[1].removeprefix("suite=") for key in store.list("results") if key.count("/") == 3})
 
 
-def trends(store: Store, suite: str, *, write_back: bool = True) -> Trends:
+def read_run_medians(store: Store, suite: str, *, write_back: bool = True) -> RunMedians:
     """Read the run medians of a suite, by roll-ups where they are up to date; runs of `ab` are left out.
 
     Months whose roll-up lacks runs are written back (best effort, where `write_back`). Damaged files are named in
@@ -38,7 +38,7 @@ def trends(store: Store, suite: str, *, write_back: bool = True) -> Trends:
             stored.setdefault(key.split("/")[2].removeprefix("month="), {})[run_id] = key
     present = set(store.list(f"rollups/suite={suite}"))
     wanted = [key for month in sorted(stored) if (key := key_of(suite, month)) in present]
-    months = {month: Month() for month in stored}
+    months = {month: MonthlyRollup() for month in stored}
     for key, data in store.get_many(wanted):
         with contextlib.suppress(pa.ArrowInvalid, OSError, ValueError, KeyError, TypeError):
             months[key.rpartition("=")[2].removesuffix(".parquet")] = _read(data)
@@ -47,17 +47,17 @@ def trends(store: Store, suite: str, *, write_back: bool = True) -> Trends:
         if _complete(store, months[month], runs, damaged) and write_back:
             with contextlib.suppress(StoreError):
                 store.put(key_of(suite, month), _write(months[month]))
-    return matrix(suite, [months[month] for month in sorted(months)], {r for runs in stored.values() for r in runs}, damaged)
+    return merge_months(suite, [months[month] for month in sorted(months)], {r for runs in stored.values() for r in runs}, damaged)
 
 
-def _complete(store: Store, month: Month, stored: dict[str, str], damaged: list[str]) -> bool:
+def _complete(store: Store, month: MonthlyRollup, stored: dict[str, str], damaged: list[str]) -> bool:
     """Read into a month the runs that it lacks; says whether there were any, all of them whole."""
     missing = [key for run_id, key in sorted(stored.items()) if run_id not in month.runs]
     schema = pa.schema([SAMPLES.field(name) for name in COLUMNS])
     changed, refused = False, list[str]()
     for key, data in store.get_many(missing):
         try:
-            refused += add(month, read_rows(data, schema))
+            refused += add_run(month, read_rows(data, schema))
             changed = True
         except (pa.ArrowInvalid, OSError):
             damaged.append(key)
@@ -65,7 +65,7 @@ def _complete(store: Store, month: Month, stored: dict[str, str], damaged: list[
     return changed and not refused
 
 
-def _write(month: Month) -> bytes:
+def _write(month: MonthlyRollup) -> bytes:
     envs = {repr(run.env): run.env for run in month.runs.values()}
     number = {text: i for i, text in enumerate(envs)}
     points: dict[tuple[str, str], int] = {}
@@ -80,7 +80,7 @@ def _write(month: Month) -> bytes:
         "points": list(points),
         "runs": runs,
         "envs": list(envs.values()),
-        "series": [list(asdict(each).values()) for each in month.series.values()],
+        "series": [list(asdict(info).values()) for info in month.series.values()],
     }
     table = pa.concat_tables(month.rows) if month.rows else _empty()
     table = table.replace_schema_metadata({b"perfdag": orjson.dumps(about)})
@@ -96,7 +96,7 @@ def _empty() -> pa.Table:
     return pa.schema(list(zip(names, types, strict=True))).empty_table()
 
 
-def _read(data: bytes) -> Month:
+def _read(data: bytes) -> MonthlyRollup:
     # read_table would import pyarrow.dataset, and that pandas: longer than all the rest
     table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
     about = orjson.loads(table.schema.metadata[b"perfdag"])
@@ -111,5 +111,5 @@ def _read(data: bytes) -> Month:
             for ok, bad, error, which in states:
                 points.update({about["points"][i][0]: (ok, bad, error, about["points"][i][1]) for i in which})
         runs[run_id] = RunInfo(run_id, started, trigger, cluster, about["envs"][env], points)
-    series = {each[0]: SeriesInfo(*each) for each in about["series"]}
-    return Month(runs, series, [table.replace_schema_metadata(None)])
+    series = {columns[0]: SeriesInfo(*columns) for columns in about["series"]}
+    return MonthlyRollup(runs, series, [table.replace_schema_metadata(None)])

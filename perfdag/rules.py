@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from perfdag.cases import Rules
 from perfdag.checks import Check, checks_of
 from perfdag.document import BadDocument, Document, Problem, parse_document, read_document
-from perfdag.findings import Accepted
+from perfdag.findings import Acknowledgement
 from perfdag.runs import load_plan
 from perfdag.store import NotStoredError, Store, StoreError
 from perfdag.suite import load
@@ -37,7 +37,7 @@ class Acks(BaseModel):
     acks: list[Ack] = []
 
 
-def read_acks(file: str | None, store: Store) -> tuple[list[Accepted], str]:
+def read_acks(file: str | None, store: Store) -> tuple[list[Acknowledgement], str]:
     """Return the acknowledgements and the file's name: `file`, else ./acks.yaml, else acks.yaml of the store, else none.
 
     Raises BadDocument, StoreError.
@@ -48,7 +48,7 @@ def read_acks(file: str | None, store: Store) -> tuple[list[Accepted], str]:
     return accepted, url if accepted else ACKS
 
 
-def stored_acks(store: Store) -> tuple[list[Accepted], str]:
+def stored_acks(store: Store) -> tuple[list[Acknowledgement], str]:
     """Return the acknowledgements of the store and where they are, or would be. Raises BadDocument, StoreError."""
     try:
         return _accepted(parse_document(store.get(ACKS).decode(errors="replace"), store.url(ACKS))), store.url(ACKS)
@@ -56,7 +56,7 @@ def stored_acks(store: Store) -> tuple[list[Accepted], str]:
         return [], store.url(ACKS)
 
 
-def nightly(store: Store, checks: list[Check]) -> Rules:
+def unattended_rules(store: Store, checks: list[Check]) -> Rules:
     """Return what a run that nobody watches is held against: acknowledgements of the store that cannot be read count as none.
 
     What is wrong with them becomes an alert of the gate. Raises StoreError.
@@ -68,7 +68,7 @@ def nightly(store: Store, checks: list[Check]) -> Rules:
     return Rules(checks, accepted, file)
 
 
-def put_acks(store: Store, file: str) -> list[Accepted]:
+def put_acks(store: Store, file: str) -> list[Acknowledgement]:
     """Check a file of acknowledgements and put it into the store in place of the one there. Raises BadDocument, StoreError."""
     document = read_document(file)
     accepted = _accepted(document)
@@ -76,14 +76,14 @@ def put_acks(store: Store, file: str) -> list[Accepted]:
     return accepted
 
 
-def _accepted(document: Document) -> list[Accepted]:
+def _accepted(document: Document) -> list[Acknowledgement]:
     data = document.data if document.data is not None else {}
-    given = {"acks": data} if isinstance(data, list) else data
+    content = {"acks": data} if isinstance(data, list) else data
     try:
-        model = Acks.model_validate(given)
+        model = Acks.model_validate(content)
     except ValidationError as error:
-        raise BadDocument([_problem(document, each, isinstance(data, list)) for each in error.errors()]) from None
-    return [Accepted(a.series, a.run, a.reason, a.until.isoformat() if a.until else "") for a in model.acks]
+        raise BadDocument([_problem(document, problem, isinstance(data, list)) for problem in error.errors()]) from None
+    return [Acknowledgement(a.series, a.run, a.reason, a.until.isoformat() if a.until else "") for a in model.acks]
 
 
 def _problem(document: Document, error: Mapping[str, Any], bare: bool) -> Problem:

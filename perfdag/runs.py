@@ -25,7 +25,7 @@ def variants(store: Store, plan: Plan) -> list[Plan]:
     return [plan, load_plan(store, plan.options["other"])] if plan.trigger == "ab" else [plan]
 
 
-def continued(plan: Plan, root: str) -> str:
+def resume_command(plan: Plan, root: str) -> str:
     """The command that goes on with a run where it was begun. `root`: its store as it is called here, which may be nothing there."""
     verb = "ab" if plan.trigger == "ab" else "submit" if plan.where else "run"
     words = f"perfdag {verb} --resume {plan.run_id[:-1] + 'a' if verb == 'ab' else plan.run_id}"  # either variant names the pair
@@ -35,13 +35,13 @@ def continued(plan: Plan, root: str) -> str:
     return f"{words} --store {'FOLDER' if root.startswith('claim://') else root}" if root else words
 
 
-def elsewhere(plan: Plan, cluster: str | None, root: str) -> str | None:
+def resume_obstacle(plan: Plan, cluster: str | None, root: str) -> str | None:
     """Why a run that has samples in the store `root` cannot go on upon this cluster (its name, None where that is not known); None: it can."""
     if not plan.where:
         verb = "ab" if plan.trigger == "ab" else "run"
         into = ", with the folder that it was measured into" if root.startswith("claim://") else ""
         why = f"run {plan.run_id} was measured by `perfdag {verb}`, and samples of a cluster are not its"
-        return f"{why}; continue it there{into}: {continued(plan, root)}"
+        return f"{why}; continue it there{into}: {resume_command(plan, root)}"
     there = plan.where.get("cluster")
     if there and cluster and there != cluster:
         return f"run {plan.run_id} was measured on another cluster (uid of its kube-system {there}, here {cluster}); continue it there"

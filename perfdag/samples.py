@@ -13,7 +13,7 @@ from perfdag.store import Store
 
 
 @dataclass
-class Part:
+class SampleRecord:
     """One sample. `rows` are measurements with unit and direction filled in; `texts` what the tools said; times are UTC ISO text."""
 
     point: str
@@ -42,24 +42,24 @@ class Part:
         return orjson.dumps({"schema": 1, **vars(self)}, option=orjson.OPT_SORT_KEYS)
 
 
-def read_part(data: bytes) -> Part:
+def read_sample(data: bytes) -> SampleRecord:
     """A part from its JSON. Raises ValueError where it is damaged."""
     raw = orjson.loads(data)
     if not isinstance(raw, dict):
         raise ValueError("a part is a mapping")
     raw.pop("schema", None)
     try:
-        return Part(**raw)
+        return SampleRecord(**raw)
     except TypeError as error:
         raise ValueError(str(error)) from None
 
 
-def row(benchmark: Benchmark[Any], measured: Measurement) -> dict[str, Any]:
+def as_row(benchmark: Benchmark[Any], measured: Measurement) -> dict[str, Any]:
     """A measurement with what the benchmark declares of its metric. Raises KeyError for an undeclared metric, ValueError for NaN."""
     if measured.value != measured.value:
         raise ValueError(f"{measured.metric} is not a number")
     metric = benchmark.metric(measured.metric)
-    made: dict[str, Any] = {
+    columns: dict[str, Any] = {
         "metric": metric.name,
         "stat": measured.stat,
         "value": float(measured.value),
@@ -68,17 +68,17 @@ def row(benchmark: Benchmark[Any], measured: Measurement) -> dict[str, Any]:
         "headline": metric.headline and measured.subject is None,
     }
     if measured.coords:
-        made["coords"] = dict(measured.coords)
+        columns["coords"] = dict(measured.coords)
     if measured.n is not None:
-        made["n"] = measured.n
+        columns["n"] = measured.n
     if measured.subject is not None:
-        made["subject"] = measured.subject
-    return made
+        columns["subject"] = measured.subject
+    return columns
 
 
 def headline(rows: Sequence[Mapping[str, Any]]) -> float | None:
     """Value of the first headline row of a sample; None where it has none."""
-    return next((each["value"] for each in rows if each["headline"]), None)
+    return next((as_row["value"] for as_row in rows if as_row["headline"]), None)
 
 
 def relative_precision(values: Sequence[float]) -> float | None:
@@ -97,17 +97,17 @@ def run_folder(run_id: str) -> str:
     return f"runs/{run_id}"
 
 
-def part_key(run_id: str, name: str) -> str:
+def sample_key(run_id: str, name: str) -> str:
     """Key of a part; `name` as Plan.key gives it."""
     return f"runs/{run_id}/parts/{name}.json"
 
 
-def stored_parts(store: Store, run_id: str) -> set[str]:
+def stored_samples(store: Store, run_id: str) -> set[str]:
     """Names of the parts of a run that are stored."""
     return {key.rpartition("/")[2].removesuffix(".json") for key in store.list(f"runs/{run_id}/parts")}
 
 
-def forget_damaged(store: Store, run_id: str) -> list[str]:
+def delete_damaged_samples(store: Store, run_id: str) -> list[str]:
     """Remove the parts of a run that cannot be read, so that going on with it measures them again; returns their names.
 
     Every part is read, which takes about as long as collecting them. Raises StoreError.
@@ -115,7 +115,7 @@ def forget_damaged(store: Store, run_id: str) -> list[str]:
     damaged = []
     for key, data in store.get_many(store.list(f"runs/{run_id}/parts")):
         try:
-            read_part(data)
+            read_sample(data)
         except ValueError:
             damaged.append(key)
     for key in damaged:

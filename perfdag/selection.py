@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from perfdag.document import nearest
 from perfdag.results import SAMPLES, read_rows
-from perfdag.rollup import trends
+from perfdag.rollup import read_run_medians
 from perfdag.store import NotStoredError, Store
 
 KEYS = ("suite", "month", "run", "since", "until", "newest")
@@ -37,12 +37,12 @@ class Selection:
 
 def stored_runs(store: Store) -> list[tuple[str, str]]:
     """(run id, suite) of every run with results, oldest first. Raises StoreError."""
-    found = []
+    runs = []
     for key in store.list("results"):
         parts = key.split("/")
         if len(parts) == 4 and key.endswith(".parquet"):
-            found.append((parts[3].removesuffix(".parquet"), parts[1].removeprefix("suite=")))
-    return sorted(found)
+            runs.append((parts[3].removesuffix(".parquet"), parts[1].removeprefix("suite=")))
+    return sorted(runs)
 
 
 def select(store: Store, words: str, suite: str | None = None) -> Selection:
@@ -52,7 +52,7 @@ def select(store: Store, words: str, suite: str | None = None) -> Selection:
 
     Raises SelectionError where there is none, with the nearest names; StoreError.
     """
-    stored = [each for each in stored_runs(store) if suite is None or each[1] == suite]
+    stored = [run for run in stored_runs(store) if suite is None or run[1] == suite]
     if words.startswith("baseline:"):
         return baseline(store, words.removeprefix("baseline:"), suite)
     if not stored:
@@ -60,9 +60,9 @@ def select(store: Store, words: str, suite: str | None = None) -> Selection:
         raise SelectionError(f"store {store.root} has no results{of}: run a suite, or `perfdag collect RUN`")
     if "=" in words:
         return _conditions(store, words, stored)
-    found = re.fullmatch(r"last(?:~(\d+))?", words)
-    if found:
-        return _last(store, words, stored, int(found[1] or 0))
+    last = re.fullmatch(r"last(?:~(\d+))?", words)
+    if last:
+        return _last(store, words, stored, int(last[1] or 0))
     return _one(store, words, stored)
 
 
@@ -90,16 +90,18 @@ def _last(store: Store, words: str, stored: list[tuple[str, str]], back: int) ->
     raise SelectionError(f"{words}: suite {suite} has {whole} runs")
 
 
-def one(store: Store, words: str, suite: str | None = None) -> tuple[str, str]:
+def select_one(store: Store, words: str, suite: str | None = None) -> tuple[str, str]:
     """Return (run id, suite) of the one run that the words name. Raises SelectionError."""
-    found = select(store, words, suite)
-    if len(found.runs) != 1:
-        raise SelectionError(f"{words}: {len(found.runs)} runs; name one of them")
-    return found.runs[0], found.suite
+    selection = select(store, words, suite)
+    if len(selection.runs) != 1:
+        raise SelectionError(f"{words}: {len(selection.runs)} runs; name one of them")
+    return selection.runs[0], selection.suite
 
 
 def _one(store: Store, words: str, stored: list[tuple[str, str]]) -> Selection:
-    matching = [each for each in stored if each[0] == words] or [each for each in stored if each[0].startswith(words)]
+    matching = [run_and_suite for run_and_suite in stored if run_and_suite[0] == words] or [
+        run_and_suite for run_and_suite in stored if run_and_suite[0].startswith(words)
+    ]
     if len(matching) == 1:
         run, suite = matching[0]
         if trigger(store, suite, run) == "ab":
@@ -119,36 +121,36 @@ def _one(store: Store, words: str, stored: list[tuple[str, str]]) -> Selection:
 
 
 def _conditions(store: Store, words: str, stored: list[tuple[str, str]]) -> Selection:
-    asked = dict(_pair(each) for each in re.split(r"[\s,]+", words.strip()))
+    conditions = dict(_pair(condition) for condition in re.split(r"[\s,]+", words.strip()))
     kept = []
     for run, suite in stored:
         day = f"{run[:4]}-{run[4:6]}-{run[6:8]}"
         if (
-            suite == asked.get("suite", suite)
-            and day.startswith(asked.get("month", ""))
-            and fnmatch.fnmatchcase(run, asked.get("run", "*"))
-            and asked.get("since", "") <= day
-            and day <= asked.get("until", "9999")
+            suite == conditions.get("suite", suite)
+            and day.startswith(conditions.get("month", ""))
+            and fnmatch.fnmatchcase(run, conditions.get("run", "*"))
+            and conditions.get("since", "") <= day
+            and day <= conditions.get("until", "9999")
         ):
             kept.append((run, suite))
     suites = sorted({suite for _, suite in kept})
     if not kept:
         known = sorted({suite for _, suite in stored})
-        hint = nearest(asked["suite"], known) if asked.get("suite", known[0]) not in known else ""
+        hint = nearest(conditions["suite"], known) if conditions.get("suite", known[0]) not in known else ""
         raise SelectionError(f"{words}: no run fits{hint}; suites: {', '.join(known)}; {_extent(stored)}")
     if len(suites) > 1:
         raise SelectionError(f"{words}: runs of several suites ({', '.join(suites)}); add suite=NAME")
     runs = _whole(store, suites[0], [run for run, _ in kept])
     if not runs:
         raise SelectionError(f"{words}: only runs of `perfdag ab` and runs that confirm others fit")
-    if "newest" in asked:
-        runs = runs[-int(asked["newest"]) :]
+    if "newest" in conditions:
+        runs = runs[-int(conditions["newest"]) :]
     return Selection(words, suites[0], tuple(runs))
 
 
 def _whole(store: Store, suite: str, runs: list[str]) -> list[str]:
     """Leave out variants and confirming runs; a damaged run stays, so that it is named later."""
-    history = trends(store, suite)
+    history = read_run_medians(store, suite)
     known = {run.run_id: run.trigger for run in history.runs}
     damaged = {key.rpartition("/")[2].removesuffix(".parquet") for key in history.damaged}
     return [run for run in runs if (run in known and known[run] not in PARTIAL) or run in damaged]
@@ -165,7 +167,7 @@ def _day(run: str) -> str:
 def _pair(word: str) -> tuple[str, str]:
     key, equals, value = word.partition("=")
     if not equals or key not in KEYS:
-        raise SelectionError(f"{word}: a condition is one of {', '.join(f'{each}=...' for each in KEYS)}{nearest(key, KEYS)}")
+        raise SelectionError(f"{word}: a condition is one of {', '.join(f'{known}=...' for known in KEYS)}{nearest(key, KEYS)}")
     if key in ("since", "until"):
         try:
             date.fromisoformat(value)
@@ -204,7 +206,7 @@ def baseline(store: Store, name: str, suite: str | None = None) -> Selection:
     if chosen not in suites:
         raise SelectionError(f"baseline {name} has no runs of suite {chosen}; it has {', '.join(sorted(suites))}")
     runs = suites[chosen]["runs"]
-    return Selection(f"baseline:{name}", chosen, tuple(str(each) for each in runs) if isinstance(runs, list) else ())
+    return Selection(f"baseline:{name}", chosen, tuple(str(run) for run in runs) if isinstance(runs, list) else ())
 
 
 def set_baseline(store: Store, name: str, selection: Selection, note: str = "") -> None:

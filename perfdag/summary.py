@@ -109,7 +109,7 @@ def summarise(table: pa.Table) -> list[PointState]:
             state.series.append(series[identity])
         series[identity].values.append(columns["value"][i])
     for state in points.values():
-        state.series.sort(key=lambda each: not each.headline)
+        state.series.sort(key=lambda item: not item.headline)
     return list(points.values())
 
 
@@ -121,7 +121,7 @@ def _count(state: PointState, status: str, error: str | None, noise: str | None)
         state.noise.append(noise)
 
 
-def varied(states: Iterable[PointState]) -> dict[str, str]:
+def point_labels(states: Iterable[PointState]) -> dict[str, str]:
     """Point id -> what distinguishes it from the other points of its entry: `streams=4 network.host=true`."""
     by_entry: dict[str, list[PointState]] = {}
     for state in states:
@@ -129,18 +129,18 @@ def varied(states: Iterable[PointState]) -> dict[str, str]:
     labels = {}
     for group in by_entry.values():
         flat = [{**_flat(state.params), **_flat(state.shape), **({"pair": state.pair} if state.pair else {})} for state in group]
-        every = {name for each in flat for name in each}
-        names = sorted(name for name in every if len({orjson.dumps(each.get(name)) for each in flat}) > 1)
-        for state, each in zip(group, flat, strict=True):
-            labels[state.point] = " ".join(f"{name}={_word(each.get(name))}" for name in names if name in each)
+        every = {name for settings in flat for name in settings}
+        names = sorted(name for name in every if len({orjson.dumps(settings.get(name)) for settings in flat}) > 1)
+        for state, settings in zip(group, flat, strict=True):
+            labels[state.point] = " ".join(f"{name}={_word(settings.get(name))}" for name in names if name in settings)
     return labels
 
 
 def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    made: dict[str, Any] = {}
-    for key, each in value.items():
-        made.update(_flat(each, f"{prefix}{key}.") if isinstance(each, dict) else {f"{prefix}{key}": each})
-    return made
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        flat.update(_flat(item, f"{prefix}{key}.") if isinstance(item, dict) else {f"{prefix}{key}": item})
+    return flat
 
 
 def _word(value: Any) -> str:

@@ -14,13 +14,13 @@ import pyarrow.compute as pc
 from perfdag import results
 from perfdag.checks import Check
 from perfdag.comparison import full_name
-from perfdag.findings import Accepted, accepted_from
+from perfdag.findings import Acknowledgement, accepted_start
 from perfdag.selection import SelectionError, baseline
 from perfdag.stats.changes import change_points
 from perfdag.stats.percentiles import TooFewSamplesError, percentile
 from perfdag.stats.robust import Array, median
 from perfdag.store import Store
-from perfdag.trends import COLUMNS, SeriesInfo, Trends, labels, of_table
+from perfdag.trends import COLUMNS, RunMedians, SeriesInfo, labels, medians_of_rows
 from perfdag.tuning import covers
 from perfdag.units import short
 
@@ -28,7 +28,7 @@ OPERATORS = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greate
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ThresholdResult:
     """How a rule stands for one series of a run; `info` is None where the run has no series that the rule names."""
 
     rule: Check
@@ -44,18 +44,18 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Past:
+class References:
     """What ratios are of: the history up to the run, its accepted levels, named baselines; `damaged` collects files left out."""
 
     store: Store
-    history: Trends
-    accepted: Sequence[Accepted]
+    history: RunMedians
+    accepted: Sequence[Acknowledgement]
     damaged: list[str]
 
 
-def judge(past: Past, table: pa.Table, rules: Sequence[Check]) -> Iterator[Outcome]:
+def judge_thresholds(past: References, table: pa.Table, rules: Sequence[Check]) -> Iterator[ThresholdResult]:
     """Yield how each threshold stands for each series of the run's rows that it covers. Raises StoreError."""
-    tonight = of_table(table, past.history.suite)
+    tonight = medians_of_rows(table, past.history.suite)
     tell = labels([*past.history.series, *tonight.series])  # the names that changes and absences of the same series go by
     for rule in rules:
         if rule.op is None:
@@ -63,12 +63,12 @@ def judge(past: Past, table: pa.Table, rules: Sequence[Check]) -> Iterator[Outco
         covered = [(i, info) for i, info in enumerate(tonight.series) if covers(rule, info)]
         if not covered:
             why = _skipped(table, rule)
-            yield Outcome(rule, None, rule.words(), "skipped" if why else "absent", why or "the run has no value of it")
+            yield ThresholdResult(rule, None, rule.words(), "skipped" if why else "absent", why or "the run has no value of it")
             continue
         try:
             reference = _reference(past, rule)
         except SelectionError as error:
-            yield from (Outcome(rule, info, full_name(info, tell), "absent", str(error)) for _, info in covered)
+            yield from (ThresholdResult(rule, info, full_name(info, tell), "absent", str(error)) for _, info in covered)
             continue
         for i, info in covered:
             name = full_name(info, tell)
@@ -76,12 +76,12 @@ def judge(past: Past, table: pa.Table, rules: Sequence[Check]) -> Iterator[Outco
                 limit = _limit(past, reference, rule, info, name)
                 measured = _measured(table, rule, info, float(tonight.value[i, 0]))
             except (TooFewSamplesError, SelectionError) as error:
-                yield Outcome(rule, info, name, "absent", str(error))
+                yield ThresholdResult(rule, info, name, "absent", str(error))
                 continue
             holds = bool(OPERATORS[rule.op](measured, limit))
             what = f"p{rule.percentile:g} " if rule.percentile else ""
             text = f"{what}{short(measured, info.unit)} {'holds' if holds else 'breaks'} {rule.op} {short(limit, info.unit)}"
-            yield Outcome(rule, info, name, "ok" if holds else "failed", text)
+            yield ThresholdResult(rule, info, name, "ok" if holds else "failed", text)
 
 
 def _skipped(table: pa.Table, rule: Check) -> str | None:
@@ -103,14 +103,14 @@ def _measured(table: pa.Table, rule: Check, info: SeriesInfo, middle: float) -> 
     rows = table.filter(pc.fill_null(pc.and_(same, ok), False))
     of_stat = pc.equal(rows["stat"], info.stat)
     # pods or devices have a value each, whatever statistic of them the series is
-    each = pc.is_valid(rows["subject"])
-    wanted = (pc.and_(each, of_stat), pc.and_(each, pc.equal(rows["stat"], "value")), of_stat)
-    chosen = next((found for mask in wanted if (found := rows.filter(mask)).num_rows), rows.slice(0, 0))
+    has_subject = pc.is_valid(rows["subject"])
+    wanted = (pc.and_(has_subject, of_stat), pc.and_(has_subject, pc.equal(rows["stat"], "value")), of_stat)
+    chosen = next((matching for mask in wanted if (matching := rows.filter(mask)).num_rows), rows.slice(0, 0))
     values: Array = chosen["value"].to_numpy().astype(np.float64)
     return percentile(values, rule.percentile / 100).value
 
 
-def _reference(past: Past, rule: Check) -> Trends | None:
+def _reference(past: References, rule: Check) -> RunMedians | None:
     """Return the run medians of the baseline that a rule names, None where it names none. Raises SelectionError where it is absent."""
     if rule.baseline is None:
         return None
@@ -120,23 +120,23 @@ def _reference(past: Past, rule: Check) -> Trends | None:
     past.damaged.extend(key for key in damaged if key not in past.damaged)
     if not rows.num_rows:
         raise SelectionError(f"baseline {rule.baseline} has no readable rows{': ' + ', '.join(damaged) if damaged else ''}")
-    return of_table(rows, chosen.suite)
+    return medians_of_rows(rows, chosen.suite)
 
 
-def _limit(past: Past, reference: Trends | None, rule: Check, info: SeriesInfo, name: str) -> float:
+def _limit(past: References, reference: RunMedians | None, rule: Check, info: SeriesInfo, name: str) -> float:
     """Return the threshold in the metric's unit. Raises SelectionError where what it is a ratio of has no value."""
     if rule.value is not None:
         return rule.value
     ratio = rule.ratio or 1.0
     if reference is not None:
-        found = [i for i, each in enumerate(reference.series) if each.key == info.key]
-        if not found:
+        positions = [i for i, series in enumerate(reference.series) if series.key == info.key]
+        if not positions:
             raise SelectionError(f"baseline {rule.baseline} has no value of it")
-        return ratio * median(reference.value[found[0]])
+        return ratio * median(reference.value[positions[0]])
     history = past.history
-    at = next((i for i, each in enumerate(history.series) if each.series_id == info.series_id), None)
+    at = next((i for i, series in enumerate(history.series) if series.series_id == info.series_id), None)
     values = history.value[at, :-1] if at is not None else np.array([])
-    values = values[accepted_from(history, name, info.series_id, past.accepted) :]
+    values = values[accepted_start(history, name, info.series_id, past.accepted) :]
     values = values[np.isfinite(values)]
     if not values.size:
         raise SelectionError("no earlier run has a value of it")

@@ -109,7 +109,7 @@ class RunInfo:
 
 
 @dataclass
-class Trends:
+class RunMedians:
     """Run medians of a suite: arrays of shape (series, runs), oldest run first, NaN where a series was not measured.
 
     `low` and `high` are the range of fewer than six repetitions, the interval of the median from six on; `n` counts them.
@@ -131,17 +131,17 @@ class Trends:
                 return i
         raise KeyError(run_id)
 
-    def keep(self, columns: Sequence[int]) -> Trends:
+    def keep(self, columns: Sequence[int]) -> RunMedians:
         """Only some runs; series that none of them has are dropped."""
         value = self.value[:, columns]
         rows = np.flatnonzero(np.isfinite(value).any(axis=1)) if len(columns) else np.array([], dtype=np.int64)
         runs, series = [self.runs[i] for i in columns], [self.series[i] for i in rows]
         low, high, n = self.low[:, columns][rows], self.high[:, columns][rows], self.n[:, columns][rows]
-        return Trends(self.suite, runs, series, value[rows], low, high, n, self.damaged)
+        return RunMedians(self.suite, runs, series, value[rows], low, high, n, self.damaged)
 
 
 @dataclass
-class Month:
+class MonthlyRollup:
     """Runs of one month of a suite: rows (run, series, median, low, high, n) and what runs and series are."""
 
     runs: dict[str, RunInfo] = field(default_factory=dict)
@@ -149,15 +149,15 @@ class Month:
     rows: list[pa.Table] = field(default_factory=list)
 
 
-def of_table(table: pa.Table, suite: str) -> Trends:
+def medians_of_rows(table: pa.Table, suite: str) -> RunMedians:
     """Return the run medians of rows already read (one or several runs)."""
-    month = Month()
+    month = MonthlyRollup()
     for run_id in pc.unique(table["run_id"]).to_pylist():
-        add(month, table.filter(pc.equal(table["run_id"], run_id)))
-    return matrix(suite, [month], set(month.runs), [])
+        add_run(month, table.filter(pc.equal(table["run_id"], run_id)))
+    return merge_months(suite, [month], set(month.runs), [])
 
 
-def add(month: Month, table: pa.Table) -> list[str]:
+def add_run(month: MonthlyRollup, table: pa.Table) -> list[str]:
     """Add one run's rows to a month; returns what of it is left out: series in another unit than the runs before have."""
     if not table.num_rows:
         return []
@@ -165,7 +165,7 @@ def add(month: Month, table: pa.Table) -> list[str]:
     month.runs[run.run_id] = run
     if run.trigger == "ab":
         return []
-    rows = table.filter(measured(table))
+    rows = table.filter(is_measured(table))
     which, ids = codes(rows["series_id"])
     firsts = pa.array(np.unique(which, return_index=True)[1], pa.int64())
     units = dict(zip(rows["series_id"].take(firsts).to_pylist(), rows["unit"].take(firsts).to_pylist(), strict=True))
@@ -183,7 +183,7 @@ def _two_units(run_id: str, info: SeriesInfo, unit: str) -> str:
     return f"run {run_id}: {info.entry} {info.name} in {unit}, in {info.unit} before"
 
 
-def measured(table: pa.Table) -> pa.ChunkedArray:
+def is_measured(table: pa.Table) -> pa.ChunkedArray:
     """Say which rows are values to analyse: ok, not a warm-up, of the whole sample and not of one pod or device."""
     ok = pc.and_(pc.equal(table["status"], "ok"), pc.equal(table["phase"], "measure"))
     return pc.fill_null(pc.and_(pc.and_(ok, pc.is_valid(table["value"])), pc.is_null(table["subject"])), False)
@@ -191,7 +191,7 @@ def measured(table: pa.Table) -> pa.ChunkedArray:
 
 def _infos(rows: pa.Table) -> list[SeriesInfo]:
     """What the series of some rows are, one for each row."""
-    names = [each.name for each in fields(SeriesInfo)]
+    names = [column.name for column in fields(SeriesInfo)]
     columns = [rows[name].to_pylist() for name in names]
     texts, flags = columns[:-1], columns[-1]
     return [
@@ -200,7 +200,7 @@ def _infos(rows: pa.Table) -> list[SeriesInfo]:
     ]
 
 
-def grouped(which: NDArray[np.int64], values: Array) -> tuple[NDArray[np.int64], list[Array]]:
+def group_values(which: NDArray[np.int64], values: Array) -> tuple[NDArray[np.int64], list[Array]]:
     """Return the groups' numbers and each group's values, sorted."""
     order = np.lexsort((values, which))
     which, values = which[order], values[order]
@@ -211,16 +211,16 @@ def grouped(which: NDArray[np.int64], values: Array) -> tuple[NDArray[np.int64],
 def _medians(rows: pa.Table, run_id: str) -> pa.Table:
     """Median, low and high of each series of one run."""
     which, names = codes(rows["series_id"])
-    groups, values = grouped(which, rows["value"].to_numpy().astype(np.float64))
+    groups, values = group_values(which, rows["value"].to_numpy().astype(np.float64))
     low, high, middle = [], [], []
-    for each in values:
-        ranks = median_ranks(each.size) if each.size >= INTERVAL_FROM else None
-        a, b = (ranks[0] - 1, ranks[1] - 1) if ranks else (0, each.size - 1)
-        half = each.size // 2
-        middle.append(float(each[half]) if each.size % 2 else float(each[half - 1] + each[half]) / 2)
-        low.append(float(each[a]))
-        high.append(float(each[b]))
-    count = [each.size for each in values]
+    for repetitions in values:
+        ranks = median_ranks(repetitions.size) if repetitions.size >= INTERVAL_FROM else None
+        a, b = (ranks[0] - 1, ranks[1] - 1) if ranks else (0, repetitions.size - 1)
+        half = repetitions.size // 2
+        middle.append(float(repetitions[half]) if repetitions.size % 2 else float(repetitions[half - 1] + repetitions[half]) / 2)
+        low.append(float(repetitions[a]))
+        high.append(float(repetitions[b]))
+    count = [repetitions.size for repetitions in values]
     columns = {
         "run_id": pa.array([run_id] * len(groups), pa.string()),
         "series_id": pa.array([names[g] for g in groups], pa.string()),
@@ -266,10 +266,10 @@ def _points(table: pa.Table) -> dict[str, tuple[int, int, str, str]]:
     return points
 
 
-def matrix(suite: str, months: Sequence[Month], stored: set[str], damaged: list[str]) -> Trends:
+def merge_months(suite: str, months: Sequence[MonthlyRollup], stored: set[str], damaged: list[str]) -> RunMedians:
     """Spread the rows of all months into (series, runs); runs whose file is gone are left out."""
-    found = {run_id: run for month in months for run_id, run in month.runs.items() if run_id in stored}
-    runs = sorted((run for run in found.values() if run.trigger != "ab"), key=lambda run: run.run_id)
+    known = {run_id: run for month in months for run_id, run in month.runs.items() if run_id in stored}
+    runs = sorted((run for run in known.values() if run.trigger != "ab"), key=lambda run: run.run_id)
     about: dict[str, SeriesInfo] = {}
     for month in months:
         other = {name for name, info in month.series.items() if name in about and about[name].unit != info.unit}
@@ -288,19 +288,19 @@ def matrix(suite: str, months: Sequence[Month], stored: set[str], damaged: list[
         table = pa.concat_tables(tables)
         which_run, run_ids = codes(table["run_id"])
         which_series, series_ids = codes(table["series_id"])
-        j = np.array([column.get(each, -1) for each in run_ids] or [-1])[which_run]
-        i = np.array([row[each] for each in series_ids] or [-1])[which_series]
+        j = np.array([column.get(name, -1) for name in run_ids] or [-1])[which_run]
+        i = np.array([row[name] for name in series_ids] or [-1])[which_series]
         kept = j >= 0
         for array, name in ((value, "value"), (low, "low"), (high, "high"), (n, "n")):
             array[i[kept], j[kept]] = numbers(table[name])[kept]
-    return Trends(suite, runs, series, value, low, high, n, damaged)
+    return RunMedians(suite, runs, series, value, low, high, n, damaged)
 
 
 def _order(info: SeriesInfo) -> tuple[Any, ...]:
     return (info.canary, not info.headline, info.entry, info.point, info.metric, info.stat, info.coords)
 
 
-def settings(info: SeriesInfo) -> dict[str, str]:
+def point_settings(info: SeriesInfo) -> dict[str, str]:
     """What a point was measured with, flat: parameters, shape keys with dots, its pair of hosts."""
     flat = dict(flatten(orjson.loads(info.params or "{}"))) | dict(flatten(orjson.loads(info.shape or "{}")))
     return flat | ({"pair": info.pair} if info.pair else {})
@@ -311,11 +311,11 @@ def labels(series: Iterable[SeriesInfo]) -> dict[str, str]:
     points = {info.point: info for info in series}
     entries: dict[str, dict[str, dict[str, str]]] = {}
     for point, info in points.items():
-        entries.setdefault(info.entry, {})[point] = settings(info)
-    made = {}
+        entries.setdefault(info.entry, {})[point] = point_settings(info)
+    texts = {}
     for group in entries.values():
         names = sorted({name for flat in group.values() for name in flat})
         varied = [name for name in names if len({flat.get(name) for flat in group.values()}) > 1]
         for point, flat in group.items():
-            made[point] = " ".join(f"{name}={flat[name]}" for name in varied if name in flat)
-    return made
+            texts[point] = " ".join(f"{name}={flat[name]}" for name in varied if name in flat)
+    return texts

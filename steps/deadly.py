@@ -19,7 +19,7 @@ from perfdag.kube import Kube
 from perfdag.pairs import together
 from perfdag.plan import Plan
 from perfdag.points import Point
-from perfdag.samples import Part, now, part_key, run_folder, stored_parts
+from perfdag.samples import SampleRecord, now, run_folder, sample_key, stored_samples
 from perfdag.steps.place import Here
 from perfdag.steps.pods import ATTEMPT, explain, selector
 from perfdag.store import Store
@@ -114,19 +114,19 @@ def in_turn(plan: Plan, samples: Sequence[int], left: Collection[int], attempt: 
     return [position for group in groups for position in group]
 
 
-def pass_over(here: Here, store: Store, plan: Plan, index: int, deadly: Deadly) -> dict[int, Part]:
+def pass_over(here: Here, store: Store, plan: Plan, index: int, deadly: Deadly) -> dict[int, SampleRecord]:
     """Store the samples of batch `index` that are measured no more, as failed; by their positions in the plan's order. Raises StoreError."""
-    stored, made = stored_parts(store, plan.run_id), dict[int, Part]()
+    stored, made = stored_samples(store, plan.run_id), dict[int, SampleRecord]()
     for position in plan.batches[index].samples:
         point, repetition = plan.points[plan.order[position][0]], plan.order[position][1]
         how = deadly.get(point.id, ())
         if len(how) < GANGS or plan.key(position) in stored:
             continue
         moment = now()
-        part = Part(point.id, repetition, "failed", started_at=moment, finished_at=moment, batch=index, order_index=position)
+        part = SampleRecord(point.id, repetition, "failed", started_at=moment, finished_at=moment, batch=index, order_index=position)
         part.error = f"{len(how)} gangs ended while this point was measured, so it is measured no more: {' '.join(how[-1].split())}"
         part.benchmark_version = str(registry.get(point.benchmark).version)
         part.where = {"store": here.store, "namespace": here.namespace, "workflow_uid": here.workflow_uid}
-        store.put(part_key(plan.run_id, plan.key(position)), part.dump())
+        store.put(sample_key(plan.run_id, plan.key(position)), part.dump())
         made[position] = part
     return made

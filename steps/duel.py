@@ -13,13 +13,13 @@ from pathlib import Path
 from perfdag import benchmark as registry
 from perfdag import signals
 from perfdag.benchmark import Infrastructure
-from perfdag.duet_plan import Duel, positions, recall
+from perfdag.duet_plan import Duet, positions, stored_duet
 from perfdag.hosts import Host
 from perfdag.kube import KubeError
 from perfdag.notes import delete_note, write_note
 from perfdag.plan import Plan
 from perfdag.runs import variants
-from perfdag.samples import part_key, read_part, stored_parts
+from perfdag.samples import read_sample, sample_key, stored_samples
 from perfdag.steps import budget
 from perfdag.steps.deadly import Deadly, known, pass_over
 from perfdag.steps.gang import Gone, Hosts, Said, connect, fell_apart, join, own_host, place_for, running, ssh_config
@@ -35,9 +35,9 @@ SLACK = 120.0  # seconds beyond the longest that a round's samples may take
 _COUNTERS = ["sh", "-c", "cat /sys/fs/cgroup/cpu.stat /sys/fs/cgroup/cpuacct/cpuacct.usage 2>/dev/null; true"]
 
 
-def recalled(store: Store, plan: Plan) -> Duel:
+def recalled(store: Store, plan: Plan) -> Duet:
     """The duel that a stored plan is one side of. Raises StoreError."""
-    return recall(*variants(store, plan))
+    return stored_duet(*variants(store, plan))
 
 
 def cpu_seconds(text: str) -> float | None:
@@ -72,8 +72,8 @@ class Idle:
 def mark(store: Store, plan: Plan, samples: Sequence[int], idle: float | None) -> None:
     """Write into the samples of a round what the idle pods used; they are invalid where that is too much or not known."""
     for position in samples:
-        key = part_key(plan.run_id, plan.key(position))
-        part = read_part(store.get(key))
+        key = sample_key(plan.run_id, plan.key(position))
+        part = read_sample(store.get(key))
         part.facts["idle_cpus"] = None if idle is None else round(idle, 4)
         if part.status == "ok" and (idle is None or idle > IDLE_LIMIT):
             used = "could not be read" if idle is None else f"was {idle:.2f}, over {IDLE_LIMIT:g}"
@@ -83,21 +83,21 @@ def mark(store: Store, plan: Plan, samples: Sequence[int], idle: float | None) -
 
 def forget_unmarked(store: Store, plan: Plan, samples: Sequence[int]) -> None:
     """Remove samples of a gang that fell apart before their round was marked, and those that cannot be read: they are measured again."""
-    stored = stored_parts(store, plan.run_id)
+    stored = stored_samples(store, plan.run_id)
     for position in samples:
         name = plan.key(position)
-        if name in stored and not _marked(store.get(part_key(plan.run_id, name))):
-            store.delete(part_key(plan.run_id, name))
+        if name in stored and not _marked(store.get(sample_key(plan.run_id, name))):
+            store.delete(sample_key(plan.run_id, name))
 
 
 def _marked(data: bytes) -> bool:
     try:
-        return "idle_cpus" in read_part(data).facts
+        return "idle_cpus" in read_sample(data).facts
     except ValueError:
         return False
 
 
-def of_pairs(duel: Duel, deadly: Deadly) -> Deadly:
+def of_pairs(duel: Duet, deadly: Deadly) -> Deadly:
     """How gangs ended that measured a point, or the one that answers it in the other variant: without its pair a sample is of no use.
 
     Where a point of one pair is of another pair in the other variant, what is told does not say which of them it was: both are meant.
@@ -128,7 +128,7 @@ def lead(here: Here, store: Store, plan: Plan, number: int, attempt: int, last: 
         return fell_apart(store, [duel.a, duel.b], number, f"batch {number}, attempt {attempt}", last, error)
 
 
-def _drive(here: Here, store: Store, duel: Duel, number: int, attempt: int) -> None:
+def _drive(here: Here, store: Store, duel: Duet, number: int, attempt: int) -> None:
     shapes = {letter: plan.shape_of(number) for letter, plan in (("A", duel.a), ("B", duel.b))}
     n, family = shapes["A"].hosts.count, shapes["A"].network.family
     limit = float(duel.a.options.get("pending_limit", 600))
@@ -153,7 +153,7 @@ def _drive(here: Here, store: Store, duel: Duel, number: int, attempt: int) -> N
         mine.dismiss(measured)
 
 
-def _rounds(here: Here, store: Store, duel: Duel, number: int, mine: Hosts, others: Hosts) -> None:
+def _rounds(here: Here, store: Store, duel: Duet, number: int, mine: Hosts, others: Hosts) -> None:
     plans = {"A": duel.a, "B": duel.b}
     samples = {letter: set(plan.batches[number].samples) for letter, plan in plans.items()}
     said = Said(sum(len(each) for each in samples.values()))
@@ -162,7 +162,7 @@ def _rounds(here: Here, store: Store, duel: Duel, number: int, mine: Hosts, othe
     until = budget.deadline(store, here.run_id, duel.a)
     for letter, repetition in [("A", 0), ("B", 0), *duel.rounds()]:
         plan = plans[letter]
-        stored = stored_parts(store, plan.run_id)
+        stored = stored_samples(store, plan.run_id)
         asked = [each for each in positions(plan, repetition) if each in samples[letter] and plan.key(each) not in stored]
         if not asked:
             continue

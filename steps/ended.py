@@ -8,7 +8,7 @@ from perfdag.kube import Kube, KubeError, run
 from perfdag.notes import write_note
 from perfdag.plan import Plan
 from perfdag.runs import load_plan, variants
-from perfdag.samples import stored_parts
+from perfdag.samples import stored_samples
 from perfdag.steps.place import Here
 from perfdag.store import Store
 from perfdag.units import short_seconds
@@ -21,7 +21,7 @@ def tell(here: Here, store: Store, plan: Plan, phase: str) -> None:
 
     `phase` is Argo's. Raises StoreError.
     """
-    if phase == "Succeeded" or (plan.where.get("workflow_uid") != here.workflow_uid and stored_parts(store, plan.run_id)):
+    if phase == "Succeeded" or (plan.where.get("workflow_uid") != here.workflow_uid and stored_samples(store, plan.run_id)):
         return
 
     async def read(kube: Kube) -> Object:

@@ -14,14 +14,14 @@ import orjson
 
 from perfdag import signals
 from perfdag.benchmark import Infrastructure
-from perfdag.confirming import assigned
+from perfdag.confirming import plan_of_batch
 from perfdag.hosts import Host, LocalHost
 from perfdag.kube import Kube, KubeError
 from perfdag.notes import delete_note, write_note
 from perfdag.plan import Plan
 from perfdag.podspec import USER, VOLUME, shares
 from perfdag.points import Point
-from perfdag.samples import Part, run_folder, stored_parts
+from perfdag.samples import SampleRecord, run_folder, stored_samples
 from perfdag.shape import Shape
 from perfdag.steps import budget, peer
 from perfdag.steps.deadly import UnderWay, in_turn, known, pass_over
@@ -62,9 +62,9 @@ class Hosts:
 
 def lead(here: Here, store: Store, plan: Plan, number: int, attempt: int, last: bool) -> int:
     """Measure batch `number` of a run; 0, RETRYABLE or REFUSED where the gang fell apart. Raises StoreError, KubeError."""
-    plan, index = assigned(store, plan, number)
+    plan, index = plan_of_batch(store, plan, number)
     batch = plan.batches[index]
-    stored = stored_parts(store, plan.run_id)
+    stored = stored_samples(store, plan.run_id)
     left = [position for position in batch.samples if plan.key(position) not in stored]
     shape = plan.shape_of(index)
     said = Said(len(left))
@@ -300,7 +300,7 @@ class Said:
         """A sample begins."""
         self._under_way.began(point, repetition)
 
-    def ended(self, point: Point, part: Part) -> None:
+    def ended(self, point: Point, part: SampleRecord) -> None:
         """A sample is stored."""
         self._under_way.ended(point)
         self._done += 1

@@ -21,7 +21,7 @@ from perfdag.notes import write_note
 from perfdag.pairs import together
 from perfdag.plan import Plan
 from perfdag.points import Point
-from perfdag.samples import Part, headline, now, part_key, read_part, relative_precision, row, stored_parts
+from perfdag.samples import SampleRecord, as_row, headline, now, read_sample, relative_precision, sample_key, stored_samples
 from perfdag.shape import Shape
 from perfdag.steps.pairwise import at_once, not_together, two_of
 from perfdag.store import Store, StoreError
@@ -34,7 +34,7 @@ class Watcher(Protocol):
     """Hears of progress."""
 
     def started(self, point: Point, repetition: int) -> None: ...
-    def ended(self, point: Point, part: Part) -> None: ...
+    def ended(self, point: Point, part: SampleRecord) -> None: ...
     def passed(self, point: Point, repetition: int, why: str) -> None:
         """A sample that is not measured: stored before, or the point is precise enough."""
         ...
@@ -72,7 +72,7 @@ class Lead:
 
     def __init__(self, plan: Plan, store: Store, place: Place, watcher: Watcher, clock: Callable[[], float] = time.monotonic) -> None:
         self.plan, self.store, self.place, self.watcher, self._clock = plan, store, place, watcher, clock
-        self._stored = stored_parts(store, plan.run_id)
+        self._stored = stored_samples(store, plan.run_id)
         self._shapes = [Shape.model_validate(shape) for shape in plan.shapes]
         self._headlines: dict[int, list[float]] = {}
         self._facts: dict[str, dict[str, Any]] = {}
@@ -121,16 +121,16 @@ class Lead:
             self.watcher.passed(point, repetition, why)
         return why is not None
 
-    def _keep(self, position: int, part: Part) -> None:
+    def _keep(self, position: int, part: SampleRecord) -> None:
         index, repetition = self.plan.order[position]
         name = self.plan.key(position)
-        self.store.put(part_key(self.plan.run_id, name), part.dump())
+        self.store.put(sample_key(self.plan.run_id, name), part.dump())
         self._stored.add(name)
         self._remember(index, repetition, part)
         self.counts[part.status] = self.counts.get(part.status, 0) + 1
         self.watcher.ended(self.plan.points[index], part)
 
-    def _group(self, group: Sequence[int], batch: int) -> list[Part]:
+    def _group(self, group: Sequence[int], batch: int) -> list[SampleRecord]:
         """The samples of a group, measured at once; one that had not the company it claims is invalid."""
         if len(group) == 1:
             return [self._sample(group[0], batch)]
@@ -152,13 +152,13 @@ class Lead:
         """Take up the value of a stored sample where precision is asked; False where it cannot be read and is measured again."""
         if self.plan.points[index].until is not None and "-w" not in name:
             try:
-                part = read_part(self.store.get(part_key(self.plan.run_id, name)))
+                part = read_sample(self.store.get(sample_key(self.plan.run_id, name)))
             except ValueError:
                 return False
             self._remember(index, part.repetition, part)
         return True
 
-    def _remember(self, index: int, repetition: int, part: Part) -> None:
+    def _remember(self, index: int, repetition: int, part: SampleRecord) -> None:
         value = headline(part.rows)
         if repetition > 0 and part.status == "ok" and value is not None:
             self._headlines.setdefault(index, []).append(value)
@@ -171,7 +171,7 @@ class Lead:
 
     # -- one sample -----------------------------------------------------------------------------
 
-    def _sample(self, position: int, batch: int) -> Part:
+    def _sample(self, position: int, batch: int) -> SampleRecord:
         index, repetition = self.plan.order[position]
         point, attempt = self.plan.points[index], 1
         while True:
@@ -188,9 +188,9 @@ class Lead:
         part.batch, part.order_index, part.attempt = batch, position, attempt
         return part
 
-    def _attempt(self, point: Point, repetition: int) -> Part:
+    def _attempt(self, point: Point, repetition: int) -> SampleRecord:
         shape = self._shapes[point.shape]
-        part = Part(point.id, repetition, "ok", started_at=now(), where=dict(self.place.where), facts=dict(self.place.facts))
+        part = SampleRecord(point.id, repetition, "ok", started_at=now(), where=dict(self.place.where), facts=dict(self.place.facts))
         benchmark: Benchmark[Any] = registry.get(point.benchmark)
         part.benchmark_version = str(benchmark.version)
         guard = noise.Guard()
@@ -226,7 +226,7 @@ class Lead:
         return part
 
     def _measure(
-        self, part: Part, benchmark: Benchmark[Any], point: Point, shape: Shape, hosts: Sequence[Host], starter: Host | None
+        self, part: SampleRecord, benchmark: Benchmark[Any], point: Point, shape: Shape, hosts: Sequence[Host], starter: Host | None
     ) -> None:
         params = benchmark.Params.model_validate(point.params)
         with _scratch() as scratch:
@@ -250,9 +250,9 @@ class Lead:
         measured = benchmark.parse(output, params)
         if not measured:
             raise Failed(f"{benchmark.name} yielded no value", output.texts)
-        part.rows = [row(benchmark, each) for each in measured]
+        part.rows = [as_row(benchmark, each) for each in measured]
 
-    def _provenance(self, part: Part, hosts: Sequence[Host]) -> None:
+    def _provenance(self, part: SampleRecord, hosts: Sequence[Host]) -> None:
         for host in hosts:
             if host.name not in self._facts:
                 self._facts[host.name] = host.facts()
@@ -266,7 +266,7 @@ class Lead:
 
     def _canary(self, batch: int) -> None:
         before = noise.moment()
-        part = Part("canary", 0, "ok", started_at=now(), batch=batch, benchmark_version="1", where=dict(self.place.where))
+        part = SampleRecord("canary", 0, "ok", started_at=now(), batch=batch, benchmark_version="1", where=dict(self.place.where))
         values = noise.canary()
         part.rows = noise.canary_rows(values, 0.0)
         refused = [name for name, value in values.items() if value is None]
@@ -278,15 +278,15 @@ class Lead:
         while (name := f"canary-b{batch}n{self._canaries}") in self._stored:
             self._canaries += 1
         part.repetition = self._canaries
-        self.store.put(part_key(self.plan.run_id, name), part.dump())
+        self.store.put(sample_key(self.plan.run_id, name), part.dump())
         self._stored.add(name)
         self._canaries += 1
 
 
-def _keep_values(part: Part, benchmark: Benchmark[Any], error: SampleError) -> None:
+def _keep_values(part: SampleRecord, benchmark: Benchmark[Any], error: SampleError) -> None:
     """Rows of what was read all the same; a value that is no row is said beside the reason, and costs nothing more."""
     try:
-        part.rows = [row(benchmark, each) for each in error.measurements]
+        part.rows = [as_row(benchmark, each) for each in error.measurements]
     except Exception as fault:
         part.error, part.rows = f"{part.error}; {type(fault).__name__}: {fault}", []
 

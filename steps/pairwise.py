@@ -10,7 +10,7 @@ from datetime import datetime
 from perfdag.hosts import Host
 from perfdag.pairs import Pair
 from perfdag.processes import descendants
-from perfdag.samples import Part
+from perfdag.samples import SampleRecord
 
 OVERLAP = 0.5  # least part of a sample's time that each companion shares
 
@@ -21,7 +21,7 @@ def two_of(hosts: Sequence[Host], pair: Pair) -> list[Host]:
     return [ranked[pair.first], ranked[pair.second]]
 
 
-def at_once(samples: Sequence[Callable[[], Part]], halt: Callable[[], None]) -> list[Part]:
+def at_once(samples: Sequence[Callable[[], SampleRecord]], halt: Callable[[], None]) -> list[SampleRecord]:
     """Run samples side by side and return their parts in order; raises what one of them raises, once all have ended.
 
     An interrupt calls `halt` and ends every process below this one, or it would wait for samples that nobody keeps.
@@ -38,12 +38,12 @@ def at_once(samples: Sequence[Callable[[], Part]], halt: Callable[[], None]) -> 
             raise
 
 
-def not_together(parts: Sequence[Part]) -> list[str | None]:
+def not_together(parts: Sequence[SampleRecord]) -> list[str | None]:
     """For each sample why it had not the company it claims: a companion was not measured, or hardly at the same time. None: it had."""
     return [_alone(part, [each for each in parts if each is not part]) for part in parts]
 
 
-def _alone(part: Part, others: Sequence[Part]) -> str | None:
+def _alone(part: SampleRecord, others: Sequence[SampleRecord]) -> str | None:
     asked = f"{len(others) + 1} pairs were to be measured at once"
     start, end = _times(part)
     for other in others:
@@ -56,5 +56,5 @@ def _alone(part: Part, others: Sequence[Part]) -> str | None:
     return None
 
 
-def _times(part: Part) -> tuple[datetime, datetime]:
+def _times(part: SampleRecord) -> tuple[datetime, datetime]:
     return datetime.fromisoformat(part.started_at), datetime.fromisoformat(part.finished_at)

@@ -14,8 +14,8 @@ from perfdag.kube import Kube, KubeError, run
 from perfdag.notes import write_note
 from perfdag.plan import Plan, make_plan, read_plan
 from perfdag.podspec import LABEL, Context, account_of, claim_spec, host_port, patch, priority_class, shared_claim, shares
-from perfdag.runs import elsewhere, variants
-from perfdag.samples import forget_damaged, run_folder, stored_parts
+from perfdag.runs import resume_obstacle, variants
+from perfdag.samples import delete_damaged_samples, run_folder, stored_samples
 from perfdag.shape import Shape
 from perfdag.steps import budget
 from perfdag.steps.facts import cluster_facts, cluster_name
@@ -136,7 +136,7 @@ def step(here: Here, out: Path, environment: Mapping[str, str]) -> Plan:
     store = here.open()
     plan = plan_of(here, store, environment)
     plans = variants(store, plan)
-    if any(stored_parts(store, each.run_id) for each in plans) and (why := elsewhere(plan, run(cluster_name), here.store)):
+    if any(stored_samples(store, each.run_id) for each in plans) and (why := resume_obstacle(plan, run(cluster_name), here.store)):
         raise refuse(why)  # before anything of that run is changed
     for each in plans:
         store.delete(f"{run_folder(each.run_id)}/notes")
@@ -191,14 +191,14 @@ def kept(store: Store, plans: list[Plan]) -> set[str]:
     Parts that cannot be read are removed. Raises StoreError.
     """
     if len(plans) == 1:
-        forget_damaged(store, plans[0].run_id)
-        return stored_parts(store, plans[0].run_id)
+        delete_damaged_samples(store, plans[0].run_id)
+        return stored_samples(store, plans[0].run_id)
     from perfdag.steps.duel import forget_unmarked
 
     done = []
     for plan in plans:
         forget_unmarked(store, plan, range(len(plan.order)))
-        stored = stored_parts(store, plan.run_id)
+        stored = stored_samples(store, plan.run_id)
         done.append({number for number, batch in enumerate(plan.batches) if all(plan.key(each) in stored for each in batch.samples)})
     a = plans[0]
     return {a.key(position) for number in done[0] & done[1] for position in a.batches[number].samples}

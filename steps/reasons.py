@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from perfdag.confirming import assigned
+from perfdag.confirming import plan_of_batch
 from perfdag.kube import Kube, run
 from perfdag.notes import write_note
 from perfdag.plan import Plan
@@ -32,7 +32,7 @@ class InStore:
             return
         if batch >= len(self._plan.batches) and "confirmed" not in self._plan.options:
             self._plan = load_plan(self._store, self._plan.run_id)
-        plan, index = assigned(self._store, self._plan, batch)
+        plan, index = plan_of_batch(self._store, self._plan, batch)
         write_note(self._store, plan.run_id, f"batch-{index}", "failed", reason, [index])
 
 

@@ -6,14 +6,14 @@ import orjson
 
 from perfdag.checks import checks_of
 from perfdag.collect import collect
-from perfdag.confirming import assigned, begin, numbers
+from perfdag.confirming import confirming_batches, plan_of_batch, store_confirming_plans
 from perfdag.gate import check
 from perfdag.kube import run
 from perfdag.notes import write_note
 from perfdag.plan import Plan
-from perfdag.rules import nightly
+from perfdag.rules import unattended_rules
 from perfdag.runs import load_plan
-from perfdag.samples import run_folder, stored_parts
+from perfdag.samples import run_folder, stored_samples
 from perfdag.steps.place import Here
 from perfdag.steps.plan import FANS, batch_objects, create_each, shape_of
 from perfdag.store import Store
@@ -30,12 +30,12 @@ def step(here: Here, out: Path) -> list[str]:
         confirming = planned(store, plan)
     else:
         collect(store, plan)
-        found = check(store, plan.suite, plan.run_id, nightly(store, checks_of(plan.suite_text))).confirm
-        confirming = begin(store, plan, {each.point for each in found}) if found else []
+        found = check(store, plan.suite, plan.run_id, unattended_rules(store, checks_of(plan.suite_text))).confirm
+        confirming = store_confirming_plans(store, plan, {each.point for each in found}) if found else []
     made = outputs(store, plan, confirming)
     wanted = {number: batch_objects(shape_of(plan, number), here, plan, number) for name in FANS for number in made[name]}
     for number, (status, reason) in run(lambda kube: create_each(kube, here, plan, wanted)).items():
-        again, index = assigned(store, plan, number)
+        again, index = plan_of_batch(store, plan, number)
         write_note(store, again.run_id, f"batch-{index}", status, reason, [index])
         made = {name: [each for each in left if each != number] for name, left in made.items()}
     out.mkdir(parents=True, exist_ok=True)
@@ -59,10 +59,10 @@ def planned(store: Store, plan: Plan) -> list[Plan]:
 
 def outputs(store: Store, plan: Plan, confirming: list[Plan]) -> dict[str, list[int]]:
     """The batches that Argo fans out over, in the order of the confirming runs."""
-    stored = {each.run_id: stored_parts(store, each.run_id) for each in confirming}
+    stored = {each.run_id: stored_samples(store, each.run_id) for each in confirming}
     left = [
         number
-        for number, made, index in numbers(plan, confirming)
+        for number, made, index in confirming_batches(plan, confirming)
         if any(made.key(position) not in stored[made.run_id] for position in made.batches[index].samples)
     ]
     return {"batches": left, "duels": []}

@@ -16,11 +16,11 @@ from perfdag.cli.cluster_run import NotInstalled, View, installed
 from perfdag.cli.standing import Counter, Standing
 from perfdag.cli.step import _tell
 from perfdag.cli.submit import describe, follow
-from perfdag.duet_plan import on_cluster, prepare
+from perfdag.duet_plan import on_cluster, prepare_duet
 from perfdag.kube import Kube, KubeError
 from perfdag.plan import make_plan
 from perfdag.podspec import STOOD
-from perfdag.samples import Part
+from perfdag.samples import SampleRecord
 from perfdag.steps.plan import step
 from perfdag.steps.pods import Pod
 from perfdag.store import S3Store, StoreError, open_store
@@ -272,7 +272,7 @@ def podgroups(place: Place) -> Iterator[None]:
 @pytest.mark.slow
 def test_a_gang_of_volcano_has_its_pod_group_until_the_run_is_deleted(place: Place, podgroups: None, tmp_path: Path) -> None:
     text = SUITE.replace("benchmark: command,", "benchmark: command, name: one, scheduler: volcano, hosts: {count: 3},")
-    duel = on_cluster(prepare(loads(text), loads(text, settings=["one.env.X=x"]), ("a", "b"), 8))
+    duel = on_cluster(prepare_duet(loads(text), loads(text, settings=["one.env.X=x"]), ("a", "b"), 8))
     for fan, members, plans in (("batches", 3, [make_plan(loads(text))]), ("duels", 6, [duel.a, duel.b])):
         for each in plans:
             open_store(place.store).put(f"runs/{each.run_id}/plan.json", each.dump())
@@ -465,7 +465,7 @@ def test_samples_that_until_does_not_need_are_done_and_those_it_may_need_take_no
         index, repetition = plan.order[position]
         value = 1.0 if precise else float(repetition)
         rows = [{"metric": "wall_time", "value": value, "unit": "s", "headline": True}]
-        part = Part(plan.points[index].id, repetition, "ok", rows=rows)
+        part = SampleRecord(plan.points[index].id, repetition, "ok", rows=rows)
         store.put(f"runs/{plan.run_id}/parts/{plan.key(position)}.json", part.dump())
 
     certain = [at for at, (index, repetition) in enumerate(plan.order) if repetition <= plan.points[index].repetitions]
@@ -534,7 +534,7 @@ def test_pairs_measured_at_once_share_their_expected_time(tmp_path: Path) -> Non
 
 
 def test_a_watch_of_an_ab_counts_both_variants_and_names_the_one_under_way(tmp_path: Path) -> None:
-    store, duel = open_store(str(tmp_path)), on_cluster(prepare(loads(SUITE), loads(SUITE), ("a", "b"), 8))
+    store, duel = open_store(str(tmp_path)), on_cluster(prepare_duet(loads(SUITE), loads(SUITE), ("a", "b"), 8))
     for plan in (duel.a, duel.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
 

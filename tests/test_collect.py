@@ -7,7 +7,7 @@ import orjson
 from perfdag import suite
 from perfdag.collect import gather
 from perfdag.plan import make_plan
-from perfdag.samples import Part, now, part_key
+from perfdag.samples import SampleRecord, now, sample_key
 from perfdag.store import FolderStore
 
 KIND = {"kubelet": "v1.34.4", "type": "m5.large"}
@@ -24,8 +24,8 @@ def test_rows_name_the_cluster_and_the_kinds_of_node_they_used(tmp_path: Path) -
     plan = make_plan(suite.loads("name: s\nentries:\n  - {benchmark: command, params: {argv: ['true']}}\n"))
     plan.where = WHERE
     store = FolderStore(str(tmp_path))
-    part = Part(plan.points[0].id, 1, "ok", started_at=now(), finished_at=now(), nodes=["node-a", "node-b"], env={"kernel": "6.1"})
-    store.put(part_key(plan.run_id, plan.key(0)), part.dump())
+    part = SampleRecord(plan.points[0].id, 1, "ok", started_at=now(), finished_at=now(), nodes=["node-a", "node-b"], env={"kernel": "6.1"})
+    store.put(sample_key(plan.run_id, plan.key(0)), part.dump())
     table, _ = gather(store, plan)
     assert orjson.loads(table["env"].to_pylist()[0]) == {
         "kernel": "6.1",

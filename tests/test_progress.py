@@ -16,7 +16,7 @@ import pytest
 from perfdag import suite
 from perfdag.cli.progress import Progress
 from perfdag.plan import SAMPLE_OVERHEAD, make_plan
-from perfdag.samples import Part
+from perfdag.samples import SampleRecord
 
 SUITE = """name: shown
 repetitions: 2
@@ -92,7 +92,7 @@ def test_the_time_left_follows_what_samples_take(monkeypatch: pytest.MonkeyPatch
     assert progress.left() == pytest.approx(4 * expected)
     progress.started(plan.points[0], 1)
     clock[0] += 3 * expected
-    progress.ended(plan.points[0], Part(plan.points[0].id, 1, "ok"))
+    progress.ended(plan.points[0], SampleRecord(plan.points[0].id, 1, "ok"))
     assert progress.left() == pytest.approx(3 * 3 * expected), "three are left, and each takes three times what was expected"
     progress.passed(plan.points[1], 1, "stored before")
     assert progress.left() == pytest.approx(2 * 3 * expected)

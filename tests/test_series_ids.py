@@ -8,19 +8,28 @@ import pytest
 from perfdag import benchmark, suite
 from perfdag.collect import gather
 from perfdag.plan import Plan, make_plan
-from perfdag.samples import Part, now, part_key, row
+from perfdag.samples import SampleRecord, as_row, now, sample_key
 from perfdag.store import FolderStore
 
 RECORDED = Path(__file__).parent / "recorded/series_ids.json"
 """Point and series ids by benchmark and `metric stat coords`, recorded with version 1 of the schema."""
+
+RDMA = "permutations: {explicit: [{network.host: true}]}, "
+NEEDS = {
+    "resnet50-overhead": "params: {wrapper: [nice]}, ",
+    "command": "params: {argv: ['true']}, ",
+    "rdma-latency": RDMA,
+    "rdma-bandwidth": RDMA,
+}
+"""What a benchmark needs beyond its defaults."""
 
 COORDS = ({}, {"direction": "read", "message_bytes": 4096})
 
 
 def series_ids(store: FolderStore, name: str) -> dict[str, str]:
     """Return the ids of one point of a benchmark and of its rows: every metric, two statistics, two sets of coordinates."""
-    argv = "params: {argv: ['true']}, " if name == "command" else ""
-    plan = make_plan(suite.loads(f"name: ids\nentries:\n  - {{benchmark: {name}, {argv}repetitions: 1}}\n"))
+    entry = f"{{benchmark: {name}, {NEEDS.get(name, '')}repetitions: 1}}"
+    plan = make_plan(suite.loads(f"name: ids\nentries:\n  - {entry}\n"))
     store_sample(store, plan, name)
     table, _ = gather(store, plan)
     columns = [table[column].to_pylist() for column in ("metric", "stat", "coords", "series_id")]
@@ -31,13 +40,15 @@ def series_ids(store: FolderStore, name: str) -> dict[str, str]:
 def store_sample(store: FolderStore, plan: Plan, name: str) -> None:
     measured = benchmark.get(name)
     rows = [
-        row(measured, benchmark.Measurement(metric.name, 1.0, stat=stat, coords=coords))
+        as_row(measured, benchmark.Measurement(metric.name, 1.0, stat=stat, coords=coords))
         for metric in measured.metrics
         for stat in ("value", "p99")
         for coords in COORDS
     ]
-    record = Part(plan.points[0].id, 1, "ok", rows=rows, started_at=now(), finished_at=now(), benchmark_version=str(measured.version))
-    store.put(part_key(plan.run_id, plan.key(0)), record.dump())
+    record = SampleRecord(
+        plan.points[0].id, 1, "ok", rows=rows, started_at=now(), finished_at=now(), benchmark_version=str(measured.version)
+    )
+    store.put(sample_key(plan.run_id, plan.key(0)), record.dump())
 
 
 @pytest.mark.parametrize("name", benchmark.names())

@@ -7,11 +7,11 @@ import pytest
 
 from perfdag.cli import main
 from perfdag.cli.cluster_run import Installed
-from perfdag.confirming import begin
-from perfdag.duet_plan import on_cluster, prepare
+from perfdag.confirming import store_confirming_plans
+from perfdag.duet_plan import on_cluster, prepare_duet
 from perfdag.kube import KubeError
 from perfdag.plan import Plan, make_plan
-from perfdag.samples import Part, part_key
+from perfdag.samples import SampleRecord, sample_key
 from perfdag.store import FolderStore, StoreError
 from perfdag.suite import loads
 
@@ -88,7 +88,7 @@ def put(store: FolderStore, run_id: str, where: dict[str, Any] | None = None, me
     plan.where = {"namespace": "bench", "cluster": "k8s-1"} if where is None else where
     store.put(f"runs/{run_id}/plan.json", plan.dump())
     if measured:
-        store.put(part_key(run_id, plan.key(0)), Part(plan.points[0].id, 1, "ok").dump())
+        store.put(sample_key(run_id, plan.key(0)), SampleRecord(plan.points[0].id, 1, "ok").dump())
     return plan
 
 
@@ -117,9 +117,9 @@ def test_on_a_claim_its_workflow_tells_the_run(wanted: str, cluster: type[Cluste
 def test_where_no_workflow_is_left_the_store_knows_the_last_run(cluster: type[Cluster], store: FolderStore) -> None:
     plan = put(store, ID)
     assert resume("last") == 0
-    begin(store, plan, {plan.points[0].id})
+    store_confirming_plans(store, plan, {plan.points[0].id})
     assert resume("last") == 0, "what confirms a run is measured with it"
-    duel = on_cluster(prepare(loads(SUITE), loads(SUITE), ("a", "b"), 8))
+    duel = on_cluster(prepare_duet(loads(SUITE), loads(SUITE), ("a", "b"), 8))
     for each in (duel.a, duel.b):
         store.put(f"runs/{each.run_id}/plan.json", each.dump())
     assert resume(duel.b.run_id) == 0

@@ -79,18 +79,18 @@ def _one(store: object, name: str, suite: str | None, as_json: bool) -> int:
 
     from perfdag import results
     from perfdag.cli.compare import with_spread
-    from perfdag.findings import names
+    from perfdag.findings import series_names
     from perfdag.selection import baseline
     from perfdag.stats.robust import median, spread
     from perfdag.store import Store
-    from perfdag.trends import COLUMNS, of_table
+    from perfdag.trends import COLUMNS, medians_of_rows
 
     chosen = baseline(cast(Store, store), name, suite)
     damaged: list[str] = []
     table = results.load(cast(Store, store), suites=[chosen.suite], runs=list(chosen.runs), columns=list(COLUMNS), damaged=damaged)
-    trends = of_table(table, chosen.suite)
+    trends = medians_of_rows(table, chosen.suite)
     rows = []
-    for i, label in enumerate(names(trends)):
+    for i, label in enumerate(series_names(trends)):
         info, values = trends.series[i], trends.value[i]
         if info.canary:
             continue

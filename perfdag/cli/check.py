@@ -58,26 +58,26 @@ def run(args: argparse.Namespace) -> int:
     """Check; exit 0 or 3, 2 where the run is not there, 4 where the webhook did not take a message."""
     from perfdag.cases import Rules
     from perfdag.cli.compare import complain
-    from perfdag.confirm import night
+    from perfdag.confirm import check_night
     from perfdag.rules import read_acks, read_checks
-    from perfdag.selection import SelectionError, one
+    from perfdag.selection import SelectionError, select_one
     from perfdag.store import open_store
 
     store = open_store(args.store)
     try:
         if args.max_age is not None and not args.max_age > 0:
             raise SelectionError(f"--max-age {args.max_age:g}: hours, more than 0")
-        run_id, suite = one(store, args.run_id, args.suite)
+        run_id, suite = select_one(store, args.run_id, args.suite)
         here = measured_here(store, run_id)
         if args.confirm and not here:
             there = "a scheduled run measures its suspicious points again there by itself; any other: perfdag submit SUITE --only ENTRY"
             raise SelectionError(f"run {run_id} was measured on a cluster, and samples of this machine are not its; {there}")
         accepted, file = read_acks(args.acks, store)
         rules = Rules(read_checks(store, run_id, args.suite_file), accepted, file, args.max_age)
-        gate = night(store, suite, run_id, rules)
+        gate = check_night(store, suite, run_id, rules)
         if args.confirm and gate.confirm and not gate.confirmed:
             measure_again(store, gate)
-            gate = night(store, suite, run_id, rules)
+            gate = check_night(store, suite, run_id, rules)
     except SelectionError as error:
         return complain("check", error)
     reached = finish(store, gate, args, offer=here)
@@ -104,7 +104,7 @@ def finish(store: "Store", gate: "Gate", args: argparse.Namespace, *, offer: boo
 
     from perfdag import gatefiles
     from perfdag.cases import data
-    from perfdag.gate import remember
+    from perfdag.gate import store_record
 
     reached = True
     if args.webhook:
@@ -113,7 +113,7 @@ def finish(store: "Store", gate: "Gate", args: argparse.Namespace, *, offer: boo
         except gatefiles.WebhookError as error:
             print(f"perfdag check: {error}", file=sys.stderr)
             reached = False
-    remember(store, gate)
+    store_record(store, gate)
     if args.junit:
         Path(args.junit).write_bytes(gatefiles.junit(gate))
     text = gatefiles.markdown(gate)
@@ -137,16 +137,16 @@ def after_run(store: "Store", plan: "Plan", code: int) -> int:
     """
     from perfdag import gatefiles
     from perfdag.checks import checks_of
-    from perfdag.confirm import night
-    from perfdag.gate import remember
+    from perfdag.confirm import check_night
+    from perfdag.gate import store_record
     from perfdag.gated import gated
-    from perfdag.rules import nightly
+    from perfdag.rules import unattended_rules
 
     if not gated(plan):
         return code
-    gate = night(store, plan.suite, plan.run_id, nightly(store, checks_of(plan.suite_text)))
+    gate = check_night(store, plan.suite, plan.run_id, unattended_rules(store, checks_of(plan.suite_text)))
     reached = _told(gate)
-    remember(store, gate)
+    store_record(store, gate)
     store.put(f"runs/{plan.run_id}/check.xml", gatefiles.junit(gate))
     store.put(f"runs/{plan.run_id}/check.md", gatefiles.markdown(gate).encode())
     show(gate)
@@ -212,10 +212,10 @@ def measure_again(store: "Store", gate: "Gate") -> None:
     """Measure the suspicious points of a night twice more here, as runs of their own. Raises StoreError."""
     from perfdag.cli.run import _measure
     from perfdag.collect import collect
-    from perfdag.confirming import begin
+    from perfdag.confirming import store_confirming_plans
     from perfdag.runs import load_plan
 
-    for each in begin(store, load_plan(store, gate.run), {one.point for one in gate.confirm}):
-        print(f"confirm {each.run_id}: {', '.join(one.name for one in gate.confirm)}", file=sys.stderr)
+    for each in store_confirming_plans(store, load_plan(store, gate.run), {select_one.point for select_one in gate.confirm}):
+        print(f"confirm {each.run_id}: {', '.join(select_one.name for select_one in gate.confirm)}", file=sys.stderr)
         _measure(each, store)
         collect(store, each)

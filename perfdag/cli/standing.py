@@ -37,7 +37,7 @@ class Counter:
     def count(self, run_id: str | None, batches: Sequence[int] = ()) -> Standing | None:
         """Where it stands while those batches have pods; None where the store is out of reach."""
         from perfdag.runs import load_plan, variants
-        from perfdag.samples import stored_parts
+        from perfdag.samples import stored_samples
         from perfdag.store import StoreError, open_store
 
         if run_id is None or not self.root or self.root.startswith("claim://"):
@@ -47,7 +47,7 @@ class Counter:
             plans = self._plans = self._plans or variants(store, load_plan(store, run_id))
             if time.monotonic() - self._at > 3:
                 self._at = time.monotonic()
-                self._stored = {plan.run_id: stored_parts(store, plan.run_id) for plan in plans}
+                self._stored = {plan.run_id: stored_samples(store, plan.run_id) for plan in plans}
                 self._hear(store, plans[0])
             absent = [_absent(plan, self._stored.get(plan.run_id, ()), self._precise(plan)) for plan in plans]
             return _standing(plans, absent, batches)
@@ -55,13 +55,13 @@ class Counter:
 
     def _hear(self, store: "Store", plan: "Plan") -> None:
         """Take up the headlines of new samples of points that `until` repeats (no variant has one), each once. Raises StoreError."""
-        from perfdag.samples import headline, part_key, read_part
+        from perfdag.samples import headline, read_sample, sample_key
 
         repeated = {plan.key(at): index for at, (index, repetition) in enumerate(plan.order) if plan.points[index].until and repetition > 0}
         new = sorted(self._stored[plan.run_id].intersection(repeated).difference(self._heard))
-        for name, (_, data) in zip(new, store.get_many([part_key(plan.run_id, name) for name in new]), strict=True):
+        for name, (_, data) in zip(new, store.get_many([sample_key(plan.run_id, name) for name in new]), strict=True):
             with contextlib.suppress(ValueError):  # a damaged one is measured again
-                part = read_part(data)
+                part = read_sample(data)
                 self._heard[name] = (repeated[name], headline(part.rows) if part.status == "ok" else None)
 
     def _precise(self, plan: "Plan") -> set[int]:
@@ -116,9 +116,9 @@ def _current(plans: "Sequence[Plan]", absent: Sequence[list[list[int]]], batches
         if len(plans) == 1:
             plan, at = next_ones[0]
             return plan.points[plan.order[at][0]].sample(plan.order[at][1])
-        from perfdag.duet_plan import recall
+        from perfdag.duet_plan import stored_duet
 
-        turns = [("A", 0), ("B", 0), *recall(plans[0], plans[1]).rounds()]
+        turns = [("A", 0), ("B", 0), *stored_duet(plans[0], plans[1]).rounds()]
         plan, at = min(next_ones, key=lambda one: turns.index((str(one[0].variant), max(one[0].order[one[1]][1], 0))))
         return f"{plan.points[plan.order[at][0]].sample(plan.order[at][1])} of variant {plan.variant}"
     return None

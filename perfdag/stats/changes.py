@@ -71,9 +71,9 @@ def change_points(
     changes on the log scale; otherwise relative to |median|; `absolute`: in the metric's unit. `min_effect` is on the
     same footing. Fewer than 8 + 3 values: no change can be shown, the list is empty.
     """
-    given = np.asarray(values, dtype=np.float64).ravel()
-    kept = np.flatnonzero(np.isfinite(given))
-    finite = given[kept]
+    array = np.asarray(values, dtype=np.float64).ravel()
+    kept = np.flatnonzero(np.isfinite(array))
+    finite = array[kept]
     if finite.size < HEAD + tail or np.ptp(finite) == 0:
         return []
     scale = scale_for(finite, absolute)
@@ -92,11 +92,11 @@ def _proposals(x: Array, tail: int, gate: float, rng: np.random.Generator) -> li
     starts = np.array([*range(0, x.size - WINDOW, STRIDE), x.size - WINDOW])
     windows = x[starts[:, None] + np.arange(WINDOW)]
     starts, windows = starts[wide := _reach(windows) >= 0.8 * gate], windows[wide]
-    found: set[int] = set()
+    proposals: set[int] = set()
     for start in starts[_screen(windows, tail)].tolist() if starts.size else []:
-        found.update(start + k for k in _divide(x[start : start + WINDOW], 0, WINDOW, tail, rng))
+        proposals.update(start + k for k in _divide(x[start : start + WINDOW], 0, WINDOW, tail, rng))
     cuts: list[int] = []
-    for k in sorted(found):
+    for k in sorted(proposals):
         if not cuts or k - cuts[-1] >= tail:
             cuts.append(k)
     return cuts
@@ -249,9 +249,9 @@ def moved_at(values: ArrayLike, index: int, series_id: str, *, min_effect: float
 
     `index` counts the values as given. It asks whether a series moved where another one did (a canary, a relative).
     """
-    given = np.asarray(values, dtype=np.float64).ravel()
-    kept = np.flatnonzero(np.isfinite(given))
-    finite, k = given[kept], int(np.searchsorted(kept, index))
+    array = np.asarray(values, dtype=np.float64).ravel()
+    kept = np.flatnonzero(np.isfinite(array))
+    finite, k = array[kept], int(np.searchsorted(kept, index))
     if k < HEAD or finite.size - k < TAIL:
         return None
     scale = scale_for(finite)

@@ -10,4 +10,4 @@ def jain(shares: Sequence[float]) -> float:
     """
     if not shares or min(shares) < 0 or not any(shares):
         raise ValueError("fairness needs shares, none negative and one above zero")
-    return float(sum(shares) ** 2 / (len(shares) * sum(each**2 for each in shares)))
+    return float(sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares)))

@@ -31,7 +31,7 @@ def slow(values: Mapping[Link, ArrayLike], higher_is_better: bool, *, min_effect
     where it is worse than the other pairs of both its nodes, so the pairs of a slow node are not called slow links. Both must be off by
     more than `min_effect` and four robust standard deviations of the pairs among themselves. Fewer than four nodes: nobody is named.
     """
-    groups = {link: array for link, each in values.items() if (array := finite(each)).size}
+    groups = {link: array for link, array_like in values.items() if (array := finite(array_like)).size}
     nodes = sorted({name for link in groups for name in link})
     if len(nodes) < FEWEST_NODES:
         return []
@@ -41,25 +41,25 @@ def slow(values: Mapping[Link, ArrayLike], higher_is_better: bool, *, min_effect
     of = {name: [link for link in groups if name in link] for name in nodes}
     partners = min(len(links) for links in of.values())
     named = _by_median(groups, of, sign, min_effect) if partners >= 3 else _by_best(worse, of, scale, sign, min_effect)
-    bad = {name for each in named for name in each.names}
+    bad = {name for node in named for name in node.names}
     return named + _links(worse, of, bad, scale, sign, min_effect)
 
 
 def _by_median(groups: Mapping[Link, Array], of: Mapping[str, list[Link]], sign: float, min_effect: float) -> list[Slow]:
-    found = outliers({name: np.concatenate([groups[link] for link in links]) for name, links in of.items()}, min_effect=min_effect)
-    return [Slow((each.node,), each.effect) for each in found if each.effect * sign > 0]
+    off = outliers({name: np.concatenate([groups[link] for link in links]) for name, links in of.items()}, min_effect=min_effect)
+    return [Slow((outlier.node,), outlier.effect) for outlier in off if outlier.effect * sign > 0]
 
 
 def _by_best(worse: Mapping[Link, float], of: Mapping[str, list[Link]], scale: Scale, sign: float, min_effect: float) -> list[Slow]:
-    found = []
+    slow_nodes = []
     for name, links in of.items():
-        others = np.array([each for link, each in worse.items() if name not in link])
+        others = np.array([level for link, level in worse.items() if name not in link])
         if others.size < 2:
             continue
         off = min(worse[link] for link in links) - middle(others)
         if len(links) > 1 and off > max(scale.gate(min_effect), GATE * _sigma(others)):
-            found.append(Slow((name,), scale.effect(sign * off)))
-    return sorted(found, key=lambda each: -abs(each.effect))
+            slow_nodes.append(Slow((name,), scale.effect(sign * off)))
+    return sorted(slow_nodes, key=lambda node: -abs(node.effect))
 
 
 def _links(
@@ -68,13 +68,13 @@ def _links(
     off: dict[Link, float] = {}
     for link in worse:
         beside = [np.array([worse[other] for other in of[name] if other != link]) for name in link]
-        if all(each.size for each in beside):
-            off[link] = worse[link] - max(middle(each) for each in beside)
+        if all(levels.size for levels in beside):
+            off[link] = worse[link] - max(middle(levels) for levels in beside)
     good = np.array([worse[link] for link in worse if not bad.intersection(link)])
     sigma = _sigma(good) if good.size > 1 else math.inf
     limit = max(scale.gate(min_effect), GATE * sigma)
-    found = [Slow(link, scale.effect(sign * each)) for link, each in off.items() if each > limit]
-    return sorted(found, key=lambda each: -abs(each.effect))
+    slow_links = [Slow(link, scale.effect(sign * distance)) for link, distance in off.items() if distance > limit]
+    return sorted(slow_links, key=lambda item: -abs(item.effect))
 
 
 def _sigma(array: Array) -> float:

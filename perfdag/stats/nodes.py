@@ -52,9 +52,9 @@ def outliers(values: Mapping[str, ArrayLike], *, min_effect: float = 0.05) -> li
     # Residuals around a median of n are too small by about (n - 1) / n in variance.
     shrink = math.sqrt(residuals.size / max(1, residuals.size - len(groups)))
     within = 1.4826 * float(np.median(np.abs(residuals))) * shrink
-    found = []
+    named = []
     for node, level in levels.items():
-        others = np.array([each for name, each in levels.items() if name != node])
+        others = np.array([value for name, value in levels.items() if name != node])
         middle = float(np.median(others))
         between = 1.4826 * float(np.median(np.abs(others - middle)))
         n = groups[node].size
@@ -63,8 +63,8 @@ def outliers(values: Mapping[str, ArrayLike], *, min_effect: float = 0.05) -> li
         noise = max(between, known)
         off = level - middle
         if abs(off) > max(scale.gate(min_effect), GATE * noise):
-            found.append(Outlier(node, scale.effect(off), abs(off) / noise if noise else math.inf, int(n)))
-    return sorted(found, key=lambda each: -abs(each.effect))
+            named.append(Outlier(node, scale.effect(off), abs(off) / noise if noise else math.inf, int(n)))
+    return sorted(named, key=lambda outlier: -abs(outlier.effect))
 
 
 def confirming(points: int, nodes: int) -> int:

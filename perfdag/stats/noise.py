@@ -17,7 +17,7 @@ INFORMATIONAL = 0.10
 
 
 @dataclass(frozen=True, slots=True)
-class Noise:
+class Variability:
     """Relative noise of one series (0.02 is 2 %), None where there are too few values to say.
 
     `within`: median over runs of the repetitions' CV. `between`: robust noise of run medians (the floor). `nodes`:
@@ -54,9 +54,9 @@ def _t(z: float, v: int) -> float:
     return z + (z**3 + z) / (4 * v) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
 
 
-def noise_of(repetitions: Sequence[ArrayLike], by_node: Mapping[str, ArrayLike]) -> Noise:
+def variability_of(repetitions: Sequence[ArrayLike], by_node: Mapping[str, ArrayLike]) -> Variability:
     """Return the noise of a series from the repetitions of each run (oldest first) and the values of each node."""
-    runs = [array for each in repetitions if (array := finite(each)).size]
+    runs = [array for values in repetitions if (array := finite(values)).size]
     inside = finite([cv(array) for array in runs if array.size >= 3])
     medians = np.array([float(np.median(array)) for array in runs])
     within = float(np.median(inside)) if inside.size else None
@@ -70,4 +70,4 @@ def noise_of(repetitions: Sequence[ArrayLike], by_node: Mapping[str, ArrayLike])
         own = max(between**2 - 1.57 * within**2 / typical, (0.1 * between) ** 2)
         wanted = min(10, max(3, math.ceil(1.57 * within**2 / own))) if own > 0 else 10
     floor = between if between is not None and math.isfinite(between) else None
-    return Noise(within, floor, nodes, None if floor is None else detectable(floor), wanted, len(runs))
+    return Variability(within, floor, nodes, None if floor is None else detectable(floor), wanted, len(runs))

@@ -28,9 +28,9 @@ def blocks(n: int, seed: int) -> list[str]:
     """
     rng = random.Random(seed)
     first = rng.randrange(2)
-    made = [ORDERS[(first + i) % 2] for i in range(n)]
-    rng.shuffle(made)
-    return made
+    sequence = [ORDERS[(first + i) % 2] for i in range(n)]
+    rng.shuffle(sequence)
+    return sequence
 
 
 def sign_flip_p(differences: ArrayLike) -> float:
@@ -56,8 +56,8 @@ def sign_flip_p(differences: ArrayLike) -> float:
 def _signed_sums(d: Array) -> Array:
     """Return the sums of all assignments of signs, length 2**len(d)."""
     sums = np.zeros(1)
-    for each in d:
-        sums = np.concatenate([sums + each, sums - each])
+    for difference in d:
+        sums = np.concatenate([sums + difference, sums - difference])
     return sums
 
 
@@ -92,7 +92,7 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class PairedVerdict:
     """A paired result with its word after the correction for many series."""
 
     result: Paired
@@ -170,22 +170,22 @@ def benjamini_hochberg(p_values: Sequence[float], q: float = FALSE_DISCOVERIES) 
     return [i in rejected for i in range(len(p_values))]
 
 
-def judge(results: Sequence[Paired]) -> list[Judged]:
+def judge(results: Sequence[Paired]) -> list[PairedVerdict]:
     """Give each series its word: shown when p <= 1 %, the effect reaches min_effect and it survives the correction."""
     kept = benjamini_hochberg([r.p for r in results])
     return [_judge(result, survives) for result, survives in zip(results, kept, strict=True)]
 
 
-def _judge(r: Paired, survives: bool) -> Judged:
+def _judge(r: Paired, survives: bool) -> PairedVerdict:
     if r.blocks < FEWEST_BLOCKS:
-        return Judged(r, "inconclusive", f"{r.blocks} blocks: an exact p of 1 % takes at least {FEWEST_BLOCKS}")
+        return PairedVerdict(r, "inconclusive", f"{r.blocks} blocks: an exact p of 1 % takes at least {FEWEST_BLOCKS}")
     shown = r.p <= P_VALUE and survives
     if shown and abs(r.effect) >= r.min_effect:
-        return Judged(r, side(r.effect, r.better), f"p = {r.p:.2g}, {r.blocks} blocks")
+        return PairedVerdict(r, side(r.effect, r.better), f"p = {r.p:.2g}, {r.blocks} blocks")
     if -r.min_effect < r.interval.low and r.interval.high < r.min_effect:
         why = "a real but smaller effect than asked for" if shown else "the interval lies within the smallest effect"
-        return Judged(r, "no difference shown", why)
+        return PairedVerdict(r, "no difference shown", why)
     width = (r.interval.high - r.interval.low) / 2
     # The half width shrinks with the root of the blocks; half of min_effect separates zero from min_effect.
     more = min(9999, max(r.blocks + 2, math.ceil(r.blocks * (width / (r.min_effect / 2)) ** 2)))
-    return Judged(r, "inconclusive", f"p = {r.p:.2g}: about {more} blocks would narrow the interval enough")
+    return PairedVerdict(r, "inconclusive", f"p = {r.p:.2g}: about {more} blocks would narrow the interval enough")

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from perfdag.stats.robust import SIGMA_OF_MAD, Array, Spread, finite, middle, noise_floor, scale_for, spread
+from perfdag.stats.robust import SIGMA_OF_MAD, Array, Spread, finite, middle, scale_for, spread
 
 Word = Literal["better", "worse", "differs", "no difference shown", "inconclusive"]
 Better = Literal["higher", "lower", "none"]
@@ -144,14 +144,3 @@ def _word(
     if runs <= max(runs_a, runs_b):
         runs = max(runs_a, runs_b) + 1
     return "inconclusive", f"within the noise between runs: about {runs} runs a side would show it, or `perfdag ab`"
-
-
-def past_of(run_medians: ArrayLike, accepted_from: int = 0) -> Array:
-    """Return the finite run medians since the last accepted level (index `accepted_from`)."""
-    return finite(np.asarray(run_medians, dtype=np.float64)[accepted_from:])
-
-
-def floor_of(run_medians: ArrayLike, absolute: bool = False) -> float | None:
-    """Return the noise floor of a series, None below the past runs that it needs."""
-    history = finite(run_medians)
-    return noise_floor(history, absolute) if history.size >= PAST_RUNS else None

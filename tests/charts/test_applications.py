@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from perfdag.benchmark import Benchmark, Output
 from perfdag.charts.pick import chart
 from perfdag.ids import canonical
-from perfdag.samples import row
+from perfdag.samples import as_row
 from perfdag.steps.openfoam import OpenFoam, OpenFoamParams
 from perfdag.steps.rdma_bandwidth import BandwidthParams, RdmaBandwidth
 from perfdag.steps.rdma_latency import LatencyParams, RdmaLatency
@@ -21,7 +21,7 @@ RECORDED = Path(__file__).parent.parent / "recorded"
 
 
 def rows_of(benchmark: Benchmark[Any], output: Output, params: Any) -> list[dict[str, Any]]:
-    return [row(benchmark, each) for each in benchmark.parse(output, params)]
+    return [as_row(benchmark, each) for each in benchmark.parse(output, params)]
 
 
 def drawn(benchmark: str, rows: pa.Table) -> dict[str, Figure]:
@@ -55,7 +55,7 @@ def test_openfoam_scaling_has_an_ideal_line_and_efficiency() -> None:
                 {"metric": "mesh_time", "value": 0.5, "unit": "s", "better": "lower", "headline": False},
             ]
             placed = [f"node-{each}" for each in range(nodes)]
-            rows += [{**row, "nodes": placed} for row in sample("openfoam", params, repetition, values)]
+            rows += [{**as_row, "nodes": placed} for as_row in sample("openfoam", params, repetition, values)]
     figures = drawn("openfoam", table(rows))
     assert set(figures) == {"scaling", "points", "phases"}
     assert title(figures["scaling"]) == "OpenFOAM: 3.2 times as fast with 4 processes as with 1: 80 % efficient"
@@ -86,7 +86,7 @@ def test_openfoam_hosts_that_shared_a_node_are_said_to() -> None:
     for procs, nodes, seconds in ((1, 1, 8.0), (2, 2, 4.5)):
         value = {"metric": "solve_time", "value": seconds, "unit": "s", "better": "lower", "headline": True}
         made = sample("openfoam", {"size": "S", "procs": procs, "nodes": nodes}, 1, [value], shape={"hosts": {"count": nodes}})
-        rows += [{**row, "nodes": ["node-1"] * nodes} for row in made]
+        rows += [{**as_row, "nodes": ["node-1"] * nodes} for as_row in made]
     figure = drawn("openfoam", table(rows))["scaling"]
     legend = figure.axes[0].get_legend()
     assert legend is not None
@@ -98,7 +98,7 @@ def _solved(procs: int, nodes: int, seconds: float, **params: Any) -> list[dict[
     value = {"metric": "solve_time", "value": seconds, "unit": "s", "better": "lower", "headline": True}
     shape = {"hosts": {"count": nodes}}
     made = sample("openfoam", {"size": "S", "procs": procs, "nodes": nodes, **params}, 1, [value], shape=shape)
-    return [{**row, "nodes": [f"node-{each}" for each in range(nodes)]} for row in made]
+    return [{**as_row, "nodes": [f"node-{each}" for each in range(nodes)]} for as_row in made]
 
 
 def test_openfoam_scaling_is_of_the_fastest_of_the_most_processes() -> None:
@@ -110,7 +110,7 @@ def test_openfoam_scaling_is_of_the_fastest_of_the_most_processes() -> None:
 
 
 def test_openfoam_phases_are_of_the_longest_points_and_say_how_many() -> None:
-    rows = [row for i in range(20) for row in _solved(1, 1, 10.0 + i, tolerance=10.0 ** -(i + 1))]
+    rows = [as_row for i in range(20) for as_row in _solved(1, 1, 10.0 + i, tolerance=10.0 ** -(i + 1))]
     figure = drawn("openfoam", table(rows))["phases"]
     assert "29 s, n=1, the longest" in title(figure)
     assert "the 16 longest of 20 points" in " ".join(each.get_text() for each in figure.texts)
@@ -189,7 +189,7 @@ def test_rdma_latency_of_timed_and_untimed_points() -> None:
 
 
 def test_rdma_points_that_are_not_drawn_are_counted_and_the_best_is_drawn() -> None:
-    rows = [row for base in range(15, 0, -1) for row in _latencies({"gid_index": base}, "p50", base * 1e-6)]
+    rows = [as_row for base in range(15, 0, -1) for as_row in _latencies({"gid_index": base}, "p50", base * 1e-6)]
     figure = drawn("rdma-latency", table(rows))["sizes"]
     names = [each.get_gid() for each in figure.axes[0].lines if (each.get_gid() or "").startswith("median")]
     assert len(names) == 12
@@ -228,7 +228,7 @@ def test_torchbench_names_the_precision_that_was_used_unasked() -> None:
     for batch in (1, 2):
         params = TorchbenchParams(model="alexnet", device="cuda", batch_size=batch).model_dump(mode="json")
         value = {"metric": "samples_rate", "value": 10.0 * batch, "unit": "1/s", "better": "higher", "headline": False}
-        rows += [{**row, "env": canonical({"sample": {"precision": "fp16"}})} for row in sample("torchbench", params, 1, [value])]
+        rows += [{**as_row, "env": canonical({"sample": {"precision": "fp16"}})} for as_row in sample("torchbench", params, 1, [value])]
     figures = drawn("torchbench", table(rows))
     assert artist(figures["batches"], "median alexnet eval cuda fp16")
     assert any("in fp16" in each.get_text() for each in figures["points"].axes[0].get_yticklabels())

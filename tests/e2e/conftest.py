@@ -152,10 +152,10 @@ class Namespace:
 
     def stored(self, run_id: str) -> set[str]:
         """Names of the samples stored."""
-        from perfdag.samples import stored_parts
+        from perfdag.samples import stored_samples
         from perfdag.store import open_store
 
-        return {name for name in stored_parts(open_store(self.store), run_id) if not name.startswith("canary")}
+        return {name for name in stored_samples(open_store(self.store), run_id) if not name.startswith("canary")}
 
     def under_way(self, run_id: str, at_least: int = 2) -> set[str]:
         """Names of the samples stored, once there are so many."""

@@ -18,7 +18,7 @@ from perfdag.collect import collect, result_key
 from perfdag.kube import Kube
 from perfdag.plan import make_plan, new_run_id
 from perfdag.runs import load_plan
-from perfdag.samples import Part, part_key, stored_parts
+from perfdag.samples import SampleRecord, sample_key, stored_samples
 from perfdag.steps.facts import cluster_facts
 from perfdag.store import open_store
 from perfdag.suite import load
@@ -51,8 +51,8 @@ def _past(root: str, suite: Path, usual: dict[str, float]) -> None:
             point = plan.points[index]
             value = usual[point.entry] * float(rng.normal(1, 0.01))
             row = {"metric": "wall_time", "stat": "value", "value": value, "unit": "s", "better": "lower", "headline": True}
-            part = Part(point.id, repetition, "ok", rows=[row], benchmark_version="1", order_index=position)
-            store.put(part_key(plan.run_id, plan.key(position)), part.dump())
+            part = SampleRecord(point.id, repetition, "ok", rows=[row], benchmark_version="1", order_index=position)
+            store.put(sample_key(plan.run_id, plan.key(position)), part.dump())
         collect(store, plan)
 
 
@@ -97,7 +97,7 @@ def test_a_schedule_fires_and_a_step_turns_the_run_red_the_same_night(bench: Nam
     for each in plan.options["confirmed"]:
         confirming = load_plan(store, each)
         assert [point.entry for point in confirming.points] == ["slowed"]
-        assert {key for key in stored_parts(store, each) if not key.startswith("canary")} == {confirming.key(0), confirming.key(1)}
+        assert {key for key in stored_samples(store, each) if not key.startswith("canary")} == {confirming.key(0), confirming.key(1)}
         assert store.get(result_key(confirming))
     # by hand the morning after: the same answer, and nobody is told a second time
     again = bench.check("last", "--suite", "nightly", "--store", bench.store)

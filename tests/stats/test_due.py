@@ -10,7 +10,7 @@ import pytest
 from perfdag.cases import Rules
 from perfdag.checks import Check
 from perfdag.cli import main
-from perfdag.gate import check, remember
+from perfdag.gate import check, store_record
 from perfdag.missed import overdue
 from perfdag.store import Store, open_store
 from tests.apiserver import Answering, serving
@@ -62,7 +62,7 @@ def test_a_missed_night_is_told_once_and_nothing_else_of_the_newest_run(store: S
 def test_what_it_tells_leaves_what_the_gate_told(store: Store) -> None:
     nights(store, 3, lambda n, p: 1e9)
     rules = Rules([Check(metric="throughput", op=">", value=9e9)])
-    remember(store, check(store, "net", run_id(2), rules))
+    store_record(store, check(store, "net", run_id(2), rules))
     assert due(1) == 3
     assert not any(alert.fresh for alert in check(store, "net", run_id(2), rules).alerts)
 

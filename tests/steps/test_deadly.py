@@ -13,7 +13,7 @@ import pytest
 from perfdag.duet_plan import positions
 from perfdag.hosts import LocalHost
 from perfdag.plan import Plan, make_plan
-from perfdag.samples import Part, part_key, read_part, stored_parts
+from perfdag.samples import SampleRecord, read_sample, sample_key, stored_samples
 from perfdag.steps import deadly, duel, gang
 from perfdag.steps.deadly import UnderWay, killed, known
 from perfdag.steps.gang import Hosts, Said
@@ -82,9 +82,9 @@ class Cluster:
         return None
 
 
-def parts_of(cluster: Cluster, plan: Plan) -> list[Part]:
-    names = sorted(name for name in stored_parts(cluster.store, plan.run_id) if not name.startswith("canary"))
-    return [read_part(cluster.store.get(part_key(plan.run_id, name))) for name in names]
+def parts_of(cluster: Cluster, plan: Plan) -> list[SampleRecord]:
+    names = sorted(name for name in stored_samples(cluster.store, plan.run_id) if not name.startswith("canary"))
+    return [read_sample(cluster.store.get(sample_key(plan.run_id, name))) for name in names]
 
 
 @pytest.fixture

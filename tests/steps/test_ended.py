@@ -9,7 +9,7 @@ from perfdag.collect import gather
 from perfdag.kube import KubeError
 from perfdag.notes import write_note
 from perfdag.plan import make_plan
-from perfdag.samples import Part, part_key
+from perfdag.samples import SampleRecord, sample_key
 from perfdag.steps import ended
 from perfdag.store import FolderStore
 from perfdag.suite import loads
@@ -50,7 +50,7 @@ def test_what_has_no_part_and_no_other_reason_was_left_by_its_workflow(tmp_path:
     ended.tell(place(), store, plan, "Failed")
     assert gather(store, plan)[0]["error"].to_pylist() == ["workflow wf ended Failed"] * 3
     write_note(store, plan.run_id, "batch-1", "skipped", "no node has a GPU", [1])
-    store.put(part_key(plan.run_id, plan.key(0)), Part(plan.points[0].id, 1, "ok").dump())
+    store.put(sample_key(plan.run_id, plan.key(0)), SampleRecord(plan.points[0].id, 1, "ok").dump())
     rows = gather(store, plan)[0].to_pylist()
     assert [(row["status"], row["error"]) for row in rows] == [
         ("ok", None),
@@ -61,6 +61,6 @@ def test_what_has_no_part_and_no_other_reason_was_left_by_its_workflow(tmp_path:
 
 def test_a_run_that_it_was_not_let_go_on_with_is_none_of_its(tmp_path: Path) -> None:
     store, plan = FolderStore(str(tmp_path)), make_plan(loads(SUITE))
-    store.put(part_key(plan.run_id, plan.key(0)), Part(plan.points[0].id, 1, "ok").dump())
+    store.put(sample_key(plan.run_id, plan.key(0)), SampleRecord(plan.points[0].id, 1, "ok").dump())
     ended.tell(place(), store, plan, "Failed")
     assert store.list(f"runs/{plan.run_id}/notes") == []

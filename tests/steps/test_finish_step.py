@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.cases import Case
+from perfdag.cases import CheckResult
 from perfdag.cli import main
 from perfdag.results import load
 from perfdag.runs import load_plan
@@ -66,7 +66,7 @@ def test_the_rows_of_a_run_that_was_ended_say_so(store: Store, monkeypatch: pyte
 
 
 def test_a_gate_that_a_benchmark_holds_is_left_to_the_gate_of_the_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perfdag.gate.own_gates", lambda table: [Case("gate", "burst: api_p99 < 1", "failed", "was breached")])
+    monkeypatch.setattr("perfdag.gate.own_gates", lambda table: [CheckResult("gate", "burst: api_p99 < 1", "failed", "was breached")])
     assert main(["step", "finish"]) == 3
     scheduled(store)
     assert main(["step", "finish"]) == 0  # which finds nothing wrong in these rows
