@@ -1,4 +1,4 @@
-"""What rows were measured on and with, as flat text to compare; and text columns as numbers."""
+"""The environment of rows as flat text, and text columns as numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _VOLATILE = ("host", "sample", "free_bytes")
 
 
 def environment(table: pa.Table) -> dict[str, str]:
-    """Return what a run was measured on and with as flat text; several values of one key are joined by ` | `."""
+    """Return the environment of a run as flat text. Several values of one key are joined by ` |
+    `.
+    """
     values: dict[str, set[str]] = {}
     for text in _distinct(table["env"]):
         for key, value in flatten(orjson.loads(text)):
@@ -40,7 +42,9 @@ def _distinct(column: pa.ChunkedArray | pa.Array) -> list[str]:
 
 
 def flatten(value: Any, prefix: str = "") -> Iterable[tuple[str, str]]:
-    """Yield the leaves of nested facts as (dotted name, text); a list of named things uses their names."""
+    """Yield the leaves of nested facts as (dotted name, text). A list of named items uses their
+    names.
+    """
     if isinstance(value, dict):
         for key, item in value.items():
             if key not in _VOLATILE:
@@ -54,7 +58,7 @@ def flatten(value: Any, prefix: str = "") -> Iterable[tuple[str, str]]:
 
 
 def codes(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[Any]]:
-    """Return a text column as numbers and what they stand for; null is -1."""
+    """Return a text column as numbers, and the text of each number. Null is -1."""
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     one = column.unify_dictionaries().combine_chunks()
@@ -64,9 +68,10 @@ def codes(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[Any]]:
 
 
 def numbers(column: pa.ChunkedArray | pa.Array, absent: float = math.nan) -> NDArray[Any]:
-    """Return a numeric column as an array, `absent` where it is null.
+    """Return a numeric column as an array, with `absent` where it is null.
 
-    By dlpack where nothing is null: to_numpy imports pandas where that is installed, which takes longer than the rest.
+    A column without nulls goes through dlpack, because to_numpy imports pandas where it is
+    installed, which takes longer than everything else.
     """
     one = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(one, pa.ChunkedArray):

@@ -1,4 +1,4 @@
-"""Files that benchmarks make of their rows, in the folder of a run: a document in a form that other programs read."""
+"""Documents that benchmarks derive from their rows, for other programs, in the folder of a run."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -9,9 +9,10 @@ from perfdag.store import Store
 
 
 def write(store: Store, run_id: str, rows: pa.Table) -> list[str]:
-    """Write the exports of every benchmark in the rows of a run; returns a line each: its address, or why it could not be made.
+    """Write the exports of every benchmark of a run. Return one line each: an address, or an
+    error.
 
-    An export that fails costs no other and not the run. Raises StoreError.
+    An export that fails affects neither the others nor the run. Raises StoreError.
     """
     lines: list[str] = []
     for name in sorted(set(pc.unique(rows["benchmark"]).to_pylist()) & set(benchmark.names())):

@@ -1,4 +1,4 @@
-"""Changes of level in a suite's history, with what changed around them, and the nights that look suspicious already."""
+"""Changes of level in the history of a suite, and the points that look suspect in the last run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ SUSPICIOUS, SUSPICIOUS_FLOORS = 0.15, 6.0
 
 @dataclass(frozen=True)
 class Acknowledgement:
-    """An acknowledgement: from `run` on, the level of the series that match `series` (a glob or an id) is the baseline."""
+    """From `run` on, the level of the series that match `series` (a glob or an id) is the
+    baseline.
+    """
 
     series: str
     run: str
@@ -28,13 +30,13 @@ class Acknowledgement:
     until: str = ""
 
     def holds(self, name: str, series_id: str, day: str) -> bool:
-        """Whether it is about that series, on that day (YYYY-MM-DD)."""
+        """Return whether it applies to a series on a day (YYYY-MM-DD)."""
         return (not self.until or day <= self.until) and (self.series == series_id or fnmatch.fnmatchcase(name, self.series))
 
 
 @dataclass(frozen=True)
 class LevelChange:
-    """A change of level of one series; `index` counts the runs of the history, `word` says which way."""
+    """A change of level of one series. `index` counts the runs of the history."""
 
     info: SeriesInfo
     name: str
@@ -51,7 +53,7 @@ class LevelChange:
 
 @dataclass(frozen=True)
 class Suspect:
-    """A point whose headline is far off its level tonight; measured again the same night, it can alert at once."""
+    """A point whose headline is far from its level in the last run, and worth measuring again."""
 
     point: str
     name: str
@@ -59,18 +61,18 @@ class Suspect:
 
 
 def day_of(run_id: str) -> str:
-    """YYYY-MM-DD of a run id."""
+    """Return the day of a run id as YYYY-MM-DD."""
     return f"{run_id[:4]}-{run_id[4:6]}-{run_id[6:8]}"
 
 
 def series_names(medians: RunMedians) -> list[str]:
-    """Name of each series for people, in the order of the trends."""
+    """Return the name of each series for people, in the order of the run medians."""
     tell = labels(medians.series)
     return [" ".join(filter(None, (info.entry, tell.get(info.point, ""), info.name))) for info in medians.series]
 
 
 def accepted_start(medians: RunMedians, name: str, series_id: str, accepted: Sequence[Acknowledgement]) -> int:
-    """Index of the first run of the last accepted level of a series; 0 where none was accepted."""
+    """Return the index of the first run of the last acknowledged level of a series, or 0."""
     day = day_of(medians.runs[-1].run_id) if medians.runs else ""
     starts = [ack.run for ack in accepted if ack.holds(name, series_id, day)]
     return bisect.bisect_left(medians.runs, max(starts), key=lambda run: run.run_id) if starts else 0
@@ -79,7 +81,7 @@ def accepted_start(medians: RunMedians, name: str, series_id: str, accepted: Seq
 def level_changes(
     medians: RunMedians, tuning: Tuning, accepted: Sequence[Acknowledgement] = (), *, headline_only: bool = False
 ) -> list[LevelChange]:
-    """Return every change of level of every series but the canary's, oldest first."""
+    """Return every change of level of every series except canaries, oldest first."""
     findings = []
     for i, name in enumerate(series_names(medians)):
         info = medians.series[i]
@@ -117,9 +119,9 @@ def _finding(
 
 
 def changed(medians: RunMedians, before: int, after: int) -> dict[str, tuple[str, str]]:
-    """Return what differs in the environment of two runs; where nothing does, of the runs beside them.
+    """Return what differs in the environment of two runs, or of the runs beside them.
 
-    A change of level is placed to within a run, so the upgrade may lie one run off.
+    A change of level is located to within one run, so an upgrade may be one run off.
     """
     for i, j in ((before, after), (max(before - 1, 0), min(after + 1, len(medians.runs) - 1))):
         a, b = medians.runs[i].env, medians.runs[j].env
@@ -131,7 +133,7 @@ def changed(medians: RunMedians, before: int, after: int) -> dict[str, tuple[str
 
 
 def suspects(medians: RunMedians, tuning: Tuning, accepted: Sequence[Acknowledgement] = ()) -> list[Suspect]:
-    """Name the points whose headline is worse tonight (the last run) by more than 15 % and six noise floors of its level."""
+    """Return the points whose headline got worse in the last run by 15 % and six noise floors."""
     suspects: dict[str, Suspect] = {}
     for i, name in enumerate(series_names(medians)):
         info = medians.series[i]

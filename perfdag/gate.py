@@ -1,4 +1,4 @@
-"""The gate of a daily run: thresholds, changes of level, absent data; what of it is new, and what fails the gate."""
+"""The gate of a run: thresholds, changes of level and absent data."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ OWN_GATES = "gates_failed"
 
 
 def check(store: Store, suite: str, run_id: str, rules: Rules, now: datetime | None = None, report: str | None = None) -> Gate:
-    """Hold a run against its suite's checks and its past; messages link to `report`, by default the run's own.
+    """Check a run against the checks of its suite and its history. Raises StoreError,
+    SelectionError.
 
-    Raises StoreError, SelectionError where it has no rows.
+    Messages link to `report`, by default the report of the run.
     """
     everything = read_run_medians(store, suite)
     history = history_until(everything, run_id)
@@ -64,7 +65,7 @@ def check(store: Store, suite: str, run_id: str, rules: Rules, now: datetime | N
 
 
 def own_gates(table: pa.Table) -> list[CheckResult]:
-    """The gates that benchmarks of a run held by themselves: a breach fails the run's gate with no rule of the suite."""
+    """Return the gates that benchmarks of a run checked themselves. A breach fails the run."""
     return [case for _, case in _cases_of_own(table)]
 
 
@@ -83,13 +84,13 @@ def _cases_of_own(table: pa.Table) -> list[tuple[str, CheckResult]]:
 
 
 def history_until(history: RunMedians, run_id: str) -> RunMedians:
-    """Return the history up to a run, of that run's cluster: what was known that night, also when it is looked at later."""
+    """Return the history of a run's cluster up to the run, as it was known then."""
     cluster = next((run.cluster for run in history.runs if run.run_id == run_id), None)
     return history.keep([i for i, run in enumerate(history.runs) if run.run_id <= run_id and run.cluster == cluster])
 
 
 def store_record(store: Store, gate: Gate) -> None:
-    """Store what was found, so that nobody is told twice. Raises StoreError."""
+    """Store the alerts of a run, so that none is sent twice. Raises StoreError."""
     store.put(record_key(gate.suite, gate.run), Record(gate.run, gate.alerts).dump())
 
 
@@ -127,7 +128,7 @@ def _regressions(gate: Gate, history: RunMedians, tuning: Tuning, rules: Rules) 
 
 
 def _own_gates(gate: Gate, table: pa.Table, rules: Rules) -> None:
-    """The gates that benchmarks held by themselves: one alert an entry for those that were breached or had no data."""
+    """Add the gates that benchmarks checked themselves, with one alert per entry for breaches."""
     broken: dict[str, list[LostSeries]] = {}
     for entry, case in _cases_of_own(table):
         if case.state == "failed" and acknowledged(rules, gate.run, case.name, case.name):
@@ -141,7 +142,10 @@ def _own_gates(gate: Gate, table: pa.Table, rules: Rules) -> None:
 
 
 def _thresholds(gate: Gate, past: References, table: pa.Table, rules: Rules, gone: Sequence[AbsentSeries]) -> None:
-    """Hold the run against thresholds: one alert for each rule and entry, and none for data whose absence is told already."""
+    """Check thresholds, with one alert per rule and entry.
+
+    A rule without data raises no alert where its absent series are reported already.
+    """
     broken: dict[tuple[str, str], list[LostSeries]] = {}
     for outcome in judge_thresholds(past, table, rules.checks):
         losses = explaining_losses(past.history, outcome.rule, gone) if outcome.info is None else []
@@ -161,7 +165,9 @@ def _thresholds(gate: Gate, past: References, table: pa.Table, rules: Rules, gon
 
 
 def _unread(gate: Gate, rules: Rules) -> Alert:
-    """Say that acknowledgements are not used, so that what they accept is told as if nobody had: no failure by itself."""
+    """Return the alert that the acknowledgements are unreadable and ignored. It does not fail
+    the gate.
+    """
     title = f"ACKS {gate.suite}: {rules.acks_file} cannot be read and accepts nothing"
     wrong = [f"what    {line}"[:300] for line in rules.acks_wrong.splitlines()[:6]]
     text = "\n".join([title, *wrong, f"do      mend the file, then: perfdag acks set FILE --store {shlex.quote(gate.store)}"])

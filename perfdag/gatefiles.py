@@ -1,4 +1,4 @@
-"""A gate for other programs: JUnit XML for CI, Markdown for a pull request, JSON for a webhook."""
+"""A gate for other programs: JUnit XML for CI, Markdown for pull requests, JSON for a webhook."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ WEBHOOK_TIMEOUT = 10.0  # seconds
 
 
 class WebhookError(Exception):
-    """The webhook did not take a message; the message says why."""
+    """The webhook did not accept a message. The text is the reason."""
 
 
 def junit(gate: Gate) -> bytes:
-    """JUnit XML: one case a check; a shut gate is a failure, absent data an error, too little history, or a skipped entry, skipped.
+    """Return the gate as JUnit XML, with one case per check.
 
-    Format: https://github.com/testmoapp/junitxml, which CI systems read.
+    A failed check is a failure, absent data an error. Too little history and a skipped entry are
+    skipped. Format: https://github.com/testmoapp/junitxml, which CI systems read.
     """
     counts = {state: sum(result.state == state for result in gate.cases) for state in ("ok", "failed", "absent", "unsure", "skipped")}
     root = ElementTree.Element("testsuites", name="perfdag")
@@ -53,12 +54,12 @@ def junit(gate: Gate) -> bytes:
 
 
 def _xml_text(text: str) -> str:
-    """Replace characters that XML 1.0 does not allow, such as the terminal codes in a tool's error."""
+    """Replace characters that XML 1.0 forbids, such as terminal codes in the error of a tool."""
     return "".join(c if c in "\t\n\r" or " " <= c <= "\ud7ff" or "\ue000" <= c <= "\ufffd" or c > "\uffff" else "?" for c in text)
 
 
 def markdown(gate: Gate) -> str:
-    """Say in Markdown how the gate stands: the alerts, then what did not pass, then counts."""
+    """Return the gate as Markdown: alerts, then failed checks, then counts."""
     head = "FAILED" if gate.failed else "passed"
     lines = [f"## {gate.suite}: gate {head}", "", f"run `{gate.run}`, {gate.runs} runs of history, [report]({gate.report})", ""]
     for alert in worst(gate.alerts):
@@ -83,16 +84,19 @@ def _cell(text: str) -> str:
 
 
 def counts(gate: Gate) -> str:
-    """Say how many checks stand how: `41 ok, 1 failed, 3 with too little history`."""
+    """Return the number of checks by state, such as `41 ok, 1 failed, 3 with too little
+    history`.
+    """
     words = {"ok": "ok", "failed": "failed", "absent": "without data", "unsure": "with too little history", "skipped": "skipped"}
     parts = [f"{n} {text}" for state, text in words.items() if (n := sum(result.state == state for result in gate.cases))]
     return ", ".join(parts) or "nothing to check"
 
 
 def send(url: str, gate: Gate, alerts: Sequence[Alert]) -> None:
-    """Post the alerts that nobody was told of, one message a cause, and mark them sent. Raises WebhookError.
+    """Post the alerts that were not sent yet and mark them sent. Raises WebhookError.
 
-    `page` in the message is false for what does not fail the gate, so that a receiver can keep it from waking anybody.
+    Each cause is one message. Its `page` is false where the alert does not fail the gate, so that a
+    receiver can route it elsewhere.
     """
     if not url.startswith(("http://", "https://")):
         raise WebhookError("webhook: an http:// or https:// address is needed")
@@ -111,6 +115,8 @@ def send(url: str, gate: Gate, alerts: Sequence[Alert]) -> None:
 
 
 def _host(url: str) -> str:
-    """Scheme and host of a webhook: the rest of its address is often all the secret there is, and messages end in logs."""
+    """Return scheme and host of a webhook. The rest of its address is often a secret and must
+    not reach logs.
+    """
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{re.split('[/?#]', rest, maxsplit=1)[0].rpartition('@')[2]}"

@@ -1,4 +1,4 @@
-"""A suite's history for people: each series with its levels, where the noise comes from, which node is slow, what failed."""
+"""The history of a suite: levels of each series, sources of noise, slow nodes and failures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ _COLUMNS = ["series_id", "run_id", "status", "phase", "subject", "value", "varia
 
 @dataclass(frozen=True)
 class Level:
-    """Runs `start` up to `end` (not included) between two changes, their median and robust noise (relative)."""
+    """Runs from `start` up to `end` (excluded) between two changes, with median and relative
+    noise.
+    """
 
     start: int
     end: int
@@ -47,7 +49,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Series:
-    """One series over the runs: arrays as long as the runs, NaN where it was not measured."""
+    """One series over the runs. Arrays are as long as the runs, NaN where it was not measured."""
 
     info: SeriesInfo
     name: str
@@ -60,7 +62,7 @@ class Series:
 
 @dataclass(frozen=True)
 class NodeOutlier:
-    """A node off the others in one series; `word` says whether it is worse or better there."""
+    """A node that differs from the others in one series. `word` is worse or better."""
 
     series: str
     word: str
@@ -69,7 +71,10 @@ class NodeOutlier:
 
 @dataclass(frozen=True)
 class Failure:
-    """Samples of one point and run that are not ok, with one reason; without a total, objects of a sample that said so."""
+    """Samples of one point and run that are not ok for one reason.
+
+    Without `total`, `bad` counts the objects that one sample reported as failed.
+    """
 
     run: str
     entry: str
@@ -80,7 +85,7 @@ class Failure:
 
 
 def series_of(medians: RunMedians, tuning: Tuning, accepted: Sequence[Acknowledgement] = ()) -> list[Series]:
-    """Return every series but the canary's with its levels and changes."""
+    """Return every series except canaries, with its levels and changes."""
     by_series: dict[str, list[LevelChange]] = {}
     for finding in level_changes(medians, tuning, accepted):
         by_series.setdefault(finding.info.series_id, []).append(finding)
@@ -116,7 +121,7 @@ def recent_rows(store: Store, medians: RunMedians, newest: int = NEWEST) -> pa.T
 
 
 def noise_report(medians: RunMedians, table: pa.Table) -> list[tuple[str, Variability]]:
-    """Return the noise of each series over the rows of recent runs, the noisiest between runs first."""
+    """Return the noise of each series over recent rows, the noisiest between runs first."""
     split = _split(table)
     report = []
     for i, name in enumerate(series_names(medians)):
@@ -130,10 +135,10 @@ def noise_report(medians: RunMedians, table: pa.Table) -> list[tuple[str, Variab
 
 
 def node_outliers(medians: RunMedians, table: pa.Table, tuning: Tuning) -> list[NodeOutlier]:
-    """Name the nodes that lie off the others in headline series, over the rows of recent runs.
+    """Return the nodes that differ from the others in headline series over recent rows.
 
-    Many series would name somebody by chance: a node is named where several points agree, or where one is very sure. Series of one
-    point come from the same samples and count once.
+    Many series would name a node by chance. A node is named where several points agree, or where
+    one is very sure. Series of one point come from the same samples and count once.
     """
     split = _split(table)
     newest = max((int(runs.max()) for _, runs, _ in split.values()), default=0)
@@ -165,7 +170,7 @@ _Rows = tuple[Array, NDArray[np.int64], list[tuple[str, ...]]]
 
 
 def _split(table: pa.Table) -> dict[str, _Rows]:
-    """Split rows by series: values, runs as numbers (oldest first), nodes."""
+    """Split rows by series into values, runs as numbers (oldest first) and nodes."""
     which, ids = codes(table["series_id"])
     run, run_ids = codes(table["run_id"])
     rank = np.argsort(np.argsort(run_ids)) if run_ids else np.array([], dtype=np.int64)
@@ -180,7 +185,7 @@ def _split(table: pa.Table) -> dict[str, _Rows]:
 
 
 def _by_node(values: Array, runs: NDArray[np.int64], nodes: list[tuple[str, ...]]) -> dict[str, dict[int, float]]:
-    """Return for each node one value a run, the median of the samples it took part in: a run's own luck counts once."""
+    """Return one value per node and run: the median of the samples the node took part in."""
     samples: dict[str, dict[int, list[float]]] = {}
     for value, run, names_ in zip(values, runs, nodes, strict=True):
         for node in names_:
@@ -189,10 +194,11 @@ def _by_node(values: Array, runs: NDArray[np.int64], nodes: list[tuple[str, ...]
 
 
 def _comparable(by_node: dict[str, dict[int, float]], newest: int) -> dict[str, list[float]]:
-    """Return the values of the newest NEWEST runs of each node that is in use, in one of the NEWEST up to the run `newest`.
+    """Return the values of the newest NEWEST runs of each node that is still in use.
 
-    What a node was before, that of a long history, says nothing of what it is now. Where one is so seldom used that its runs go further
-    back, every value is taken against the level of the others near its run, so that nobody is blamed for a level that all had then.
+    A node is in use where one of the NEWEST runs up to `newest` used it. Some nodes are used so
+    seldom that their runs reach further back. Then every value is related to the level of the other
+    nodes in nearby runs, so that no node is named for a level that all had.
     """
     first = newest - NEWEST + 1
     recent = {node: dict(list(by_run.items())[-NEWEST:]) for node, by_run in by_node.items() if max(by_run) >= first}
@@ -217,14 +223,19 @@ def _comparable(by_node: dict[str, dict[int, float]], newest: int) -> dict[str, 
 
 
 def _near(runs: NDArray[np.int64], levels: Array, run: int) -> float:
-    """Return the median of the NEAR_RUNS levels that are nearest to a run, without its own: that may be of the very same samples."""
+    """Return the median of the NEAR_RUNS levels nearest to a run, without its own.
+
+    The level of the run itself may come from the very same samples.
+    """
     away = np.abs(runs - run)
     nearest = np.argsort(away, kind="stable")
     return median(levels[nearest[away[nearest] > 0][:NEAR_RUNS]])
 
 
 def failures(medians: RunMedians, text: str) -> list[Failure]:
-    """Return the points whose samples were not ok, newest run first; `text` is looked for in the reason, any case."""
+    """Return the points whose samples were not ok and whose reason contains `text`, newest run
+    first.
+    """
     failures_found = []
     for run in reversed(medians.runs):
         for point, (ok, bad, reason, entry) in run.points.items():
@@ -234,9 +245,10 @@ def failures(medians: RunMedians, text: str) -> list[Failure]:
 
 
 def object_failures(store: Store, shown: RunMedians, text: str) -> list[Failure]:
-    """Return what objects of a run said of their failure (the metric `failures`, coords message), newest run first.
+    """Return the failures that objects reported and whose message contains `text`, newest run
+    first.
 
-    `text` is looked for in the message, any case. Raises StoreError.
+    They are rows of the metric `failures` with the coordinate message. Raises StoreError.
     """
     runs = [run.run_id for run in shown.runs]
     table = results.load(store, suites=[shown.suite], runs=runs, columns=["run_id", "entry", "point", "metric", "coords", "value"])
@@ -250,9 +262,10 @@ def object_failures(store: Store, shown: RunMedians, text: str) -> list[Failure]
 
 
 def runs_for_nodes(medians: RunMedians) -> int:
-    """Return how many of the newest runs tell one node from the others; 0 where too few nodes are in use.
+    """Return how many of the newest runs are enough to compare nodes, or 0 with too few nodes in
+    use.
 
-    A node that none of the newest NEWEST runs used is in use no more, and no reason to read on.
+    A node that none of the newest NEWEST runs used is out of use and needs no further runs.
     """
     used = [set(run.env.get("nodes", "").split(" | ")) - {""} for run in reversed(medians.runs[-NODE_RUNS:])]
     wanted = dict.fromkeys(set[str]().union(*used[:NEWEST]), NODE_VALUES)
@@ -267,10 +280,11 @@ def runs_for_nodes(medians: RunMedians) -> int:
 
 
 def overview(series: Sequence[Series], newest: int = NEWEST) -> Array:
-    """Return the effect of each series and recent run against its level before the last change, shape (series, runs).
+    """Return the effect of each series and recent run against its earlier level, shape (series,
+    runs).
 
-    The level is that of the runs 60 to `newest` ago where there are any, else the first level shown; relative (0.1 is
-    +10 %), NaN where it was not measured.
+    The level is that of the runs before the newest `newest` where there are any, otherwise the
+    first level shown. Effects are relative (0.1 is +10 %), NaN where not measured.
     """
     rows = []
     for one in series:

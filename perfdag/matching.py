@@ -1,4 +1,7 @@
-"""Points of two sides that answer one another although a parameter of theirs was changed: a changed parameter makes a new point."""
+"""Pair the points of two runs when exactly one value of a parameter of an entry was changed.
+
+A changed parameter makes a new point, which would otherwise have no counterpart.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,12 @@ _Settings = dict[str, str]
 
 
 def match(left: Iterable[SeriesInfo], right: Iterable[SeriesInfo]) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
-    """Return (point of A -> its point of B, what was changed: `entry.name` -> (in A, in B)) over the points that one side alone has.
+    """Return (point of A -> point of B, `entry.name` -> (value in A, value in B)) for changed
+    parameters.
 
-    A parameter was changed where all points of an entry have one value of it in A and another one in B; points that then agree
-    in all else answer one another. A value among several that one side lacks is a point that is gone, or new.
+    A parameter is changed where all points of an entry have one value in A and another in B. Points
+    that agree in everything else are a pair. A value that only one side has among several is a
+    removed or new point.
     """
     a, b = _by_entry(left), _by_entry(right)
     shared = {point for points in a.values() for point in points} & {point for points in b.values() for point in points}
@@ -42,7 +47,9 @@ def _by_entry(series: Iterable[SeriesInfo]) -> dict[str, dict[str, _Settings]]:
 
 
 def _changed(a: list[_Settings], b: list[_Settings]) -> dict[str, tuple[str, str]]:
-    """Names whose one value in A is not their one value in B; `-` where a side does not know the name."""
+    """Return the names whose only value in A differs from their only value in B, `-` where
+    unknown.
+    """
     differs = {}
     for name in sorted({name for flat in (*a, *b) for name in flat}):
         before, after = ({flat.get(name, "-") for flat in side} for side in (a, b))

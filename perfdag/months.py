@@ -8,15 +8,15 @@ VERSION = 2
 
 
 def key_of(suite: str, month: str) -> str:
-    """Key of a month's roll-up."""
+    """Return the key of the roll-up of a month."""
     return f"rollups/suite={suite}/month={month}.parquet"
 
 
 def month_of(run_id: str) -> str:
-    """YYYY-MM of a run id."""
+    """Return the month of a run id as YYYY-MM."""
     return f"{run_id[:4]}-{run_id[4:6]}"
 
 
 def delete_rollup(store: Store, suite: str, month: str) -> None:
-    """Drop a month's roll-up, because a run of that month was written (again). Raises StoreError."""
+    """Delete the roll-up of a month, because a run of that month was written. Raises StoreError."""
     store.delete(key_of(suite, month))

@@ -6,11 +6,14 @@ from perfdag.store import Store
 
 
 def write_note(store: Store, run_id: str, name: str, status: str, reason: str, batches: list[int] | None = None) -> None:
-    """Record why samples have no part: all of the run's, or those of some batches. Collect gives the reason to their rows."""
+    """Write why samples are not stored: all of the run, or those of some batches.
+
+    Collect copies the reason to their rows.
+    """
     data = {"status": status, "reason": reason, "batches": batches}
     store.put(f"runs/{run_id}/notes/{name}.json", orjson.dumps(data, option=orjson.OPT_SORT_KEYS))
 
 
 def delete_note(store: Store, run_id: str, name: str) -> None:
-    """Remove a note whose reason is over. Raises StoreError."""
+    """Delete a note that no longer applies. Raises StoreError."""
     store.delete(f"runs/{run_id}/notes/{name}.json")

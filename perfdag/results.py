@@ -1,7 +1,7 @@
-"""The one schema of results: one row is one metric of one sample, or one sample that yielded none.
+"""The schema of results: one row is one metric of one sample, or one sample without values.
 
-Columns, grouped: identity, run, value, outcome, time, where, provenance. All columns are nullable in Arrow; the schema only ever
-gains nullable columns at its end. Units are SI base units in a column of their own; `better` is stored, never guessed.
+All columns are nullable in Arrow, and the schema only gains columns at its end. Units are SI base
+units in a column of their own. `better` is stored and never guessed.
 """
 
 from collections.abc import Sequence
@@ -90,10 +90,11 @@ def load(
     columns: Sequence[str] | None = None,
     damaged: list[str] | None = None,
 ) -> pa.Table:
-    """Rows of the store as a table of SAMPLES, oldest run first; text columns are dictionary-encoded.
+    """Return rows of the store as a table of SAMPLES, oldest run first. Raises StoreError.
 
-    `suites`, `months` (YYYY-MM) and `runs` (run ids) select files; `columns` selects columns. A file that cannot be read is
-    left out and its key is added to `damaged`. Columns an older file lacks are null. Raises StoreError where the store is out of reach.
+    `suites`, `months` (YYYY-MM) and `runs` (run ids) select files, `columns` selects columns. Text
+    columns are dictionary-encoded, and columns that an older file lacks are null. The key of an
+    unreadable file is added to `damaged`.
     """
     schema = SAMPLES if columns is None else pa.schema([SAMPLES.field(name) for name in columns])
     keys = sorted(
@@ -111,7 +112,10 @@ def load(
 
 
 def read_rows(data: bytes, schema: pa.Schema = SAMPLES) -> pa.Table:
-    """Rows of one Parquet file in `schema`, text columns dictionary-encoded. Raises ArrowInvalid where it is damaged."""
+    """Return the rows of one Parquet file in `schema`. Raises ArrowInvalid where it is damaged.
+
+    Text columns are dictionary-encoded.
+    """
     metadata = pq.read_metadata(pa.BufferReader(data))
     present = set(metadata.schema.to_arrow_schema().names)  # a file of an older version lacks what came later
     dictionaries = [name for name in DICTIONARY_COLUMNS if name in present]

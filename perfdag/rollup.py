@@ -1,8 +1,8 @@
-"""The monthly roll-up of a suite, which makes reading its history fast.
+"""The monthly roll-ups of a suite, which make reading its history fast.
 
-`<root>/rollups/suite=<suite>/month=<YYYY-MM>.parquet` holds one row a series and run, and in its metadata what is known
-of runs and series. It is a cache: whatever it lacks is read from the runs' own files, and `collect` forgets a month's
-roll-up when it writes a run of that month.
+`<root>/rollups/suite=<suite>/month=<YYYY-MM>.parquet` has one row per series and run, and describes
+runs and series in its metadata. It is a cache: missing runs are read from their own files.
+`collect` deletes the roll-up of a month when it writes a run of that month.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from perfdag.trends import COLUMNS, MonthlyRollup, RunInfo, RunMedians, SeriesIn
 
 
 def suites(store: Store) -> list[str]:
-    """Suites that have results."""
+    """Return the suites that have results."""
     return sorted({key.split("/")[1].removeprefix("suite=") for key in store.list("results") if key.count("/") == 3})
 
 
 def read_run_medians(store: Store, suite: str, *, write_back: bool = True) -> RunMedians:
-    """Read the run medians of a suite, by roll-ups where they are up to date; runs of `ab` are left out.
+    """Return the run medians of a suite, from roll-ups where they are up to date. Raises
+    StoreError.
 
-    Months whose roll-up lacks runs are written back (best effort, where `write_back`). Damaged files are named in
-    `damaged` and left out. Raises StoreError.
+    Runs of `ab` are left out. An incomplete roll-up is written back where `write_back`, and a
+    failure to write is ignored. Unreadable files are left out and named in `damaged`.
     """
     stored: dict[str, dict[str, str]] = {}
     for key in store.list(f"results/suite={suite}"):
@@ -51,7 +52,7 @@ def read_run_medians(store: Store, suite: str, *, write_back: bool = True) -> Ru
 
 
 def _complete(store: Store, month: MonthlyRollup, stored: dict[str, str], damaged: list[str]) -> bool:
-    """Read into a month the runs that it lacks; says whether there were any, all of them whole."""
+    """Read the runs that a month lacks. Return whether there were any and all were readable."""
     missing = [key for run_id, key in sorted(stored.items()) if run_id not in month.runs]
     schema = pa.schema([SAMPLES.field(name) for name in COLUMNS])
     changed, refused = False, list[str]()

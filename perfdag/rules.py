@@ -1,4 +1,4 @@
-"""Where the rules of a gate come from: `checks` of the suite, and acknowledgements in acks.yaml."""
+"""The rules of a gate: `checks` of the suite, and acknowledgements in acks.yaml."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ACKS = "acks.yaml"
 
 
 class Ack(BaseModel):
-    """One acknowledgement: from `run` on the level of these series is the baseline, and nobody is alerted."""
+    """From `run` on, the level of these series is the baseline, and they raise no alert."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     series: str = Field(min_length=1, description="series as alerts name it, a glob, or a series id")
@@ -31,16 +31,16 @@ class Ack(BaseModel):
 
 
 class Acks(BaseModel):
-    """The file."""
+    """The content of acks.yaml."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     acks: list[Ack] = []
 
 
 def read_acks(file: str | None, store: Store) -> tuple[list[Acknowledgement], str]:
-    """Return the acknowledgements and the file's name: `file`, else ./acks.yaml, else acks.yaml of the store, else none.
+    """Return the acknowledgements and the name of their file. Raises BadDocument, StoreError.
 
-    Raises BadDocument, StoreError.
+    The file is `file`, else ./acks.yaml, else acks.yaml of the store.
     """
     if file is not None or Path(ACKS).exists():
         return _accepted(read_document(file or ACKS)), file or ACKS
@@ -49,7 +49,9 @@ def read_acks(file: str | None, store: Store) -> tuple[list[Acknowledgement], st
 
 
 def stored_acks(store: Store) -> tuple[list[Acknowledgement], str]:
-    """Return the acknowledgements of the store and where they are, or would be. Raises BadDocument, StoreError."""
+    """Return the acknowledgements of the store and their address. Raises BadDocument,
+    StoreError.
+    """
     try:
         return _accepted(parse_document(store.get(ACKS).decode(errors="replace"), store.url(ACKS))), store.url(ACKS)
     except NotStoredError:
@@ -57,9 +59,9 @@ def stored_acks(store: Store) -> tuple[list[Acknowledgement], str]:
 
 
 def unattended_rules(store: Store, checks: list[Check]) -> Rules:
-    """Return what a run that nobody watches is held against: acknowledgements of the store that cannot be read count as none.
+    """Return the rules for a scheduled run. Raises StoreError.
 
-    What is wrong with them becomes an alert of the gate. Raises StoreError.
+    Unreadable acknowledgements of the store count as none. The error becomes an alert of the gate.
     """
     try:
         accepted, file = stored_acks(store)
@@ -69,7 +71,9 @@ def unattended_rules(store: Store, checks: list[Check]) -> Rules:
 
 
 def put_acks(store: Store, file: str) -> list[Acknowledgement]:
-    """Check a file of acknowledgements and put it into the store in place of the one there. Raises BadDocument, StoreError."""
+    """Validate a file of acknowledgements and put it into the store. Raises BadDocument,
+    StoreError.
+    """
     document = read_document(file)
     accepted = _accepted(document)
     store.put(ACKS, document.text.encode())
@@ -95,9 +99,10 @@ def _problem(document: Document, error: Mapping[str, Any], bare: bool) -> Proble
 
 
 def read_checks(store: Store, run_id: str, suite_file: str | None) -> list[Check]:
-    """Return the checks of a suite file, else of the suite as the run's plan holds it; none where there is no plan.
+    """Return the checks of a suite file, or of the suite in the run's plan. Raises BadDocument,
+    StoreError.
 
-    Raises BadDocument, StoreError.
+    Return none where there is no plan.
     """
     if suite_file is not None:
         return list(load(suite_file).suite.checks)

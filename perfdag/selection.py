@@ -1,4 +1,6 @@
-"""Which runs: a run id, its beginning, `last`, `last~2`, `baseline:NAME`, or conditions such as `suite=net month=2026-10`."""
+"""Select runs by id, prefix, `last`, `last~2`, `baseline:NAME`, or conditions (`suite=net
+month=2026-10`).
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,12 @@ PARTIAL = ("ab", "confirm")
 
 
 class SelectionError(ValueError):
-    """The words name no run; the message says what there is."""
+    """No run matches. The message lists what exists."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Runs of one suite, oldest first, and the words they were asked for by."""
+    """Runs of one suite, oldest first, and the words that selected them."""
 
     words: str
     suite: str
@@ -36,7 +38,7 @@ class Selection:
 
 
 def stored_runs(store: Store) -> list[tuple[str, str]]:
-    """(run id, suite) of every run with results, oldest first. Raises StoreError."""
+    """Return (run id, suite) of every run with results, oldest first. Raises StoreError."""
     runs = []
     for key in store.list("results"):
         parts = key.split("/")
@@ -46,11 +48,10 @@ def stored_runs(store: Store) -> list[tuple[str, str]]:
 
 
 def select(store: Store, words: str, suite: str | None = None) -> Selection:
-    """Return the runs that the words name, of one suite (`suite` narrows `last` and conditions).
+    """Return the runs of one suite that match the words. Raises SelectionError, StoreError.
 
-    Runs of `ab` have no past and are never chosen; runs that confirm another only by their id.
-
-    Raises SelectionError where there is none, with the nearest names; StoreError.
+    `suite` narrows `last` and conditions. Runs of `ab` have no history and never match. A
+    confirming run matches only by its id.
     """
     stored = [run for run in stored_runs(store) if suite is None or run[1] == suite]
     if words.startswith("baseline:"):
@@ -67,7 +68,9 @@ def select(store: Store, words: str, suite: str | None = None) -> Selection:
 
 
 def trigger(store: Store, suite: str, run_id: str) -> str:
-    """What started a run with results: manual, cron, confirm or ab; empty where its file is damaged. Raises StoreError."""
+    """Return what started a run: manual, cron, confirm or ab, empty where its file is damaged.
+    Raises StoreError.
+    """
     try:
         data = store.get(f"results/suite={suite}/month={run_id[:4]}-{run_id[4:6]}/{run_id}.parquet")
         rows = read_rows(data, pa.schema([SAMPLES.field("trigger")]))
@@ -77,7 +80,7 @@ def trigger(store: Store, suite: str, run_id: str) -> str:
 
 
 def _last(store: Store, words: str, stored: list[tuple[str, str]], back: int) -> Selection:
-    """The run `back` before the newest, of the suite that ran last, variants and confirming runs not counted."""
+    """Return the run `back` before the newest of the suite that ran last, whole runs only."""
     suite, whole = None, 0
     for run, of in reversed(stored):
         if of != (suite or of) or trigger(store, of, run) in PARTIAL:
@@ -91,7 +94,7 @@ def _last(store: Store, words: str, stored: list[tuple[str, str]], back: int) ->
 
 
 def select_one(store: Store, words: str, suite: str | None = None) -> tuple[str, str]:
-    """Return (run id, suite) of the one run that the words name. Raises SelectionError."""
+    """Return (run id, suite) of the only run that matches. Raises SelectionError."""
     selection = select(store, words, suite)
     if len(selection.runs) != 1:
         raise SelectionError(f"{words}: {len(selection.runs)} runs; name one of them")
@@ -149,7 +152,7 @@ def _conditions(store: Store, words: str, stored: list[tuple[str, str]]) -> Sele
 
 
 def _whole(store: Store, suite: str, runs: list[str]) -> list[str]:
-    """Leave out variants and confirming runs; a damaged run stays, so that it is named later."""
+    """Remove variants and confirming runs. A damaged run stays, so that it is reported later."""
     history = read_run_medians(store, suite)
     known = {run.run_id: run.trigger for run in history.runs}
     damaged = {key.rpartition("/")[2].removesuffix(".parquet") for key in history.damaged}
@@ -181,7 +184,9 @@ def _pair(word: str) -> tuple[str, str]:
 
 
 def baselines(store: Store) -> dict[str, dict[str, dict[str, object]]]:
-    """Named baselines: name -> suite -> {"runs", "note", "set_at"}. Raises SelectionError where the file is damaged."""
+    """Return named baselines: name -> suite -> {"runs", "note", "set_at"}. Raises
+    SelectionError.
+    """
     try:
         data = orjson.loads(store.get(BASELINES))
     except NotStoredError:
@@ -210,7 +215,10 @@ def baseline(store: Store, name: str, suite: str | None = None) -> Selection:
 
 
 def set_baseline(store: Store, name: str, selection: Selection, note: str = "") -> None:
-    """Name the runs of a selection; other suites under that name stay. Raises SelectionError, StoreError."""
+    """Store a selection as a named baseline. Raises SelectionError, StoreError.
+
+    Other suites under that name stay.
+    """
     known = baselines(store)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     known.setdefault(name, {})[selection.suite] = {"runs": list(selection.runs), "note": note, "set_at": now}

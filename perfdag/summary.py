@@ -1,4 +1,4 @@
-"""A run in a few numbers: for each series median, spread and n; for each point its state. What tables, reports and gates start from."""
+"""Summary of a run: median, spread and n of each series, and the state of each point."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from perfdag.units import short
 
 @dataclass
 class Series:
-    """Measured values of one metric of one point, warm-up left out; `band` is their spread."""
+    """Values of one metric of one point, without warm-up. `band` is their spread."""
 
     point: str
     entry: str
@@ -42,7 +42,7 @@ class Series:
         return f"{self.metric}{stat}" + "".join(f" {key}={value}" for key, value in self.coords.items())
 
     def text(self) -> tuple[str, str]:
-        """Median and spread for people, with units."""
+        """Return median and spread for people, with units."""
         band = self.band
         if band.kind == "none":
             return "-", "-"
@@ -51,9 +51,11 @@ class Series:
 
 @dataclass
 class PointState:
-    """One point: samples by status, reasons of those that are not ok, marks of noise, its series (headlines first).
+    """One point: samples by status, reasons of failures, disturbances, and series, headlines
+    first.
 
-    `pair` and `nodes` (a tuple a sample, distinct ones) are of a point that is one pair of a gang's hosts.
+    `pair` and `nodes` (distinct tuples, one per sample) belong to a point that is one pair of
+    hosts.
     """
 
     point: str
@@ -70,7 +72,7 @@ class PointState:
 
 
 def summarise(table: pa.Table) -> list[PointState]:
-    """Points of one run's rows in the order of the table, canary left out."""
+    """Return the points of one run's rows in the order of the table, without the canary."""
     wanted = ["point", "entry", "benchmark", "params", "shape", "phase", "repetition", "variant", "status", "error", "noise"]
     values = ["metric", "stat", "coords", "unit", "better", "headline", "series_id", "subject", "value"]
     columns = {name: table.column(name).to_pylist() for name in (*wanted, *values, "pair", "nodes")}
@@ -122,7 +124,7 @@ def _count(state: PointState, status: str, error: str | None, noise: str | None)
 
 
 def point_labels(states: Iterable[PointState]) -> dict[str, str]:
-    """Point id -> what distinguishes it from the other points of its entry: `streams=4 network.host=true`."""
+    """Return point id -> what distinguishes it within its entry: `streams=4 network.host=true`."""
     by_entry: dict[str, list[PointState]] = {}
     for state in states:
         by_entry.setdefault(state.entry, []).append(state)

@@ -1,4 +1,4 @@
-"""Thresholds of a suite's `checks`, held against one run: absolute, relative to a baseline or to the level of the past, percentiles."""
+"""Thresholds of a suite's `checks`, evaluated for one run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPERATORS = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greate
 
 @dataclass(frozen=True)
 class ThresholdResult:
-    """How a rule stands for one series of a run; `info` is None where the run has no series that the rule names."""
+    """The result of a rule for one series. `info` is None where the run has no matching series."""
 
     rule: Check
     info: SeriesInfo | None
@@ -39,13 +39,16 @@ class ThresholdResult:
 
     @property
     def key(self) -> str:
-        """What it is known by: the rule and the series."""
+        """The rule and the series, which identify the result across runs."""
         return f"{self.rule.words()} {self.info.series_id if self.info else ''}".strip()
 
 
 @dataclass(frozen=True)
 class References:
-    """What ratios are of: the history up to the run, its accepted levels, named baselines; `damaged` collects files left out."""
+    """What ratios refer to: history up to the run, acknowledged levels, and named baselines.
+
+    `damaged` collects files that were left out.
+    """
 
     store: Store
     history: RunMedians
@@ -54,7 +57,7 @@ class References:
 
 
 def judge_thresholds(past: References, table: pa.Table, rules: Sequence[Check]) -> Iterator[ThresholdResult]:
-    """Yield how each threshold stands for each series of the run's rows that it covers. Raises StoreError."""
+    """Yield the result of each threshold for each series that it covers. Raises StoreError."""
     tonight = medians_of_rows(table, past.history.suite)
     tell = labels([*past.history.series, *tonight.series])  # the names that changes and absences of the same series go by
     for rule in rules:
@@ -85,15 +88,17 @@ def judge_thresholds(past: References, table: pa.Table, rules: Sequence[Check]) 
 
 
 def _skipped(table: pa.Table, rule: Check) -> str | None:
-    """Say why all samples of the entries that a rule names were skipped: the place cannot run them, which is no fault."""
+    """Return why all samples of the entries of a rule were skipped, or None. A skip is no
+    failure.
+    """
     named = [row for row in table.select(["entry", "status", "error"]).to_pylist() if fnmatch.fnmatchcase(row["entry"], rule.entry or "")]
     return str(named[0]["error"]) if named and all(row["status"] == "skipped" for row in named) else None
 
 
 def _measured(table: pa.Table, rule: Check, info: SeriesInfo, middle: float) -> float:
-    """Return the median of the run, or a percentile of its values: of its pods or devices where the metric has them.
+    """Return the median of the run, or a percentile of its values. Raises TooFewSamplesError.
 
-    Raises TooFewSamplesError.
+    A percentile uses the values of pods or devices where the metric has them.
     """
     if rule.percentile is None:
         return middle
@@ -111,7 +116,7 @@ def _measured(table: pa.Table, rule: Check, info: SeriesInfo, middle: float) -> 
 
 
 def _reference(past: References, rule: Check) -> RunMedians | None:
-    """Return the run medians of the baseline that a rule names, None where it names none. Raises SelectionError where it is absent."""
+    """Return the run medians of a rule's baseline, or None without one. Raises SelectionError."""
     if rule.baseline is None:
         return None
     chosen = baseline(past.store, rule.baseline, past.history.suite)
@@ -124,7 +129,9 @@ def _reference(past: References, rule: Check) -> RunMedians | None:
 
 
 def _limit(past: References, reference: RunMedians | None, rule: Check, info: SeriesInfo, name: str) -> float:
-    """Return the threshold in the metric's unit. Raises SelectionError where what it is a ratio of has no value."""
+    """Return the threshold in the unit of the metric. Raises SelectionError without a reference
+    value.
+    """
     if rule.value is not None:
         return rule.value
     ratio = rule.ratio or 1.0

@@ -1,4 +1,4 @@
-"""Run medians of a suite: what the rows of many runs come to, one number a series and run."""
+"""Run medians of a suite: one number per series and run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class SeriesInfo:
-    """What a series is; `params`, `shape` and `coords` are canonical JSON, `better` is higher, lower or none, `pair` empty or `0-3`."""
+    """The identity of a series. `params`, `shape` and `coords` are canonical JSON.
+
+    `better` is higher, lower or none, `pair` empty or `0-3`.
+    """
 
     series_id: str
     entry: str
@@ -75,7 +78,7 @@ class SeriesInfo:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What is measured, whatever the suite's name and the benchmark's version."""
+        """What is measured, regardless of the suite's name and the benchmark's version."""
         return (self.point, self.coords, self.metric, self.stat)
 
     @property
@@ -87,13 +90,16 @@ class SeriesInfo:
 
     @property
     def canary(self) -> bool:
-        """Whether it measures the machine rather than what the suite asks."""
+        """Whether it measures the machine and not the suite."""
         return self.benchmark == "canary"
 
 
 @dataclass(frozen=True)
 class RunInfo:
-    """One run: when it began (ISO 8601, UTC), where, `env` as flat text, and per point (ok, not ok, an error, entry)."""
+    """One run: start (ISO 8601, UTC), cluster, `env` as flat text, and the state of each point.
+
+    `points` maps a point to (ok, not ok, an error, entry).
+    """
 
     run_id: str
     started_at: str
@@ -104,15 +110,17 @@ class RunInfo:
 
     @property
     def when(self) -> datetime:
-        """The moment it began."""
+        """The time the run started."""
         return datetime.fromisoformat(self.started_at)
 
 
 @dataclass
 class RunMedians:
-    """Run medians of a suite: arrays of shape (series, runs), oldest run first, NaN where a series was not measured.
+    """Run medians of a suite: arrays of shape (series, runs), oldest run first, NaN if not
+    measured.
 
-    `low` and `high` are the range of fewer than six repetitions, the interval of the median from six on; `n` counts them.
+    `low` and `high` are the range of fewer than six repetitions, from six on the interval of the
+    median. `n` counts the repetitions.
     """
 
     suite: str
@@ -125,14 +133,14 @@ class RunMedians:
     damaged: list[str] = field(default_factory=list)
 
     def index(self, run_id: str) -> int:
-        """Position of a run. Raises KeyError."""
+        """Return the position of a run. Raises KeyError."""
         for i, run in enumerate(self.runs):
             if run.run_id == run_id:
                 return i
         raise KeyError(run_id)
 
     def keep(self, columns: Sequence[int]) -> RunMedians:
-        """Only some runs; series that none of them has are dropped."""
+        """Return some of the runs. Series that none of them has are dropped."""
         value = self.value[:, columns]
         rows = np.flatnonzero(np.isfinite(value).any(axis=1)) if len(columns) else np.array([], dtype=np.int64)
         runs, series = [self.runs[i] for i in columns], [self.series[i] for i in rows]
@@ -142,7 +150,9 @@ class RunMedians:
 
 @dataclass
 class MonthlyRollup:
-    """Runs of one month of a suite: rows (run, series, median, low, high, n) and what runs and series are."""
+    """Runs of one month of a suite: rows (run, series, median, low, high, n), and their
+    descriptions.
+    """
 
     runs: dict[str, RunInfo] = field(default_factory=dict)
     series: dict[str, SeriesInfo] = field(default_factory=dict)
@@ -150,7 +160,7 @@ class MonthlyRollup:
 
 
 def medians_of_rows(table: pa.Table, suite: str) -> RunMedians:
-    """Return the run medians of rows already read (one or several runs)."""
+    """Return the run medians of rows of one or several runs."""
     month = MonthlyRollup()
     for run_id in pc.unique(table["run_id"]).to_pylist():
         add_run(month, table.filter(pc.equal(table["run_id"], run_id)))
@@ -158,7 +168,7 @@ def medians_of_rows(table: pa.Table, suite: str) -> RunMedians:
 
 
 def add_run(month: MonthlyRollup, table: pa.Table) -> list[str]:
-    """Add one run's rows to a month; returns what of it is left out: series in another unit than the runs before have."""
+    """Add the rows of one run to a month. Return the series left out because their unit changed."""
     if not table.num_rows:
         return []
     run = _run(table)
@@ -184,13 +194,15 @@ def _two_units(run_id: str, info: SeriesInfo, unit: str) -> str:
 
 
 def is_measured(table: pa.Table) -> pa.ChunkedArray:
-    """Say which rows are values to analyse: ok, not a warm-up, of the whole sample and not of one pod or device."""
+    """Return a mask of the rows to analyse: ok, no warm-up, of the whole sample and not of one
+    pod.
+    """
     ok = pc.and_(pc.equal(table["status"], "ok"), pc.equal(table["phase"], "measure"))
     return pc.fill_null(pc.and_(pc.and_(ok, pc.is_valid(table["value"])), pc.is_null(table["subject"])), False)
 
 
 def _infos(rows: pa.Table) -> list[SeriesInfo]:
-    """What the series of some rows are, one for each row."""
+    """Return the series of some rows, one for each row."""
     names = [column.name for column in fields(SeriesInfo)]
     columns = [rows[name].to_pylist() for name in names]
     texts, flags = columns[:-1], columns[-1]
@@ -201,7 +213,7 @@ def _infos(rows: pa.Table) -> list[SeriesInfo]:
 
 
 def group_values(which: NDArray[np.int64], values: Array) -> tuple[NDArray[np.int64], list[Array]]:
-    """Return the groups' numbers and each group's values, sorted."""
+    """Return the numbers of the groups, and the sorted values of each group."""
     order = np.lexsort((values, which))
     which, values = which[order], values[order]
     groups, starts = np.unique(which, return_index=True)
@@ -209,7 +221,7 @@ def group_values(which: NDArray[np.int64], values: Array) -> tuple[NDArray[np.in
 
 
 def _medians(rows: pa.Table, run_id: str) -> pa.Table:
-    """Median, low and high of each series of one run."""
+    """Return median, low and high of each series of one run."""
     which, names = codes(rows["series_id"])
     groups, values = group_values(which, rows["value"].to_numpy().astype(np.float64))
     low, high, middle = [], [], []
@@ -248,7 +260,7 @@ def _run(table: pa.Table) -> RunInfo:
 
 
 def _points(table: pa.Table) -> dict[str, tuple[int, int, str, str]]:
-    """Count the samples of each point that were ok and that were not, with an error and the entry's name."""
+    """Return the samples of each point that were ok and not ok, with an error and the entry."""
     point, names = codes(table["point"])
     repetition = pc.fill_null(table["repetition"], 0).to_numpy().astype(np.int64)
     warm = pc.fill_null(pc.equal(table["phase"], "warmup"), False).to_numpy(zero_copy_only=False)
@@ -267,7 +279,7 @@ def _points(table: pa.Table) -> dict[str, tuple[int, int, str, str]]:
 
 
 def merge_months(suite: str, months: Sequence[MonthlyRollup], stored: set[str], damaged: list[str]) -> RunMedians:
-    """Spread the rows of all months into (series, runs); runs whose file is gone are left out."""
+    """Merge the rows of all months into (series, runs). Runs without a file are left out."""
     known = {run_id: run for month in months for run_id, run in month.runs.items() if run_id in stored}
     runs = sorted((run for run in known.values() if run.trigger != "ab"), key=lambda run: run.run_id)
     about: dict[str, SeriesInfo] = {}
@@ -301,13 +313,13 @@ def _order(info: SeriesInfo) -> tuple[Any, ...]:
 
 
 def point_settings(info: SeriesInfo) -> dict[str, str]:
-    """What a point was measured with, flat: parameters, shape keys with dots, its pair of hosts."""
+    """Return the settings of a point as flat text: parameters, dotted shape keys, pair of hosts."""
     flat = dict(flatten(orjson.loads(info.params or "{}"))) | dict(flatten(orjson.loads(info.shape or "{}")))
     return flat | ({"pair": info.pair} if info.pair else {})
 
 
 def labels(series: Iterable[SeriesInfo]) -> dict[str, str]:
-    """Point id -> what tells it from the other points of its entry (`streams=4 network.host=true`), often nothing."""
+    """Return point id -> what distinguishes it within its entry (`streams=4 network.host=true`)."""
     points = {info.point: info for info in series}
     entries: dict[str, dict[str, dict[str, str]]] = {}
     for point, info in points.items():

@@ -26,18 +26,25 @@ def covers(check: Check, info: SeriesInfo) -> bool:
 
 
 def fraction(info: SeriesInfo, values: Array) -> bool:
-    """Whether a series is a fraction between 0 and 1 that touches 0, such as a loss: a relative change of it says nothing."""
+    """Return whether a series is a fraction from 0 to 1 that touches 0, such as a loss.
+
+    A relative change of such a series means nothing.
+    """
     return bool(info.unit == "1" and values.size and values.min() == 0 and values.max() <= 1)
 
 
 class Tuning:
-    """The detector's settings for each series: the last rule that covers it wins, else the defaults."""
+    """Detector settings by series. The last check that covers a series wins, then the defaults."""
 
     def __init__(self, checks: Sequence[Check] = ()) -> None:
         self.checks = list(checks)
 
     def effect(self, info: SeriesInfo, values: Array) -> tuple[float, bool]:
-        """Return (min_effect, absolute): 5 %, tails of latency 15 %, a fraction between 0 and 1 that touches 0 by 0.01."""
+        """Return (min_effect, absolute) of a series.
+
+        The default is 5 %, for tails of latency 15 %, and 0.01 for a fraction from 0 to 1 that
+        touches 0.
+        """
         for check in reversed(self.checks):
             if check.min_effect is not None and covers(check, info):
                 return check.min_effect, check.absolute
@@ -47,7 +54,7 @@ class Tuning:
         return (MIN_EFFECT_TAIL if tail else MIN_EFFECT), False
 
     def pages(self, info: SeriesInfo) -> bool:
-        """Whether a change of this series alerts."""
+        """Return whether a change of this series alerts."""
         for check in reversed(self.checks):
             if check.page is not None and covers(check, info):
                 return check.page
