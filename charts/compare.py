@@ -1,4 +1,4 @@
-"""Charts of comparisons: the forest plot of effects with their intervals, and the ratios of what was measured over message sizes."""
+"""Charts of comparisons: a forest plot of effects, and ratios by message size."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Effect:
 
 
 def forest(effects: Sequence[Effect], title: str, subtitle: str = "", absolute: int = 0) -> Figure:
-    """Effects sorted by size, one line each, the largest gain on top; grey is not shown, hollow is inconclusive.
+    """Draw effects sorted by size, the largest gain on top.
 
-    Above 60 series those with a verdict come first and the rest is left out, which the subtitle says, as it does how many are not
-    drawn because they are compared in their own unit (`absolute`).
+    Grey lines show no difference, hollow markers are inconclusive. Above 60 series, those with a
+    verdict come first. The subtitle counts what is left out and what has its own unit (`absolute`).
     """
     if not effects:
         return no_data(f"{absolute} series, compared in their own unit: see the table" if absolute else "no series in common")
@@ -78,7 +78,7 @@ class Ratio:
 
 
 def ratios(cells: Sequence[Ratio], title: str, subtitle: str = "") -> Figure:
-    """log2 of B over A by message size: blue where B is better, orange where it is worse, blank inside the noise floor."""
+    """Draw log2 of B over A by message size: blue for better, orange for worse, blank for noise."""
     cells = [cell for cell in cells if cell.effect > -1]
     if not cells:
         return no_data("no series over message sizes in common")

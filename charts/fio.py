@@ -1,5 +1,8 @@
-"""fio: IOPS, bandwidth and latency percentiles by point; the distribution of completion latency; IOPS against p99 latency where the
-queue depth has three or more values, a panel for each pattern and block size; the workers of points of several hosts."""
+"""Charts of fio: IOPS, bandwidth and latency by point, latency distributions, and queue depth.
+
+IOPS stand against p99 latency where the queue depth has three or more values. Distributed points
+show their workers.
+"""
 
 import math
 from collections.abc import Iterable, Sequence

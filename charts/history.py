@@ -1,4 +1,4 @@
-"""Charts of a suite's history: small multiples with levels and change points, the overview of recent nights, the noise."""
+"""Charts of the history of a suite: levels and change points, recent runs, and noise."""
 
 from __future__ import annotations
 
@@ -119,9 +119,8 @@ def _short(name: str, limit: int = 52) -> str:
 
 
 def overview(names: Sequence[str], better: Sequence[str], effects: Array, runs: Sequence[RunInfo], title: str) -> Figure:
-    """Heat map of series x recent runs: signed % against the level, orange for worse, blue for better, hatched: no value.
-
-    `effects` are relative, shape (series, runs); colours end at +-20 %. At most 60 series, those that moved most.
+    """Draw series by recent runs as a heat map: orange for worse, blue for better, hatched for
+    no value.
     """
     if not len(names) or not effects.size:
         return no_data("no runs")

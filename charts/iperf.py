@@ -1,5 +1,7 @@
-"""iperf: throughput by point with what explains it (retransmits, or loss and jitter), by path for each MTU and number of streams, over
-streams where there are three or more, and second by second within the run."""
+"""Charts of iperf: throughput by point, by path, over streams and by second.
+
+Retransmits, loss and jitter stand beside it as explanations.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

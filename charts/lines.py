@@ -47,9 +47,9 @@ def panel(
     failed: Sequence[str] = (),
     sizes: Sequence[float] = (),
 ) -> None:
-    """Draw lines over sizes (log2 when they span 8 times or more and not `linear`; a size of zero then stands left of the smallest, as its tick says).
+    """Draw lines over sizes, on a log2 axis where they span a factor of 8 and `linear` is unset.
 
-    `failed` names lines without any valid sample; they are crosses at the axis. `sizes` are those of panels that share the x axis.
+    A size of zero then stands left of the smallest and is labelled 0.
     """
     xs = sorted({*sizes, *(x for line in lines for x in line.series)})
     positive = [x for x in xs if x > 0]

@@ -66,7 +66,7 @@ def _panel(ax: Axes, name: str, cells: Sequence[Cell]) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Draw the run of a store into a PNG or SVG file."""
+    """Draw a stored run into a PNG or SVG file."""
     if len(argv) != 3:
         sys.stderr.write("usage: python -m perfdag.charts.overview ROOT RUN FILE.png\n")
         return 2

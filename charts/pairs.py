@@ -145,6 +145,7 @@ def _beside(cells: Sequence[Cell]) -> set[Place]:
 
 
 def _subtitle(cells: Sequence[Cell], by_place: dict[Place, Series], where: str) -> str:
+    """Return the subtitle: number of samples, spread, and what is missing."""
     counts = sorted({len(series.values) for series in by_place.values()})
     n = f"n={counts[0]}" if len(counts) == 1 else f"n={counts[0]} to {counts[-1]}"
     parallel = int((cells[0].state.shape.get("hosts") or {}).get("parallel_pairs", 1))

@@ -1,4 +1,4 @@
-"""report.html: one file, no script, nothing fetched; opens offline, follows light and dark, reads on a phone."""
+"""report.html: one file without scripts or remote content, for light, dark and small screens."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -26,10 +26,8 @@ Plan = Any
 def write(
     table: pa.Table, plan: Plan | None, put: Callable[[str, bytes], Any], root: str = DEFAULT_ROOT, beside: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Draw all charts of a run and write them and report.html through `put(name, bytes)`; returns the names.
-
-    `table` holds the rows of one run, `plan` its perfdag.plan.Plan (or the dict of plan.json), `root` is the store's address; `beside`:
-    pages that are linked, by name.
+    """Draw all charts of a run, and write them and report.html by `put(name, bytes)`. Return the
+    names.
     """
     pictures = list(pick.draw(table))
     names = pick.put_all(pictures, put)
@@ -44,7 +42,7 @@ def report(
     root: str = DEFAULT_ROOT,
     beside: Mapping[str, str] | None = None,
 ) -> str:
-    """The page of a run. `pictures` are drawn where not given. Equal input gives an equal page."""
+    """Return the page of a run. Equal input gives an equal page."""
     drawn = list(pick.draw(table)) if pictures is None else list(pictures)
     table = _plain(table)
     cells = _cells(table)
@@ -147,7 +145,7 @@ def _benchmarks(table: pa.Table, cells: Sequence[Cell], drawn: Sequence[Picture]
 
 
 def _about(name: str) -> str:
-    """What the benchmark says of itself; a report of rows whose benchmark is not installed goes without."""
+    """Return the summary and clock of a benchmark, or nothing where it is not installed."""
     try:
         program = benchmark.get(name)
     except Exception:

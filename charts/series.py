@@ -1,4 +1,4 @@
-"""Rows to what charts draw: points with a short label, and their series (perfdag.summary), grouped for panels."""
+"""Points with short labels and their series, which charts draw."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -27,7 +27,9 @@ _TRUE = re.compile(r"\b([\w.]+)=true\b")
 
 @dataclass
 class Cell:
-    """A point as a chart shows it: `label` says what tells it from the others; `why` is set where it has no valid sample."""
+    """A point in a chart. `label` tells it from the others, `why` says why it has no valid
+    sample.
+    """
 
     state: PointState
     label: str
@@ -183,7 +185,7 @@ def of_benchmark(table: pa.Table, name: str) -> pa.Table:
 
 
 def sweep(series: Iterable[Series]) -> str | None:
-    """Name of the numeric coordinate that takes four or more values (message_bytes), the one with most values; None where there is none."""
+    """Return the numeric coordinate with the most values, at least four, or None."""
     values: dict[str, set[Any]] = {}
     for one_series in series:
         for name, value in one_series.coords.items():

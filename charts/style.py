@@ -1,8 +1,4 @@
-"""House style: colours, units on axes, the mark of a failure, and figures to bytes (equal bytes for equal input).
-
-Colours are those of Okabe and Ito (https://jfly.uni-koeln.de/color/), told apart with the common colour blindnesses; marker and dash
-repeat the colour. Figures are made without pyplot: no state, no display.
-"""
+"""House style: colours, units on axes, marks of failures, and reproducible files."""
 
 import io
 import math
@@ -103,7 +99,7 @@ def figure(
 
 
 def no_data(why: str = "no data") -> Figure:
-    """A figure that says there is nothing to draw."""
+    """Return a figure that says there is nothing to draw."""
     fig, (ax,) = figure(heights=(1.2,))
     ax.set_axis_off()
     ax.text(0.5, 0.5, why, ha="center", va="center", color=MUTED, fontsize=12, transform=ax.transAxes)
@@ -190,12 +186,12 @@ def size_columns(ax: Axes, sizes: Sequence[float]) -> None:
 
 
 def arrow(better: str | None) -> str:
-    """What a reader should wish for: `higher is better`, or nothing where it is not said."""
+    """Return the better direction, such as `higher is better`, or nothing where there is none."""
     return f"{better} is better" if better in ("higher", "lower") else ""
 
 
 def metric_text(metric: str) -> str:
-    """A metric's name for people: `user_cpu` is `user CPU`."""
+    """Return the name of a metric for people: `user CPU` for `user_cpu`."""
     return re.sub(r"\b(iops|cpu|rtt|gpu|api)\b", lambda match: match[0].upper(), metric.replace("_", " "))
 
 

@@ -1,4 +1,4 @@
-"""A run in sentences: what ran, where, when, how it ended, and what each benchmark found. Plain text; the page escapes it."""
+"""Describe a run in sentences: what ran, where, when, how it ended, and the results."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -85,7 +85,7 @@ def how_it_ended(cells: Sequence[Cell]) -> tuple[bool, str]:
 
 
 def noise(cells: Sequence[Cell], table: pa.Table) -> str:
-    """How many samples were disturbed and by what; never silent."""
+    """Return how many samples were disturbed, and by what."""
     marked = table.filter(pc.and_(pc.is_valid(table["noise"]), pc.equal(table["phase"], "measure")))
     if not marked.num_rows:
         return "No sample was marked as disturbed (stolen CPU time, load before it)."

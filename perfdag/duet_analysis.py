@@ -104,7 +104,7 @@ def _series(rows: pa.Table, plan: Plan, count: int) -> dict[_Key, tuple[SeriesIn
     """Return the block medians of each series, shape (blocks,), by point number and metric."""
     number = {point.id: i for i, point in enumerate(plan.points)}
     medians: dict[_Key, tuple[SeriesInfo, Array]] = {}
-    # of_table leaves out runs of `ab`, which is right for a history and not here.
+    # medians_of_rows leaves out runs of `ab`.
     column = rows.schema.get_field_index("trigger")
     plain = rows.set_column(column, "trigger", pa.array(["manual"] * rows.num_rows, pa.string()))
     for info in medians_of_rows(plain, plan.suite).series if rows.num_rows else []:

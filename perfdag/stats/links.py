@@ -1,4 +1,4 @@
-"""Which node or which link is slow, from measurements of pairs of nodes."""
+"""Find the slow node or the slow link in measurements of pairs of nodes."""
 
 from __future__ import annotations
 
@@ -17,19 +17,22 @@ Link = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """A node (one name) or a link (two) that is worse than the others by `effect` (relative: 0.3 is 30 % off its comparison)."""
+    """A node (one name) or link (two names) that is worse than others by `effect` (0.3 is 30 %)."""
 
     names: tuple[str, ...]
     effect: float
 
 
 def slow(values: Mapping[Link, ArrayLike], higher_is_better: bool, *, min_effect: float = 0.05) -> list[Slow]:
-    """Name slow nodes, then slow links, the worst first; `values` are those of one metric by the two nodes of a pair.
+    """Return slow nodes, then slow links, the worst first. `values` maps a pair of nodes to one
+    metric.
 
-    A node with three partners or more is judged by its median over all its pairs (perfdag.stats.nodes.outliers); one with fewer, as in a
-    ring, by the best of its pairs, since a good node beside a slow one has another good pair and the slow one has none. A link is slow
-    where it is worse than the other pairs of both its nodes, so the pairs of a slow node are not called slow links. Both must be off by
-    more than `min_effect` and four robust standard deviations of the pairs among themselves. Fewer than four nodes: nobody is named.
+    A node with three partners or more is judged by the median of its pairs
+    (perfdag.stats.nodes.outliers). With fewer partners, as in a ring, its best pair decides: a good
+    node beside a slow one still has another good pair. A link is slow where it is worse than the
+    other pairs of both its nodes. Pairs of a slow node are therefore no slow links. Both must
+    exceed `min_effect` and four robust standard deviations of the pairs. Fewer than four nodes give
+    no result.
     """
     groups = {link: array for link, array_like in values.items() if (array := finite(array_like)).size}
     nodes = sorted({name for link in groups for name in link})

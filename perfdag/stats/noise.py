@@ -1,4 +1,4 @@
-"""Where the noise of a series comes from and what it lets one see: within a run, between runs, between nodes."""
+"""Sources of the noise of a series: within a run, between runs, between nodes."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ class Variability:
 
     @property
     def informational(self) -> bool:
-        """Whether the series is too noisy to page anybody."""
+        """Whether the series is too noisy to page."""
         return self.between is not None and self.between > INFORMATIONAL
 
 
 def detectable(floor: float, before: int = 20, after: int = 3, alpha: float = 0.01, power: float = 0.9) -> float:
-    """Return the smallest relative step found with `power` at two-sided `alpha`, by Student's t (two-sample).
+    """Return the smallest relative step found with `power` at two-sided `alpha`, by Student's t.
 
-    (t_{1-alpha/2} + t_power) * floor * sqrt(1/before + 1/after) on the log scale, the quantiles from the normal ones by
-    the Cornish-Fisher expansion (Abramowitz and Stegun 26.7.5), good to 0.5 % from 10 degrees of freedom.
+    It is (t_{1-alpha/2} + t_power) * floor * sqrt(1/before + 1/after) on the log scale. The
+    quantiles come from the normal ones by the Cornish-Fisher expansion (Abramowitz and Stegun
+    26.7.5). They are good to 0.5 % from 10 degrees of freedom.
     """
 
     freedom = before + after - 2
@@ -55,7 +56,7 @@ def _t(z: float, v: int) -> float:
 
 
 def variability_of(repetitions: Sequence[ArrayLike], by_node: Mapping[str, ArrayLike]) -> Variability:
-    """Return the noise of a series from the repetitions of each run (oldest first) and the values of each node."""
+    """Return the noise of a series from the repetitions of each run (oldest first) and by node."""
     runs = [array for values in repetitions if (array := finite(values)).size]
     inside = finite([cv(array) for array in runs if array.size >= 3])
     medians = np.array([float(np.median(array)) for array in runs])

@@ -79,8 +79,12 @@ class Paired:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What B costs over A against a limit: `cost` and its interval are shares of A (0.03: 3 % more time for the same), or of the whole where
-    `points` (0.03: 3 points), NaN where A has nothing to take a share of; `word` is passes, fails or inconclusive."""
+    """The cost of B over A against a limit. `word` is passes, fails or inconclusive.
+
+    `cost` and its interval are shares of A: 0.03 is 3 % more time for the same work. With `points`
+    they are shares of the whole: 0.03 is 3 points. They are NaN where A has nothing to take a share
+    of.
+    """
 
     limit: float
     cost: float
@@ -135,9 +139,10 @@ def paired(a: ArrayLike, b: ArrayLike, *, better: str, min_effect: float = 0.05,
 
 
 def within(r: Paired, limit: float) -> Bound | None:
-    """Hold B's cost against `limit`, a share: it passes where the whole interval is below, fails where it is above.
+    """Compare the cost of B with `limit`, a share of A. Return None where no direction is worse.
 
-    An absolute result must be one of a fraction of 0 to 1: its limit is in points. None where no direction is worse.
+    B passes where the whole interval is below the limit, and fails where it is above. An absolute
+    result must be a fraction from 0 to 1, and its limit is in points.
     """
     if r.better not in ("higher", "lower"):
         return None
@@ -163,7 +168,9 @@ def _cost(r: Paired, effect: float) -> float:
 
 
 def benjamini_hochberg(p_values: Sequence[float], q: float = FALSE_DISCOVERIES) -> list[bool]:
-    """Say which hypotheses are rejected with false discovery rate q (Benjamini and Hochberg 1995)."""
+    """Return which hypotheses are rejected with false discovery rate q (Benjamini and Hochberg
+    1995).
+    """
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     last = max((rank for rank, i in enumerate(order, 1) if p_values[i] <= q * rank / len(order)), default=0)
     rejected = set(order[:last])
@@ -171,7 +178,11 @@ def benjamini_hochberg(p_values: Sequence[float], q: float = FALSE_DISCOVERIES) 
 
 
 def judge(results: Sequence[Paired]) -> list[PairedVerdict]:
-    """Give each series its word: shown when p <= 1 %, the effect reaches min_effect and it survives the correction."""
+    """Return the verdict of each series.
+
+    A difference is shown where p <= 1 %, the effect reaches min_effect and it survives the
+    correction for many series.
+    """
     kept = benjamini_hochberg([r.p for r in results])
     return [_judge(result, survives) for result, survives in zip(results, kept, strict=True)]
 

@@ -27,6 +27,7 @@ from perfdag.comparison import compare_selections, level_removed
 from perfdag.duet_analysis import analyse
 from perfdag.duet_plan import stored_duet
 from perfdag.history import node_outliers, noise_report, overview, recent_rows, runs_for_nodes, series_of
+from perfdag.months import delete_rollup
 from perfdag.plan import make_plan
 from perfdag.runs import load_plan
 from perfdag.selection import SelectionError, select
@@ -69,7 +70,7 @@ def test_a_roll_up_that_lacks_runs_or_is_damaged_is_only_a_cache(store: Store) -
     assert len(rollup.read_run_medians(store, "net").runs) == 12
     store.delete(f"results/suite=net/month=2026-01/{run_id(11)}.parquet")
     assert len(rollup.read_run_medians(store, "net").runs) == 11
-    rollup.forget(store, "net", "2026-01")
+    delete_rollup(store, "net", "2026-01")
     assert store.list("rollups") == []
 
 

@@ -206,7 +206,7 @@ def test_what_was_not_marked_or_cannot_be_read_is_measured_again(tmp_path: Path)
 
 def test_the_order_is_of_the_run_unless_the_suite_gives_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     def of(run_id: str, text: str = SUITE) -> Duet:
-        monkeypatch.setattr("perfdag.abtest.new_run_id", lambda: run_id)
+        monkeypatch.setattr("perfdag.duet_plan.new_run_id", lambda: run_id)
         return made(text)
 
     ids = [f"20261120T02000{i}Z-1a2b3c4d" for i in range(8)]
