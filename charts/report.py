@@ -202,7 +202,7 @@ def _suite(plan: Plan | None) -> str:
     if not suite_text:
         return '<h2 id="suite">Suite</h2>\n<p class="muted">The suite\'s text was not stored with this run.</p>\n'
     seed = _of(plan, "seed")
-    note = f"<p>As given; points were shuffled in each round from seed {text(seed)}.</p>\n" if seed is not None else ""
+    note = f"<p>The suite as submitted. Points were shuffled in each round from seed {text(seed)}.</p>\n" if seed is not None else ""
     shown = suite_text if len(suite_text) < 200_000 else suite_text[:200_000] + "\n# ... cut here; plan.json has all of it"
     return f'<h2 id="suite">Suite</h2>\n{note}<pre><code>{text(shown)}</code></pre>\n'
 

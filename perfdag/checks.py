@@ -94,7 +94,7 @@ class Check(BaseModel):
             if self.value is not None or self.ratio is not None or self.percentile is not None or self.baseline is not None:
                 raise ValueError("a threshold needs `op`: one of <, <=, >, >=")
             if self.min_effect is None and self.page is None:
-                raise ValueError("says nothing: give `op` with `value` or `ratio`, or `min_effect`, or `page`")
+                raise ValueError("is empty: set `op` with `value` or `ratio`, or `min_effect`, or `page`")
         elif (self.value is None) == (self.ratio is None):
             raise ValueError("a threshold is either `value` or `ratio`")
         if self.baseline is not None and self.ratio is None:

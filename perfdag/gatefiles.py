@@ -63,7 +63,7 @@ def markdown(gate: Gate) -> str:
     head = "FAILED" if gate.failed else "passed"
     lines = [f"## {gate.suite}: gate {head}", "", f"run `{gate.run}`, {gate.runs} runs of history, [report]({gate.report})", ""]
     for alert in worst(gate.alerts):
-        known = "" if alert.fresh else " (told before)"
+        known = "" if alert.fresh else " (reported before)"
         lines += [f"**{alert.title}**{known}", "", "```", alert.text, "```", ""]
     bad = [result for result in gate.cases if result.state in ("failed", "absent")]
     if bad:

@@ -53,7 +53,7 @@ def read_sample(data: bytes) -> SampleRecord:
     """Return a sample from its JSON. Raises ValueError where it is damaged."""
     raw = orjson.loads(data)
     if not isinstance(raw, dict):
-        raise ValueError("a part is a mapping")
+        raise ValueError("a sample is a mapping")
     raw.pop("schema", None)
     try:
         return SampleRecord(**raw)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from perfdag.environment import codes, environment, flatten, numbers
-from perfdag.stats.robust import INTERVAL_FROM, Array, median_ranks
+from perfdag.stats.robust import INTERVAL_FROM, Array, median_ranks, middle
 
 COLUMNS = (
     "suite",
@@ -132,13 +132,6 @@ class RunMedians:
     n: NDArray[np.int32]
     damaged: list[str] = field(default_factory=list)
 
-    def index(self, run_id: str) -> int:
-        """Return the position of a run. Raises KeyError."""
-        for i, run in enumerate(self.runs):
-            if run.run_id == run_id:
-                return i
-        raise KeyError(run_id)
-
     def keep(self, columns: Sequence[int]) -> RunMedians:
         """Return some of the runs. Series that none of them has are dropped."""
         value = self.value[:, columns]
@@ -224,19 +217,18 @@ def _medians(rows: pa.Table, run_id: str) -> pa.Table:
     """Return median, low and high of each series of one run."""
     which, names = codes(rows["series_id"])
     groups, values = group_values(which, rows["value"].to_numpy().astype(np.float64))
-    low, high, middle = [], [], []
+    low, high, value = [], [], []
     for repetitions in values:
         ranks = median_ranks(repetitions.size) if repetitions.size >= INTERVAL_FROM else None
         a, b = (ranks[0] - 1, ranks[1] - 1) if ranks else (0, repetitions.size - 1)
-        half = repetitions.size // 2
-        middle.append(float(repetitions[half]) if repetitions.size % 2 else float(repetitions[half - 1] + repetitions[half]) / 2)
+        value.append(middle(repetitions))
         low.append(float(repetitions[a]))
         high.append(float(repetitions[b]))
     count = [repetitions.size for repetitions in values]
     columns = {
         "run_id": pa.array([run_id] * len(groups), pa.string()),
         "series_id": pa.array([names[g] for g in groups], pa.string()),
-        "value": pa.array(middle, pa.float64()),
+        "value": pa.array(value, pa.float64()),
         "low": pa.array(low, pa.float64()),
         "high": pa.array(high, pa.float64()),
         "n": pa.array(count, pa.int32()),

@@ -192,7 +192,7 @@ def show(gate: "Gate", *, offer: bool = False) -> None:
     from perfdag.gatefiles import counts
 
     for alert in worst(gate.alerts):
-        print(alert.text + ("" if alert.fresh else "\n        (told before)"))
+        print(alert.text + ("" if alert.fresh else "\n        (reported before)"))
         print()
     for each in gate.cases:
         if each.state in ("failed", "absent"):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from perfdag.stats.nodes import FEWEST_NODES, GATE, outliers
-from perfdag.stats.robust import SIGMA_OF_MAD, Array, Scale, finite, middle, scale_for
+from perfdag.stats.robust import Array, Scale, finite, middle, robust_sigma, scale_for
 
 Link = tuple[str, str]
 
@@ -60,7 +60,7 @@ def _by_best(worse: Mapping[Link, float], of: Mapping[str, list[Link]], scale: S
         if others.size < 2:
             continue
         off = min(worse[link] for link in links) - middle(others)
-        if len(links) > 1 and off > max(scale.gate(min_effect), GATE * _sigma(others)):
+        if len(links) > 1 and off > max(scale.gate(min_effect), GATE * robust_sigma(others)):
             slow_nodes.append(Slow((name,), scale.effect(sign * off)))
     return sorted(slow_nodes, key=lambda node: -abs(node.effect))
 
@@ -74,11 +74,7 @@ def _links(
         if all(levels.size for levels in beside):
             off[link] = worse[link] - max(middle(levels) for levels in beside)
     good = np.array([worse[link] for link in worse if not bad.intersection(link)])
-    sigma = _sigma(good) if good.size > 1 else math.inf
+    sigma = robust_sigma(good) if good.size > 1 else math.inf
     limit = max(scale.gate(min_effect), GATE * sigma)
     slow_links = [Slow(link, scale.effect(sign * distance)) for link, distance in off.items() if distance > limit]
     return sorted(slow_links, key=lambda item: -abs(item.effect))
-
-
-def _sigma(array: Array) -> float:
-    return SIGMA_OF_MAD * middle(np.abs(array - middle(array)))

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from perfdag.stats.robust import SIGMA_OF_MAD, Array, Spread, finite, middle, scale_for, spread
+from perfdag.stats.robust import Spread, finite, middle, robust_sigma, scale_for, spread
 
 Word = Literal["better", "worse", "differs", "no difference shown", "inconclusive"]
 Better = Literal["higher", "lower", "none"]
@@ -76,7 +76,7 @@ def compare(
     middle_a, middle_b = middle(side_a), middle(side_b)
     difference = float(np.subtract(*scale.apply([middle_b, middle_a])))
     known = history.size >= PAST_RUNS
-    floor = noise_floor_on(scale.apply(history)) if known else None
+    floor = robust_sigma(scale.apply(history)) if known else None
     error = math.sqrt(_variance(runs_a) + _variance(runs_b))
     gate = detectable = low = high = None
     if floor is not None:
@@ -99,11 +99,6 @@ def compare(
         high=high,
         absolute=absolute,
     )
-
-
-def noise_floor_on(x: Array) -> float:
-    """Return the robust sigma of values already on their scale."""
-    return SIGMA_OF_MAD * middle(np.abs(x - middle(x)))
 
 
 def _variance(runs: int) -> float:

@@ -102,7 +102,7 @@ def test_a_schedule_fires_and_a_step_turns_the_run_red_the_same_night(bench: Nam
     # by hand the morning after: the same answer, and nobody is told a second time
     again = bench.check("last", "--suite", "nightly", "--store", bench.store)
     assert again.returncode == 3
-    assert "(told before)" in again.stdout
+    assert "(reported before)" in again.stdout
 
 
 class Hook(HTTPServer):

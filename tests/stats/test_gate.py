@@ -594,7 +594,7 @@ def test_the_command(store: Store, webhook: str, tmp_path: Path, capsys: pytest.
     assert (suite.get("tests"), suite.get("failures")) == ("3", "1")
     assert "gate FAILED" in files[1].read_text()
     out = capsys.readouterr().out
-    assert "(told before)" in out
+    assert "(reported before)" in out
     assert main(["check", "last", "--store", store.root, "--json"]) == 3
     assert json.loads(capsys.readouterr().out)["passed"] is False
 
@@ -657,7 +657,7 @@ def test_acks_of_the_store(store: Store, tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"metric": "x"}, "says nothing"),
+        ({"metric": "x"}, "is empty"),
         ({"metric": "x", "op": "<"}, "either `value` or `ratio`"),
         ({"metric": "x", "value": 1}, "a threshold needs `op`"),
         ({"metric": "x", "op": "<", "value": 1, "baseline": "v1"}, "goes with `ratio`"),

@@ -606,7 +606,7 @@ def test_the_same_on_s3(s3_root: str, store: Store, capsys: pytest.CaptureFixtur
     np.testing.assert_array_equal(a.value, again.value)
     for command in (["check", "last"], ["check", "last"]):
         assert main([*command, "--store", s3_root]) == 3
-    assert "(told before)" in capsys.readouterr().out
+    assert "(reported before)" in capsys.readouterr().out
     remote.delete("results")
     remote.delete("rollups")
     remote.delete("alerts")

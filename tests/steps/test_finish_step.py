@@ -81,7 +81,7 @@ def test_a_typo_in_the_acknowledgements_costs_neither_report_nor_gate(store: Sto
     assert f"ACKS tiny: {store.url('acks.yaml')} cannot be read and accepts nothing" in out
     assert "acks.yaml:2: acks[0].run" in out
     assert main(["step", "finish"]) == 0
-    assert "(told before)" in capsys.readouterr().out
+    assert "(reported before)" in capsys.readouterr().out
 
 
 def test_a_history_that_cannot_be_drawn_costs_neither_report_nor_gate(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
